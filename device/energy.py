@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol, cast
 
 from ..protocols import Execution
 from .hardware.components import Presence
-from .hardware.files import entries, read_integer, read_text
-from .hardware.power import linux_batteries
+from .hardware.linux import entries, read_integer, read_text
+from .hardware.state import linux_batteries
 
 
 class EnergyReader(Protocol):

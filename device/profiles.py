@@ -19,7 +19,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 from ..protocols import EnergySource, Execution
 from ..protocols.messages import Value
 from .compute import CPU
-from .hardware.cpu import read_cpu
+from .hardware.processors import read_cpu
 
 logger = logging.getLogger(__name__)
 

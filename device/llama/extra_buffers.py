@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from ...protocols import ModelError
 from ...protocols.messages import Value
-from ..hardware.cpu import read_cpu
+from ..hardware.processors import read_cpu
 from ..profiles import profiles_folder
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""llama.cpp's low-level API, as three objects: the model with its vocabulary, the context that decodes, and the batch it decodes.
+"""llama.cpp's low-level API as objects: the model with its vocabulary, its LoRA adapters, and the context that decodes batches.
 
 Only the worker process imports this module.
 """
@@ -7,7 +7,8 @@ import ctypes
 import os
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -17,14 +18,122 @@ from llguidance import LLTokenizer
 from llguidance.llamacpp import lltokenizer_from_vocab
 
 from ...protocols import ModelError
-from ..worker.cpus import Threads
-from ..worker.reasoning import REASONING_END, REASONING_START
-from ..worker.sampling import Logits
-from .adapters import Adapters
+from ..worker.engine import Logits
+from ..worker.output import REASONING_END, REASONING_START
+from ..worker.resources import Threads
+from .devices import Placement, explanation, keep_log
 from .extra_buffers import extra_buffers
-from .log import explanation, keep_log
-from .placement import Placement
-from .threads import ThreadTuner
+
+
+class Adapters:
+    """The LoRA adapters that were loaded on top of one model, numbered from 1.
+
+    llama.cpp sets adapters for a whole context, and a change makes it plan its next pass again.
+
+    Raises `ModelError` with llama.cpp's reason if a file is no adapter of this model.
+    """
+
+    def __init__(self, model: llama_cpp.llama_model_p, paths: Mapping[str, str]) -> None:
+        self.names = tuple(paths)
+        # llama.cpp frees them together with the model.
+        self._handles = [_loaded(model, path) for path in paths.values()]
+        self._strength = (ctypes.c_float * 1)(1.0)
+
+    def use(self, context: llama_cpp.llama_context_p, number: int) -> None:
+        """Set one adapter, or none for 0, for the passes of a context. Raises `ModelError` if it does not suit the context."""
+        handles = None if number == 0 else self._handles[number - 1]
+        if llama_cpp.llama_set_adapters_lora(context, handles, 0 if handles is None else 1, self._strength):
+            raise ModelError(f"llama.cpp cannot use the adapter: {explanation()}", hint="load the model without it")
+
+
+def _loaded(model: llama_cpp.llama_model_p, path: str) -> "ctypes.Array[ctypes._Pointer[ctypes.c_void_p]]":
+    """Load an adapter and return a list of one, the form that llama.cpp takes."""
+    handle = llama_cpp.llama_adapter_lora_init(model, path.encode())
+    if not handle:
+        hint = "give an adapter that was trained on exactly this base, converted to GGUF"
+        raise ModelError(f"llama.cpp cannot load the adapter {path}: {explanation()}", hint=hint)
+    kind = llama_cpp.llama_adapter_lora_p_ctypes
+    return (kind * 1)(ctypes.cast(handle, kind))
+
+
+_MEASURED: Final = 3
+_SHORTEST_REST: Final = 64
+_LONGEST_REST: Final = 4096
+_CLEARLY: Final = 0.95
+_HOPELESS: Final = 1.5
+
+
+@dataclass(slots=True)
+class _Contest:
+    """Two numbers of threads for passes of similar size: one is in use, the other is tried now and then."""
+
+    used: int
+    other: int
+    times: list[float] = field(default_factory=list)
+    """Seconds per token of the latest passes with `used`."""
+    trial_times: list[float] = field(default_factory=list)
+    """Seconds per token of passes with `other`, during a trial."""
+    rest: int = 0
+    """Passes until the next trial."""
+    next_rest: int = _SHORTEST_REST
+
+    @property
+    def on_trial(self) -> bool:
+        return self.rest == 0 and len(self.times) == _MEASURED
+
+    def report(self, seconds: float) -> None:
+        if not self.on_trial:
+            self.times = [*self.times, seconds][-_MEASURED:]
+            self.rest = max(self.rest - 1, 0)
+            return
+        self.trial_times.append(seconds)
+        fastest = min(self.times)
+        # A number that is this slow at once will not win, and further passes with it would be wasted.
+        if min(self.trial_times) > _HOPELESS * fastest or len(self.trial_times) == _MEASURED:
+            self._decide(wins=min(self.trial_times) < _CLEARLY * fastest)
+
+    def _decide(self, *, wins: bool) -> None:
+        if wins:
+            self.used, self.other, self.times = self.other, self.used, self.trial_times
+        self.next_rest = _SHORTEST_REST if wins else min(2 * self.next_rest, _LONGEST_REST)
+        self.rest, self.trial_times = self.next_rest, []
+
+
+class ThreadTuner:
+    """Chooses between `few` and `many` threads for passes of several tokens, separately for each order of size.
+
+    llama.cpp's threads wait for each other by spinning. On idle cores, all of them together are fastest. If another process has a core,
+    they spin for a partner that is not running, and one thread alone can be five times faster. Which of the two holds changes while we run.
+    """
+
+    def __init__(self, *, few: int, many: int) -> None:
+        self._few = few
+        self._many = many
+        self._contests: dict[int, _Contest] = {}
+
+    def threads(self, tokens: int) -> int:
+        """Return the number of threads for the next pass, which has `tokens` tokens."""
+        contest = self._contest(tokens)
+        return contest.other if contest.on_trial else contest.used
+
+    def report(self, tokens: int, seconds: float) -> None:
+        """Take note of the duration of the pass for which `threads` was asked last."""
+        self._contest(tokens).report(seconds / tokens)
+
+    def _contest(self, tokens: int) -> _Contest:
+        size = tokens.bit_length()
+        contest = self._contests.get(size)
+        if contest is None:
+            contest = self._contests[size] = self._opened(size)
+        return contest
+
+    def _opened(self, size: int) -> _Contest:
+        """Begin with the number that is in use for the nearest size: other programs leave the same cores to passes of all sizes."""
+        nearest = min(self._contests, key=lambda known: abs(known - size), default=None)
+        if nearest is None or self._contests[nearest].used == self._few:
+            return _Contest(used=self._few, other=self._many)
+        return _Contest(used=self._many, other=self._few)
+
 
 _BATCH: Final = 512
 _PIECE_BYTES: Final = 512

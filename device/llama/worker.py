@@ -9,21 +9,17 @@ import psutil
 
 from ...protocols import ModelError
 from ..gguf import model_parts
-from ..hardware.memory import free_memory_bytes
-from ..worker.cpus import Threads, threads_for
+from ..hardware.state import free_memory_bytes
 from ..worker.drafting import Drafting
 from ..worker.measuring import measuring_of
-from ..worker.memory_limit import limited_memory
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
+from ..worker.resources import Threads, limited_memory, threads_for
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
-from .adapters import Adapters
-from .backends import backend_devices, execution_of
+from .devices import backend_devices, execution_of, layer_devices, place
 from .extra_buffers import extra_buffers
-from .log import layer_devices
-from .model import Context, Model, start_backend
+from .model import Adapters, Context, Model, start_backend
 from .options import LlamaOptions, cache_cells
-from .placement import place
 
 _SPARE_BYTES: Final = 4 << 30
 """Address space for what the file's size does not tell: intermediate results, the vocabulary, adapters."""

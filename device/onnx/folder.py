@@ -14,8 +14,7 @@ from typing import Any, Final
 from pydantic import JsonValue
 
 from ...protocols import ModelError, ModelNotFound
-from .graph import Graph, Tensor, element_bytes
-from .wire import Damaged
+from .graph import Damaged, Graph, Tensor, element_bytes
 
 CONFIGURATION: Final = "genai_config.json"
 TOKENIZER: Final = "tokenizer.json"

@@ -14,7 +14,7 @@ from llguidance import LLTokenizer
 from tokenizers import Tokenizer
 
 from ...protocols import ModelError
-from ..worker.reasoning import REASONING_END, REASONING_START
+from ..worker.output import REASONING_END, REASONING_START
 from .folder import TEMPLATE, TOKENIZER, TOKENIZER_CONFIGURATION, OnnxFolder
 
 _GUARD: Final = "\0"

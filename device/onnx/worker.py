@@ -6,18 +6,15 @@ from typing import Any, Final
 
 from ...protocols import ConfigError, Execution, ModelError
 from ..compute import CPU, choose_provider
-from ..hardware.memory import free_memory_bytes
+from ..hardware.state import free_memory_bytes
 from ..profiles import speeds_of
-from ..worker.cpus import threads_for
 from ..worker.measuring import measuring_of
-from ..worker.memory_limit import limited_memory
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
+from ..worker.resources import limited_memory, threads_for
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
-from .adapters import Adapters
-from .execution import check_adapters, really_running
 from .folder import OnnxFolder, read_folder
-from .model import Context, Model
+from .model import Adapters, Context, Model, check_adapters, really_running
 from .options import OnnxOptions
 from .runtime import providers
 

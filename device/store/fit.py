@@ -8,9 +8,8 @@ from typing import Final
 
 from ...protocols import ConfigError, ModelError
 from ..gguf import model_parts, read_gguf, read_header
-from ..llama.footprint import Footprint, Shape
-from .hub import Hub, HubFile, Snapshot
-from .reference import PREFIX, HubReference, labels_of, models_among, quant_of
+from ..llama.options import Footprint, Shape
+from .hub import PREFIX, Hub, HubFile, HubReference, Snapshot, labels_of, models_among, quant_of
 from .store import ModelStore
 
 _CONTEXTS: Final = (2048, 8192, 32768)

@@ -1,27 +1,167 @@
-"""The Hugging Face hub: what a repository holds, and its files in the cache that all programs of this user share.
+"""The Hugging Face hub: `hf:` references, the files of a repository, and their copies in the cache that all programs of this user share.
 
 Why this is not `huggingface_hub`: its version 2.4 deletes what an interrupted download has fetched.
 """
 
 import json
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
 from ...protocols import ConfigError, ModelNotFound, NearfarError, Unauthenticated, Unavailable
 from ...protocols.errors import from_http_status
-from .cache import HubCache, stays_inside
+from ..gguf import PART
+from .download import HubCache, Progress, Transfer, stays_inside
 from .index import locked
-from .places import HubSettings
-from .reference import PREFIX, HubReference
-from .transfer import Progress, Transfer
 
 if TYPE_CHECKING:
     import httpx
+
+
+_TRUE: Final = ("1", "on", "yes", "true")
+
+
+def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return `NEARFAR_HOME`, else `nearfar` in the user's data folder as the XDG base directory specification names it."""
+    if home := environment.get("NEARFAR_HOME"):
+        return Path(home).expanduser()
+    data = environment.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "nearfar"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubSettings:
+    """The address of the hub, and the folder in which all programs that use it keep its files."""
+
+    endpoint: str = "https://huggingface.co"
+    token: str | None = None
+    hosts: tuple[str, ...] = ()
+    """Hosts that the hub may redirect to in addition to the public internet: `HOST` or `HOST:PORT`."""
+    cache: Path
+    is_offline: bool = False
+    pause: float = 0.5
+    """Seconds before a broken connection is tried again the first time."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """Read `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HOME`, `HF_HUB_CACHE` and `HF_HUB_OFFLINE`.
+
+        And `NEARFAR_MODEL_HOSTS`, the `hosts` with commas between them. The others' meaning:
+        https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
+        """
+        caches = environment.get("XDG_CACHE_HOME") or "~/.cache"
+        home = _folder(environment.get("HF_HOME") or f"{caches}/huggingface")
+        token = _folder(environment.get("HF_TOKEN_PATH") or home / "token")
+        return cls(
+            endpoint=(environment.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
+            token=environment.get("HF_TOKEN", "").strip() or _read_token(token),
+            hosts=tuple(filter(None, map(str.strip, environment.get("NEARFAR_MODEL_HOSTS", "").split(",")))),
+            cache=_folder(environment.get("HF_HUB_CACHE") or home / "hub"),
+            is_offline=environment.get("HF_HUB_OFFLINE", "").lower() in _TRUE,
+        )
+
+
+def _folder(text: str | Path) -> Path:
+    """Return the place that a variable of Hugging Face's names, as their own programs read it."""
+    return Path(os.path.expandvars(os.path.expanduser(text)))
+
+
+def _read_token(path: Path) -> str | None:
+    """Return the token that `hf auth login` saved."""
+    try:
+        return path.read_text(encoding="utf-8").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+PREFIX: Final = "hf:"
+_REFERENCE: Final = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)(?::(?P<selector>[^\\\s]*))?", re.ASCII)
+_QUANT: Final = re.compile(r"(?:^|[-._/])((?:UD-)?(?:I?Q\d+\w*|TQ\d_\d|MXFP4\w*|NVFP4\w*|BF16|F16|FP16|F32))(?=$|[-._/])", re.IGNORECASE)
+_NO_MODEL: Final = re.compile(r"(^|/)(mmproj|imatrix)", re.IGNORECASE)
+"""Image encoders and calibration data, which lie next to the models they belong to."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubReference:
+    """A model of a Hugging Face repository."""
+
+    repository: str
+    selector: str
+    """A file's name, or a quantisation as it stands in one, such as `Q8_0`; empty: the only one there is."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises `ConfigError` if it is none."""
+        match = _REFERENCE.fullmatch(text)
+        if match is None or ".." in text:
+            raise ConfigError(f"{text!r} does not name a model of a repository", hint="write hf:OWNER/REPOSITORY:QUANT, or :FILE.gguf")
+        return cls(match["repository"], match["selector"] or "")
+
+    def __str__(self) -> str:
+        return f"{PREFIX}{self.repository}:{self.selector}" if self.selector else f"{PREFIX}{self.repository}"
+
+    def select(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Choose the files of the model among all files of the repository: one, or the parts of a split model in order.
+
+        Raises `ModelNotFound` if there is none, and `ConfigError` if several models fit; both name those that there are.
+        """
+        models = models_among(names)
+        if not models:
+            hint = "repositories with GGUF files mostly have names that end in -GGUF"
+            raise ModelNotFound(f"{PREFIX}{self.repository} has no GGUF file", hint=hint)
+        fitting = [files for title, files in models.items() if self._fits(title, files)]
+        there_are = f"there are {', '.join(sorted(labels_of(models).values()))}"
+        if not fitting:
+            raise ModelNotFound(f"{PREFIX}{self.repository} has no {self.selector!r}", hint=there_are)
+        if len(fitting) > 1:
+            raise ConfigError(f"{self} fits {len(fitting)} models", hint=f"name one of them: {there_are}")
+        return _complete(fitting[0])
+
+    def means(self, file: str) -> bool:
+        """Return True if the reference fits the model whose first or only file this is."""
+        return any(self._fits(title, files) for title, files in models_among([file]).items())
+
+    def _fits(self, title: str, files: Sequence[str]) -> bool:
+        if self.selector.lower().endswith(".gguf"):
+            return any(self.selector in (name, name.rpartition("/")[2]) for name in files)
+        return not self.selector or self.selector.lower() in (quant_of(title).lower(), title.lower())
+
+
+def models_among(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Group a repository's files by model: names without number and suffix, each with one file, or several if it is split."""
+    models: dict[str, list[str]] = {}
+    for name in sorted(names):
+        if name.lower().endswith(".gguf") and not _NO_MODEL.search(name):
+            part = PART.fullmatch(name)
+            models.setdefault(part["stem"] if part else name[: -len(".gguf")], []).append(name)
+    return {title: tuple(files) for title, files in models.items()}
+
+
+def quant_of(title: str) -> str:
+    """Return the quantisation in a model's name, else the name."""
+    found = _QUANT.findall(title)
+    return str(found[-1]) if found else title
+
+
+def labels_of(titles: Iterable[str]) -> dict[str, str]:
+    """Label a repository's models so that they can be told apart: by quantisation, or by the whole name if several have the same one."""
+    quants = {title: quant_of(title) for title in titles}
+    counts = Counter(quants.values())
+    return {title: quant if counts[quant] == 1 else title for title, quant in quants.items()}
+
+
+def _complete(files: tuple[str, ...]) -> tuple[str, ...]:
+    part = PART.fullmatch(files[0])
+    if part is not None and len(files) != int(part["count"]):
+        raise ModelNotFound(f"{part['stem']} has {len(files)} of {int(part['count'])} parts", hint="the repository is incomplete")
+    return files
+
 
 _SECONDS: Final = 30.0
 """Seconds of silence after which a connection counts as broken."""

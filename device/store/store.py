@@ -7,13 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from ...protocols import ConfigError, ModelError, ModelNotFound, NearfarError
-from .check import check_model, fault_of, model_files, model_format, store_file
-from .hub import Hub, HubFile, Snapshot
-from .index import Index, Models, StoredModel
-from .places import HubSettings, data_folder
-from .quarantine import Quarantine
-from .reference import PREFIX, HubReference
-from .transfer import Progress
+from .download import Progress
+from .hub import PREFIX, Hub, HubFile, HubReference, HubSettings, Snapshot, data_folder
+from .index import Index, Models, Quarantine, StoredModel, check_model, fault_of, model_files, model_format, store_file
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 _PART: Final = re.compile(r"-\d{5}-of-\d{5}$")

@@ -36,9 +36,8 @@ from ...protocols.security import bearer_metadata
 from ...protocols.v1 import agent_pb2 as pb
 from ...protocols.v1 import hub_pb2
 from ...protocols.v1.hub_pb2_grpc import HubServiceStub
-from .card import read_card
+from .agent import failure, read_card, run_step
 from .llama_server import LlamaServer
-from .step import failure, run_step
 
 _logger = logging.getLogger(__name__)
 

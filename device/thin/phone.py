@@ -1,6 +1,6 @@
 """Read the state of a phone: battery, warmth and free memory, as far as Android or Linux lets a plain process see them.
 
-`device.state` does this for machines on which more packages can be installed.
+`device.hardware.state` does this for machines on which more packages can be installed.
 """
 
 import json
@@ -10,8 +10,8 @@ from math import isfinite
 from pathlib import Path
 
 from ...protocols.v1 import hub_pb2 as pb
-from ..hardware.files import entries, read_integer, read_text
-from .chat import inner
+from ..hardware.linux import entries, read_integer, read_text
+from .agent import inner
 
 _COMMAND = "termux-battery-status"
 _COMMAND_SECONDS = 3.0

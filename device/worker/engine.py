@@ -4,12 +4,16 @@ Only the worker process imports this module.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+import numpy as np
 from llguidance import LLTokenizer
+from numpy.typing import NDArray
 
-from .sampling import Logits
 from .sequences import Memory
+
+Logits: TypeAlias = NDArray[np.float32]
+Mask: TypeAlias = NDArray[np.bool_]
 
 
 class Vocabulary(Protocol):

@@ -14,13 +14,11 @@ from pydantic import JsonValue
 
 from ...protocols import FinishReason, InvalidOutput, StepRequest, ToolChoice
 from ...protocols.validation import parse_json
-from .constraints import Constraint, Grammars
-from .conversation import CLOSER, OPENER
-from .engine import Vocabulary
+from .engine import Logits, Mask, Vocabulary
+from .output import Reasoning, TextFlow
 from .protocol import StepEventKind
-from .reasoning import Reasoning
-from .sampling import Confidence, Logits, Mask, Sampler, log_probability
-from .text_flow import TextFlow
+from .sampling import Confidence, Constraint, Grammars, Sampler, log_probability
+from .template import CLOSER, OPENER
 
 Event: TypeAlias = tuple[StepEventKind, JsonValue]
 

@@ -15,9 +15,18 @@ from typing import Any, Final, TypeAlias, cast
 from pydantic import JsonValue
 
 from ...protocols import DeadlineExceeded, ModelError, NearfarError, Stalled, StepRequest, Unavailable, WorkerCrashed
-from .frames import Frame, FrameDecoder, encode
-from .liveness import BEAT, Liveness
-from .protocol import StepEventKind, WorkerOptions, WorkerReady, WorkerStatistics, error_from_frame
+from .protocol import (
+    BEAT,
+    Frame,
+    FrameDecoder,
+    Liveness,
+    StepEventKind,
+    WorkerOptions,
+    WorkerReady,
+    WorkerStatistics,
+    encode,
+    error_from_frame,
+)
 
 _LOAD_SECONDS: Final = 600.0
 _EXIT_SECONDS: Final = 5.0

@@ -15,10 +15,9 @@ from typing import Final, TypeVar
 from pydantic import BaseModel, JsonValue
 
 from ...protocols import ContextOverflow, InvalidRequest, StepRequest, ToolChoice
-from .conversation import CLOSER, OPENER, native, plain
 from .engine import Model
-from .reasoning import REASONING_END, REASONING_START, opens_reasoning
-from .template import ChatTemplate
+from .output import REASONING_END, REASONING_START, opens_reasoning
+from .template import CLOSER, OPENER, ChatTemplate, native, plain
 
 _PRIVATE_USE: Final = range(0xE000, 0xF900)
 

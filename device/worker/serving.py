@@ -21,9 +21,7 @@ from typing import Any, Final, TypeAlias, cast
 from pydantic import JsonValue
 
 from ...protocols import NearfarError, StepRequest
-from .frames import Frame, FrameDecoder, encode
-from .liveness import BEAT
-from .protocol import StepEventKind, WorkerReady, WorkerStatistics, error_to_frame
+from .protocol import BEAT, Frame, FrameDecoder, StepEventKind, WorkerReady, WorkerStatistics, encode, error_to_frame
 from .scheduler import Scheduler, StepEvent
 
 Load: TypeAlias = Callable[[dict[str, Any]], tuple[Scheduler, WorkerReady]]

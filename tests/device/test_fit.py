@@ -16,10 +16,10 @@ from near_model import NEAR, QUESTION, ask, near_agent
 from tiny_gguf import WIDTH, TinyModel, write_tiny_gguf
 from typer.testing import CliRunner
 
-from nearfar.device.llama.footprint import Shape
+from nearfar.device.llama.options import Shape
 from nearfar.device.store import ModelStore
 from nearfar.device.store.fit import Candidate, fits, local_candidate, stored_candidates
-from nearfar.device.store.places import HubSettings
+from nearfar.device.store.hub import HubSettings
 from nearfar.orchestrator.cli import app, console
 from nearfar.protocols import ConfigError, ModelNotFound, complete
 from train.enlarge import enlarge
@@ -159,7 +159,7 @@ def test_a_folder_is_not_guessed_at(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("wide_terminal")
 def test_where_the_free_memory_is_unknown_nothing_is_said_not_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.device.hardware.memory.free_memory_bytes", lambda: None)
+    monkeypatch.setattr("nearfar.device.hardware.state.free_memory_bytes", lambda: None)
     result = CliRunner().invoke(app, ["models", "fit", str(FAR)])
     assert "unknown whether it fits" in result.stdout
     assert "does not fit" not in result.stdout

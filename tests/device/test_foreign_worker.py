@@ -6,9 +6,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nearfar.device.worker.frames import FrameDecoder, encode
 from nearfar.device.worker.process import WorkerProcess
-from nearfar.device.worker.protocol import WorkerOptions
+from nearfar.device.worker.protocol import FrameDecoder, WorkerOptions, encode
 from nearfar.protocols import Message, NearfarError, StepRequest, WorkerCrashed
 
 pytestmark = pytest.mark.anyio

@@ -19,8 +19,8 @@ from fake_hub import REPOSITORY, FakeHub, fake_hub
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar.device.store import ModelStore
+from nearfar.device.store.hub import HubSettings
 from nearfar.device.store.index import locked
-from nearfar.device.store.places import HubSettings
 from nearfar.protocols import ConfigError, ModelError, ModelNotFound, RateLimited, Unauthenticated, Unavailable
 
 SMALL = f"hf:{REPOSITORY}:Q4_0"
@@ -145,7 +145,7 @@ def test_a_download_that_broke_goes_on_where_it_was(tmp_path: Path, store: Model
 def test_of_two_processes_that_pull_the_same_model_one_fetches_it(tmp_path: Path, store: ModelStore, hub: FakeHub) -> None:
     script = (
         "import sys; from pathlib import Path; from nearfar.device.store import ModelStore\n"
-        "from nearfar.device.store.places import HubSettings\n"
+        "from nearfar.device.store.hub import HubSettings\n"
         "settings = HubSettings(endpoint=sys.argv[2], hosts=('localhost',), cache=Path(sys.argv[1], 'hub'))\n"
         "ModelStore(Path(sys.argv[1], 'nearfar'), settings).pull(sys.argv[3])"
     )

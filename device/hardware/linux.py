@@ -1,13 +1,50 @@
-"""Limits of this process's control groups, as containers, systemd and job schedulers set them.
+"""Read Linux's small files: /proc, /sys, and the limits of this process's control groups.
 
-Both versions are read where they are mounted by convention, below /sys/fs/cgroup: https://docs.kernel.org/admin-guide/cgroup-v2.html and
+A file may be missing, unreadable or empty at any moment. Containers, systemd and job schedulers set the limits of control groups. Both
+versions are read where they are mounted by convention, below /sys/fs/cgroup: https://docs.kernel.org/admin-guide/cgroup-v2.html and
 https://docs.kernel.org/admin-guide/cgroup-v1/index.html. A group's limits bind all groups inside it.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from .files import is_there, read_integer, read_text
+
+def read_text(path: Path) -> str | None:
+    """Return the file's text, stripped; None if it is missing, unreadable or empty."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def read_integer(path: Path) -> int | None:
+    """Return the file's number; None if there is none."""
+    text = read_text(path)
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
+
+
+def entries(folder: Path) -> Iterator[Path]:
+    """Yield the paths in a folder, sorted; none if there is no such folder."""
+    try:
+        found = sorted(folder.iterdir())
+    except OSError:
+        found = []
+    yield from found
+
+
+def is_linux(root: Path) -> bool:
+    """Return True if `root` is the root of a Linux system."""
+    return is_there(root / "proc")
+
+
+def is_there(path: Path) -> bool:
+    """Return True if the path exists and may be looked at. Android forbids apps parts of /sys, for which `Path.exists` raises an error."""
+    return os.path.exists(path)
+
 
 _MOUNT = "sys/fs/cgroup"
 

@@ -1,15 +1,17 @@
-"""A look at a model's GGUF header before llama.cpp sees it.
+"""Check a model or a LoRA adapter in GGUF before llama.cpp sees it, and describe the model by its header.
 
-llama.cpp aborts its process on some damaged headers, and GGUF has no checksum. What passes here can still be refused by the worker, but it
-is complete, its tensors lie inside the file, and the keys on which llama.cpp relies without a look have the types that it relies on.
+llama.cpp aborts its process on some damaged headers, and GGUF has no checksum. A file that passes here can still be refused by the worker,
+but it is complete, its tensors lie inside the file, and the keys that llama.cpp does not check have the types that it relies on.
 """
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from .fields import Array, Kind
-from .file import VOCABULARY, GgufFile, read_gguf
+from ...protocols import ModelError, ModelNotFound
+from .file import TENSOR_TYPES, VOCABULARY, Array, GgufFile, Kind, Tensor, read_gguf
 
 _MODEL_KINDS: Final = (None, "model")
 """Values of `general.type`; others are adapters, image encoders and the like, which have no layers of their own."""
@@ -117,3 +119,80 @@ def _kv_elements(file: GgufFile, architecture: str) -> int | None:
     if layers is None or kv_heads is None or key_length is None or value_length is None:
         return None
     return layers * kv_heads * (key_length + value_length)
+
+
+PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>(?!00000)\d{5})\.gguf", re.IGNORECASE)
+"""The name of one part."""
+
+
+def model_parts(path: Path) -> list[Path]:
+    """Return all files of the model at `path`, which is the only one or the first of several. Raises `ModelNotFound` if one is missing."""
+    part = PART.fullmatch(path.name)
+    numbers = range(1, int(part["count"]) + 1) if part else ()
+    files = [path.with_name(f"{part['stem']}-{number:05}-of-{part['count']}.gguf") for number in numbers] if part else [path]
+    for file in files:
+        if not file.is_file():
+            raise ModelNotFound(f"there is no model file {file}", hint="check the path; a split model needs all its parts in one folder")
+    return files
+
+
+_DOWN: Final = ".lora_a"
+_UP: Final = ".lora_b"
+_TYPES: Final = ("F32", "F16", "BF16", "Q8_0")
+"""The types that llama.cpp's own converter writes; others would end the worker in the middle of a pass."""
+
+_HINT: Final = "give an adapter that was trained on exactly this base"
+
+_Tensors = Mapping[str, Tensor]
+
+
+def check_adapters(paths: Mapping[str, Path], base: Path) -> None:
+    """Raise `ModelNotFound` if one is not there, `ModelError` if one is no adapter of the base."""
+    model = read_gguf(base) if paths else None
+    for name, path in paths.items():
+        assert model is not None, "there are adapters"
+        fault = _fault(read_gguf(path), model)
+        if fault:
+            raise ModelError(f"{path} cannot be the adapter {name!r}: {fault}", hint=_HINT)
+
+
+def _fault(adapter: GgufFile, base: GgufFile) -> str | None:
+    if adapter.text("general.type") != "adapter":
+        return "it is a whole model"
+    if (kind := adapter.text("adapter.type")) != "lora":
+        return f"its type is {kind}, not lora"
+    architecture, needed = adapter.text("general.architecture"), base.text("general.architecture")
+    if architecture != needed:
+        return f"its base is a {architecture} model, and this is a {needed} model"
+    if not adapter.tensors:
+        return "it holds no tensors"
+    own, adapted = ({tensor.name: tensor for tensor in file.tensors} for file in (adapter, base))
+    return next(filter(None, (_tensor_fault(tensor, own, adapted) for tensor in adapter.tensors)), None)
+
+
+def _tensor_fault(tensor: Tensor, own: _Tensors, adapted: _Tensors) -> str | None:
+    """Return the fault of one tensor, or None: its type, its name, its missing other half, or its shape."""
+    stem = tensor.name.removesuffix(_DOWN).removesuffix(_UP)
+    if stem == tensor.name:
+        return f"{stem} is not part of a low-rank adapter"
+    if (kind := TENSOR_TYPES[tensor.kind].name) not in _TYPES:
+        return f"{tensor.name} is stored as {kind}"
+    if stem not in adapted:
+        return f"the model has no tensor {stem}"
+    if stem + _DOWN not in own or stem + _UP not in own:
+        return f"one of the two matrices for {stem} is missing"
+    return _shape_fault(own[stem + _DOWN].dimensions, own[stem + _UP].dimensions, adapted[stem])
+
+
+def _shape_fault(down: tuple[int, ...], up: tuple[int, ...], adapted: Tensor) -> str | None:
+    if len(down) != 2 or len(up) != 2:
+        return f"its tensors for {adapted.name} are not matrices"
+    # An embedding is looked up, not multiplied: the matrices for it lie the other way round.
+    inputs, outputs = (up[1], down[1]) if adapted.name.startswith("token_embd.") else (down[0], up[1])
+    if (inputs, outputs) != adapted.dimensions:
+        return f"it changes {adapted.name} as {inputs}x{outputs}, where the model has {_product(adapted.dimensions)}"
+    return None
+
+
+def _product(lengths: tuple[int, ...]) -> str:
+    return "x".join(map(str, lengths))

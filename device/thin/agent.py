@@ -1,19 +1,24 @@
-"""Steps in llama-server's words: a request becomes a body for /v1/chat/completions, and the answer becomes events.
+"""A llama-server as an agent: its card, and steps in the words of its chat API.
 
-What llama-server sends is checked by hand, as a phone has no pydantic and no jsonschema: names, counts and JSON here, and once more, with
+A request becomes a body for /v1/chat/completions, and the answer becomes events. A capability is claimed if the server has shown it.
+llama-server's answers are checked by hand, as a phone has no pydantic and no jsonschema: names, counts and JSON here, and once more, with
 the schemas of tools and output, by the hub.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import NoReturn, TypeVar
 from uuid import uuid4
 
 from ...protocols.confidence import LowestWindow
-from ...protocols.errors import InvalidOutput, InvalidRequest, Unsupported
+from ...protocols.errors import InvalidOutput, InvalidRequest, NearfarError, Unavailable, Unsupported, travelling_class
 from ...protocols.v1 import agent_pb2 as pb
-from .llama_server import JsonObject
+from ...protocols.v1 import hub_pb2
+from .llama_server import JsonObject, LlamaServer
 
 Number = TypeVar("Number")
 Meaning = TypeVar("Meaning")
@@ -230,3 +235,120 @@ def _object(text: str, error: type[InvalidOutput] | type[InvalidRequest]) -> Jso
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+_PATH = "/v1/chat/completions"
+_LONGEST_WHOLE_ANSWER = 3600.0
+"""Seconds. An answer with tools comes in one piece; its real limit is the step's own timeout."""
+
+
+async def run_step(server: LlamaServer, request: pb.StepRequest, *, context_tokens: int) -> AsyncGenerator[pb.StepEvent, None]:
+    """Run a step and yield its events. Closing it early stops the compute. Raises a `NearfarError`, and no other exception."""
+    if not request.messages:
+        raise InvalidRequest("the request has no messages")
+    body = request_body(request, context_tokens=context_tokens)
+    answer = Answer(request)
+    began, first_token_seconds = time.monotonic(), None
+    async with aclosing(_chunks(server, body)) as chunks:
+        async for chunk in chunks:
+            text = answer.feed(chunk)
+            if text:
+                if first_token_seconds is None and body["stream"]:
+                    first_token_seconds = time.monotonic() - began
+                yield pb.StepEvent(text=text)
+    for event in answer.events(first_token_seconds=first_token_seconds):
+        yield event
+
+
+def failure(error: NearfarError) -> hub_pb2.StepFailure:
+    """Describe `error` for the hub, which raises the same class."""
+    reason = travelling_class(error).__name__
+    message = error.message.encode(errors="replace").decode()  # it may quote half a character of llama-server's
+    return hub_pb2.StepFailure(reason=reason, message=message, hint=error.hint, retry_after=error.retry_after)
+
+
+async def _chunks(server: LlamaServer, body: JsonObject) -> AsyncGenerator[JsonObject, None]:
+    """Yield the answer's chunks; a whole answer is one."""
+    if not body["stream"]:
+        whole = await server.ask(_PATH, body, seconds=_LONGEST_WHOLE_ANSWER)
+        if not isinstance(whole, dict):
+            raise InvalidOutput("llama-server's answer is not a JSON object", hint="check that --server is a llama-server")
+        yield whole
+        return
+    async with aclosing(server.stream(_PATH, body)) as chunks:
+        async for chunk in chunks:
+            yield chunk
+
+
+_TRIAL = pb.StepRequest(messages=[pb.Message(role=pb.ROLE_USER, text="Hello.")], max_output_tokens=1)
+_EXAMPLE: JsonObject = {
+    "messages": [{"role": "user", "content": "Hello."}],
+    "tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}],
+}
+"""A prompt with a tool, to be formatted and not to be answered."""
+_UINT32 = 2**32 - 1
+_INT64 = 2**63
+_LONGEST_MODEL = 256
+"""Characters. A hub shows the name in tables, and takes no card that is much longer."""
+
+
+async def read_card(server: LlamaServer, name: str) -> pb.AgentCard:
+    """Ask the server what it runs, and let it generate one token.
+
+    Raises `Unavailable` while the server is not there or still loading, `InvalidOutput` if it is no llama-server.
+    """
+    await server.ask("/health")
+    properties = await server.ask("/props")
+    models = await server.ask("/v1/models")
+    context = _positive(inner(properties, "default_generation_settings", "n_ctx"), "context size")
+    weights = inner(models, "data", 0, "meta", "n_params")
+    return pb.AgentCard(
+        name=name,
+        side=pb.SIDE_NEAR,
+        model=_model(properties, models),
+        description="A model behind llama-server on another device.",
+        capabilities=pb.Capabilities(
+            tools=await _takes_tools(server), json_schema=True, confidence=await _is_sure(server, context), cancellation=True
+        ),
+        limits=pb.Limits(context_tokens=context, concurrency=_positive(inner(properties, "total_slots"), "number of slots")),
+        prices=pb.Prices(input="0", output="0", source="runs on this device", as_of=datetime.now(UTC).date().isoformat()),
+        parameters=weights if type(weights) is int and 0 < weights < _INT64 else None,
+    )
+
+
+async def _takes_tools(server: LlamaServer) -> bool:
+    try:
+        await server.ask("/apply-template", _EXAMPLE)
+    except Unavailable:
+        raise
+    except NearfarError:  # it was started with --no-jinja, or is older than the endpoint
+        return False
+    return True
+
+
+async def _is_sure(server: LlamaServer, context: int) -> bool:
+    """Return True if an answer comes with log-probabilities."""
+    answer = Answer(_TRIAL)
+    async for chunk in server.stream("/v1/chat/completions", request_body(_TRIAL, context_tokens=context)):
+        answer.feed(chunk)
+    (closing,) = answer.events(first_token_seconds=None)
+    return closing.finished.HasField("confidence")
+
+
+def _model(properties: object, models: object) -> str:
+    """Return the alias that the server was given, else the file's name."""
+    for found in (inner(properties, "model_alias"), inner(models, "data", 0, "id"), inner(properties, "model_path")):
+        if isinstance(found, str) and (name := _shown(model_name(found))):
+            return name
+    raise InvalidOutput("llama-server does not say which model it runs", hint="check that --server is a llama-server")
+
+
+def _shown(name: str) -> str:
+    """Return the name as a hub takes it, which refuses control characters: they are commands to a terminal."""
+    return "".join(character for character in whole_characters(name) if character.isprintable())[:_LONGEST_MODEL]
+
+
+def _positive(value: object, what: str) -> int:
+    if type(value) is not int or not 0 < value <= _UINT32:
+        raise InvalidOutput(f"llama-server reports no {what}", hint="check that --server is a llama-server of 2025 or later")
+    return value

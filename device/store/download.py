@@ -1,11 +1,16 @@
-"""Fetching one file over HTTP such that an interruption costs nothing, and taking checksums."""
+"""Download a file such that an interruption costs nothing, take checksums, and keep files in Hugging Face's cache.
+
+The cache has the layout that Hugging Face's own programs use, so that no file is fetched or kept twice:
+https://huggingface.co/docs/huggingface_hub/guides/manage-cache
+"""
 
 import errno
 import hashlib
+import os
 import shutil
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -14,6 +19,7 @@ from ...protocols import ConfigError, NearfarError, Unavailable
 
 if TYPE_CHECKING:
     import httpx
+
 
 Progress = Callable[[str, int, int], None]
 """Is told what is being done, and how many bytes out of how many it is done with."""
@@ -138,3 +144,101 @@ def sha256_of(path: Path, progress: Progress) -> str:
             done += len(block)
             progress(f"checking {path.name}", done, size)
     return digest.hexdigest()
+
+
+_NAME_BYTES: Final = 255
+"""Most bytes of one part of a path, on all file systems in use."""
+
+
+def stays_inside(name: str) -> bool:
+    """Return True if a name with slashes, of a file or a revision, leads nowhere but below its folder."""
+    parts = name.split("/")
+    try:
+        is_short = all(len(part.encode()) <= _NAME_BYTES for part in parts)
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can hold and a file name cannot
+        return False
+    return is_short and not {"", ".", ".."} & set(parts) and "\\" not in name and "\0" not in name
+
+
+def content_of(path: Path) -> Path | None:
+    """Return where the content of a file in a cache lies. None: the file, or its link's target, is outside of its repository.
+
+    The store must not move or delete such a file: another program put it, or the link to it, there.
+    """
+    snapshots = next((parent for parent in path.parents if parent.name == "snapshots"), None)
+    if snapshots is None:
+        return None
+    content = path.resolve()
+    if path.is_symlink():
+        return content if content.parent == (snapshots.parent / "blobs").resolve() else None
+    return content if content.is_relative_to(snapshots.resolve()) else None
+
+
+class HubCache:
+    """The cache in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def blob(self, repository: str, etag: str) -> Path:
+        """Return the path of a file's content, whether or not it exists."""
+        return self._repository(repository) / "blobs" / etag
+
+    def partial(self, repository: str, name: str, etag: str) -> Path:
+        """Return the path at which content grows until it is complete, in a folder that no other program reads."""
+        flat = name.replace("/", "--")
+        if len(flat.encode()) + 1 + len(etag) > _NAME_BYTES:
+            flat = hashlib.sha256(flat.encode()).hexdigest()
+        return self._growing(repository) / f"{flat}.{etag}"
+
+    def forget_partials(self, repository: str, name: str, *, but: str) -> None:
+        """Delete what was fetched of other versions of the file."""
+        keep = self.partial(repository, name, but)
+        for path in self._growing(repository).iterdir():
+            if path.stem == keep.stem and path != keep and path.suffix != ".lock":
+                path.unlink(missing_ok=True)
+
+    def keep(self, partial: Path, repository: str, etag: str) -> None:
+        """Make complete content part of the cache, at once or not at all."""
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        blob = self.blob(repository, etag)
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        partial.replace(blob)
+
+    def link(self, repository: str, commit: str, name: str, etag: str) -> Path:
+        """Link the file's own name to its content, and return the link."""
+        path = self._repository(repository) / "snapshots" / commit / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        target = os.path.relpath(self.blob(repository, etag), path.parent)
+        if not path.exists():
+            path.unlink(missing_ok=True)  # A link may have lost its content.
+            path.symlink_to(target)
+        return path
+
+    def note_revision(self, repository: str, revision: str, commit: str) -> None:
+        path = self._repository(repository) / "refs" / revision
+        if revision != commit:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(commit, encoding="utf-8")
+
+    def commit(self, repository: str, revision: str) -> str | None:
+        """Return the commit that `revision` was when it was last looked up; None: unknown."""
+        folder = self._repository(repository)
+        try:
+            return (folder / "refs" / revision).read_text(encoding="utf-8").strip()
+        except OSError:
+            return revision if (folder / "snapshots" / revision).is_dir() else None
+
+    def files(self, repository: str, commit: str) -> Iterator[tuple[str, int, str]]:
+        """Name, size and etag of each complete file."""
+        folder = self._repository(repository) / "snapshots" / commit
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                yield path.relative_to(folder).as_posix(), path.stat().st_size, path.resolve().name
+
+    def _repository(self, repository: str) -> Path:
+        return self._folder / f"models--{repository.replace('/', '--')}"
+
+    def _growing(self, repository: str) -> Path:
+        return self._repository(repository) / ".incomplete"

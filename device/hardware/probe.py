@@ -1,6 +1,7 @@
-"""Facts from drivers: the processors that the installed engines can compute on, and the energy readers.
+"""The hardware probe: look at everything that this machine has and that its engines can use.
 
-Each engine, and NVIDIA's library, is looked at in a process of its own with a time limit, since a driver may crash or hang.
+Each engine, and NVIDIA's library, is looked at in a process of its own with a time limit, since a driver may crash or hang. The probe
+sends nothing anywhere: there is no network in it, and onnxruntime's telemetry is off.
 """
 
 import os
@@ -18,7 +19,9 @@ from anyio.abc import ByteReceiveStream, Process
 from pydantic import ValidationError
 
 from ..energy import look_for_battery, look_for_rapl
-from .components import Drivers, EnergyReader, Engine, Presence
+from .components import Drivers, EnergyReader, Engine, Hardware, Presence
+from .processors import read_accelerators, read_cpu
+from .state import read_heat, read_memory, read_power
 
 ROOT: Final = Path("/")
 ENGINES: Final = {"llama.cpp": ("llama_cpp", "llama-cpp-python"), "onnxruntime": ("onnxruntime", "onnxruntime")}
@@ -119,3 +122,21 @@ def _stop(process: Process) -> None:
 
 def _ending(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+async def probe_hardware(root: Path = Path("/")) -> Hardware:
+    """Look at everything. What cannot be read is `unknown` with the reason, and never an error."""
+    battery, power = read_power(root)
+    gpus, npus = read_accelerators(root)
+    drivers = await look_at_drivers(root)
+    return Hardware(
+        cpu=read_cpu(root),
+        memory=read_memory(root),
+        gpus=gpus,
+        npus=npus,
+        battery=battery,
+        power=power,
+        heat=read_heat(root),
+        engines=drivers.engines,
+        energy=drivers.energy,
+    )
