@@ -33,10 +33,9 @@ import psutil
 
 from nearfar.device.gguf import read_gguf
 from nearfar.device.llama import LlamaAgent
-from nearfar.device.llama.adapters import Adapters
-from nearfar.device.llama.model import Context, Model, start_backend
-from nearfar.device.llama.placement import CPU_ONLY
-from nearfar.device.worker.cpus import Threads
+from nearfar.device.llama.devices import CPU_ONLY
+from nearfar.device.llama.model import Adapters, Context, Model, start_backend
+from nearfar.device.worker.resources import Threads
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.protocols import Message, StepRequest, complete
 

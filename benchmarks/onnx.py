@@ -38,7 +38,7 @@ from nearfar.device.onnx.folder import read_folder
 from nearfar.device.onnx.runtime import genai, open_model
 from nearfar.device.onnx.vocabulary import Vocabulary
 from nearfar.device.worker.agent import LocalAgent
-from nearfar.device.worker.cpus import threads_for
+from nearfar.device.worker.resources import threads_for
 from train.enlarge import enlarge
 from train.export_onnx import write_folder
 from train.gguf_base import read_base

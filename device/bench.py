@@ -52,7 +52,7 @@ async def bench(load: Callable[[], Awaitable[LocalAgent]], path: Path, *, watts:
 
         def stepped(done: int, total: int) -> None:
             if meter is not None:
-                # A battery tells what it gives at the moment of a look: one at either end would count half of the time as idle.
+                # A battery reports its power at the moment of a look: looks at both ends alone would count half of the time as idle.
                 laps.append(meter.stop())
             progress(done, total)
 
@@ -60,7 +60,7 @@ async def bench(load: Callable[[], Awaitable[LocalAgent]], path: Path, *, watts:
         memory = await anyio.to_thread.run_sync(_resident_bytes, (await agent.statistics()).process_id)
     execution = agent.card.execution
     if execution is None:
-        raise ModelError(f"{path}: the engine does not say what ran it", hint="update the engine's package")
+        raise ModelError(f"{path}: the engine does not report the processor it used", hint="update the engine's package")
     power, source = _power(execution, laps, meter, watts)
     return Profile(
         device=this_device(),
@@ -87,7 +87,7 @@ def _meter(execution: Execution | None) -> Meter | None:
 
 
 def _power(execution: Execution, laps: Sequence[Interval], meter: Meter | None, watts: float | None) -> tuple[float | None, EnergySource]:
-    """What was measured, else what the user says, else what is assumed of a CPU; of another processor nothing is."""
+    """Return watts and their source: measured, else given by the user, else assumed for a CPU. Other processors have no assumed power."""
     drawn = _sum(laps)
     if meter is not None and drawn.seconds >= meter.least_seconds and drawn.watts:
         return drawn.watts, EnergySource.MEASURED
@@ -97,13 +97,13 @@ def _power(execution: Execution, laps: Sequence[Interval], meter: Meter | None, 
 
 
 def _sum(laps: Sequence[Interval]) -> Interval:
-    """All of them as one; unknown as soon as one is."""
+    """Add the intervals up. The joules are unknown if those of any interval are."""
     known = [lap.joules for lap in laps if lap.joules is not None]
     return Interval(sum(lap.seconds for lap in laps), sum(known) if len(known) == len(laps) else None)
 
 
 async def _measured(agent: LocalAgent, progress: Progress) -> tuple[tuple[PromptPace, ...], float]:
-    """The paces of prompts, from short to long, and output tokens per second."""
+    """Measure the agent: return the paces of its prompts, from short to long, and its output tokens per second."""
     words = await _words_for(agent)
     lengths = list(_lengths(agent.card.limits.context_tokens))
     steps: list[list[Finished]] = []
@@ -118,7 +118,7 @@ async def _measured(agent: LocalAgent, progress: Progress) -> tuple[tuple[Prompt
 
 
 async def _words_for(agent: LocalAgent) -> Callable[[int], int]:
-    """How many words make a prompt of so many tokens, by two samples: what stands around them, and each of them, has its tokens."""
+    """Return a function from prompt tokens to words. Two samples show how many tokens a word and the text around the words take."""
     few, more = [(await _step(agent, words=count, variant=0)).usage.input_tokens for count in (_SAMPLE_WORDS, 2 * _SAMPLE_WORDS)]
     per_word = (more - few) / _SAMPLE_WORDS
     around = 2 * few - more
@@ -126,11 +126,11 @@ async def _words_for(agent: LocalAgent) -> Callable[[int], int]:
 
 
 async def _output_rate(agent: LocalAgent, steps: list[Finished]) -> float:
-    """Of the steps that wrote enough to tell; of steps that are forced to, where the model says next to nothing of itself."""
+    """Return the median output rate of the steps that wrote enough to tell, or of steps that are forced to write a tool call."""
     if not (rates := _output_rates(steps)):
         rates = _output_rates([await _step(agent, words=_SAMPLE_WORDS, variant=repeat, forced=True) for repeat in range(REPEATS)])
     if not rates:
-        raise ModelError(f"{agent.card.model} ends its answers at once, which does not tell its speed", hint="bench a chat model")
+        raise ModelError(f"{agent.card.model} ends its answers too early to measure its speed", hint="bench a chat model")
     return statistics.median(rates)
 
 
@@ -140,16 +140,16 @@ def _output_rates(steps: list[Finished]) -> list[float]:
 
 
 def _lengths(context_tokens: int | None) -> Iterator[int]:
-    """Those that fit, with room for the words around them; the shortest in any case."""
+    """Yield the prompt lengths that fit the context together with the text around them, and the shortest in any case."""
     for length in LENGTHS:
         if length == LENGTHS[0] or context_tokens is None or length + 2 * OUTPUT_TOKENS <= context_tokens:
             yield length
 
 
 async def _step(agent: LocalAgent, *, words: int, variant: int, forced: bool = False) -> Finished:
-    """One step on a prompt whose beginning no other prompt has, so that no prefix of it is in the cache.
+    """Take one step on a prompt whose beginning no other prompt has, so that no prefix of it is in the cache.
 
-    `forced`: the output is a tool call, which is longer than it may become, and is cut.
+    `forced`: make the model write a tool call that is longer than the output limit, which cuts it.
     """
     text = " ".join(islice(cycle(_WORDS), words))
     message = Message.user(f"{variant}. Go on counting, one number after the other: {text}")

@@ -1,7 +1,7 @@
-"""What a model may compute on, and the choice among it: by what is fastest, by what draws least power, or by name.
+"""Choose the processor that a model computes on: by what is fastest, by what draws least power, or by name.
 
-A *provider* is one way in which an engine computes: a backend of llama.cpp, an execution provider of onnxruntime. The engine says which it
-has on this machine (`llama/backends.py`, `hardware/engines.py`); `choose_provider` picks one of them and never another than it says.
+A *provider* is one way in which an engine computes: a backend of llama.cpp, an execution provider of onnxruntime. Each engine lists the
+providers that it has on this machine (`llama/devices.py`, `onnx/options.py`); `choose_provider` picks one of that list.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ CPU: Final = "cpu"
 
 
 class ProcessorKind(StrEnum):
-    """What a provider runs on."""
+    """The kind of processor that a provider runs on."""
 
     CPU = "cpu"
     GPU = "gpu"
@@ -62,8 +62,8 @@ _PREFERRED: Final = (
     "hexagon",
     "nnapi",
 )
-"""From fast to slow where one machine has several and nobody has measured them. A vendor's own library goes before a portable one, and a
-GPU before an NPU: decoding is bound by memory, and NPUs read the CPU's. What is not named here follows; the CPU is last."""
+"""Providers from fast to slow, for machines without measurements. A vendor's own library goes before a portable one, and a GPU before an
+NPU: decoding is bound by memory, and NPUs read the CPU's. Providers that are not named here follow; the CPU is last."""
 _TINY_MODEL: Final = 20_000_000
 """Weights below which a pass takes less time on the CPU than a GPU needs to start its kernels."""
 _FRUGAL: Final = (ProcessorKind.NPU, ProcessorKind.INTEGRATED_GPU, ProcessorKind.CPU, ProcessorKind.GPU)
@@ -78,11 +78,12 @@ def choose_provider(
     tokens_per_second: Mapping[str, float] | None = None,
     parameters: int | None = None,
 ) -> ProviderChoice:
-    """The one of the providers that are present which `wanted` asks for: `fastest`, `lowest_power` or a provider's name.
+    """Choose the provider that `wanted` asks for: `fastest`, `lowest_power` or a provider's name.
 
-    `allow_fallback`: where a named one is absent, take the fastest of the others instead of failing.
-    `tokens_per_second`: what was measured with this model, by provider. `fastest` goes by it where it knows at least two of those present.
-    `parameters`: weights of the model, whose size decides where nothing was measured.
+    `allow_fallback`: if a named provider is absent, take the fastest of the others instead of failing.
+    `tokens_per_second`: measured speeds of this model, by provider. `fastest` uses them if at least two of the providers present have
+    one.
+    `parameters`: weights of the model, whose size decides if nothing was measured.
 
     Raises `ConfigError` for a provider that is absent.
     """
@@ -95,10 +96,8 @@ def choose_provider(
     if named is not None:
         return ProviderChoice(provider=named, reason="asked for by name")
     if not allow_fallback:
-        hint = (
-            f"take one of those present, {_names(present)}, or set allow_fallback = true; `nearfar doctor` says why {wanted} is not there"
-        )
-        raise ConfigError(f"there is no {wanted!r} to compute on", hint=hint)
+        hint = f"use one of those present, {_names(present)}, or set allow_fallback = true; `nearfar doctor` says why {wanted} is missing"
+        raise ConfigError(f"{wanted!r} is not available on this machine", hint=hint)
     fallback = _fastest(present, tokens_per_second or {}, parameters)
     return ProviderChoice(provider=fallback.provider, reason=f"{wanted} is absent and fallback is allowed; {fallback.reason}")
 

@@ -1,7 +1,7 @@
-"""What was measured once of a model on this device, and kept: how fast it goes, at which power.
+"""Profiles: the measured speed and power of a model on this device.
 
-`nearfar models bench` measures it. The router expects seconds and joules by it before an agent has taken a step, `fastest` chooses a
-processor by it, and a worker estimates by it the energy that nothing measures.
+`nearfar models bench` measures and saves them. The router predicts seconds and joules from them before an agent has taken a step,
+`fastest` chooses a processor by them, and a worker estimates the energy that no reader measures.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 from ..protocols import EnergySource, Execution
 from ..protocols.messages import Value
 from .compute import CPU
-from .hardware.cpu import read_cpu
+from .hardware.processors import read_cpu
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class ModelFiles(Value):
 
 
 class PromptPace(Value):
-    """How prompts of one length went."""
+    """The speed of prompts of one length."""
 
     prompt_tokens: int = Field(gt=0)
     prefill_tokens_per_second: float = Field(gt=0)
@@ -64,22 +64,22 @@ class Profile(Value):
     """`estimated`: assumed, or given by the user."""
 
     def first_token_seconds(self, prompt_tokens: int) -> float:
-        """Until the first token of the output, by the prompts of the most similar length."""
+        """Predict the seconds until the first token of the output, by the prompts of the most similar length."""
         tokens = max(prompt_tokens, 1)
         nearest = min(self.prompts, key=lambda pace: abs(log(pace.prompt_tokens / tokens)))
         return prompt_tokens / nearest.prefill_tokens_per_second
 
     def seconds(self, prompt_tokens: int, output_tokens: float) -> float:
-        """Of a whole step."""
+        """Predict the seconds of a whole step."""
         return self.first_token_seconds(prompt_tokens) + output_tokens / self.decode_tokens_per_second
 
     def joules(self, prompt_tokens: int, output_tokens: float) -> float | None:
-        """Of a whole step: power times time. None: nobody knows the power."""
+        """Predict the joules of a whole step: power times time. None: the power is unknown."""
         return None if self.watts is None else self.watts * self.seconds(prompt_tokens, output_tokens)
 
 
 def profiles_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Below `NEARFAR_HOME`, else below the user's state folder as the XDG base directory specification names it."""
+    """Return `profiles` below `NEARFAR_HOME`, else below the user's state folder as the XDG base directory specification names it."""
     if home := environment.get("NEARFAR_HOME"):
         return Path(home).expanduser() / "profiles"
     state = environment.get("XDG_STATE_HOME")
@@ -87,13 +87,13 @@ def profiles_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def this_device() -> str:
-    """What tells devices apart on which a model is differently fast: model and number of cores of the processor."""
+    """Describe this device by model and number of cores of the processor, since the speed of a model depends on both."""
     cpu = read_cpu()
     return f"{cpu.model or cpu.architecture}, {cpu.logical_cores or cpu.usable_cores} cores"
 
 
 def model_files(path: Path) -> ModelFiles:
-    """Which model lies at a path. All of it is read. Raises `OSError`."""
+    """Describe the model at a path by its size, time and checksum. All of it is read. Raises `OSError`."""
     size, modified = _stamp(path)
     return ModelFiles(path=str(path.resolve()), bytes=size, modified_ns=modified, sha256=_checksum(path))
 
@@ -115,7 +115,7 @@ def save_profile(profile: Profile, folder: Path | None = None) -> Path:
 
 
 def profiles_of(path: Path, folder: Path | None = None) -> list[Profile]:
-    """The profiles of a model on this device, the fastest first. A model that was moved is known by its checksum."""
+    """Return the profiles of a model on this device, the fastest first. A model that was moved is recognised by its checksum."""
     kept = list(_read_all(folder or profiles_folder()))
     if not kept or not path.exists():
         return []
@@ -129,19 +129,20 @@ def profiles_of(path: Path, folder: Path | None = None) -> list[Profile]:
 
 
 def profile_of(path: Path, execution: Execution | None) -> Profile | None:
-    """The profile of a model that runs so on this device."""
+    """Return the profile of a model on this device, measured with the same engine on the same processor."""
     if execution is None:
         return None
     return next((profile for profile in profiles_of(path) if _processor(profile.execution) == _processor(execution)), None)
 
 
 def _processor(execution: Execution) -> tuple[str, str, str]:
-    """Engine, provider, and which card it is: what was measured on one says nothing of another. The CPU is the profile's device."""
+    """Return engine, provider and name of the card: a measurement on one card says nothing of another. The CPU is in the profile's
+    device."""
     return execution.engine, execution.provider, "" if execution.provider == CPU else execution.device
 
 
 def speeds_of(path: Path) -> dict[str, float]:
-    """Output tokens per second of a model on this device, by the provider that ran it: of several cards, on the fastest."""
+    """Return a model's output tokens per second on this device, by provider; of several cards of one provider, those of the fastest."""
     return {profile.execution.provider: profile.decode_tokens_per_second for profile in reversed(profiles_of(path))}
 
 
@@ -150,8 +151,8 @@ def _read_all(folder: Path) -> Iterator[Profile]:
         try:
             yield Profile.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
-            # A profile is a convenience: without it nothing is expected, and nothing fails.
-            logger.warning("%s is no profile and is passed over; delete it, or run `nearfar models bench` again: %s", path, error)
+            # Without a profile nothing fails; there are only no predictions.
+            logger.warning("%s is not a profile and is ignored; delete it, or run `nearfar models bench` again: %s", path, error)
 
 
 def _files(path: Path) -> list[Path]:
@@ -164,7 +165,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _checksum(path: Path) -> str:
-    """Of a file; of a folder, that of the list of its files' names and checksums."""
+    """Return the SHA-256 of a file, or of the list of a folder's file names and checksums."""
     if not path.is_dir():
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

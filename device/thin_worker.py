@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         prog="python -m nearfar.device.thin_worker",
         description="Lend the llama-server on this device to a hub.",
@@ -72,7 +72,7 @@ def _worker(options: argparse.Namespace) -> Worker:
 
 def _hub(options: argparse.Namespace) -> Pairing:
     if (options.hub is None) == (options.pairing_file is None):
-        raise ConfigError("the hub is not known, or named twice", hint="give either HOST:PORT or --pairing-file")
+        raise ConfigError("the hub is missing, or given twice", hint="give either HOST:PORT or --pairing-file")
     if options.pairing_file is not None:
         return read_pairing(options.pairing_file)
     token = read_secret(options.token_file) if options.token_file else os.environ.get(TOKEN_VARIABLE, "")
@@ -82,7 +82,7 @@ def _hub(options: argparse.Namespace) -> Pairing:
 
 
 async def _run(worker: Worker) -> None:
-    """The first signal lets the steps under way finish; the second does not."""
+    """Serve until a signal comes: the first lets the steps under way finish, the second does not."""
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     loop.set_default_executor(ThreadPoolExecutor(_THREADS))
     task = asyncio.create_task(serve(worker, stopping))

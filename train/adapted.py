@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nearfar.device.llama.adapters import Adapters
-from nearfar.device.llama.model import Context, Model
-from nearfar.device.llama.placement import CPU_ONLY
-from nearfar.device.worker.adapters import adapter_of, cells, run, tokens_of
-from nearfar.device.worker.cpus import Threads
-from nearfar.device.worker.sequences import common_prefix
+from nearfar.device.llama.devices import CPU_ONLY
+from nearfar.device.llama.model import Adapters, Context, Model
+from nearfar.device.worker.resources import Threads
+from nearfar.device.worker.sequences import adapter_of, cells, common_prefix, run, tokens_of
 
 from .episodes import BOS, END, TOOL_CALL
 from .evaluate import drawn_problems, is_right, outcome, parse_call

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from nearfar.device.llama.adapters import Adapters
-from nearfar.device.llama.model import Context, Model
-from nearfar.device.llama.placement import CPU_ONLY
-from nearfar.device.worker.cpus import Threads, threads_for
+from nearfar.device.llama.devices import CPU_ONLY
+from nearfar.device.llama.model import Adapters, Context, Model
 from nearfar.device.worker.drafting import Drafting, Payoff
+from nearfar.device.worker.resources import Threads, threads_for
 from nearfar.device.worker.scheduler import Scheduler
 
 MODELS = Path(__file__).parents[2] / "device" / "models"

@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearfar.device.llama.model import Context, Model
-from nearfar.device.worker.constraints import Grammars
 from nearfar.device.worker.drafting import Drafting, Eager, Pass, Payoff
-from nearfar.device.worker.drafting.origins import Draft, Source
+from nearfar.device.worker.drafting.payoff import Draft, Source
 from nearfar.device.worker.generation import ToolSyntax
 from nearfar.device.worker.prompt import PromptBuilder
 from nearfar.device.worker.protocol import StepEventKind
+from nearfar.device.worker.sampling import Grammars
 from nearfar.device.worker.scheduler import Scheduler, StepEvent
 from nearfar.protocols import Message, StepRequest, ToolChoice
 

@@ -1,4 +1,4 @@
-"""What can be said of a machine's parts. Of each: whether it is there, and what tells so."""
+"""The parts of a machine as the probe reports them: each says whether it is present, and which source says so."""
 
 from enum import StrEnum
 
@@ -10,12 +10,12 @@ from ..compute import ProcessorKind
 
 
 class Presence(StrEnum):
-    """Whether the machine has something."""
+    """Presence of a part in the machine."""
 
     PRESENT = "present"
     ABSENT = "absent"
     UNKNOWN = "unknown"
-    """Nobody could tell; not the same as absent."""
+    """The probe could not tell; not the same as absent."""
 
 
 class Component(Value):
@@ -23,7 +23,7 @@ class Component(Value):
 
     presence: Presence
     reason: str = Field(min_length=1)
-    """What tells so, or why nothing does."""
+    """The source that says so, or the reason why none does."""
 
 
 class Cpu(Component):
@@ -46,9 +46,9 @@ class Memory(Component):
 
     total_bytes: int | None = None
     free_bytes: int | None = None
-    """What can be taken without swapping, and within the control group's limit."""
+    """Memory that can be taken without swapping, and within the control group's limit."""
     limit_bytes: int | None = None
-    """Of the control group, where it is below the total."""
+    """The control group's limit, if it is below the total."""
 
 
 class Battery(Component):
@@ -58,7 +58,7 @@ class Battery(Component):
 
 
 class Power(Component):
-    """What the machine runs on."""
+    """The power source of the machine."""
 
     source: PowerSource | None = None
 
@@ -76,7 +76,7 @@ class Heat(Component):
     """The temperatures. Present where at least one of them has limits to hold it against."""
 
     thermal: Thermal | None = None
-    """Of the hottest, measured by its limits."""
+    """The state of the hottest sensor, judged by its limits."""
     sensors: tuple[Sensor, ...] = ()
 
 
@@ -95,7 +95,7 @@ class EngineProvider(Component):
     kind: ProcessorKind
     device: str = ""
     free_memory_bytes: int | None = None
-    """Of the device's own memory."""
+    """Free bytes of the device's own memory."""
 
 
 class Engine(Component):
@@ -113,7 +113,7 @@ class EnergyReader(Component):
 
 
 class Drivers(Value):
-    """What only drivers tell."""
+    """Facts that only drivers report."""
 
     engines: tuple[Engine, ...]
     energy: tuple[EnergyReader, ...]
@@ -125,7 +125,7 @@ class Hardware(Drivers):
     cpu: Cpu
     memory: Memory
     gpus: tuple[Accelerator, ...]
-    """Where there is none: one entry that says so."""
+    """If there is none: one entry that says so."""
     npus: tuple[Accelerator, ...]
     battery: Battery
     power: Power

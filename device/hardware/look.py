@@ -6,12 +6,42 @@ connection and writes no file.
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from ..compute import ProcessorKind
+from ..compute import CPU, ProcessorKind
+from ..onnx.options import PROVIDERS
 from .components import EnergyReader, Engine, EngineProvider, Presence
-from .execution_providers import ProviderDevice, execution_providers
+
+_SHOWN_WHERE_ABSENT: Final = ("cuda", "coreml", "qnn", "openvino", "webgpu")
+"""Providers that people ask for by name."""
+_CPU: Final = "CPUExecutionProvider"
+
+
+class ProviderDevice(NamedTuple):
+    """One entry of onnxruntime's list of devices."""
+
+    provider: str
+    """Its name, as onnxruntime writes it."""
+    kind: ProcessorKind
+    device: str
+
+
+def execution_providers(built_with: Sequence[str], devices: Sequence[ProviderDevice]) -> Iterator[EngineProvider]:
+    """Yield the CPU's provider, then those that run language models: present if onnxruntime lists a device, unknown if only built in."""
+    processor = next((entry.device for entry in devices if entry.provider == _CPU), "")
+    yield EngineProvider(presence=Presence.PRESENT, reason="part of onnxruntime", name=CPU, kind=ProcessorKind.CPU, device=processor)
+    for name, provider in PROVIDERS.items():
+        found = [entry for entry in devices if entry.provider == provider.full]
+        for entry in found:
+            reason = "in onnxruntime's own list of devices"
+            yield EngineProvider(presence=Presence.PRESENT, reason=reason, name=name, kind=entry.kind, device=entry.device)
+        if not found and provider.full in built_with:
+            reason = "built in; whether its driver works shows when a model is loaded"
+            yield EngineProvider(presence=Presence.UNKNOWN, reason=reason, name=name, kind=provider.kind)
+        elif not found and name in _SHOWN_WHERE_ABSENT:
+            yield EngineProvider(presence=Presence.ABSENT, reason="not in this build", name=name, kind=provider.kind)
+
 
 _LLAMA_BACKENDS: Final = {
     "cuda": ProcessorKind.GPU,
@@ -19,13 +49,13 @@ _LLAMA_BACKENDS: Final = {
     "metal": ProcessorKind.INTEGRATED_GPU,
     "vulkan": ProcessorKind.GPU,
 }
-"""Those that people ask for by name."""
+"""Backends that people ask for by name."""
 _REASON: Final = "loaded"
 
 
 def main() -> None:
     """Look at what the command line names."""
-    # Drivers print what they like; the answer has a way of its own.
+    # Drivers print to standard output, so the answer has a file descriptor of its own.
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     with answer:
@@ -35,8 +65,7 @@ def main() -> None:
 def _look_at_llama() -> str:
     import llama_cpp
 
-    from ..llama.backends import backend_devices
-    from ..llama.log import keep_log
+    from ..llama.devices import backend_devices, keep_log
 
     keep_log()
     llama_cpp.llama_backend_init()
@@ -65,7 +94,7 @@ def _look_at_llama() -> str:
 
 
 def _look_at_onnxruntime() -> str:
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # It reports to its maker otherwise, from 1.29 on.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # From 1.29 on, it sends telemetry otherwise.
     import onnxruntime
 
     kinds = {
@@ -83,7 +112,7 @@ def _look_at_onnxruntime() -> str:
 
 
 def _look_at_nvml() -> str:
-    from ..energy.nvml import look_for_nvml
+    from ..energy import look_for_nvml
 
     look = look_for_nvml()
     return EnergyReader(presence=look.presence, reason=look.reason, name=look.name).model_dump_json()

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from ...protocols import ModelError
 from ...protocols.messages import Value
-from ..hardware.cpu import read_cpu
+from ..hardware.processors import read_cpu
 from ..profiles import profiles_folder
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def extra_buffers() -> ExtraBuffers:
     try:
         found = _tried()
     except _Inconclusive as error:
-        logger.warning("whether llama.cpp's extra buffer types work here could not be tried: %s", error)
+        logger.warning("cannot test llama.cpp's extra buffer types on this machine: %s", error)
         return ExtraBuffers(usable=True)
     _keep(path, found)
     return found
@@ -77,7 +77,7 @@ def _tried() -> ExtraBuffers:
     try:
         second = _first_pass("off")
     except _Inconclusive as error:
-        logger.warning("whether llama.cpp works here without extra buffer types could not be tried: %s", error)
+        logger.warning("cannot test llama.cpp without extra buffer types on this machine: %s", error)
         second = ""
     if second:
         message = f"llama.cpp cannot compute on this CPU: its first pass {second}, also without extra buffer types"
@@ -86,7 +86,7 @@ def _tried() -> ExtraBuffers:
 
 
 def _first_pass(setting: str) -> str:
-    """How the child died; empty if all went well."""
+    """Run the first pass in a child process. Return how the child died; empty if it ended well."""
     # -P: the user's working folder may hold a json.py.
     command = [sys.executable, "-P", "-W", "default", "-m", "nearfar.device.llama.first_pass", setting, str(_SECONDS)]
     try:

@@ -13,7 +13,7 @@ from typing import Final
 
 import llama_cpp
 
-from .log import keep_log
+from .devices import keep_log
 
 _MODEL: Final = Path(__file__).parents[1] / "models" / "near.gguf"
 _TOKENS: Final = 64

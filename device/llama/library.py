@@ -25,7 +25,7 @@ def prepare_library() -> None:
 
 
 if __name__ == "__main__":
-    # python -m nearfar.device.llama.library MODULE ARGUMENTS...: run a module of llama-cpp-python, such as its server, so prepared.
+    # python -m nearfar.device.llama.library MODULE ARGUMENTS...: prepare the library, then run one of its modules, such as the server.
     prepare_library()
     sys.argv = sys.argv[1:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""llama.cpp's low-level API, as three objects: the model with its vocabulary, the context that decodes, and the batch it decodes.
+"""llama.cpp's low-level API as objects: the model with its vocabulary, its LoRA adapters, and the context that decodes batches.
 
 Only the worker process imports this module.
 """
@@ -7,7 +7,8 @@ import ctypes
 import os
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -17,14 +18,122 @@ from llguidance import LLTokenizer
 from llguidance.llamacpp import lltokenizer_from_vocab
 
 from ...protocols import ModelError
-from ..worker.cpus import Threads
-from ..worker.reasoning import REASONING_END, REASONING_START
-from ..worker.sampling import Logits
-from .adapters import Adapters
+from ..worker.engine import Logits
+from ..worker.output import REASONING_END, REASONING_START
+from ..worker.resources import Threads
+from .devices import Placement, explanation, keep_log
 from .extra_buffers import extra_buffers
-from .log import explanation, keep_log
-from .placement import Placement
-from .threads import ThreadTuner
+
+
+class Adapters:
+    """The LoRA adapters that were loaded on top of one model, numbered from 1.
+
+    llama.cpp sets adapters for a whole context, and a change makes it plan its next pass again.
+
+    Raises `ModelError` with llama.cpp's reason if a file is no adapter of this model.
+    """
+
+    def __init__(self, model: llama_cpp.llama_model_p, paths: Mapping[str, str]) -> None:
+        self.names = tuple(paths)
+        # llama.cpp frees them together with the model.
+        self._handles = [_loaded(model, path) for path in paths.values()]
+        self._strength = (ctypes.c_float * 1)(1.0)
+
+    def use(self, context: llama_cpp.llama_context_p, number: int) -> None:
+        """Set one adapter, or none for 0, for the passes of a context. Raises `ModelError` if it does not suit the context."""
+        handles = None if number == 0 else self._handles[number - 1]
+        if llama_cpp.llama_set_adapters_lora(context, handles, 0 if handles is None else 1, self._strength):
+            raise ModelError(f"llama.cpp cannot use the adapter: {explanation()}", hint="load the model without it")
+
+
+def _loaded(model: llama_cpp.llama_model_p, path: str) -> "ctypes.Array[ctypes._Pointer[ctypes.c_void_p]]":
+    """Load an adapter and return a list of one, the form that llama.cpp takes."""
+    handle = llama_cpp.llama_adapter_lora_init(model, path.encode())
+    if not handle:
+        hint = "give an adapter that was trained on exactly this base, converted to GGUF"
+        raise ModelError(f"llama.cpp cannot load the adapter {path}: {explanation()}", hint=hint)
+    kind = llama_cpp.llama_adapter_lora_p_ctypes
+    return (kind * 1)(ctypes.cast(handle, kind))
+
+
+_MEASURED: Final = 3
+_SHORTEST_REST: Final = 64
+_LONGEST_REST: Final = 4096
+_CLEARLY: Final = 0.95
+_HOPELESS: Final = 1.5
+
+
+@dataclass(slots=True)
+class _Contest:
+    """Two numbers of threads for passes of similar size: one is in use, the other is tried now and then."""
+
+    used: int
+    other: int
+    times: list[float] = field(default_factory=list)
+    """Seconds per token of the latest passes with `used`."""
+    trial_times: list[float] = field(default_factory=list)
+    """Seconds per token of passes with `other`, during a trial."""
+    rest: int = 0
+    """Passes until the next trial."""
+    next_rest: int = _SHORTEST_REST
+
+    @property
+    def on_trial(self) -> bool:
+        return self.rest == 0 and len(self.times) == _MEASURED
+
+    def report(self, seconds: float) -> None:
+        if not self.on_trial:
+            self.times = [*self.times, seconds][-_MEASURED:]
+            self.rest = max(self.rest - 1, 0)
+            return
+        self.trial_times.append(seconds)
+        fastest = min(self.times)
+        # A number that is this slow at once will not win, and further passes with it would be wasted.
+        if min(self.trial_times) > _HOPELESS * fastest or len(self.trial_times) == _MEASURED:
+            self._decide(wins=min(self.trial_times) < _CLEARLY * fastest)
+
+    def _decide(self, *, wins: bool) -> None:
+        if wins:
+            self.used, self.other, self.times = self.other, self.used, self.trial_times
+        self.next_rest = _SHORTEST_REST if wins else min(2 * self.next_rest, _LONGEST_REST)
+        self.rest, self.trial_times = self.next_rest, []
+
+
+class ThreadTuner:
+    """Chooses between `few` and `many` threads for passes of several tokens, separately for each order of size.
+
+    llama.cpp's threads wait for each other by spinning. On idle cores, all of them together are fastest. If another process has a core,
+    they spin for a partner that is not running, and one thread alone can be five times faster. Which of the two holds changes while we run.
+    """
+
+    def __init__(self, *, few: int, many: int) -> None:
+        self._few = few
+        self._many = many
+        self._contests: dict[int, _Contest] = {}
+
+    def threads(self, tokens: int) -> int:
+        """Return the number of threads for the next pass, which has `tokens` tokens."""
+        contest = self._contest(tokens)
+        return contest.other if contest.on_trial else contest.used
+
+    def report(self, tokens: int, seconds: float) -> None:
+        """Take note of the duration of the pass for which `threads` was asked last."""
+        self._contest(tokens).report(seconds / tokens)
+
+    def _contest(self, tokens: int) -> _Contest:
+        size = tokens.bit_length()
+        contest = self._contests.get(size)
+        if contest is None:
+            contest = self._contests[size] = self._opened(size)
+        return contest
+
+    def _opened(self, size: int) -> _Contest:
+        """Begin with the number that is in use for the nearest size: other programs leave the same cores to passes of all sizes."""
+        nearest = min(self._contests, key=lambda known: abs(known - size), default=None)
+        if nearest is None or self._contests[nearest].used == self._few:
+            return _Contest(used=self._few, other=self._many)
+        return _Contest(used=self._many, other=self._few)
+
 
 _BATCH: Final = 512
 _PIECE_BYTES: Final = 512
@@ -34,7 +143,7 @@ _NO_SPACE: Final = 1
 
 def start_backend() -> None:
     """Prepare llama.cpp once per process; its log is kept to explain what happens, and is not printed."""
-    # What ggml says before it aborts is then its last word, and no debugger is started for a backtrace.
+    # ggml's message before it aborts is then its last line, and no debugger is started for a backtrace.
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     keep_log()
     llama_cpp.llama_backend_init()
@@ -62,11 +171,11 @@ class Model:
         self.layers = int(llama_cpp.llama_model_n_layer(handle))
         self.parameters = int(llama_cpp.llama_model_n_params(handle))
         if not llama_cpp.llama_model_has_decoder(handle) or not self.trained_context_tokens:
-            raise ModelError(f"{path} is no text generator", hint="give a decoder model, such as a Llama or Qwen chat model")
+            raise ModelError(f"{path} is not a text-generating model", hint="give a decoder model, such as a Llama or Qwen chat model")
 
     @property
     def forgets(self) -> bool:
-        """Whether the last tokens of a sequence can be taken back; recurrent layers keep one state for all of them."""
+        """True if the last tokens of a sequence can be taken back; recurrent layers keep one state for all of them."""
         return not (llama_cpp.llama_model_is_recurrent(self.handle) or llama_cpp.llama_model_is_hybrid(self.handle))
 
     @property
@@ -110,11 +219,11 @@ class Vocabulary:
         return max((len(self._literal(token).encode()) for token in range(self.size)), default=1)
 
     def tokenize(self, text: str) -> list[int]:
-        """Token ids of `text`, in which the texts of control tokens count as those tokens. No start token is added."""
+        """Return the token ids of `text`, in which the texts of control tokens count as those tokens. No start token is added."""
         return self._tokenized(text.encode())
 
     def tokenize_inside(self, text: str) -> list[int]:
-        """The same for text that follows other text: without the blank that SentencePiece puts in front of the first word."""
+        """Tokenize text that follows other text: without the blank that SentencePiece puts in front of the first word."""
         if not self._guard:
             return self.tokenize(text)
         tokens = self._tokenized(_GUARD + text.encode())
@@ -122,7 +231,7 @@ class Vocabulary:
 
     @cached_property
     def puts_blank_in_front(self) -> bool:
-        """Whether it writes the first word of a text as it writes further ones, with a blank, as SentencePiece does."""
+        """True if the tokenizer puts a blank in front of the first word of a text, as SentencePiece does."""
         return bool(llama_cpp.llama_vocab_type(self.handle) == llama_cpp.LLAMA_VOCAB_TYPE_SPM)
 
     @cached_property
@@ -141,14 +250,14 @@ class Vocabulary:
             room = -count
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for in text; none for control tokens but the markers of reasoning."""
+        """Return the bytes that a token stands for in text; none for control tokens, except the markers of reasoning."""
         piece = self._pieces.get(token)
         if piece is None:
             piece = self._pieces[token] = self._render(token)
         return piece
 
     def guidance_tokenizer(self) -> LLTokenizer:
-        """This vocabulary as llguidance wants it."""
+        """Return this vocabulary as llguidance's tokenizer."""
         return lltokenizer_from_vocab(self.handle, eos_token=sorted(self.ends))
 
     def _render(self, token: int) -> bytes:
@@ -186,7 +295,7 @@ class Context:
             hint = "give a smaller context_tokens or parallel"
             raise ModelError(f"llama.cpp cannot make a context of {cells} tokens: {explanation()}", hint=hint)
         self._handle = handle
-        # What the process leaves behind at its end, the system takes back sooner.
+        # At the end of the process, the system frees the memory sooner than this would.
         weakref.finalize(self, llama_cpp.llama_free, handle).atexit = False
         self._threads = threads
         self._tuner = None if threads.single == threads.batch else ThreadTuner(few=threads.single, many=threads.batch)
@@ -227,7 +336,7 @@ class Context:
         return bool(code == 0)
 
     def logits(self, index: int) -> Logits:
-        """Logits at one position of the decoded batch, valid until the next `decode`."""
+        """Return the logits at one position of the decoded batch, valid until the next `decode`."""
         pointer = llama_cpp.llama_get_logits_ith(self._handle, index)
         address = ctypes.addressof(pointer.contents)
         view = self._views.get(address)
@@ -239,7 +348,7 @@ class Context:
         """Drop a sequence's cells from position `start` on; False if what remains cannot be continued."""
         if not llama_cpp.llama_memory_seq_rm(self._memory, sequence, start, -1):
             return False  # Recurrent models keep one state for all positions, which cannot be cut.
-        # Layers that attend to a sliding window only may have lost the cells in front of their last window.
+        # Layers that only attend to a sliding window may have lost the cells in front of their last window.
         needed = start - self._window
         return not self._window or needed <= 0 or 0 <= llama_cpp.llama_memory_seq_pos_min(self._memory, sequence) <= needed
 

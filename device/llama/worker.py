@@ -9,34 +9,33 @@ import psutil
 
 from ...protocols import ModelError
 from ..gguf import model_parts
-from ..hardware.memory import free_memory_bytes
-from ..worker.cpus import Threads, threads_for
+from ..hardware.state import free_memory_bytes
 from ..worker.drafting import Drafting
 from ..worker.measuring import measuring_of
-from ..worker.memory_limit import limited_memory
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
+from ..worker.resources import Threads, limited_memory, threads_for
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
-from .adapters import Adapters
-from .backends import backend_devices, execution_of
+from .devices import backend_devices, execution_of, layer_devices, place
 from .extra_buffers import extra_buffers
-from .log import layer_devices
-from .model import Context, Model, start_backend
+from .model import Adapters, Context, Model, start_backend
 from .options import LlamaOptions, cache_cells
-from .placement import place
 
 _SPARE_BYTES: Final = 4 << 30
 """Address space for what the file's size does not tell: intermediate results, the vocabulary, adapters."""
 _THREAD_BYTES: Final = 128 << 20
 """Address space that a thread takes for its stack and its arena of the C library, whatever it uses of them."""
 _ROUNDING: Final = 0.1
-"""How far a logit may differ between a pass of one token and one of several. On one thread of an x86 CPU they are equal to the last bit."""
+"""Difference between a logit of a pass of one token and of one of several. On one thread of an x86 CPU they are equal to the last bit."""
 _ANOTHER_KERNEL: Final = 0.6
-"""The same where single tokens have a kernel of their own, as on GPUs; two threads share one token's long context: differences of 0.3."""
+"""Difference if single tokens have a kernel of their own, as on GPUs. Two threads that share one token's long context reach 0.3."""
 
 
 def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
-    """The model and its scheduler. Raises `ModelError` if it cannot be loaded, `ConfigError` if what it is to compute on is absent."""
+    """Load the model and make its scheduler.
+
+    Raises `ModelError` if it cannot be loaded, `ConfigError` if the processor it is to compute on is absent.
+    """
     options = LlamaOptions(**values)
     buffers = extra_buffers()  # before memory is limited: a child would inherit the limit
     start_backend()
@@ -61,7 +60,8 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
 
 
 def _room(path: Path) -> int:
-    """Address space that a sound model may take: its file, once more as llama.cpp may rearrange it, and all free memory for its cache."""
+    """Return the address space that a sound model may take: its file, once more as llama.cpp may rearrange it, and all free memory for
+    its cache."""
     weights = sum(file.stat().st_size for file in model_parts(path))
     free = free_memory_bytes() or psutil.virtual_memory().total
     return 2 * weights + free + _SPARE_BYTES + _THREAD_BYTES * (os.cpu_count() or 1)

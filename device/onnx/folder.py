@@ -14,8 +14,7 @@ from typing import Any, Final
 from pydantic import JsonValue
 
 from ...protocols import ModelError, ModelNotFound
-from .graph import Graph, Tensor, element_bytes
-from .wire import Damaged
+from .graph import Damaged, Graph, Tensor, element_bytes
 
 CONFIGURATION: Final = "genai_config.json"
 TOKENIZER: Final = "tokenizer.json"
@@ -30,7 +29,7 @@ _ADAPTER_TYPES: Final = {1: "float32", 10: "float16"}
 _FORBIDDEN: Final = ("custom_ops_library", "enable_profiling", "optimized_model_filepath")
 """Session options that run a library, or write files."""
 _DOWNLOAD_AGAIN: Final = "download or copy the folder again and compare its files with the source"
-_UNSAFE: Final = "use a model from somebody you trust"
+_UNSAFE: Final = "use a model from a source that you trust"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +37,13 @@ class AdapterInput:
     """A matrix that is empty unless an adapter gives one."""
 
     type: str
-    """As numpy calls it."""
+    """Its numpy name."""
     sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxFolder:
-    """What a folder says about its model."""
+    """A folder's description of its model."""
 
     name: str | None
     description: str | None
@@ -62,7 +61,7 @@ class OnnxFolder:
     size: int
     """Bytes of the model's files."""
     adapter_inputs: Mapping[str, AdapterInput]
-    """What an adapter may give, by name; nothing where the model takes none."""
+    """Inputs that an adapter may give, by name; none if the model takes no adapters."""
 
 
 def read_folder(path: Path) -> OnnxFolder:
@@ -74,7 +73,7 @@ def read_folder(path: Path) -> OnnxFolder:
     if not path.exists():
         raise ModelNotFound(f"there is no folder {path}", hint="check the path, or download the model first")
     if not path.is_dir():
-        raise ModelError(f"{path} is no folder", hint=f"give the folder that holds {CONFIGURATION}")
+        raise ModelError(f"{path} is not a folder", hint=f"give the folder that holds {CONFIGURATION}")
     try:
         return _Reader(path).folder()
     except OSError as error:
@@ -101,7 +100,7 @@ class _Reader:
             _section(self._json(TOKENIZER_CONFIGURATION))
         if (self._path / TEMPLATE).exists():
             self._text(TEMPLATE)
-        # Other keys, such as `config_filename`, name what is no graph.
+        # Other keys, such as `config_filename`, name files that are not graphs.
         graphs = {file: self._graph(file) for key, file in files if key == "filename"}
         return self._described(model, decoder, graphs[self._path / str(decoder["filename"])], self._size(graphs))
 
@@ -110,7 +109,7 @@ class _Reader:
         names = decoder.get("outputs")
         logits = graph.output_sizes.get(str(names.get("logits", "logits")) if isinstance(names, dict) else "logits", [0])
         if logits[-1:] not in ([0], [vocabulary]):
-            raise Damaged(f"its vocabulary is {vocabulary} tokens, and its graph computes {logits[-1]}")
+            raise Damaged(f"its vocabulary is {vocabulary} tokens, but its graph computes {logits[-1]}")
         element = element_bytes(_cache_kind(graph))
         width = _count(decoder, "num_key_value_heads") * _count(decoder, "head_size")
         return OnnxFolder(
@@ -132,7 +131,7 @@ class _Reader:
         )
 
     def _json(self, name: str) -> JsonValue:
-        # onnxruntime-genai merges objects under one key, of which Python would show the last alone.
+        # onnxruntime-genai merges objects under one key; Python would keep only the last.
         value: JsonValue = json.loads(self._text(name), object_pairs_hook=_object if name == CONFIGURATION else None)
         return value
 
@@ -145,7 +144,7 @@ class _Reader:
 
     def _graph(self, file: Path) -> Graph:
         with file.open("rb") as opened:
-            # Not closed here: what raises holds views of it. It goes with the last of them.
+            # Not closed here: an exception's traceback may hold views of it, and it is closed with the last of them.
             data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
         try:
             graph = Graph(memoryview(data))
@@ -168,8 +167,8 @@ class _Reader:
         return sum(file.stat().st_size for file in {*graphs, *parts})
 
     def _checked(self, name: str) -> Path:
-        """The path of a file that the folder names. Raises `ModelError` if it is not in the folder."""
-        # onnxruntime takes "*/_ORT_MEM_ADDR_/*" for no file, but for an address in its memory.
+        """Return the path of a file that the folder names. Raises `ModelError` if it is not in the folder."""
+        # onnxruntime takes "*/_ORT_MEM_ADDR_/*" for an address in its memory, not for a file.
         if "\0" in name or "*" in name or not name or Path(name).is_absolute() or ".." in Path(name).parts:
             raise ModelError(f"{self._path} names the file {name!r}, which is not inside it", hint=_UNSAFE)
         file = self._path / name
@@ -189,11 +188,11 @@ def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
 
 
 def _section(value: JsonValue, key: str | None = None) -> dict[str, JsonValue]:
-    """A JSON object, or the one below `key` in it."""
+    """Return a JSON object, or the one below `key` in it. Raises `Damaged` for anything else."""
     if isinstance(value, dict) and key is not None:
         value = value.get(key)
     if not isinstance(value, dict):
-        raise Damaged(f"{key or 'a file of the folder'} is no JSON object")
+        raise Damaged(f"{key or 'a file of the folder'} is not a JSON object")
     return value
 
 
@@ -214,13 +213,13 @@ def _ends(model: Mapping[str, JsonValue], vocabulary: int) -> tuple[int, ...]:
 
 
 def _cache_kind(graph: Graph) -> int:
-    """The kind of number in the caches; 0 where there are several, or none."""
+    """Return the kind of number in the caches; 0 if there are several kinds, or no caches."""
     kinds = {kind for name, kind in graph.input_kinds.items() if name.startswith("past")}
     return kinds.pop() if len(kinds) == 1 else 0
 
 
 def _files(value: JsonValue) -> Iterator[tuple[str, str]]:
-    """Every key that says that it names a file, and the name."""
+    """Yield every key that names a file, and the name."""
     for key, inner in _items(value):
         if isinstance(inner, str) and key.endswith("filename"):
             yield key, inner
@@ -239,7 +238,7 @@ def _check_options(value: JsonValue, *, inside: bool = False) -> None:
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - JSON
-    """Keys and values of an object, or the elements of a list."""
+    """Yield keys and values of an object, or the elements of a list with empty keys."""
     if isinstance(value, dict):
         yield from value.items()
     elif isinstance(value, list):

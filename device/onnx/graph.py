@@ -1,6 +1,7 @@
-"""What an ONNX file holds, read without loading it: its weights and where they lie, its own metadata, its caches.
+"""Read an ONNX file without loading it: its weights and where they lie, its own metadata, its caches.
 
 The messages and their field numbers: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
+Protocol buffers' wire format, of which only the fields are read: https://protobuf.dev/programming-guides/encoding/
 """
 
 from collections.abc import Iterator
@@ -8,7 +9,88 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final
 
-from .wire import Buffer, Damaged, Field, fields, integers
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_LONGEST_VARINT = 10
+
+Buffer = bytes | memoryview
+
+
+class Damaged(ValueError):
+    """These bytes are no protocol buffer, or not the one that was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a message."""
+
+    number: int
+    value: int | memoryview
+    """A whole number, as it was written, or the bytes of a text or of a message."""
+
+    @property
+    def integer(self) -> int:
+        """The number as an int64."""
+        if not isinstance(self.value, int):
+            raise Damaged(f"field {self.number} is not a number")
+        return self.value - (1 << 64) if self.value >> 63 else self.value
+
+    @property
+    def message(self) -> memoryview:
+        if isinstance(self.value, int):
+            raise Damaged(f"field {self.number} is not a message")
+        return self.value
+
+    @property
+    def text(self) -> str:
+        """Raises `UnicodeDecodeError`, a `ValueError`, if it is none."""
+        return str(self.message, "utf-8")
+
+
+def fields(message: Buffer) -> Iterator[Field]:
+    """Yield the fields of a message, in the order in which they are written. Raises `Damaged`."""
+    data, at = memoryview(message), 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        number, kind = key >> 3, key & 7
+        value: int | memoryview
+        if kind == _VARINT:
+            value, at = _varint(data, at)
+        elif kind == _LENGTH:
+            length, at = _varint(data, at)
+            value, at = _taken(data, at, length), at + length
+        elif kind in (_FIXED32, _FIXED64):
+            length = 4 if kind == _FIXED32 else 8
+            value, at = int.from_bytes(_taken(data, at, length), "little"), at + length
+        else:
+            raise Damaged(f"byte {at} begins a field of the unknown kind {kind}")
+        yield Field(number, value)
+
+
+def integers(field: Field) -> list[int]:
+    """Return a repeated int64, which may be packed into one field."""
+    if isinstance(field.value, int):
+        return [field.integer]
+    data, at, found = field.value, 0, []
+    while at < len(data):
+        value, at = _varint(data, at)
+        found.append(Field(field.number, value).integer)
+    return found
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = 0
+    for index, byte in enumerate(data[at : at + _LONGEST_VARINT]):
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, at + index + 1
+    raise Damaged("a number does not end")
+
+
+def _taken(data: memoryview, at: int, length: int) -> memoryview:
+    if length > len(data) - at:
+        raise Damaged(f"a field of {length} bytes begins {len(data) - at} bytes before the end")
+    return data[at : at + length]
+
 
 _MOST_TENSORS: Final = 1 << 18
 _MOST_DEPTH: Final = 8
@@ -27,7 +109,7 @@ _BITS: Final = {
 _FLOATS: Final = (1, 10, 11, 16)
 _QUANTISED: Final = ("MatMulNBits", "GatherBlockQuantized")
 _TABLES: Final = ("GroupQueryAttention", "RotaryEmbedding")
-"""Of their inputs, those that are stored are sines and cosines."""
+"""Operators whose stored inputs are sines and cosines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +133,10 @@ class Tensor:
 
 @dataclass(slots=True)
 class _Nodes:
-    """What is of interest about a graph's operators."""
+    """Facts about a graph's operators that decide what counts as a weight."""
 
     bits: dict[str, int] = field(default_factory=dict)
-    """Of the quantised tensors, the width of a weight."""
+    """Bits of a weight, by the name of the quantised tensor."""
     ignored: set[str] = field(default_factory=set)
     """Tensors that are no weights: scales, zero points, sines and cosines."""
 
@@ -76,12 +158,12 @@ class Graph:
 
     @property
     def parameters(self) -> int:
-        """Weights of the model; quantised ones count as if they were not."""
+        """Number of weights of the model, quantised or not."""
         return sum(self._weights(tensor) for tensor in self.tensors)
 
     @property
     def optional_inputs(self) -> list[Tensor]:
-        """Inputs that have a value of their own where none is given, as those for adapters do."""
+        """Inputs with a default value, as those for adapters have."""
         return [tensor for tensor in self.tensors if tensor.name in self.input_kinds]
 
     def _weights(self, tensor: Tensor) -> int:
@@ -144,7 +226,7 @@ class Graph:
             self.paths.append(str(attributes.get("ep_cache_context", "")))
 
     def _read_attribute(self, data: Buffer, depth: int) -> Iterator[tuple[str, int | str]]:
-        """Its name and value, where that is a number or a text; what it holds of tensors and graphs is read, too."""
+        """Yield the attribute's name and value if that is a number or a text; read the tensors and graphs in it."""
         name = ""
         for part in fields(data):
             if part.number == 1:
@@ -166,7 +248,7 @@ class Graph:
                 self._add(part)
 
     def _read_value(self, value: Field) -> None:
-        """An input or output: `ValueInfoProto`, whose type is a tensor's."""
+        """Read an input or output: `ValueInfoProto`, whose type is a tensor's."""
         name, kind, sizes = "", 0, list[int]()
         for part in fields(value.message):
             if part.number == 1:
@@ -205,19 +287,19 @@ def _tensor(data: Buffer) -> Tensor:
         raise Damaged(f"tensor {name!r} has the sizes {sizes}")
     needed = (prod(sizes) * _BITS.get(kind, 0) + 7) // 8
     if where != _EXTERNAL:
-        if outside:  # joined with a part of it that stands elsewhere in the file, it could lie there all the same
-            raise Damaged(f"tensor {name!r} names a file and does not lie there")
+        if outside:  # merged with another part of the message, elsewhere in the file, it could still be read from there
+            raise Damaged(f"tensor {name!r} names a file but is not stored there")
         if raw not in (None, needed):
             raise Damaged(f"tensor {name!r} has {raw} bytes and needs {needed}")
         return Tensor(name=name, kind=kind, sizes=tuple(sizes), location=None, offset=0, length=raw or 0)
     length, offset = int(outside.get("length", needed)), int(outside.get("offset", 0))
     if length < needed or "location" not in outside:
-        raise Damaged(f"tensor {name!r} lies outside, in {length} bytes, and needs {needed}")
+        raise Damaged(f"tensor {name!r} has {length} bytes in another file and needs {needed}")
     return Tensor(name=name, kind=kind, sizes=tuple(sizes), location=outside["location"], offset=offset, length=length)
 
 
 def _tensor_type(value: Field) -> tuple[int, list[int]]:
-    """`TypeProto`: the kind of element and the sizes of a tensor, 0 for those that are not fixed."""
+    """Read a `TypeProto`: return the kind of element and the sizes of a tensor, 0 for those that are not fixed."""
     kind, sizes = 0, list[int]()
     for tensor in fields(value.message):
         for part in fields(tensor.message) if tensor.number == 1 else ():
@@ -233,12 +315,12 @@ def _size(dimension: Field) -> int:
 
 
 def _pair(entry: Field) -> tuple[str, str]:
-    """`StringStringEntryProto`."""
+    """Read a `StringStringEntryProto`: return its key and value."""
     parts = {part.number: part.text for part in fields(entry.message)}
     return parts.get(1, ""), parts.get(2, "")
 
 
 def element_bytes(kind: int) -> float | None:
-    """Bytes of one element of a `TensorProto.DataType`; None where that is not fixed."""
+    """Return the bytes of one element of a `TensorProto.DataType`; None if that is not fixed."""
     bits = _BITS.get(kind)
     return None if bits is None else bits / 8

@@ -1,20 +1,71 @@
-"""onnxruntime-genai's generators, as three objects: the model with its vocabulary, the context that decodes, and the batch it decodes.
+"""onnxruntime-genai's generators as objects: the model with its vocabulary, its LoRA adapters, and the context that decodes batches.
+
+onnxruntime falls back to the CPU without a word, so the provider that really runs the model is read from a profile of one pass.
 
 Only the worker process imports this module.
 """
 
-from collections.abc import Sequence
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
 
-from ...protocols import ModelError
-from ..worker.sampling import Logits
-from .adapters import Adapters
-from .folder import OnnxFolder
+from ...protocols import Execution, ModelError
+from ..worker.engine import Logits
+from .folder import AdapterInput, OnnxFolder
+from .options import short_name
 from .runtime import first_line, genai, open_model
 from .vocabulary import Vocabulary, read_template
+
+_NONE: Final = ""
+"""The name of the adapter that changes nothing: an empty matrix for each input. A generator cannot be told to use none again, and what one
+adapter does not give stays as the one before has given it."""
+
+
+class Adapters:
+    """The LoRA adapters that were loaded on top of one model, numbered from 1. A generator can change its adapter between any two passes.
+
+    Raises `ModelError` if a file is no adapter.
+    """
+
+    def __init__(self, model: Any, paths: Mapping[str, str], inputs: Mapping[str, AdapterInput]) -> None:  # noqa: ANN401 - genai's own
+        self.names = tuple(paths)
+        self._loaded: Any = genai.Adapters(model)
+        if not paths:
+            return
+        with TemporaryDirectory(prefix="nearfar-") as folder:
+            self._load(_NONE, _write_empty(Path(folder), inputs))
+            for name, path in paths.items():
+                self._load(name, path)
+
+    def use(self, generator: Any, number: int) -> None:  # noqa: ANN401 - onnxruntime-genai carries no types
+        """Set one adapter, or none for 0, for the passes of a generator from now on."""
+        generator.set_active_adapter(self._loaded, _NONE)
+        if number:
+            generator.set_active_adapter(self._loaded, self.names[number - 1])
+
+    def _load(self, name: str, path: str) -> None:
+        try:
+            self._loaded.load(path, name)
+        except RuntimeError as error:
+            message = f"onnxruntime cannot load the adapter {path}: {first_line(error)}"
+            raise ModelError(message, hint="give an .onnx_adapter file that was made for this model") from error
+
+
+def _write_empty(folder: Path, inputs: Mapping[str, AdapterInput]) -> str:
+    import onnxruntime
+
+    empty = {name: np.zeros(each.sizes, dtype=each.type) for name, each in inputs.items()}
+    file = onnxruntime.AdapterFormat()
+    file.set_parameters({name: onnxruntime.OrtValue.ortvalue_from_numpy(matrix) for name, matrix in empty.items()})
+    path = str(folder / "none.onnx_adapter")
+    file.export_adapter(path)
+    return path
+
 
 _BATCH: Final = 512
 
@@ -86,7 +137,7 @@ class Context:
         self._adapter = number
 
     def logits(self, index: int) -> Logits:
-        """Logits behind one of the batch's parts."""
+        """Return the logits after one of the batch's parts."""
         return self._logits[index]
 
     def forget(self, sequence: int, start: int) -> bool:
@@ -103,11 +154,11 @@ class Context:
         return True
 
     def share(self, source: int, target: int, end: int) -> bool:
-        """No: a generator's cache is its own."""
+        """Return False: a generator's cache is its own."""
         return False
 
     def generator(self, sequence: int) -> Any:  # noqa: ANN401 - onnxruntime-genai carries no types
-        """The generator of a sequence."""
+        """Return the generator of a sequence; make it at the first call."""
         if sequence not in self._generators:
             parameters = genai.GeneratorParams(self._model)
             parameters.set_search_options(max_length=self._tokens)
@@ -120,3 +171,68 @@ class Context:
             self._loaded_adapters.use(generator, self._adapter)
             self._worn[sequence] = self._adapter
         return generator
+
+
+_CPU: Final = "CPUExecutionProvider"
+_PROBE: Final = 0
+"""The sequence and the token that are used to look."""
+
+
+def really_running(context: Context, *, layers: int, threads: int, vocabulary: int) -> Execution:
+    """Run a token through the model and see which provider computed its operators.
+
+    Raises `ModelError` if it cannot be run, or computes other logits than one per token of the vocabulary.
+    """
+    with TemporaryDirectory(prefix="nearfar-") as folder:
+        try:
+            generator = context.generator(_PROBE)
+            generator.set_runtime_option("enable_profiling", str(Path(folder) / "pass"))
+            _run_probe(context, vocabulary)
+            generator.set_runtime_option("enable_profiling", "0")
+        except RuntimeError as error:
+            message = f"onnxruntime-genai cannot run the model: {first_line(error)}"
+            raise ModelError(message, hint="the folder is damaged, or made for another version: download it again") from error
+        context.forget(_PROBE, 0)
+        events = [event for file in Path(folder).iterdir() for event in json.loads(file.read_text(encoding="utf-8"))]
+    return _execution(events, layers, threads)
+
+
+def check_adapters(context: Context, paths: Mapping[str, str]) -> None:
+    """Run a token through each adapter. Raises `ModelError` for one of another base: onnxruntime finds out no earlier."""
+    for number, (name, path) in enumerate(paths.items(), start=1):
+        context.use_adapter(number)
+        try:
+            _pass(context)
+        except ModelError as error:
+            hint = "give an adapter that was made for exactly this model, and a model that was exported to take adapters"
+            raise ModelError(f"the adapter {name!r} from {path} does not suit the model: {error.message}", hint=hint) from error
+        context.forget(_PROBE, 0)
+    context.use_adapter(0)
+
+
+def _run_probe(context: Context, vocabulary: int) -> None:
+    if (size := len(_pass(context))) != vocabulary:
+        message = f"the model computes {size} logits for a vocabulary of {vocabulary} tokens"
+        raise ModelError(message, hint="its genai_config.json belongs to another model: download the folder again")
+
+
+def _pass(context: Context) -> Logits:
+    context.batch.clear()
+    index = context.batch.add([_PROBE], position=0, sequence=_PROBE, last=True)
+    context.decode()
+    return context.logits(index)
+
+
+def _execution(events: list[dict[str, Any]], layers: int, threads: int) -> Execution:
+    """Return the provider of most operators; a layer counts where its attention is."""
+    nodes = [event["args"] for event in events if event.get("cat") == "Node" and "provider" in event.get("args", {})]
+    providers = Counter(str(node["provider"]) for node in nodes)
+    attention = [node["provider"] for node in nodes if "Attention" in str(node.get("op_name"))]
+    main = providers.most_common(1)[0][0] if providers else _CPU
+    return Execution(
+        engine="onnxruntime-genai",
+        provider=short_name(main),
+        layers=layers,
+        offloaded_layers=sum(provider != _CPU for provider in attention) if len(attention) == layers else None,
+        threads=threads,
+    )

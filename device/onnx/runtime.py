@@ -8,9 +8,9 @@ from typing import Any
 
 from ...protocols import ModelError
 from ..compute import CPU, ProcessorKind, Provider
-from .providers import PROVIDERS
+from .options import PROVIDERS
 
-# From 1.29 on, onnxruntime reports to its maker, and onnxruntime-genai does so, too, unless they are told not to before they are loaded.
+# From 1.29 on, onnxruntime and onnxruntime-genai send telemetry unless this is set before they are loaded.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 import onnxruntime_genai
@@ -20,7 +20,7 @@ genai: Any = onnxruntime_genai
 
 
 def providers() -> list[Provider]:
-    """What this machine's onnxruntime was built with; whether it can be used shows when a model is loaded."""
+    """Return the providers that this machine's onnxruntime was built with; loading a model shows whether one can be used."""
     import onnxruntime
 
     present = set(onnxruntime.get_available_providers())
@@ -29,10 +29,10 @@ def providers() -> list[Provider]:
 
 
 def open_model(path: str, provider: str, threads: int) -> Any:  # noqa: ANN401 - onnxruntime-genai carries no types
-    """A `genai.Model` on a provider. Raises `ModelError` if it cannot be loaded there."""
+    """Load a `genai.Model` on a provider. Raises `ModelError` if it cannot be loaded there."""
     try:
         configuration = genai.Config(path)
-        # The folder may name providers of its maker's machine.
+        # The folder may name providers of the machine on which it was made.
         configuration.clear_providers()
         if provider != CPU:
             configuration.append_provider(PROVIDERS[provider].genai)
@@ -45,6 +45,6 @@ def open_model(path: str, provider: str, threads: int) -> Any:  # noqa: ANN401 -
 
 
 def first_line(error: Exception) -> str:
-    """What onnxruntime says, without the stack that it adds."""
+    """Return onnxruntime's message without the stack that it adds."""
     lines = str(error).strip().splitlines()
     return lines[0][:400] if lines else type(error).__name__

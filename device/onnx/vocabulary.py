@@ -14,12 +14,12 @@ from llguidance import LLTokenizer
 from tokenizers import Tokenizer
 
 from ...protocols import ModelError
-from ..worker.reasoning import REASONING_END, REASONING_START
+from ..worker.output import REASONING_END, REASONING_START
 from .folder import TEMPLATE, TOKENIZER, TOKENIZER_CONFIGURATION, OnnxFolder
 
 _GUARD: Final = "\0"
 _BLANK: Final = "\N{LOWER ONE EIGHTH BLOCK}"
-"""How SentencePiece writes a blank."""
+"""SentencePiece's character for a blank."""
 
 
 class Vocabulary:
@@ -46,7 +46,7 @@ class Vocabulary:
     @cached_property
     def start(self) -> int | None:
         """The token that a prompt begins with, if this model wants one."""
-        # What a tokenizer adds to no text at all is what it puts in front of each.
+        # The tokens of an empty text are those that the tokenizer puts in front of every text.
         added: list[int] = self._tokenizer.encode("").ids
         return added[0] if added and added[0] not in self.ends else None
 
@@ -69,12 +69,12 @@ class Vocabulary:
         return max(len(self._bytes(token)) for token in range(self.size))
 
     def tokenize(self, text: str) -> list[int]:
-        """Token ids of `text`, in which the texts of control tokens count as those tokens. No start token is added."""
+        """Return the token ids of `text`, in which the texts of control tokens count as those tokens. No start token is added."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def tokenize_inside(self, text: str) -> list[int]:
-        """The same for text that follows other text: without the blank that SentencePiece puts in front of the first word."""
+        """Tokenize text that follows other text: without the blank that SentencePiece puts in front of the first word."""
         if not self.puts_blank_in_front:
             return self.tokenize(text)
         guard, tokens = self.tokenize(_GUARD), self.tokenize(_GUARD + text)
@@ -82,18 +82,19 @@ class Vocabulary:
 
     @cached_property
     def puts_blank_in_front(self) -> bool:
-        """Whether it writes the first word of a text as it writes further ones, with a blank, as SentencePiece does."""
+        """True if the tokenizer puts a blank in front of the first word of a text, as SentencePiece does."""
         return bool(self._tokenizer.encode("a", add_special_tokens=False).tokens[0].startswith(_BLANK))
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for in text; none for tokens without text and for control tokens, but the markers of reasoning."""
+        """Return the bytes that a token stands for in text; none for tokens without text and for control tokens, except the markers of
+        reasoning."""
         piece = self._pieces.get(token)
         if piece is None:
             piece = self._pieces[token] = b"" if self._is_silent(token) else self._bytes(token)
         return piece
 
     def guidance_tokenizer(self) -> LLTokenizer:
-        """This vocabulary as llguidance wants it."""
+        """Return this vocabulary as llguidance's tokenizer."""
         return self._guidance
 
     def _is_silent(self, token: int) -> bool:
@@ -108,22 +109,22 @@ class Vocabulary:
 
 @contextmanager
 def _blaming(path: Path) -> Iterator[None]:
-    """What the block raises is the tokenizer file's fault."""
+    """Turn any exception of the block into a `ModelError` about the tokenizer file."""
     try:
         yield
-    except Exception as error:  # The boundary to libraries that raise Exception itself.
-        raise ModelError(f"{path / TOKENIZER} is no usable tokenizer: {error}", hint="download the folder again") from error
+    except Exception as error:  # These libraries raise Exception itself.
+        raise ModelError(f"{path / TOKENIZER} is not a usable tokenizer: {error}", hint="download the folder again") from error
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """What tokenizer_config.json holds; nothing where there is none."""
+    """Return the contents of tokenizer_config.json; empty if there is none."""
     file = path / TOKENIZER_CONFIGURATION
     settings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return settings
 
 
 def read_template(path: Path) -> str | None:
-    """The folder's chat template, if it has one."""
+    """Return the folder's chat template, if it has one."""
     if (path / TEMPLATE).is_file():
         return (path / TEMPLATE).read_text(encoding="utf-8")
     template = read_settings(path).get("chat_template")
@@ -134,6 +135,6 @@ def read_template(path: Path) -> str | None:
 
 
 def _token_text(token: object) -> str:
-    """A token of tokenizer_config.json, which is a text or an object."""
+    """Return the text of a token in tokenizer_config.json, which is a text or an object."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else ""

@@ -6,18 +6,15 @@ from typing import Any, Final
 
 from ...protocols import ConfigError, Execution, ModelError
 from ..compute import CPU, choose_provider
-from ..hardware.memory import free_memory_bytes
+from ..hardware.state import free_memory_bytes
 from ..profiles import speeds_of
-from ..worker.cpus import threads_for
 from ..worker.measuring import measuring_of
-from ..worker.memory_limit import limited_memory
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
+from ..worker.resources import limited_memory, threads_for
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
-from .adapters import Adapters
-from .execution import check_adapters, really_running
 from .folder import OnnxFolder, read_folder
-from .model import Context, Model
+from .model import Adapters, Context, Model, check_adapters, really_running
 from .options import OnnxOptions
 from .runtime import providers
 
@@ -26,7 +23,10 @@ _RUNTIME_BYTES: Final = 2 << 30
 
 
 def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
-    """The model and its scheduler. Raises `ModelError` if it cannot be loaded, `ConfigError` if what it is to compute on is absent."""
+    """Load the model and make its scheduler.
+
+    Raises `ModelError` if it cannot be loaded, `ConfigError` if the processor it is to compute on is absent.
+    """
     options = OnnxOptions(**values)
     path = Path(options.path)
     folder = read_folder(path)
@@ -45,7 +45,7 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
 
 
 def _opened(options: OnnxOptions, folder: OnnxFolder, tokens: int, provider: str) -> tuple[Model, Context, Execution]:
-    """On `provider`; else, where it was not asked for by name or a fallback is allowed, on whatever runs the model."""
+    """Load the model on `provider`, or on the CPU if that fails and the provider was not asked for by name, or a fallback is allowed."""
     binding = options.compute == provider and not options.allow_fallback
     try:
         opened = _opened_on(provider, options, folder, tokens)
@@ -54,8 +54,8 @@ def _opened(options: OnnxOptions, folder: OnnxFolder, tokens: int, provider: str
             raise
         return _opened_on(CPU, options, folder, tokens)
     if binding and opened[2].provider != provider:
-        message = f"the provider {provider!r} was asked for, and {opened[2].provider!r} runs the model"
-        raise ConfigError(message, hint="name that one, or allow the fallback")
+        message = f"the provider {provider!r} was asked for, but {opened[2].provider!r} runs the model"
+        raise ConfigError(message, hint="name that one in compute, or set allow_fallback = true")
     return opened
 
 
@@ -72,7 +72,7 @@ def _opened_on(provider: str, options: OnnxOptions, folder: OnnxFolder, tokens: 
 
 
 def _room(folder: OnnxFolder, cells: int) -> int:
-    """Bytes that loading may take. Raises `ModelError` if model and caches cannot fit."""
+    """Return the bytes that loading may take. Raises `ModelError` if model and caches cannot fit."""
     needed, free = folder.size + cells * (folder.kv_bytes_per_token or 0), free_memory_bytes()
     if free is not None and needed > free:
         message = f"the model and a context of {cells} tokens need {needed >> 20} MiB, and {free >> 20} MiB of memory are free"

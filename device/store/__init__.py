@@ -1,7 +1,7 @@
 """The model store: which models this device has, where they came from, and that they are still what they were."""
 
+from .download import Progress
 from .index import StoredFile, StoredModel
 from .store import ModelStore, Verdict
-from .transfer import Progress
 
 __all__ = ["ModelStore", "Progress", "StoredFile", "StoredModel", "Verdict"]

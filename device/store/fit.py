@@ -8,15 +8,14 @@ from typing import Final
 
 from ...protocols import ConfigError, ModelError
 from ..gguf import model_parts, read_gguf, read_header
-from ..llama.footprint import Footprint, Shape
-from .hub import Hub, HubFile, Snapshot
-from .reference import PREFIX, HubReference, labels_of, models_among, quant_of
+from ..llama.options import Footprint, Shape
+from .hub import PREFIX, Hub, HubFile, HubReference, Snapshot, labels_of, models_among, quant_of
 from .store import ModelStore
 
 _CONTEXTS: Final = (2048, 8192, 32768)
 """Contexts that are looked at where none is named."""
 _HEADER_BYTES: Final = (1 << 23, 1 << 26)
-"""How much of a file is fetched to read its header, and how much if that was not all of it."""
+"""Bytes of a file that are fetched to read its header: at first, and if that was not all of it."""
 _MARGIN: Final = 1.15
 """The prediction is right within 15 %."""
 
@@ -43,20 +42,20 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """What was found."""
+    """All models looked at, and their largest contexts."""
 
     free_bytes: int | None
     """Memory that may be taken, within the limits of a container; None: unknown."""
     fits: list[Fit]
     largest_contexts: dict[str, int | None]
-    """The largest context that fits, by model; None: none does, or nobody knows."""
+    """The largest context that fits, by model; None: none does, or the free memory is unknown."""
 
 
 def stored_candidates(store: ModelStore, name: str | None) -> list[Candidate]:
-    """The model of that name or path, each quantisation that an `hf:` reference may mean, or, without a name, the whole store.
+    """Return the model of a name or path, each quantisation that an `hf:` reference may mean, or, without a name, the whole store.
 
-    Models that must not be loaded, adapters, and models of onnxruntime are left out of the whole store. Raises as `ModelStore.path_of` and
-    `ModelStore.pull` do; of a file in a repository, no more than its header is fetched.
+    Models that must not be loaded, adapters, and models of onnxruntime are left out of the whole store. Only the header of a file in a
+    repository is fetched. Raises as `ModelStore.path_of` and `ModelStore.pull` do.
     """
     if name is None:
         usable = [model for model in store.models() if model.format == "gguf" and not model.obstacle]
@@ -69,22 +68,22 @@ def stored_candidates(store: ModelStore, name: str | None) -> list[Candidate]:
     candidate = local_candidate(name, store.path_of(name) if model is not None else Path(name).expanduser())
     if not candidate.shape.trained_tokens:
         raise ConfigError(
-            f"{name} is no language model of its own", hint="adapters and image encoders are loaded with the model they are for"
+            f"{name} is not a language model on its own", hint="adapters and image encoders are loaded with the model they are for"
         )
     return [candidate]
 
 
 def local_candidate(name: str, path: Path) -> Candidate:
-    """A model on this device. Raises `ModelNotFound` or `ModelError` if it cannot be loaded, `ConfigError` if it is no GGUF."""
+    """Describe a model on this device. Raises `ModelNotFound` or `ModelError` if it cannot be loaded, `ConfigError` if it is no GGUF."""
     if path.is_dir():
-        raise ConfigError(f"{path} is no GGUF file", hint="what onnxruntime takes cannot be told from the folder; try it, and look")
+        raise ConfigError(f"{path} is not a GGUF file", hint="the memory of an ONNX model cannot be predicted; load it and look")
     files = [read_gguf(part) for part in model_parts(path)]
     weights = sum(tensor.bytes for file in files for tensor in file.tensors)
     return Candidate(name, weights, Shape.of(files[0], read_header(path)))
 
 
 def fits(models: Sequence[Candidate], free: int | None, *, context: int | None, parallel: int) -> Fits:
-    """Each model with this context, or a few; no model with more than it was trained for."""
+    """Predict each model's memory with this context, or with a few; no model gets more context than it was trained for."""
     found = [
         Fit(model.name, tokens, footprint, _verdict(footprint.total, free))
         for model in models
@@ -105,11 +104,11 @@ def _remote(snapshot: Snapshot, hub: Hub, reference: HubReference) -> Iterator[C
     models = models_among(snapshot.files)
     chosen = {title: files for title, files in models.items() if reference.means(files[0])} if reference.selector else models
     if not chosen:
-        reference.select(snapshot.files)  # It says what there is.
+        reference.select(snapshot.files)  # Raises, and lists the files.
     headers: dict[str, tuple[Shape, int]] = {}
     labels = labels_of(chosen)
     for title, files in sorted(chosen.items(), key=lambda item: _bytes(snapshot, item[1])):
-        # What is left without the quantisation is the same for all quantisations of one model, and so is the header, nearly.
+        # All quantisations of one model have the same name without the quantisation, and nearly the same header.
         quant = quant_of(title)
         model = title.replace(quant, "") if quant != title else title
         if model not in headers:
@@ -123,7 +122,7 @@ def _bytes(snapshot: Snapshot, files: Iterable[str]) -> int:
 
 
 def _header(snapshot: Snapshot, hub: Hub, file: HubFile) -> tuple[Shape, int]:
-    """A file's shape and the bytes of its header, from its beginning alone."""
+    """Fetch the beginning of a file; return the model's shape and the bytes of the file's header."""
     fault = ""
     for length in _HEADER_BYTES:
         with tempfile.NamedTemporaryFile(suffix=".gguf") as copy:
@@ -136,4 +135,4 @@ def _header(snapshot: Snapshot, hub: Hub, file: HubFile) -> tuple[Shape, int]:
                 return Shape.of(parsed, read_header(path)), file.bytes - sum(tensor.bytes for tensor in parsed.tensors)
             except ModelError as error:
                 fault = error.message.replace(str(path), file.name)
-    raise ModelError(fault, hint="tell who published it")
+    raise ModelError(fault, hint="report this to its publisher")

@@ -61,7 +61,7 @@ class PublicTransport(httpx.BaseTransport):
     def _check_scheme(self, url: httpx.URL) -> None:
         if url.scheme not in (self._endpoint.scheme, "https"):
             message = f"{self._endpoint.host} redirects from {self._endpoint.scheme} to {url.scheme}://{url.host}"
-            raise Unavailable(message, hint="what is fetched over https stays on https; ask whoever runs the hub")
+            raise Unavailable(message, hint="files that are fetched over https stay on https; ask the operator of the hub")
 
     def _transport(self, host: str, proxy: str | None) -> httpx.HTTPTransport:
         if (host, proxy) not in self._transports:
@@ -95,7 +95,7 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def _public_address(url: httpx.URL, *, resolves: bool) -> IPv4Address | IPv6Address | None:
-    """The address to connect to; None: a proxy looks the name up. Raises `Unavailable` where any address of the host is not public."""
+    """Return the address to connect to; None: a proxy looks the name up. Raises `Unavailable` if any address of the host is not public."""
     try:
         found: Resolved = [ip_address(url.host)]
     except ValueError:
@@ -104,27 +104,27 @@ def _public_address(url: httpx.URL, *, resolves: bool) -> IPv4Address | IPv6Addr
         found = _resolved(url)
     if hidden := [address for address in found if not is_public(address)]:
         message = f"the model hub redirects to {url.host} ({hidden[0]}), which is not on the public internet"
-        raise Unavailable(message, hint="if it is yours, name it in NEARFAR_MODEL_HOSTS; else ask whoever runs the hub")
+        raise Unavailable(message, hint="if it is yours, name it in NEARFAR_MODEL_HOSTS; else ask the operator of the hub")
     return found[0]
 
 
 def _resolved(url: httpx.URL) -> Resolved:
     try:
         answers = socket.getaddrinfo(url.host, _port(url), type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # a host that no name can be is a UnicodeError
+    except (OSError, UnicodeError) as error:  # an impossible host name raises UnicodeError
         raise httpx.ConnectError(f"{url.host}: {error}") from error
     return [ip_address(str(place[0]).partition("%")[0]) for *_, place in answers]
 
 
 def _sent_to(request: httpx.Request, address: IPv4Address | IPv6Address) -> httpx.Request:
-    """The request to an address, for the host that it names: in its headers, and to the certificate."""
+    """Address the request to an IP address, and keep the host's name in its headers and for the check of the certificate."""
     extensions = {**request.extensions, "sni_hostname": request.url.host}
     url = request.url.copy_with(host=str(address))
     return httpx.Request(request.method, url, headers=request.headers, stream=request.stream, extensions=extensions)
 
 
 def _proxy_for(url: httpx.URL) -> str | None:
-    """The proxy that the environment names for an address."""
+    """Return the proxy that the environment names for an address."""
     if proxy_bypass(url.host):
         return None
     proxies = getproxies()

@@ -7,50 +7,46 @@ from pathlib import Path
 from typing import Final
 
 from ...protocols import ConfigError, ModelError, ModelNotFound, NearfarError
-from .check import check_model, fault_of, model_files, model_format, store_file
-from .hub import Hub, HubFile, Snapshot
-from .index import Index, Models, StoredModel
-from .places import HubSettings, data_folder
-from .quarantine import Quarantine
-from .reference import PREFIX, HubReference
-from .transfer import Progress
+from .download import Progress
+from .hub import PREFIX, Hub, HubFile, HubReference, HubSettings, Snapshot, data_folder
+from .index import Index, Models, Quarantine, StoredModel, check_model, fault_of, model_files, model_format, store_file
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 _PART: Final = re.compile(r"-\d{5}-of-\d{5}$")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 RESERVED: Final = ("near", "far", "near-text", "near-calls")
-"""What the models and adapters that ship with nearfar are called."""
+"""Names of the models and adapters that ship with nearfar."""
 
 
 def silent(_title: str, _done: int, _total: int) -> None:
-    """Progress that nobody looks at."""
+    """Ignore the progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a second look at a model found."""
+    """The result of checking a stored model again."""
 
     model: StoredModel
     fault: str
-    """What is wrong with it; empty: nothing."""
+    """The fault; empty: none."""
 
 
 class ModelStore:
     """The models of this user on this device. Several processes may use the same store."""
 
     def __init__(self, folder: Path | None = None, hub: HubSettings | None = None) -> None:
-        """In `folder`, by default the user's data folder; `hub`: how the hub is reached, by default as the environment says."""
+        """Open the store in `folder`, by default the user's data folder; `hub`: by default as the environment configures it."""
         self._folder = (folder or data_folder()) / "models"
         self._index = Index(self._folder)
         self._quarantine = Quarantine(self._folder / "quarantine")
         self._hub = Hub(hub or HubSettings.from_environment())
 
     def models(self) -> list[StoredModel]:
-        """All models, by name."""
+        """Return all models, sorted by name."""
         return sorted(self._index.read().values(), key=lambda model: model.name)
 
     def find(self, name: str) -> StoredModel | None:
-        """The model of that name, or the one that was pulled by this `hf:` reference; None: there is none."""
+        """Return the model of that name, or the one that was pulled by this `hf:` reference; None: there is none."""
         models = self._index.read()
         if not name.startswith(PREFIX):
             return models.get(name)
@@ -63,14 +59,15 @@ class ModelStore:
         return fitting[0] if fitting else None
 
     def path_of(self, name: str) -> Path:
-        """What to load for a name or an `hf:` reference. Nothing is fetched.
+        """Return the path to load for a name or an `hf:` reference. Nothing is fetched.
 
-        Raises `ModelNotFound` if it is not in the store, and `ModelError` if it must not be loaded: it is in quarantine, or its files are
+        Raises `ModelNotFound` if it is not in the store, and `ModelError` if it must not be loaded: it is in quarantine, or its files
+        are
         no longer those whose checksum was taken.
         """
         model = self.find(name)
         if model is None:
-            hint = f"nearfar models pull {name}" if name.startswith(PREFIX) else "nearfar models list shows those that there are"
+            hint = f"nearfar models pull {name}" if name.startswith(PREFIX) else "`nearfar models list` shows all"
             raise ModelNotFound(f"there is no model {name} on this device", hint=hint)
         if obstacle := model.obstacle:
             again = f"nearfar models rm {model.name}, then add or pull it again"
@@ -114,7 +111,7 @@ class ModelStore:
         fault = fault_of(model, [file.sha256 for file in files])
         model = self._register(self._quarantined(model, fault) if fault else model)
         if fault:
-            again = f"nearfar models pull {text} fetches it again; if that does not help, tell who published it"
+            again = f"nearfar models pull {text} fetches it again; if that does not help, report this to its publisher"
             hint = again if owned else f"another program put it there: delete {Path(model.path).resolve()}, then {again}"
             raise ModelError(f"{text} was put into quarantine: {fault}", hint=hint)
         return model
@@ -138,7 +135,7 @@ class ModelStore:
         return model
 
     def available(self, text: str, revision: str = "main") -> tuple[Snapshot, Hub]:
-        """What the repository of an `hf:` reference holds, and the hub that it is on. Raises as `pull` does."""
+        """List the repository of an `hf:` reference; also return the hub that it is on. Raises as `pull` does."""
         return self._hub.snapshot(HubReference.parse(text).repository, revision), self._hub
 
     def _chosen(self, names: Iterable[str]) -> list[StoredModel]:
@@ -147,7 +144,7 @@ class ModelStore:
             if model is None and name in RESERVED:
                 raise ConfigError(f"{name} ships with nearfar and is not in the store", hint="name another, or none for all of them")
             if model is None:
-                raise ModelNotFound(f"there is no model {name} in the store", hint="nearfar models list shows those that there are")
+                raise ModelNotFound(f"there is no model {name} in the store", hint="`nearfar models list` shows all")
         return [model for model in found.values() if model is not None] or self.models()
 
     def _fetch(self, snapshot: Snapshot, files: list[HubFile], progress: Progress) -> StoredModel:
@@ -159,7 +156,7 @@ class ModelStore:
         """Raise `ModelError` where the hub has something else than what is asked for, or than what was pulled before."""
         if sha256 is not None and _pin(sha256, files) != files[0].sha256:
             message = f"{files[0].name} has the SHA-256 {files[0].sha256}, not {sha256}"
-            raise ModelError(message, hint="compare both with who published it")
+            raise ModelError(message, hint="compare both with the publisher's")
         known = self._index.read().get(name)
         if sha256 is not None or known is None or known.quarantined:
             return
@@ -185,7 +182,7 @@ class ModelStore:
             seen, fault = model, str(error)
         seen = self._quarantined(model, fault) if fault else seen.model_copy(update={"quarantined": ""})
         with self._index.change() as models:
-            if models.get(model.name) == model:  # It may have been removed or fetched anew meanwhile.
+            if models.get(model.name) == model:  # It may have been removed or fetched again meanwhile.
                 models[model.name] = seen
         return Verdict(seen, fault)
 
@@ -201,18 +198,18 @@ class ModelStore:
                 self._quarantine.delete(Path(file.path))
 
     def _quarantined(self, model: StoredModel, fault: str) -> StoredModel:
-        """The model as one that must not be loaded; its files are set aside where they are the store's own."""
+        """Mark the model as one that must not be loaded, and move its files to quarantine if they are the store's own."""
         files = self._quarantine.take(model.files, fault) if model.owned else model.files
         return model.model_copy(update={"quarantined": fault, "files": files})
 
 
 def _title(path: Path) -> str:
-    """A name for the model at `path`."""
+    """Return a name for the model at `path`."""
     return _PART.sub("", path.stem if path.suffix.lower() == ".gguf" else path.name)
 
 
 def _checked_name(name: str, models: Mapping[str, StoredModel], source: str) -> str:
-    """The name, if it can be given to a model from `source`. Raises `ConfigError` otherwise."""
+    """Return the name, if it can be given to a model from `source`. Raises `ConfigError` otherwise."""
     if not _NAME.fullmatch(name) or name.lower().endswith(".gguf"):
         raise ConfigError(f"{name!r} cannot be a model's name", hint="use --name with letters, digits, - _ and . only")
     if name in RESERVED:
@@ -224,12 +221,12 @@ def _checked_name(name: str, models: Mapping[str, StoredModel], source: str) -> 
 
 def _pin(sha256: str, files: Sequence[object]) -> str:
     if len(files) > 1:
-        raise ConfigError("one SHA-256 cannot be that of several files", hint="leave --sha256 out; each file's is recorded")
+        raise ConfigError("one SHA-256 cannot check several files", hint="leave --sha256 out; each file's is recorded")
     if not _SHA256.fullmatch(sha256.lower()):
-        raise ConfigError(f"{sha256!r} is no SHA-256", hint="it has 64 hexadecimal digits")
+        raise ConfigError(f"{sha256!r} is not a SHA-256", hint="it has 64 hexadecimal digits")
     return sha256.lower()
 
 
 def _contents(model: StoredModel) -> set[Path]:
-    """Where a model's files really lie: several links in the cache may lead to one."""
+    """Return the real paths of a model's files: several links in the cache may lead to one."""
     return {Path(file.path).resolve() for file in model.files}

@@ -36,9 +36,8 @@ from ...protocols.security import bearer_metadata
 from ...protocols.v1 import agent_pb2 as pb
 from ...protocols.v1 import hub_pb2
 from ...protocols.v1.hub_pb2_grpc import HubServiceStub
-from .card import read_card
+from .agent import failure, read_card, run_step
 from .llama_server import LlamaServer
-from .step import failure, run_step
 
 _logger = logging.getLogger(__name__)
 
@@ -60,7 +59,7 @@ StateSource = Callable[[], hub_pb2.DeviceState]
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """What this process offers, and to whom."""
+    """The llama-server that this process offers, and the hub that it offers it to."""
 
     server: LlamaServer
     hub: Pairing
@@ -96,7 +95,8 @@ async def serve(worker: Worker, stopping: asyncio.Event) -> None:
 
 
 async def _trusted(worker: Worker) -> ClientTls | None:
-    """None where the address alone decides: plaintext on this device, public authorities elsewhere."""
+    """Return the TLS settings for the hub. Without a fingerprint the address decides: plaintext on this device, public authorities
+    elsewhere."""
     hub = worker.hub
     if hub.fingerprint is None:
         return worker.own
@@ -104,7 +104,7 @@ async def _trusted(worker: Worker) -> ClientTls | None:
 
 
 async def _pause(failures: int, stopping: asyncio.Event, *, at_least: float = 0.0) -> None:
-    """Full jitter: many workers that lost one hub must not come back in step."""
+    """Wait with full jitter: many workers that lost one hub must not come back in step."""
     longest = min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** min(failures, _MOST_DOUBLINGS))
     with suppress(TimeoutError):
         async with asyncio.timeout(at_least + random.uniform(0, longest)):
@@ -150,7 +150,7 @@ class _Attachment:
         self._state = await asyncio.to_thread(self._worker.read_state)
         register = hub_pb2.Register(instance=instance, agents=[self._card], state=self._state)
         async with asyncio.timeout(_REGISTER_SECONDS):
-            with suppress(asyncio.InvalidStateError):  # grpc's word for a call that is over; reading it tells why
+            with suppress(asyncio.InvalidStateError):  # grpc raises it if the call is over; reading shows the reason
                 await self._call.write(hub_pb2.WorkerMessage(register=register))
             message = await self._call.read()
         if not isinstance(message, hub_pb2.HubMessage) or not message.HasField("registered"):
@@ -181,11 +181,11 @@ class _Attachment:
                 await self._call.write(message)
             await self._call.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            pass  # the stream has ended, and reading it tells why
+            pass  # the stream has ended; reading shows the reason
         await asyncio.Event().wait()
 
     async def _next_message(self) -> hub_pb2.WorkerMessage | None:
-        """None: there is none to follow."""
+        """Return the next message, or a heartbeat if none came in time; None: there is none to follow."""
         try:
             async with asyncio.timeout_at(self._heartbeat_at):
                 return await self._outbox.get()
@@ -194,7 +194,7 @@ class _Attachment:
             return hub_pb2.WorkerMessage(heartbeat=hub_pb2.WorkerHeartbeat(state=self._state))
 
     async def _watch(self) -> None:
-        """Keep the state of the device fresh, and detach if llama-server goes away: the hub then asks somebody else."""
+        """Keep the state of the device fresh, and detach if llama-server goes away, so that the hub asks another worker."""
         while True:
             await asyncio.sleep(self._worker.look_every)
             self._state = await asyncio.to_thread(self._worker.read_state)
@@ -269,7 +269,7 @@ def _seconds(start: hub_pb2.StartStep) -> float | None:
 
 
 async def _cancelled(tasks: set[asyncio.Task[None]]) -> None:
-    """End the tasks. What they raise has been said already, or nobody waits for it any more."""
+    """Cancel the tasks and wait for them. Their errors have been reported already, or no caller waits for them any more."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

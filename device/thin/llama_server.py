@@ -42,13 +42,13 @@ class LlamaServer:
     """A server at `url`, which has to be on this machine: nothing that is sent there is encrypted."""
 
     def __init__(self, url: str, *, key: str | None = None) -> None:
-        """`key`: what the server was started with as `--api-key`. Raises `ConfigError` for a URL that is malformed or elsewhere."""
+        """`key`: the key that the server was started with as `--api-key`. Raises `ConfigError` for a URL that is malformed or elsewhere."""
         self.url = url.rstrip("/")
         self._address = _local_address(url)
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
     async def ask(self, path: str, body: JsonObject | None = None, *, seconds: float = _QUICK_SECONDS) -> object:
-        """The JSON that the server answers with. Raises as `stream` does; closing down the task closes the connection."""
+        """Return the JSON of the server's answer. Raises as `stream` does. Cancelling the task closes the connection."""
         exchange = _Exchange(self._address, seconds)
         try:
             async with asyncio.timeout(seconds):  # the socket's own limit begins again with every byte
@@ -61,7 +61,7 @@ class LlamaServer:
         return _parsed(text)
 
     async def stream(self, path: str, body: JsonObject) -> AsyncGenerator[JsonObject, None]:
-        """The objects of an event stream. To close it closes the connection, upon which the server stops computing.
+        """Yield the objects of an event stream. Closing it closes the connection, upon which the server stops computing.
 
         Raises `Unavailable` if the server is not there or still loading, `WorkerCrashed` if it goes away in between, `Stalled` if it
         falls silent, `ContextOverflow` or `Unsupported` if it refuses the request, `InvalidOutput` if it sends something else.
@@ -81,7 +81,7 @@ class LlamaServer:
             exchange.close()
 
     async def _answered(self, exchange: "_Exchange", path: str, body: JsonObject | None) -> HTTPResponse:
-        """The response, its status checked."""
+        """Send a request and return the response, with its status checked."""
         sent = None if body is None else json.dumps(body).encode()
         try:
             response = await _in_thread(exchange.send, path, sent, self._headers)
@@ -128,16 +128,16 @@ async def _in_thread(function: Callable[..., Returned], *arguments: object) -> R
         raise _stalled() from error
     except ConnectionRefusedError:
         raise
-    except (OSError, HTTPException, ValueError, OverflowError) as error:  # the last two for sizes of chunks that cannot be
+    except (OSError, HTTPException, ValueError, OverflowError) as error:  # the last two for impossible chunk sizes
         raise _crashed() from error
 
 
 def _stalled() -> Stalled:
-    return Stalled("llama-server has been silent for too long", hint="a smaller model or a shorter prompt answers sooner")
+    return Stalled("llama-server has been silent for too long", hint="use a smaller model or a shorter prompt")
 
 
 def _crashed() -> WorkerCrashed:
-    return WorkerCrashed("llama-server closed the connection in mid-answer", hint="see its log; a phone ends what takes too much memory")
+    return WorkerCrashed("llama-server closed the connection in mid-answer", hint="see its log; a phone may kill it to free memory")
 
 
 def _local_address(url: str) -> Address:
@@ -152,7 +152,7 @@ def _local_address(url: str) -> Address:
 
 
 def _refusal(status: int, text: bytes, body: JsonObject) -> NearfarError:
-    """The error for a response other than 200; llama-server says what is wrong in `error.message`."""
+    """Return the error for a response other than 200; llama-server gives the reason in `error.message`."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -161,7 +161,7 @@ def _refusal(status: int, text: bytes, body: JsonObject) -> NearfarError:
 
 
 def stated_error(value: JsonObject, *, status: int = 500, constrained: bool = False) -> NearfarError:
-    """The error that the object `{"error": ...}` stands for. `constrained`: the request had tools or a schema, which may be the reason."""
+    """Return the error for the object `{"error": ...}`. `constrained`: the request had tools or a schema, which may be the reason."""
     stated = value.get("error")
     stated = stated if isinstance(stated, dict) else {}
     message = f"llama-server refuses the request: {str(stated.get('message', f'HTTP {status}'))[:_SHOWN]}"
@@ -174,14 +174,14 @@ def stated_error(value: JsonObject, *, status: int = 500, constrained: bool = Fa
     if status == 503:
         return Unavailable(message, hint="the model is still being loaded")
     if constrained:
-        return Unsupported(message, hint="start llama-server with --jinja; some JSON Schemas it cannot turn into a grammar")
+        return Unsupported(message, hint="start llama-server with --jinja, or simplify the JSON Schema")
     return from_http_status(status, message)
 
 
 def _chunk(data: bytes) -> JsonObject:
     value = _parsed(data)
     if not isinstance(value, dict):
-        raise InvalidOutput("llama-server's stream holds something else than objects", hint="check that --server is a llama-server")
+        raise InvalidOutput("llama-server's stream holds something other than JSON objects", hint="check that --server is a llama-server")
     if "error" in value:
         raise stated_error(value)
     return value
@@ -191,4 +191,4 @@ def _parsed(text: bytes) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidOutput("llama-server answered with something else than JSON", hint="check that --server is a llama-server") from error
+        raise InvalidOutput("llama-server's answer is not JSON", hint="check that --server is a llama-server") from error

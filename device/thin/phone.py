@@ -1,6 +1,6 @@
-"""What this device tells of itself: battery, warmth and free memory, as far as Android or Linux lets a plain process see them.
+"""Read the state of a phone: battery, warmth and free memory, as far as Android or Linux lets a plain process see them.
 
-As `device.state` does for machines on which more can be installed.
+`device.hardware.state` does this for machines on which more packages can be installed.
 """
 
 import json
@@ -10,8 +10,8 @@ from math import isfinite
 from pathlib import Path
 
 from ...protocols.v1 import hub_pb2 as pb
-from ..hardware.files import entries, read_integer, read_text
-from .chat import inner
+from ..hardware.linux import entries, read_integer, read_text
+from .agent import inner
 
 _COMMAND = "termux-battery-status"
 _COMMAND_SECONDS = 3.0
@@ -32,7 +32,7 @@ class Phone:
         self._command = shutil.which(_COMMAND)
 
     def __call__(self) -> pb.DeviceState:
-        """One look. It blocks for as long as Android takes to answer. What cannot be read is absent."""
+        """Read the state. It blocks for as long as Android takes to answer. A figure that cannot be read is absent."""
         state = self._from_termux() or self._from_power_supplies()
         state.thermal = max(state.thermal, *(_warmth_of_zone(zone) for zone in entries(self._sys / "thermal")), pb.THERMAL_UNKNOWN)
         if (free := self._free_memory()) is not None:
@@ -40,7 +40,7 @@ class Phone:
         return state
 
     def _from_termux(self) -> pb.DeviceState | None:
-        """What Android's battery service says, through Termux:API."""
+        """Ask Android's battery service, through Termux:API."""
         if self._command is None:
             return None
         try:
@@ -61,7 +61,7 @@ class Phone:
         return state
 
     def _from_power_supplies(self) -> pb.DeviceState:
-        """Linux's own files; Android hides them from apps, so that on a phone without Termux:API all stays unknown."""
+        """Read Linux's own files. Android hides them from apps, so that on a phone without Termux:API all stays unknown."""
         state = pb.DeviceState()
         for supply in entries(self._sys / "power_supply"):
             if read_text(supply / "type") == "Battery" and read_text(supply / "scope") != "Device":  # the latter is a mouse's
@@ -81,7 +81,7 @@ class Phone:
 
 
 def _warmth_of_zone(zone: Path) -> pb.Thermal:
-    """How a thermal zone stands to its own trip points, by which the kernel itself throttles and switches off."""
+    """Compare a thermal zone with its own trip points, by which the kernel itself throttles and switches off."""
     trips: dict[str | None, int] = {}
     for kind_file in zone.glob("trip_point_*_type"):
         kind, at = read_text(kind_file), read_integer(kind_file.with_name(kind_file.name.replace("_type", "_temp")))
@@ -92,7 +92,7 @@ def _warmth_of_zone(zone: Path) -> pb.Thermal:
 
 
 def _warmth(celsius: float | None, held_back: float | None, dangerous: float | None) -> pb.Thermal:
-    """`held_back` and `dangerous`: where the device slows down, and where it has to cool down; None: not known."""
+    """Judge a temperature. `held_back` and `dangerous`: where the device slows down, and where it has to cool down; None: unknown."""
     if celsius is None or (held_back is None and dangerous is None):
         return pb.THERMAL_UNKNOWN
     if dangerous is not None and celsius >= dangerous:

@@ -50,7 +50,7 @@ class LocalAgent(ABC):
     """
 
     worker_module: ClassVar[str]
-    """What the worker process runs."""
+    """The module that the worker process runs."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class LocalAgent(ABC):
         adapter: str | None = None,
         call_adapter: str | None = None,
     ) -> None:
-        """Used by the subclasses' `load`. `adapter` and `call_adapter` are those of requests that name none."""
+        """Take the parts that `load` of a subclass has made. `adapter` and `call_adapter` apply to requests that name none."""
         self.card = card
         self._adapters = {"adapter": adapter, "call_adapter": call_adapter} if adapter or call_adapter else None
         self._options = options
@@ -114,14 +114,14 @@ class LocalAgent(ABC):
             raise
 
     async def statistics(self) -> WorkerStatistics:
-        """The worker's counts. Raises `Unavailable` if the agent is closed or its worker does not answer."""
+        """Return the worker's counts. Raises `Unavailable` if the agent is closed or its worker does not answer."""
         return await (await self._living_worker(None)).statistics()
 
     async def aclose(self) -> None:
         """End the worker process; steps under way raise `Unavailable`."""
         self._home.require(f"agent {self.card.name!r}")
         self._closed = True
-        async with self._starting:  # A worker that is just being started would be left behind.
+        async with self._starting:  # Else a worker that is just being started would stay.
             await self._worker.close()
 
     def abandon(self) -> None:
@@ -136,7 +136,7 @@ class LocalAgent(ABC):
         await self.aclose()
 
     async def _living_worker(self, seconds: float | None) -> WorkerProcess:
-        """The worker, or a new one if it has died."""
+        """Return the worker, or start a new one if it has died."""
         if self._worker.alive and not self._closed:
             return self._worker
         try:
@@ -162,7 +162,7 @@ class LocalAgent(ABC):
             raise Unavailable(message, hint="check the machine's free memory, or use a smaller model or context", retry_after=wait)
 
     def _note_crash(self, worker: WorkerProcess) -> None:
-        # All steps of one worker see its one death.
+        # Every step of a worker reports its death; count it once.
         if worker is not self._crashed:
             self._crashed = worker
             self._crashes += 1
@@ -200,7 +200,8 @@ def check_default_adapters(adapter: str | None, call_adapter: str | None, known:
     """Raise `ConfigError` for a default that is not among the adapters."""
     for name in (adapter, call_adapter):
         if name is not None and name not in known:
-            raise ConfigError(f"there is no adapter {name!r}", hint=f"name one of: {', '.join(known) or 'none was given'}")
+            hint = f"name one of: {', '.join(known)}" if known else "give the adapter's file in adapters"
+            raise ConfigError(f"there is no adapter {name!r}", hint=hint)
 
 
 def _finished(payload: dict[str, JsonValue], model: str) -> Finished:

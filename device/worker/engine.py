@@ -1,15 +1,19 @@
-"""What the worker asks of an engine: a model with its vocabulary, and a context that decodes batches of tokens.
+"""The interface of an engine: a model with its vocabulary, and a context that decodes batches of tokens.
 
 Only the worker process imports this module.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+import numpy as np
 from llguidance import LLTokenizer
+from numpy.typing import NDArray
 
-from .sampling import Logits
 from .sequences import Memory
+
+Logits: TypeAlias = NDArray[np.float32]
+Mask: TypeAlias = NDArray[np.bool_]
 
 
 class Vocabulary(Protocol):
@@ -39,19 +43,19 @@ class Vocabulary(Protocol):
 
     @property
     def puts_blank_in_front(self) -> bool:
-        """Whether it writes the first word of a text as it writes further ones, with a blank, as SentencePiece does."""
+        """True if the tokenizer puts a blank in front of the first word of a text, as SentencePiece does."""
 
     def tokenize(self, text: str) -> list[int]:
-        """Token ids of `text`, in which the texts of control tokens count as those tokens. No start token is added."""
+        """Return the token ids of `text`, in which the texts of control tokens count as those tokens. No start token is added."""
 
     def tokenize_inside(self, text: str) -> list[int]:
-        """The same for text that follows other text: without the blank that SentencePiece puts in front of the first word."""
+        """Tokenize text that follows other text: without the blank that SentencePiece puts in front of the first word."""
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for in text; none for control tokens but the markers of reasoning."""
+        """Return the bytes that a token stands for in text; none for control tokens, except the markers of reasoning."""
 
     def guidance_tokenizer(self) -> LLTokenizer:
-        """This vocabulary as llguidance wants it."""
+        """Return this vocabulary as llguidance's tokenizer."""
 
 
 class Model(Protocol):
@@ -96,4 +100,4 @@ class Context(Memory, Protocol):
         """Run the batch through the model; False if the cache has no room for it. Raises `ModelError` if the pass fails."""
 
     def logits(self, index: int) -> Logits:
-        """Logits at one position of the decoded batch, valid until the next `decode`."""
+        """Return the logits at one position of the decoded batch, valid until the next `decode`."""

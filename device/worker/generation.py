@@ -14,20 +14,18 @@ from pydantic import JsonValue
 
 from ...protocols import FinishReason, InvalidOutput, StepRequest, ToolChoice
 from ...protocols.validation import parse_json
-from .constraints import Constraint, Grammars
-from .conversation import CLOSER, OPENER
-from .engine import Vocabulary
+from .engine import Logits, Mask, Vocabulary
+from .output import Reasoning, TextFlow
 from .protocol import StepEventKind
-from .reasoning import Reasoning
-from .sampling import Confidence, Logits, Mask, Sampler, log_probability
-from .text_flow import TextFlow
+from .sampling import Confidence, Constraint, Grammars, Sampler, log_probability
+from .template import CLOSER, OPENER
 
 Event: TypeAlias = tuple[StepEventKind, JsonValue]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSyntax:
-    """How this model's tokens write tool calls."""
+    """The tokens with which this model writes tool calls."""
 
     opener: tuple[int, ...]
     closer: tuple[int, ...]
@@ -54,7 +52,7 @@ class WrittenCall:
 
     tool: str
     tokens: tuple[int, ...]
-    """Those between opener and closer."""
+    """Tokens between opener and closer."""
 
 
 class Generation:
@@ -90,7 +88,7 @@ class Generation:
         self._broke_line = False
         self.events: list[Event] = []
         self.call_tokens: list[int] = []
-        """Those of the call that is being written, or was written last."""
+        """Tokens of the call that is being written, or was written last."""
         self.calls: list[WrittenCall] = []
         self.output_tokens = 0
         self.finished: FinishReason | None = None
@@ -118,7 +116,7 @@ class Generation:
 
     @property
     def closer(self) -> tuple[int, ...]:
-        """What follows the call that is being written."""
+        """The tokens that follow the call that is being written."""
         on_new_line = self._call.startswith(b"\n") and not self._call.endswith(b"\n")
         return self._syntax.closer_on_new_line if on_new_line else self._syntax.closer
 
@@ -128,7 +126,7 @@ class Generation:
 
     @property
     def in_call(self) -> bool:
-        """The next token belongs to a tool call."""
+        """True if the next token belongs to a tool call."""
         return self._phase == self._inside_call
 
     def _begin(self, request: StepRequest) -> None:
@@ -146,7 +144,7 @@ class Generation:
     def _counted(self, tokens: list[int]) -> list[int]:
         self.output_tokens = min(self.output_tokens + len(tokens), self._most_tokens)
         if self.finished is None and self.output_tokens == self._most_tokens:
-            # A call that is cut in the middle is dropped; one that is whole but for its closer counts.
+            # A call that is cut in the middle is dropped; one that only lacks its closer counts.
             self._finish(FinishReason.LENGTH)
         return [] if self.finished else tokens
 
@@ -162,14 +160,14 @@ class Generation:
         piece = self._vocabulary.piece(token)
         shown = self._flow.feed(self._reasoning.feed(piece))
         if not self._reasoning.active:
-            # Thoughts wander; the confidence is the answer's.
+            # The confidence is that of the answer, without the reasoning.
             self._confidence.add(log_probability(logits, token))
         self._say(shown.text)
         if shown.marker is None:
             return [token]
         if shown.marker == OPENER:
             surplus = min(shown.surplus, len(piece) - 1)
-            # The token's bytes behind the opener are not the model's call yet: it goes on from exactly behind the opener.
+            # The token's bytes after the opener were not chosen under the call's grammar: the call begins right after the opener.
             return self._open_call(self._retokenized(piece[: len(piece) - surplus]) if surplus else (token,))
         return self._finish(FinishReason.STOP)
 
@@ -189,7 +187,7 @@ class Generation:
         return self._answer_goes_on(constraint.choose(logits, self._sampler), logits)
 
     def _answer_or_call(self, logits: Logits) -> list[int]:
-        """The first token where the step may end in a call or in an answer with a schema."""
+        """Choose the first token of a step that may end in a call or in an answer with a schema."""
         constraint, opener = self._current_constraint(), self._syntax.opener[0]
         token = self._sampler.pick(logits)
         if token != opener and not constraint.accept(token):
@@ -274,7 +272,7 @@ class Generation:
         self._say(self._flow.rest())
 
     def _finish(self, reason: FinishReason) -> list[int]:
-        """The end: `reason`, but for calls that are complete and wait for their results."""
+        """End with `reason`, or with `TOOL_CALLS` if there are complete calls that wait for their results."""
         inside_call = self.in_call
         self._say_rest()
         if self._blank and not self.calls:

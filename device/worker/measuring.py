@@ -1,8 +1,10 @@
-"""What each step takes: when its first token came, how fast its tokens went, its share of the energy, its part of the cache.
+"""Measure each step: when its first token came, how fast its tokens went, its share of the energy, its part of the cache.
 
-Energy is read between passes through the model, whenever the steps that are under way change and every now and then in between. What was
-drawn since the last look is shared out in proportion to the tokens that each step has put through the model since then. A step that is
-shorter than the reader can resolve, or that no reader sees, is estimated from the model's profile on this device, where there is one.
+Energy is read between passes through the model, whenever the steps that are under way change and every now and then in between. The
+joules
+drawn since the last look are shared out in proportion to the tokens that each step has put through the model since then. The energy of a
+step that is shorter than the reader can resolve, or that no reader sees, is estimated from the model's profile on this device, if there
+is one.
 """
 
 import time
@@ -19,12 +21,12 @@ _LOOK_SECONDS: Final = 0.2
 """Between two looks at the meter while the same steps are under way."""
 
 Estimate = Callable[[int, int], "float | None"]
-"""Joules for a number of prompt tokens and one of generated tokens; None where nobody knows the device's power."""
+"""Joules for a number of prompt tokens and one of generated tokens; None if the device's power is unknown."""
 
 
 @dataclass(slots=True, eq=False)
 class Measures:
-    """Of one step, from its first pass through the model on."""
+    """Measures of one step, from its first pass through the model on."""
 
     began: float = 0.0
     ended: float = 0.0
@@ -33,29 +35,29 @@ class Measures:
     tokens: int = 0
     """Put through the model."""
     prefill_tokens: int = 0
-    """Of these, before the first token was chosen."""
+    """Tokens put through the model before the first token was chosen."""
     first_tokens: int = 0
     """Output once the first token was chosen: the syntax that begins a tool call comes before it, and may follow at once."""
     cells: int = 0
-    """Of the key-value cache that it held in the end, when it held most."""
+    """Cells of the key-value cache that it held at its end, which is the most that it held."""
     unpaid_tokens: int = 0
     """Put through the model since the last look at the meter."""
     joules: float | None = 0.0
 
     def fed(self, tokens: int) -> None:
-        """So many tokens go through the model with the next pass."""
+        """Count tokens that go through the model with the next pass."""
         self.tokens += tokens
         self.unpaid_tokens += tokens
 
     def chosen(self, output_tokens: int) -> None:
-        """A token was chosen, and the output now has so many."""
+        """Take note that a token was chosen, after which the output has `output_tokens` tokens."""
         if self.first_token is None:
             self.first_token = time.monotonic()
             self.prefill_tokens = self.tokens
             self.first_tokens = output_tokens
 
     def charge(self, joules: float | None) -> None:
-        """Add a share of what was drawn; None: nobody knows it."""
+        """Add a share of the energy; None: unknown."""
         self.unpaid_tokens = 0
         self.joules = None if self.joules is None or joules is None else self.joules + joules
 
@@ -77,24 +79,24 @@ class Measuring:
         self._looked = 0.0
 
     def begin(self, step: Measures) -> None:
-        """A step is about to go through the model."""
+        """Begin a step that is about to go through the model."""
         self._look()
         self._steps.append(step)
         step.began = time.monotonic()
 
     def passed(self) -> None:
-        """A pass through the model is over."""
+        """Read the energy after a pass through the model, unless the last look was just before."""
         if self._meter is not None and time.monotonic() - self._looked >= _LOOK_SECONDS:
             self._look()
 
     def end(self, step: Measures, *, cells: int) -> None:
-        """A step is over, however it ended, and held so many cells of the cache."""
+        """End a step, however it ended; it held so many cells of the cache."""
         step.ended, step.cells = time.monotonic(), cells
         self._look()
         self._steps.remove(step)
 
     def performance(self, step: Measures, output_tokens: int) -> Performance:
-        """What a step has taken that is over."""
+        """Return the measures of a step that is over."""
         joules, source = self._energy(step, output_tokens)
         first = step.ended if step.first_token is None else step.first_token
         return Performance(
@@ -113,7 +115,7 @@ class Measuring:
         return joules, EnergySource.UNAVAILABLE if joules is None else EnergySource.ESTIMATED
 
     def _look(self) -> None:
-        """Share out what was drawn since the last look; what was drawn while no step was under way is nobody's."""
+        """Share out the energy drawn since the last look. Energy drawn while no step was under way is charged to none."""
         if self._meter is None:
             return
         self._looked = time.monotonic()
@@ -132,7 +134,7 @@ def _rate(tokens: int, seconds: float) -> float | None:
 
 
 def measuring_of(path: Path, execution: Execution | None, *, kv_bytes_per_token: int | None) -> Measuring:
-    """For the model at `path`, which runs so on this machine."""
+    """Return the measuring for the model at `path`, with the reader and the profile for this execution."""
     reader, profile = open_reader(execution), profile_of(path, execution)
     return Measuring(
         kv_bytes_per_token=kv_bytes_per_token,

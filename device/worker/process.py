@@ -15,9 +15,18 @@ from typing import Any, Final, TypeAlias, cast
 from pydantic import JsonValue
 
 from ...protocols import DeadlineExceeded, ModelError, NearfarError, Stalled, StepRequest, Unavailable, WorkerCrashed
-from .frames import Frame, FrameDecoder, encode
-from .liveness import BEAT, Liveness
-from .protocol import StepEventKind, WorkerOptions, WorkerReady, WorkerStatistics, error_from_frame
+from .protocol import (
+    BEAT,
+    Frame,
+    FrameDecoder,
+    Liveness,
+    StepEventKind,
+    WorkerOptions,
+    WorkerReady,
+    WorkerStatistics,
+    encode,
+    error_from_frame,
+)
 
 _LOAD_SECONDS: Final = 600.0
 _EXIT_SECONDS: Final = 5.0
@@ -65,7 +74,7 @@ class WorkerProcess:
     async def start(cls, module: str, options: WorkerOptions) -> tuple["WorkerProcess", WorkerReady]:
         """Start `python -m module` as a process, and load the model in it.
 
-        Raises `ModelError` if the model cannot be loaded, or the process dies of it, `WorkerCrashed` if somebody kills the process
+        Raises `ModelError` if the model cannot be loaded, or the process dies of it, `WorkerCrashed` if another process kills it
         meanwhile, and `Stalled` if it is stopped.
         """
         ours, theirs = socket.socketpair()
@@ -110,7 +119,7 @@ class WorkerProcess:
                 self._send({"cancel": identifier})
 
     async def statistics(self, *, seconds: float = _ANSWER_SECONDS) -> WorkerStatistics:
-        """The worker's counts, as of when it reads the question. Raises `Stalled` if it does not answer within `seconds`."""
+        """Return the worker's counts, as of when it reads the question. Raises `Stalled` if it does not answer within `seconds`."""
         identifier = next(self._identifiers)
         answer = self._answers[identifier] = asyncio.get_running_loop().create_future()
         self._send({"statistics": identifier})
@@ -135,7 +144,7 @@ class WorkerProcess:
         finally:
             if not self._watch.done() or (self._watch.cancelled() and self._process.returncode is None):
                 self._process.kill()
-        if self._watch.cancelled():  # as asyncio.run does with every task before it closes the loop
+        if self._watch.cancelled():  # asyncio.run cancels every task before it closes the loop
             await self._process.wait()
         else:
             await self._watch
@@ -156,7 +165,7 @@ class WorkerProcess:
             for identifier, name, payload in cast("list[tuple[int, str, JsonValue]]", frame["events"]):
                 if (kind := StepEventKind(name)) in _LAST:
                     self.live.discard(identifier)
-                # A step that was just cancelled may still have had something to say.
+                # A step that was just cancelled may still send events.
                 if (queue := self._steps.get(identifier)) is not None:
                     queue.put_nowait((kind, payload))
         elif "statistics" in frame:
@@ -171,7 +180,7 @@ class WorkerProcess:
 
     def end_foreign(self, defect: Exception) -> None:
         """End a process that sent what no worker sends; nothing more is read of it."""
-        logging.getLogger(__name__).warning("the worker process of %s sent what is no message of a worker: %r", self._path, defect)
+        logging.getLogger(__name__).warning("the worker process of %s sent an invalid message: %r", self._path, defect)
         self._is_foreign = True
         with suppress(ProcessLookupError):
             self._process.kill()
@@ -253,9 +262,7 @@ class WorkerProcess:
             hint = "the file may be damaged, or too large for this machine's memory"
             return ModelError(f"loading {self._path} ended the worker process: {self._cause()}", hint=hint)
         message = f"the worker process was killed while it loaded {self._path}: {self._cause()}"
-        return WorkerCrashed(
-            message, hint="load it again; a system that runs out of memory kills, too: then use a smaller model or context"
-        )
+        return WorkerCrashed(message, hint="load it again; if the system ran out of memory, use a smaller model or context")
 
     def _death(self) -> NearfarError:
         if self._closing:
@@ -265,12 +272,12 @@ class WorkerProcess:
         return WorkerCrashed(f"the worker process died in mid-step: {self._cause()}", hint="the next step starts a new one")
 
     def _stopped(self, when: str) -> Stalled:
-        message = f"the worker process stood still for {BEAT.silence_limit:g} s {when}, as one that is stopped (SIGSTOP), and was killed"
+        message = f"the worker process did nothing for {BEAT.silence_limit:g} s {when}, as if stopped (SIGSTOP), and was killed"
         return Stalled(message, hint="the next step starts a new one")
 
     def _cause(self) -> str:
         if self._is_foreign:
-            return "it sent what is no message of a worker, and was stopped"
+            return "it sent an invalid message, and was stopped"
         code = self._process.returncode or 0
         cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         words = self._last_words.decode("utf-8", "replace").strip().splitlines()
@@ -288,7 +295,7 @@ class _Receiver(asyncio.Protocol):
         try:
             for frame in self._frames.feed(data):
                 self._worker.received(frame)
-        except Exception as defect:  # the boundary to another process: whatever it sends ends that one alone
+        except Exception as defect:  # the boundary to another process: an invalid message ends that process alone
             self._worker.end_foreign(defect)
 
 

@@ -15,10 +15,9 @@ from typing import Final, TypeVar
 from pydantic import BaseModel, JsonValue
 
 from ...protocols import ContextOverflow, InvalidRequest, StepRequest, ToolChoice
-from .conversation import CLOSER, OPENER, native, plain
 from .engine import Model
-from .reasoning import REASONING_END, REASONING_START, opens_reasoning
-from .template import ChatTemplate
+from .output import REASONING_END, REASONING_START, opens_reasoning
+from .template import CLOSER, OPENER, ChatTemplate, native, plain
 
 _PRIVATE_USE: Final = range(0xE000, 0xF900)
 
@@ -27,7 +26,7 @@ _Value = TypeVar("_Value", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a step's output continues."""
+    """The text, as tokens, that a step's output continues."""
 
     tokens: list[int]
     opens_reasoning: bool
@@ -47,9 +46,10 @@ class PromptBuilder:
         self.template = ChatTemplate(model.chat_template, start_text=self._vocabulary.start_text, end_text=self._vocabulary.end_text)
 
     def prompt(self, request: StepRequest) -> Prompt:
-        """The prompt of a step.
+        """Return the prompt of a step.
 
-        Raises `InvalidRequest` if it is empty, `Unsupported` if the template refuses the conversation, `ContextOverflow` if it is so long
+        Raises `InvalidRequest` if it is empty, `Unsupported` if the template refuses the conversation, `ContextOverflow` if it is so
+        long
         that it need not be tokenised to see that it does not fit.
         """
         if not any(message.text.strip() or message.tool_calls or message.tool_result for message in request.messages):
@@ -59,7 +59,7 @@ class PromptBuilder:
         messages = [self._defused(message, cut) for message in request.messages]
         convert = native if self.template.shows_tools else plain
         conversation = convert(messages, [self._defused(tool, cut) for tool in tools])
-        # A grammar that holds from the first token leaves no room for thoughts.
+        # A grammar that holds from the first token leaves no room for reasoning.
         constrained = request.output_schema is not None or request.tool_choice is ToolChoice.REQUIRED
         rendered = self.template.render(conversation, may_reason=not constrained)
         pieces = rendered.split(cut)
@@ -103,7 +103,7 @@ class PromptBuilder:
 
 
 def _unused_character(request: StepRequest) -> str:
-    """A character that occurs nowhere in the request, to mark the cuts with."""
+    """Return a character that occurs nowhere in the request, to mark the cuts with."""
     text = request.model_dump_json()
     for code in _PRIVATE_USE:
         if chr(code) not in text:

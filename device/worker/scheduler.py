@@ -6,19 +6,115 @@ Only the worker process imports this module.
 import logging
 import time
 from collections import deque
+from collections.abc import Sequence as Cells
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from pydantic import JsonValue
 
-from ...protocols import DeadlineExceeded, InternalError, NearfarError, StepRequest
+from ...protocols import ContextOverflow, DeadlineExceeded, InternalError, NearfarError, Performance, StepRequest
 from ...protocols.defects import log_defect
-from .adapters import adapter_of, run, tokens_of
 from .drafting import Drafter, Drafting, Pass
 from .engine import Context, Model
-from .measuring import Measuring
+from .generation import Generation, ToolSyntax
+from .measuring import Measures, Measuring
+from .prompt import Prompt, PromptBuilder
 from .protocol import StepEventKind, error_to_frame
-from .sequences import Sequence, Sequences
-from .step import Step, Steps
+from .sampling import Grammars
+from .sequences import Adapters, Outfit, Sequence, Sequences, adapter_of, run, tokens_of
+from .template import FALLBACK_STOP
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Step:
+    """A step from its arrival to its end."""
+
+    identifier: int
+    request: StepRequest
+    prompt: list[int]
+    """Cells of the prompt; see `sequences`."""
+    outfit: Outfit
+    most_tokens: int
+    deadline: float | None
+    generation: Generation
+    sequence: Sequence | None = None
+    cached_tokens: int = 0
+    queue: list[int] = field(default_factory=list)
+    """Cells that are still to be computed before the next token can be chosen."""
+    last_turn: int = 0
+    """The last pass that had its adapter."""
+    drafter: Drafter | None = None
+    fed: list[int] = field(default_factory=list)
+    """Cells of the queue that are in the current pass."""
+    drafted: list[int] = field(default_factory=list)
+    """Cells behind them that are only guessed."""
+    measures: Measures = field(default_factory=Measures)
+
+    @property
+    def is_prefilling(self) -> bool:
+        """True until the first token is chosen."""
+        return self.measures.first_token is None
+
+    def summary(self, performance: Performance) -> dict[str, JsonValue]:
+        """Return the payload of the event that finishes a step."""
+        generation = self.generation
+        return {
+            "reason": generation.finished,
+            "input_tokens": len(self.prompt),
+            "cached_tokens": self.cached_tokens,
+            "output_tokens": generation.output_tokens,
+            "confidence": generation.confidence,
+            "performance": performance.model_dump(mode="json"),
+        }
+
+
+class Steps:
+    """Makes steps for one model."""
+
+    def __init__(self, model: Model, *, context_tokens: int, adapters: Cells[str], drafting: Drafting | None) -> None:
+        self._vocabulary = model.vocabulary
+        self._context_tokens = context_tokens
+        self._prompts = PromptBuilder(model, context_tokens=context_tokens)
+        self._grammars = Grammars(model.vocabulary)
+        self._syntax = ToolSyntax.of(model.vocabulary)
+        self._adapters = Adapters(adapters)
+        self._drafting = drafting
+
+    def step(self, identifier: int, request: StepRequest, deadline: float | None) -> Step:
+        """Make the step of a request. Raises a `NearfarError` if the request is wrong."""
+        prompt = self._prompts.prompt(request)
+        room = self._context_tokens - len(prompt.tokens)
+        if room < 1:
+            message = (
+                f"the prompt has {len(prompt.tokens)} tokens, and the context holds {self._context_tokens}, prompt and output together"
+            )
+            raise ContextOverflow(message, hint="shorten the conversation, or load the model with a larger context_tokens")
+        most_tokens = min(room, request.max_output_tokens or room)
+        generation = self._generation(request, prompt, most_tokens)
+        outfit = self._adapters.outfit(request)
+        return Step(
+            identifier=identifier,
+            request=request,
+            prompt=outfit.prompt(prompt.tokens, self._syntax.opener, self._syntax.closer),
+            outfit=outfit,
+            most_tokens=most_tokens,
+            deadline=deadline,
+            generation=generation,
+            drafter=None if self._drafting is None else self._drafting.drafter(request),
+        )
+
+    def _generation(self, request: StepRequest, prompt: Prompt, most_tokens: int) -> Generation:
+        stop = (*request.stop, FALLBACK_STOP) if self._prompts.template.is_fallback else request.stop
+        return Generation(
+            request,
+            vocabulary=self._vocabulary,
+            syntax=self._syntax,
+            grammars=self._grammars,
+            most_tokens=most_tokens,
+            stop=stop,
+            reasoning_opened=prompt.opens_reasoning,
+        )
+
 
 StepEvent: TypeAlias = tuple[int, StepEventKind, JsonValue]
 
@@ -101,7 +197,7 @@ class Scheduler:
                 self._events.append((identifier, StepEventKind.CANCELLED, None))
 
     def round(self) -> list[StepEvent]:
-        """One pass through the model, if there is a step; returns what happened."""
+        """Make one pass through the model, if there is a step; return the events."""
         self._expire()
         self._admit()
         if self._running:
@@ -169,7 +265,8 @@ class Scheduler:
         return fed
 
     def _next_adapter(self) -> int:
-        """A pass has one adapter: the last one again while a step needs it and no other has waited long, since a switch takes time."""
+        """Choose the adapter of a pass: the last one again while a step needs it and no other has waited long, since a switch takes
+        time."""
         longest = min(self._running, key=lambda step: step.last_turn)
         has_waited = self.decode_calls - longest.last_turn > _PATIENCE
         goes_on = not has_waited and any(adapter_of(step.queue) == self._adapter for step in self._running)
@@ -189,7 +286,7 @@ class Scheduler:
         return index
 
     def _planned(self, steps: list[Step]) -> Pass | None:
-        """A pass that may hold drafts; None if it is to read prompts, which are then cut into the same passes as without any."""
+        """Return a pass that may hold drafts; None if it is to read prompts, which are then cut into the same passes as without any."""
         if self._drafting is None or any(step.is_prefilling for step in steps):
             return None
         return self._drafting.payoff.plan(size=sum(len(step.queue) for step in steps), steps=len(steps))
@@ -250,9 +347,9 @@ class Scheduler:
             self._events.append((step.identifier, StepEventKind.FINISHED, step.summary(performance)))
 
     def _verified(self, step: Step, index: int) -> list[int]:
-        """What to compute next, behind the part of the draft that was right; the rest is taken out of the cache."""
+        """Take the right part of the draft, drop the rest from the cache, and return the cells to compute next."""
         drafter, sequence, drafted = step.drafter, step.sequence, step.drafted
-        assert drafter is not None, "nobody else drafts"
+        assert drafter is not None, "only a drafter drafts"
         assert sequence is not None, "running steps have a sequence"
         step.drafted = []
         verdict = drafter.verify(step.fed, drafted, lambda offset, tolerance: self._next_cells(step, index + offset, tolerance))
@@ -261,14 +358,14 @@ class Scheduler:
         if surplus:
             del sequence.cells[-surplus:]
             if not self._context.forget(sequence.identifier, len(sequence.cells)):
-                raise InternalError("tokens that were drafted in vain cannot be taken back", hint="report the model's name")
+                raise InternalError("rejected draft tokens cannot be removed from the cache", hint="report the model's name")
         return verdict.queue
 
     def _next_cells(self, step: Step, index: int, tolerance: float = 0.0) -> list[int]:
         generation = step.generation
         was_in_call = generation.in_call
         tokens = generation.advance(self._context.logits(index), tolerance)
-        # The call's opener and closer are the call's.
+        # Opener and closer belong to the call.
         return step.outfit.output(tokens, in_call=was_in_call or generation.in_call)
 
     def _remove(self, step: Step) -> None:

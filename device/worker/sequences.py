@@ -1,8 +1,17 @@
-"""Who uses which sequence of the key-value cache, and which prefixes lie there for the next step to reuse."""
+"""Assign the sequences of the key-value cache to steps, and keep the prefixes in them for the next steps to reuse.
+
+A token's entry in the cache depends on the LoRA adapter that it went through (Hu et al. 2021, arXiv 2106.09685), so entries of one adapter
+must not be taken for those of another. A *cell* is therefore the token's id with the number of its adapter above it: prefixes that are
+equal as cells are equal in the cache. Number 0 is the model itself, and its cells are the plain ids.
+
+Only the worker process imports this module.
+"""
 
 from collections.abc import Sequence as Cells
 from dataclasses import dataclass, field
 from typing import Final, Protocol
+
+from ...protocols import StepRequest
 
 _KEPT_IN_PLACE: Final = 0.75
 """Share of an idle sequence that a prompt must repeat to take it over; below that, the prefix is shared and the rest stays reusable."""
@@ -24,7 +33,7 @@ class Sequence:
 
     identifier: int
     cells: list[int] = field(default_factory=list)
-    """What lies in the cache: tokens, each with its adapter; see `adapters`."""
+    """Contents of the cache: tokens, each with its adapter."""
     reserved: int = 0
     """Cells that its step may come to need; 0 while it is idle."""
     last_used: int = 0
@@ -43,7 +52,8 @@ class Sequences:
         self._clock = 0
 
     def claim(self, prompt: Cells[int], *, reserve: int) -> Sequence | None:
-        """A sequence that holds a beginning of `prompt`, all but its last cell at most; None if all sequences or cells are taken."""
+        """Reserve a sequence that holds a beginning of `prompt`, all but its last cell at most; None if all sequences or cells are
+        taken."""
         idle = [sequence for sequence in self._all if not sequence.reserved]
         if not idle or sum(sequence.reserved for sequence in self._all) + reserve > self._cells:
             return None
@@ -100,7 +110,7 @@ class Sequences:
 
 
 def common_prefix(first: Cells[int], second: Cells[int]) -> int:
-    """Number of cells that both begin with."""
+    """Return the number of cells that both begin with."""
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
@@ -109,3 +119,78 @@ def common_prefix(first: Cells[int], second: Cells[int]) -> int:
         else:
             high = middle - 1
     return low
+
+
+_TOKEN_BITS: Final = 32
+_TOKEN: Final = (1 << _TOKEN_BITS) - 1
+
+
+def cells(tokens: Cells[int], adapter: int) -> list[int]:
+    """Return tokens as the cells that they leave in the cache under one adapter."""
+    mark = adapter << _TOKEN_BITS
+    return [mark | token for token in tokens] if mark else list(tokens)
+
+
+def tokens_of(cells_: Cells[int]) -> Cells[int]:
+    """Return the tokens of cells that have one adapter."""
+    return [cell & _TOKEN for cell in cells_] if adapter_of(cells_) else cells_
+
+
+def adapter_of(cells_: Cells[int]) -> int:
+    """Return the adapter of the first cell."""
+    return cells_[0] >> _TOKEN_BITS
+
+
+def run(cells_: Cells[int]) -> int:
+    """Return the number of cells at the beginning that have one adapter."""
+    adapter = adapter_of(cells_)
+    return next((index for index, cell in enumerate(cells_) if cell >> _TOKEN_BITS != adapter), len(cells_))
+
+
+@dataclass(frozen=True, slots=True)
+class Outfit:
+    """The adapters of one step: one for tool calls, from the opener to the closer, and one for everything else."""
+
+    text: int
+    call: int
+
+    def prompt(self, tokens: list[int], opener: Cells[int], closer: Cells[int]) -> list[int]:
+        """Return the cells of a prompt, in which earlier calls count as calls."""
+        marked = cells(tokens, self.text)
+        if self.call == self.text:
+            return marked
+        for start, end in _calls(tokens, opener, closer):
+            marked[start:end] = cells(tokens[start:end], self.call)
+        return marked
+
+    def output(self, tokens: Cells[int], *, in_call: bool) -> list[int]:
+        """Return the cells of generated tokens."""
+        return cells(tokens, self.call if in_call else self.text)
+
+
+class Adapters:
+    """The adapters of a worker, numbered from 1 in the order of their names."""
+
+    def __init__(self, names: Cells[str]) -> None:
+        self._numbers: dict[str | None, int] = {name: number for number, name in enumerate(names, start=1)}
+
+    def outfit(self, request: StepRequest) -> Outfit:
+        """Return the adapters that a request asks for; the agent has checked that they were loaded."""
+        text = self._numbers[request.adapter] if request.adapter else 0
+        return Outfit(text, self._numbers[request.call_adapter] if request.call_adapter else text)
+
+
+def _calls(tokens: list[int], opener: Cells[int], closer: Cells[int]) -> list[tuple[int, int]]:
+    """Find the calls that are closed again. Each runs from the last token of the opener to the end of the closer, as they are generated."""
+    found = []
+    start = _end_of(opener, tokens, 0)
+    while start is not None and (end := _end_of(closer, tokens, start)) is not None:
+        found.append((start - 1, end))
+        start = _end_of(opener, tokens, end)
+    return found
+
+
+def _end_of(marker: Cells[int], tokens: list[int], start: int) -> int | None:
+    """Return the position after the first `marker` that begins at `start` or later."""
+    places = (at for at in range(start, len(tokens)) if tokens[at] == marker[0])
+    return next((at + len(marker) for at in places if tuple(tokens[at : at + len(marker)]) == tuple(marker)), None)

@@ -1,6 +1,7 @@
-"""What every worker process does: it loads a model, then runs its parent's steps until the parent goes away.
+"""Serve a parent process: load a model, then run the parent's steps until it goes away.
 
-A worker is started as `python -m MODULE FD OPTIONS`, where FD is its end of a socket pair and OPTIONS is JSON. It lives no longer than its
+A worker is started as `python -m MODULE FD OPTIONS`, where FD is its end of a socket pair and OPTIONS is JSON. It lives no longer than
+its
 parent: it ends when the socket or its standard input, which the parent holds open and never writes, is closed.
 """
 
@@ -20,9 +21,7 @@ from typing import Any, Final, TypeAlias, cast
 from pydantic import JsonValue
 
 from ...protocols import NearfarError, StepRequest
-from .frames import Frame, FrameDecoder, encode
-from .liveness import BEAT
-from .protocol import StepEventKind, WorkerReady, WorkerStatistics, error_to_frame
+from .protocol import BEAT, Frame, FrameDecoder, StepEventKind, WorkerReady, WorkerStatistics, encode, error_to_frame
 from .scheduler import Scheduler, StepEvent
 
 Load: TypeAlias = Callable[[dict[str, Any]], tuple[Scheduler, WorkerReady]]
@@ -37,7 +36,7 @@ _ALIVE: Final = encode({"alive": True})
 
 def serve_parent(load: Load) -> None:
     """Serve the parent that started this process until it goes away."""
-    os.dup2(2, 1)  # Whatever a library prints must not surprise the parent's own standard output.
+    os.dup2(2, 1)  # A library's output must not mix with the parent's standard output.
     threading.Thread(target=_die_with_parent, daemon=True).start()
     connection = socket.socket(fileno=int(sys.argv[1]))
     outbox = _Outbox(connection)
@@ -162,7 +161,7 @@ class _Outbox:
 
 
 class _ParentsLog(logging.Handler):
-    """Lets the parent log what this process would: nobody reads the standard error of a worker."""
+    """A handler that sends log records to the parent, since the standard error of a worker is shown only if it dies."""
 
     def __init__(self, outbox: _Outbox) -> None:
         super().__init__()
@@ -171,5 +170,5 @@ class _ParentsLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._outbox.send({"log": self.format(record), "level": record.levelno, "name": record.name})
-        except (OSError, ValueError):  # the parent is gone, and this process goes with it; or the text is none in UTF-8
+        except (OSError, ValueError):  # the parent is gone, and this process ends with it; or the text cannot be encoded in UTF-8
             self.handleError(record)

@@ -1,21 +1,189 @@
-"""Chat templates: Jinja programs that come inside model files, from strangers, and are rendered in a sandbox.
+"""Render chat templates: Jinja programs inside model files, which are untrusted content.
+
+A sandbox keeps them from reaching Python, computing without end, or filling the memory with one operation. Messages and tools follow
+Hugging Face's convention for templates, with tool calls as the template can show them.
 
 Only the worker process imports this module.
 """
 
 import json
+import re
+import signal
+from collections.abc import Iterator, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NoReturn
+from itertools import groupby
+from types import FrameType
+from typing import Any, Final, NoReturn, TypeAlias
 
 import jinja2
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node
 from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from pydantic import JsonValue
 
-from ...protocols import ModelError, Unsupported
-from .conversation import OPENER, PROBE, Conversation, shows_probe, without_system
-from .reasoning import without_reasoning
-from .template_sandbox import Sandbox, bounded
+from ...protocols import Message, ModelError, ToolCall, ToolResult, ToolSpec, Unsupported
+from .output import without_reasoning
+from .resources import limited_memory
+
+OPENER: Final = "<tool_call>"
+CLOSER: Final = "</tool_call>"
+
+TemplateMessage: TypeAlias = dict[str, JsonValue]
+
+_EXPLANATION: Final = """\
+You can call these tools. Each line describes one, as JSON:
+<tools>
+{tools}
+</tools>
+To call a tool, answer with exactly this, once for each call:
+{opener}{{"name": "the tool's name", "arguments": {{"an argument": "its value"}}}}{closer}
+Results come back between <tool_response> and </tool_response>."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages and tools in the form in which a template takes them."""
+
+    messages: tuple[TemplateMessage, ...]
+    tools: tuple[TemplateMessage, ...] = ()
+
+
+def native(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Conversation:
+    """Convert messages for templates that show tools and calls themselves."""
+    return Conversation(tuple(_native(message) for message in messages), tuple(_tool(tool) for tool in tools))
+
+
+def plain(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Conversation:
+    """Convert messages for templates that know only system, user and assistant, in turn: explain tools and write calls as text."""
+    turns = [_plain(message) for message in messages]
+    if tools:
+        explanation = _EXPLANATION.format(tools="\n".join(_compact(_tool(tool)) for tool in tools), opener=OPENER, closer=CLOSER)
+        turns.insert(0, ("system", explanation))
+    merged = [(role, "\n\n".join(text for _, text in group if text)) for role, group in groupby(turns, key=lambda turn: turn[0])]
+    return Conversation(tuple({"role": role, "content": text} for role, text in merged))
+
+
+def without_system(conversation: Conversation) -> Conversation:
+    """Move system text into the user's, for templates that show no system message."""
+    turns: list[TemplateMessage] = []
+    for message in conversation.messages:
+        turn = {**message, "role": "user"} if message["role"] == "system" else message
+        if turns and turns[-1]["role"] == turn["role"] == "user":
+            turns[-1] = {**turn, "content": f"{turns[-1]['content']}\n\n{turn['content']}"}
+        else:
+            turns.append(turn)
+    return Conversation(tuple(turns), conversation.tools)
+
+
+def _native(message: Message) -> TemplateMessage:
+    result = message.tool_result
+    if result is not None:
+        return {"role": "tool", "name": result.name, "tool_call_id": result.call_id, "content": result.content}
+    if not message.tool_calls:
+        return {"role": message.role, "content": message.text}
+    calls: list[JsonValue] = [{"type": "function", "id": call.id, "function": _function(call)} for call in message.tool_calls]
+    return {"role": "assistant", "content": message.text, "tool_calls": calls}
+
+
+def _plain(message: Message) -> tuple[str, str]:
+    result = message.tool_result
+    if result is not None:
+        return "user", f"<tool_response>{result.content}</tool_response>"
+    calls = [f"{OPENER}{_compact(_function(call))}{CLOSER}" for call in message.tool_calls]
+    return message.role, "\n".join([message.text, *calls] if message.text else calls)
+
+
+def _function(call: ToolCall) -> dict[str, JsonValue]:
+    return {"name": call.name, "arguments": dict(call.arguments)}
+
+
+def _tool(tool: ToolSpec) -> TemplateMessage:
+    return {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters}}
+
+
+def _compact(value: JsonValue) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+_PROBE_CALL: Final = ToolCall(id="123456789", name="probe_tool", arguments={"probe_argument": "probe_value"})
+_PROBE_RESULT: Final = "probe_result"
+PROBE: Final = native(
+    (
+        Message.user("probe"),
+        Message.assistant("", (_PROBE_CALL,)),
+        Message.tool(ToolResult(call_id=_PROBE_CALL.id, name=_PROBE_CALL.name, content=_PROBE_RESULT)),
+    ),
+    (ToolSpec(name=_PROBE_CALL.name),),
+)
+"""A conversation that shows how a template writes calls."""
+_SHOWN_CALL: Final = re.compile(rf"{OPENER}\s*(.*?)\s*{CLOSER}", re.DOTALL)
+
+
+def shows_probe(rendered: str) -> bool:
+    """Return True if `PROBE` was rendered whole, with its call in the format that the model is to write."""
+    # Templates that explain the format show a pattern of it, too.
+    return _PROBE_RESULT in rendered and any(_is_probe_call(text) for text in _SHOWN_CALL.findall(rendered))
+
+
+def _is_probe_call(text: str) -> bool:
+    try:
+        return bool(json.loads(text) == _function(_PROBE_CALL))
+    except ValueError:
+        return False
+
+
+_SECONDS: Final = 5.0
+"""CPU time; ordinary templates take milliseconds."""
+_BYTES: Final = 1 << 30
+_LONGEST_PRODUCT: Final = 1 << 20
+_MOST_BITS: Final = 1 << 12
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's own sandbox, with bounds on the operations that one expression can make as large as it likes."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401 - Jinja's signature
+        """Refuse products and powers that are too large; Jinja calls this for the intercepted operators."""
+        too_large = _is_large_product(left, right) if operator == "*" else _is_large_power(left, right)
+        if too_large:
+            raise jinja2.TemplateError(f"the template computes a value that is too large, with {operator}")
+        return super().call_binop(context, operator, left, right)
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Limit the CPU time of what is done inside, by a signal, and the process's further memory: only for the main thread.
+
+    Raises `ModelError` when the time is over, `MemoryError` beyond the memory.
+    """
+    handler = signal.signal(signal.SIGVTALRM, _give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)
+    try:
+        with limited_memory(_BYTES):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, handler)
+
+
+def _give_up(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise ModelError(f"the model's chat template computed for more than {_SECONDS:g} s", hint="use another model file")
+
+
+def _is_large_product(left: object, right: object) -> bool:
+    pairs = ((left, right), (right, left))
+    return any(isinstance(one, Sized) and isinstance(other, int) and len(one) * other > _LONGEST_PRODUCT for one, other in pairs)
+
+
+def _is_large_power(left: object, right: object) -> bool:
+    return isinstance(left, int) and isinstance(right, int) and left.bit_length() * right > _MOST_BITS
+
 
 _LONGEST: Final = 1 << 18
 _FALLBACK: Final = (
@@ -26,7 +194,7 @@ FALLBACK_STOP: Final = "<|im_end|>"
 """Ends a turn where the model has no template of its own, and so no end token for it."""
 
 _FAULTS: Final = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
-"""What a template's own mistakes, or its refusal of a conversation, raise while it is rendered."""
+"""Exceptions of a template while it is rendered: its own mistakes, or its refusal of a conversation."""
 
 
 class ChatTemplate:
@@ -49,7 +217,7 @@ class ChatTemplate:
         """It shows tools, calls and results itself, and calls in our own format."""
 
     def render(self, conversation: Conversation, *, may_reason: bool = True) -> str:
-        """The prompt for the assistant's next turn. Where the model may not reason, it is told so, and reasoning is closed at once.
+        """Render the prompt for the assistant's next turn. If the model may not reason, tell it so, and close the reasoning at once.
 
         Raises `Unsupported` if the template refuses the conversation, `ModelError` if it computes without end.
         """
@@ -58,7 +226,7 @@ class ChatTemplate:
         return rendered if may_reason else without_reasoning(rendered)
 
     def _render_merged(self, conversation: Conversation, may_reason: bool) -> str:
-        """With the system text moved to the user where the template refuses it, or leaves it out without a word."""
+        """Move the system text to the user if the template refuses it, or leaves it out without a word."""
         merged, refusal = without_system(conversation), None
         try:
             rendered = self._render(conversation, may_reason)
@@ -69,23 +237,24 @@ class ChatTemplate:
         try:
             return self._render(merged, may_reason)
         except _FAULTS as error:
-            refusal = refusal or error  # The first refusal says more.
+            refusal = refusal or error  # The first refusal is the more telling one.
         hint = "check the order of roles in the messages, or use another model"
         raise Unsupported(
-            f"the model's chat template cannot show this conversation: {str(refusal) or type(refusal).__name__}", hint=hint
+            f"the model's chat template cannot render this conversation: {str(refusal) or type(refusal).__name__}", hint=hint
         ) from refusal
 
     def _render(self, conversation: Conversation, may_reason: bool) -> str:
         messages = [dict(message) for message in conversation.messages]
         tools = list(conversation.tools) or None
-        # Where it is undefined, each template has its own default.
+        # If it is undefined, each template has its own default.
         variables = self._variables if may_reason else {**self._variables, "enable_thinking": False}
         rendered = self._template.render(messages=messages, tools=tools, add_generation_prompt=True, **variables)
-        rendered.encode()  # Half a surrogate pair, written by the template, is none of a tokenizer's characters.
+        rendered.encode()  # Raises for half a surrogate pair written by the template, which no tokenizer takes.
         return rendered
 
     def _writes_calls_as_json(self) -> bool:
-        """Other templates write calls between the same markers in a format of their own, as Qwen3-Coder's and GLM's do."""
+        """Return True if the template writes calls in our own format. Others, as Qwen3-Coder's and GLM's, use the same markers with
+        another format."""
         try:
             with bounded():
                 return shows_probe(self._render(PROBE, True))

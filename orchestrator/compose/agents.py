@@ -168,7 +168,7 @@ def model_store() -> "ModelStore":
 
 def model_fits(name: str | None, *, context: int | None, parallel: int) -> "Fits":
     """Whether a model, or each on this device, fits into the free memory. Raises `ModelNotFound`, `ModelError` or `ConfigError`."""
-    from ...device.hardware.memory import free_memory_bytes
+    from ...device.hardware.state import free_memory_bytes
     from ...device.store.fit import fits, local_candidate, stored_candidates
 
     store = model_store()
@@ -358,14 +358,14 @@ def import_price_table(file: Path, *, source: str, as_of: date) -> tuple[int, Pa
 
 def read_device_state() -> DeviceState:
     """What this machine says of itself at the moment."""
-    from ...device.state import read_device_state as read
+    from ...device.hardware.state import read_device_state as read
 
     return read()
 
 
 async def probe_hardware() -> "Hardware":
     """What this machine has, and what its engines can compute on."""
-    from ...device.probe import probe_hardware as probe
+    from ...device.hardware.probe import probe_hardware as probe
 
     return await probe()
 

@@ -21,13 +21,12 @@ from numpy.typing import DTypeLike
 from schedulers import Slow
 
 from nearfar import LlamaAgent
-from nearfar.device.llama.adapters import Adapters
-from nearfar.device.llama.model import Context, Model, start_backend
-from nearfar.device.llama.placement import CPU_ONLY
-from nearfar.device.worker.adapters import Outfit, adapter_of, run, tokens_of
-from nearfar.device.worker.cpus import Threads
+from nearfar.device.llama.devices import CPU_ONLY
+from nearfar.device.llama.model import Adapters, Context, Model, start_backend
 from nearfar.device.worker.protocol import StepEventKind
+from nearfar.device.worker.resources import Threads
 from nearfar.device.worker.scheduler import Scheduler
+from nearfar.device.worker.sequences import Outfit, adapter_of, run, tokens_of
 from nearfar.protocols import (
     Agent,
     ConfigError,
@@ -277,7 +276,7 @@ async def test_an_adapter_of_another_base_is_refused() -> None:
         ("no part", {"blk.0.attn_q.weight": (4, 128)}),
         ("no tensor blk.9", {"blk.9.attn_q.weight.lora_a": (4, 128), "blk.9.attn_q.weight.lora_b": (256, 4)}),
         ("missing", {"blk.0.attn_q.weight.lora_a": (4, 128)}),
-        ("no matrices", {"blk.0.attn_q.weight.lora_a": (128,), "blk.0.attn_q.weight.lora_b": (256, 4)}),
+        ("not matrices", {"blk.0.attn_q.weight.lora_a": (128,), "blk.0.attn_q.weight.lora_b": (256, 4)}),
         ("256x128", {"blk.0.attn_q.weight.lora_a": (4, 256), "blk.0.attn_q.weight.lora_b": (128, 4)}),
     ],
 )

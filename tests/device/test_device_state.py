@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fake_system import MEMINFO, supply, write_system, zone
 
-from nearfar.device.state import read_device_state
+from nearfar.device.hardware.state import read_device_state
 from nearfar.protocols import DeviceState, PowerSource, Thermal
 
 

@@ -16,12 +16,11 @@ from pydantic import JsonValue
 from schedulers import Slow, Steady
 from tiny_gguf import TinyModel, write_tiny_gguf
 
-from nearfar.device.llama.adapters import Adapters
-from nearfar.device.llama.model import Context, Model, start_backend
-from nearfar.device.llama.placement import CPU_ONLY
-from nearfar.device.worker.cpus import Threads
+from nearfar.device.llama.devices import CPU_ONLY
+from nearfar.device.llama.model import Adapters, Context, Model, start_backend
 from nearfar.device.worker.drafting import Drafting, Eager
 from nearfar.device.worker.protocol import StepEventKind
+from nearfar.device.worker.resources import Threads
 from nearfar.device.worker.scheduler import Scheduler, StepEvent
 from nearfar.protocols import Message, StepRequest, ToolCall, ToolChoice, ToolResult, ToolSpec
 

@@ -7,10 +7,7 @@ from energy_machines import ON_CPU, ON_CUDA, ON_VULKAN, RANGE, FakeNvml, battery
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.device.energy import Meter, open_reader
-from nearfar.device.energy.battery import BatteryReader, look_for_battery
-from nearfar.device.energy.nvml import look_for_nvml
-from nearfar.device.energy.rapl import look_for_rapl
+from nearfar.device.energy import BatteryReader, Meter, look_for_battery, look_for_nvml, look_for_rapl, open_reader
 
 
 @settings(max_examples=50, deadline=None)
@@ -168,7 +165,7 @@ def test_only_a_reader_that_sees_the_model_s_processor_is_asked(tmp_path: Path) 
 
 def test_the_gpu_s_counter_comes_first_where_the_model_runs_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rapl_zone(tmp_path, "intel-rapl:0", "package-0")
-    monkeypatch.setattr("nearfar.device.energy.nvml._installed", lambda: FakeNvml(1))
+    monkeypatch.setattr("nearfar.device.energy._installed", lambda: FakeNvml(1))
     on_gpu, on_cpu = open_reader(ON_CUDA, tmp_path), open_reader(ON_CPU, tmp_path)
     assert on_gpu is not None
     assert on_cpu is not None

@@ -14,8 +14,8 @@ pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip in
 from near_model import QUESTION, ask, near_agent
 
 from nearfar.device.gguf import read_gguf
-from nearfar.device.gguf.tensors import TENSOR_TYPES
-from nearfar.device.hardware.cpu import read_cpu
+from nearfar.device.gguf.file import TENSOR_TYPES
+from nearfar.device.hardware.processors import read_cpu
 from nearfar.device.llama import extra_buffers as module
 from nearfar.device.llama.extra_buffers import extra_buffers
 from nearfar.device.llama.first_pass import FORMATS, quantize

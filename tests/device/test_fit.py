@@ -16,10 +16,10 @@ from near_model import NEAR, QUESTION, ask, near_agent
 from tiny_gguf import WIDTH, TinyModel, write_tiny_gguf
 from typer.testing import CliRunner
 
-from nearfar.device.llama.footprint import Shape
+from nearfar.device.llama.options import Shape
 from nearfar.device.store import ModelStore
 from nearfar.device.store.fit import Candidate, fits, local_candidate, stored_candidates
-from nearfar.device.store.places import HubSettings
+from nearfar.device.store.hub import HubSettings
 from nearfar.orchestrator.cli import app, console
 from nearfar.protocols import ConfigError, ModelNotFound, complete
 from train.enlarge import enlarge
@@ -148,18 +148,18 @@ def test_an_adapter_is_no_model_that_fits(tmp_path: Path) -> None:
     store.add(adapter, name="adapter")
     assert stored_candidates(store, None) == []
     for name in ("adapter", str(adapter)):
-        with pytest.raises(ConfigError, match="is no language model of its own"):
+        with pytest.raises(ConfigError, match="is not a language model on its own"):
             stored_candidates(store, name)
 
 
 def test_a_folder_is_not_guessed_at(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no GGUF file"):
+    with pytest.raises(ConfigError, match="not a GGUF file"):
         local_candidate("onnx", tmp_path)
 
 
 @pytest.mark.usefixtures("wide_terminal")
 def test_where_the_free_memory_is_unknown_nothing_is_said_not_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.device.hardware.memory.free_memory_bytes", lambda: None)
+    monkeypatch.setattr("nearfar.device.hardware.state.free_memory_bytes", lambda: None)
     result = CliRunner().invoke(app, ["models", "fit", str(FAR)])
     assert "unknown whether it fits" in result.stdout
     assert "does not fit" not in result.stdout

@@ -6,9 +6,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nearfar.device.worker.frames import FrameDecoder, encode
 from nearfar.device.worker.process import WorkerProcess
-from nearfar.device.worker.protocol import WorkerOptions
+from nearfar.device.worker.protocol import FrameDecoder, WorkerOptions, encode
 from nearfar.protocols import Message, NearfarError, StepRequest, WorkerCrashed
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +47,7 @@ async def test_a_process_that_sends_what_no_worker_sends_is_stopped(frames: byte
 async def test_steps_of_such_a_process_end(frames: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     with anyio.fail_after(60):
         worker = await _started(READY + frames, monkeypatch)
-        with pytest.raises(WorkerCrashed, match="no message of a worker"):
+        with pytest.raises(WorkerCrashed, match="an invalid message"):
             await anext(worker.step(StepRequest(messages=(Message.user("Hi"),)), None))
         await worker.close()
 

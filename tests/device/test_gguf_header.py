@@ -17,7 +17,7 @@ from near_model import NEAR
 from tiny_gguf import CHAT_TEMPLATE, WIDTH, TinyModel, write_tiny_gguf
 
 from nearfar.device.gguf import GgufHeader, check_part, read_header
-from nearfar.device.gguf.tensors import TENSOR_TYPES
+from nearfar.device.gguf.file import TENSOR_TYPES
 from nearfar.protocols import ModelError
 
 Extra = Callable[[GGUFWriter], None]
@@ -53,7 +53,7 @@ def test_header_tells_what_the_writer_wrote(tmp_path: Path) -> None:
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.gguf")
     for path in (tmp_path / "pipe.gguf", Path(os.devnull)):
-        with pytest.raises(ModelError, match="is no file but a device or a pipe"):
+        with pytest.raises(ModelError, match="is a device or a pipe, not a file"):
             read_header(path)
 
 
@@ -113,7 +113,7 @@ def test_table_of_tensor_types_is_that_of_ggml() -> None:
         pytest.param(SQUARE, _square(WIDTH, WIDTH, 12), "rows of 64", id="rows shorter than a block"),
         pytest.param(SQUARE, _square(2**63, WIDTH, 0), "weights", id="more than 63 bits"),
         pytest.param(SQUARE, _square(2**32, 2**32, 0), "weights", id="product overflows"),
-        pytest.param(SQUARE, _square(WIDTH, 2**20, 0), "overlaps|behind", id="larger than the file"),
+        pytest.param(SQUARE, _square(WIDTH, 2**20, 0), "overlaps|after the end", id="larger than the file"),
         pytest.param(b"blk.0.attn_k", b"blk.0.attn_q", "two tensors", id="a name twice"),
         pytest.param(b"llama.block_count", b"llama.block_xxxxx", "block_count", id="layers not stated"),
         pytest.param(b"general.architecture", b"general.architectura", "architecture", id="architecture not named"),
@@ -177,7 +177,7 @@ def test_a_further_part_needs_no_description_of_the_model_but_is_complete(tmp_pa
     with pytest.raises(ModelError, match="architecture"):
         read_header(part)
     part.write_bytes(part.read_bytes()[:-64])
-    with pytest.raises(ModelError, match="behind the file"):
+    with pytest.raises(ModelError, match="after the end of the file"):
         check_part(part)
 
 

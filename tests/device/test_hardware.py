@@ -10,13 +10,10 @@ from fake_system import KIB, MEMINFO, chip, supply, write_system, zone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.device.hardware.accelerators import read_accelerators
-from nearfar.device.hardware.cgroup import cpu_quota
 from nearfar.device.hardware.components import Presence
-from nearfar.device.hardware.cpu import cpu_of_sysctl, read_cpu, usable_cores
-from nearfar.device.hardware.heat import heat_of_pmset, level, read_heat
-from nearfar.device.hardware.memory import free_memory_bytes, read_memory
-from nearfar.device.hardware.power import read_power
+from nearfar.device.hardware.linux import cpu_quota
+from nearfar.device.hardware.processors import cpu_of_sysctl, read_accelerators, read_cpu, usable_cores
+from nearfar.device.hardware.state import free_memory_bytes, heat_of_pmset, level, read_heat, read_memory, read_power
 from nearfar.protocols import PowerSource, Thermal
 
 LAPTOP = supply("BAT0", type="Battery", present=1, status="Discharging", energy_now=20, energy_full=50, capacity=40)

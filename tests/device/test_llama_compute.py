@@ -17,9 +17,17 @@ import fake_gpu_worker
 
 from nearfar import LlamaAgent
 from nearfar.device.compute import ProcessorKind
-from nearfar.device.llama.backends import BackendDevice, backend_devices, execution_of
+from nearfar.device.llama.devices import (
+    ALL_LAYERS,
+    CPU_ONLY,
+    BackendDevice,
+    Placement,
+    backend_devices,
+    execution_of,
+    layers_that_fit,
+    place,
+)
 from nearfar.device.llama.options import LlamaOptions
-from nearfar.device.llama.placement import ALL_LAYERS, CPU_ONLY, Placement, layers_that_fit, place
 from nearfar.device.profiles import Profile, PromptPace, model_files, save_profile, this_device
 from nearfar.protocols import ConfigError, Execution, Message, StepRequest, complete
 

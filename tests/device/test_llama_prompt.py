@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from near_model import NEAR
 
+from nearfar.device.llama.devices import CPU_ONLY
 from nearfar.device.llama.model import Model, start_backend
-from nearfar.device.llama.placement import CPU_ONLY
 from nearfar.device.worker.prompt import PromptBuilder
 from nearfar.protocols import InvalidRequest, Message, StepRequest, ToolCall, ToolResult
 

@@ -14,12 +14,12 @@ from near_model import ask
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar import LlamaAgent
+from nearfar.device.llama.devices import CPU_ONLY
 from nearfar.device.llama.model import Model, start_backend
-from nearfar.device.llama.placement import CPU_ONLY
-from nearfar.device.worker.constraints import Grammars
 from nearfar.device.worker.generation import Generation, ToolSyntax
+from nearfar.device.worker.output import Reasoning
 from nearfar.device.worker.protocol import StepEventKind
-from nearfar.device.worker.reasoning import Reasoning
+from nearfar.device.worker.sampling import Grammars
 from nearfar.protocols import FinishReason, StepRequest, ToolChoice, ToolSpec, complete
 
 # llguidance calls names of llama_cpp that are deprecated.

@@ -4,8 +4,7 @@ import pytest
 
 pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
 
-from nearfar.device.worker.conversation import Conversation, native, plain
-from nearfar.device.worker.template import ChatTemplate
+from nearfar.device.worker.template import ChatTemplate, Conversation, native, plain
 from nearfar.protocols import Message, ModelError, ToolCall, ToolResult, ToolSpec, Unsupported
 
 TALK = Conversation(({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi <&> 'you'"}))

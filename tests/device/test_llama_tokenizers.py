@@ -11,8 +11,8 @@ from near_model import ask
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar import LlamaAgent
+from nearfar.device.llama.devices import CPU_ONLY
 from nearfar.device.llama.model import Model, start_backend
-from nearfar.device.llama.placement import CPU_ONLY
 from nearfar.device.worker.generation import ToolSyntax
 from nearfar.device.worker.prompt import PromptBuilder
 from nearfar.protocols import ContextOverflow, Message, StepRequest, ToolChoice, ToolSpec, complete

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.device.llama.threads import ThreadTuner
-from nearfar.device.worker.frames import Frame, FrameDecoder, encode
+from nearfar.device.llama.model import ThreadTuner
+from nearfar.device.worker.output import TextFlow
+from nearfar.device.worker.protocol import Frame, FrameDecoder, encode
 from nearfar.device.worker.sampling import Confidence, log_probability
 from nearfar.device.worker.sequences import Sequence, Sequences, common_prefix
-from nearfar.device.worker.text_flow import TextFlow
 from nearfar.protocols import ModelError
 
 _json = st.recursive(
@@ -136,7 +136,7 @@ def test_confidence_is_the_lowest_mean_of_four(values: list[float]) -> None:
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
 def test_logits_that_are_no_numbers_are_the_models_fault(wrong: float) -> None:
-    with pytest.raises(ModelError, match="no numbers"):
+    with pytest.raises(ModelError, match="not numbers"):
         log_probability(np.array([0.0, wrong, 1.0], dtype=np.float32), 1)
 
 

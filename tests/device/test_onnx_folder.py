@@ -133,7 +133,7 @@ def named_only(graph: Any) -> None:  # noqa: ANN401 - a protobuf message
 REFUSED: dict[str, tuple[Change, str]] = {
     "no configuration": (lambda folder: (folder / "genai_config.json").unlink(), "no file genai_config.json"),
     "no JSON": (written("genai_config.json", "{"), "damaged"),
-    "no object": (written("genai_config.json", "[]"), "no JSON object"),
+    "no object": (written("genai_config.json", "[]"), "not a JSON object"),
     "JSON without end": (written("genai_config.json", "[" * 100_000), "damaged"),
     "a long configuration": (written("genai_config.json", " " * (2 << 20)), "more than"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "no file tokenizer.json"),
@@ -163,7 +163,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "weights above": (regraphed(lambda graph: outside(graph.graph.initializer[0], "../weights")), "not inside"),
     "weights anywhere": (regraphed(lambda graph: outside(graph.graph.initializer[0], "/etc/passwd")), "not inside"),
     "weights in memory": (in_memory, "not inside"),
-    "weights in a place that is not said to be one": (regraphed(named_only), "does not lie there"),
+    "weights in a place that is not said to be one": (regraphed(named_only), "is not stored there"),
     "weights in an attribute": (regraphed(in_attribute), "not inside"),
     "weights in a branch": (regraphed(in_branch), "not inside"),
     "weights in a function": (regraphed(in_function), "not inside"),
@@ -193,7 +193,7 @@ def test_what_is_wrong_with_a_folder_is_said(change: Change, message: str, folde
 def test_a_folder_that_is_none() -> None:
     with pytest.raises(ModelNotFound):
         read_folder(Path("no/such/folder"))
-    with pytest.raises(ModelError, match="no folder"):
+    with pytest.raises(ModelError, match="not a folder"):
         read_folder(Path(__file__))
 
 

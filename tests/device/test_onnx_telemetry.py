@@ -66,7 +66,7 @@ session(Path(sys.argv[1], "model.onnx").read_bytes(), "near")
 
 _PROBE = """
 import asyncio
-from nearfar.device.probe import probe_hardware
+from nearfar.device.hardware.probe import probe_hardware
 
 hardware = asyncio.run(probe_hardware())
 assert all(engine.presence == "present" for engine in hardware.engines), hardware.engines

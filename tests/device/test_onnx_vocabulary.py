@@ -105,7 +105,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["{}", '{"model": {"type": "BPE"}}', '{"model": {"type": "Nothing", "vocab": {}}}'])
 def test_a_tokenizer_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(text, encoding="utf-8")
-    with pytest.raises(ModelError, match="no usable tokenizer"):
+    with pytest.raises(ModelError, match="not a usable tokenizer"):
         Vocabulary(tmp_path, described(10))
 
 

@@ -16,7 +16,7 @@ from fake_hub import REPOSITORY, FakeHub, fake_hub
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar.device.store import ModelStore, redirects
-from nearfar.device.store.places import HubSettings
+from nearfar.device.store.hub import HubSettings
 from nearfar.device.store.redirects import PublicTransport, is_public
 from nearfar.orchestrator.util.certificate import ensure_certificate
 from nearfar.protocols import ConfigError, Unavailable

@@ -16,7 +16,7 @@ pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip in
 from near_model import NEAR, QUESTION, ask, near_agent
 
 from nearfar import LlamaAgent
-from nearfar.device.worker.liveness import Liveness
+from nearfar.device.worker.protocol import Liveness
 from nearfar.protocols import AgentError, DeadlineExceeded, ModelError, Stalled, WorkerCrashed, complete
 from nearfar.protocols.heartbeat import Heartbeat
 

@@ -12,7 +12,7 @@ pytest.importorskip("gguf", reason="writes models: pip install 'nearfar[test]'")
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar.device.store import ModelStore
-from nearfar.device.store.places import HubSettings, data_folder
+from nearfar.device.store.hub import HubSettings, data_folder
 from nearfar.protocols import ConfigError, ModelError, ModelNotFound
 
 

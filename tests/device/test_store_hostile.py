@@ -14,7 +14,7 @@ from fake_hub import REPOSITORY, FakeHub, fake_hub
 from tiny_gguf import write_tiny_gguf
 
 from nearfar.device.store import ModelStore
-from nearfar.device.store.places import HubSettings
+from nearfar.device.store.hub import HubSettings
 from nearfar.protocols import ConfigError, NearfarError, Unavailable
 
 MODEL = "model-Q8_0.gguf"

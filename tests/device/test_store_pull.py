@@ -19,8 +19,8 @@ from fake_hub import REPOSITORY, FakeHub, fake_hub
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar.device.store import ModelStore
+from nearfar.device.store.hub import HubSettings
 from nearfar.device.store.index import locked
-from nearfar.device.store.places import HubSettings
 from nearfar.protocols import ConfigError, ModelError, ModelNotFound, RateLimited, Unauthenticated, Unavailable
 
 SMALL = f"hf:{REPOSITORY}:Q4_0"
@@ -145,7 +145,7 @@ def test_a_download_that_broke_goes_on_where_it_was(tmp_path: Path, store: Model
 def test_of_two_processes_that_pull_the_same_model_one_fetches_it(tmp_path: Path, store: ModelStore, hub: FakeHub) -> None:
     script = (
         "import sys; from pathlib import Path; from nearfar.device.store import ModelStore\n"
-        "from nearfar.device.store.places import HubSettings\n"
+        "from nearfar.device.store.hub import HubSettings\n"
         "settings = HubSettings(endpoint=sys.argv[2], hosts=('localhost',), cache=Path(sys.argv[1], 'hub'))\n"
         "ModelStore(Path(sys.argv[1], 'nearfar'), settings).pull(sys.argv[3])"
     )
@@ -266,7 +266,7 @@ def test_content_that_is_not_what_the_hub_states_goes_to_quarantine(tmp_path: Pa
 
 def test_a_damaged_model_goes_to_quarantine_though_its_checksum_is_right(store: ModelStore, hub: FakeHub) -> None:
     hub.files["model-Q8_0.gguf"] = hub.files["model-Q8_0.gguf"][:-100]
-    with pytest.raises(ModelError, match="quarantine: .* bytes behind the file"):
+    with pytest.raises(ModelError, match="quarantine: .* bytes after the end"):
         store.pull(LARGE)
     assert store.models()[0].quarantined
     store.remove("model-Q8_0")
@@ -276,7 +276,7 @@ def test_a_damaged_model_goes_to_quarantine_though_its_checksum_is_right(store: 
 def test_another_checksum_than_the_one_asked_for_is_refused_before_anything_is_fetched(store: ModelStore, hub: FakeHub) -> None:
     with pytest.raises(ModelError, match="not cdcd"):
         store.pull(LARGE, sha256="cd" * 32)
-    with pytest.raises(ConfigError, match="no SHA-256"):
+    with pytest.raises(ConfigError, match="not a SHA-256"):
         store.pull(LARGE, sha256="abc")
     assert hub.ranges == []
     assert store.pull(LARGE, sha256=hub.sha256("model-Q8_0.gguf").upper()).name == "model-Q8_0"
@@ -368,7 +368,7 @@ def test_a_revision_that_leads_out_of_the_cache_is_refused(
     tmp_path: Path, store: ModelStore, hub: FakeHub, revision: str, offline: bool
 ) -> None:
     store.pull(LARGE)
-    with pytest.raises(ConfigError, match="is no revision"):
+    with pytest.raises(ConfigError, match="is not a valid revision"):
         _store(tmp_path, hub, offline=offline).pull(LARGE, revision=revision)
 
 
@@ -454,7 +454,7 @@ def test_what_cannot_be_moved_to_quarantine_is_not_loaded_either(tmp_path: Path,
 
 @pytest.mark.parametrize("token", ["hf_secret\nX-Header: 1", "hf_sécret"])
 def test_a_token_that_cannot_be_sent_is_not_shown(tmp_path: Path, hub: FakeHub, token: str) -> None:
-    with pytest.raises(ConfigError, match="token has characters") as raised:
+    with pytest.raises(ConfigError, match="token contains invalid") as raised:
         _store(tmp_path, hub, token=token).pull(LARGE)
     assert "cret" not in f"{raised.value}{raised.value.hint}{raised.value.__cause__}"
 
@@ -468,7 +468,7 @@ def test_what_stands_in_front_of_the_hubs_host_is_not_shown(tmp_path: Path) -> N
 
 def test_an_address_that_is_none_is_told(tmp_path: Path) -> None:
     store = ModelStore(tmp_path, HubSettings(endpoint="http://127.0.0.1:port", cache=tmp_path / "hub"))
-    with pytest.raises(ConfigError, match="HF_ENDPOINT is no address"):
+    with pytest.raises(ConfigError, match="HF_ENDPOINT is not a valid URL"):
         store.pull(LARGE)
 
 

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from thin_phone import LOGPROB, llama_http
 
 from nearfar.device.thin import llama_server
-from nearfar.device.thin.card import read_card
-from nearfar.device.thin.chat import Answer
+from nearfar.device.thin.agent import Answer, failure, read_card, run_step
 from nearfar.device.thin.llama_server import LlamaServer
-from nearfar.device.thin.step import failure, run_step
 from nearfar.protocols import (
     ConfigError,
     ContextOverflow,

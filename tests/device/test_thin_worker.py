@@ -144,8 +144,8 @@ PRIVATE = Pairing(address="localhost:1", token=TOKEN, name="my-phone")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "named twice"),
-        (["localhost:1", "--pairing-file", "x"], "named twice"),
+        ([], "given twice"),
+        (["localhost:1", "--pairing-file", "x"], "given twice"),
         (["localhost:1"], "there is no token"),
         (["--pairing-file", "/nowhere/pairing"], "cannot be read"),
         (["localhost:1", "--token-file", "/nowhere/token"], "cannot be read"),

@@ -1,25 +1,57 @@
-"""What a worker and its steps keep for drafting."""
+"""The drafter of a step, the state that its worker keeps for drafting, and the verification of drafts."""
 
+from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 from ....protocols import StepRequest, ToolChoice
 from ..engine import Vocabulary
 from ..generation import Generation
-from .origins import Counts, Draft
-from .payoff import SIZES, Pass, Payoff
-from .retrieval import CallMemory, Conversation
-from .verification import Choose, Verdict, verify
-from .walk import Knowledge, Walk
+from ..sampling import NearTie
+from ..sequences import common_prefix
+from .payoff import SIZES, Counts, Draft, Pass, Payoff
+from .walk import CallMemory, Conversation, Knowledge, Walk
+
+
+class Choose(Protocol):
+    """Lets a step choose what to compute next, from the logits behind so many tokens of the draft; see `Generation.advance`."""
+
+    def __call__(self, offset: int, tolerance: float) -> list[int]: ...
+
+
+class Verdict(NamedTuple):
+    """The result of a pass that held a draft."""
+
+    kept: int
+    """Cells of the draft that stay in the cache; negative if as many of those in front of it have to be computed again."""
+    queue: list[int]
+    """Cells to compute next."""
+    undecided: bool
+    """True if the choice after them was too close to be made from a pass of several tokens; it has to be made from `queue` alone."""
+
+
+def verify(fed: list[int], drafted: list[int], choose: Callable[[int], list[int]]) -> Verdict:
+    """Let a step choose for as long as it chooses what was drafted. `fed` are the cells in front of the draft."""
+    kept, last = 0, fed
+    while True:
+        try:
+            chosen = choose(kept)
+        except NearTie:
+            return Verdict(kept - len(last), last, undecided=True)
+        if not chosen or drafted[kept : kept + len(chosen)] != chosen:
+            same = common_prefix(drafted[kept:], chosen)
+            return Verdict(kept + same, chosen[same:], undecided=False)
+        kept, last = kept + len(chosen), chosen
+
 
 _CACHED: Final = 1024
 
 
 class Drafting:
-    """What a worker knows: past calls, how often each origin was right, and what passes cost."""
+    """A worker's knowledge: past calls, how often each origin was right, and the cost of passes."""
 
     def __init__(self, vocabulary: Vocabulary, *, tolerance: float, payoff: Payoff | None = None) -> None:
-        """`tolerance`: how far logits may differ between a pass of one token and one of several, by how the engine computes."""
+        """`tolerance`: difference between logits of a pass of one token and of one of several, which depends on the engine."""
         self.tolerance = tolerance
         self.memory = CallMemory()
         self.payoff = payoff or Payoff()
@@ -28,7 +60,8 @@ class Drafting:
         self.piece = vocabulary.piece
 
     def drafter(self, request: StepRequest) -> "Drafter | None":
-        """For a step that may write a call, or JSON, greedily: with a temperature, rounding could tip a draw, and nobody would see it."""
+        """Return a drafter for a step that may write a call, or JSON, greedily; else None. With a temperature, rounding could change a
+        draw unnoticed."""
         tools = () if request.tool_choice is ToolChoice.NONE else request.tools
         if request.temperature or not (tools or request.output_schema):
             return None
@@ -54,10 +87,10 @@ class Drafter:
         self._draft = Draft()
         self._pass: Pass | None = None
         self._undecided = False
-        """Whether the next token has to be chosen from a pass without a draft."""
+        """True if the next token has to be chosen from a pass without a draft."""
 
     def draft(self, generation: Generation, pass_: Pass, *, most: int) -> list[int]:
-        """Tokens worth a try behind those that were chosen, `most` at most."""
+        """Return tokens worth a try after those that were chosen, `most` at most."""
         constraint, undecided, self._undecided = generation.constraint, self._undecided, False
         if constraint is None or undecided or not pass_.trial.drafts:
             return []

@@ -1,14 +1,125 @@
-"""Whether to draft, and how much: the chances that tokens are right, against what longer passes cost on this machine."""
+"""Decide whether to draft, and how much: the chances that tokens are right, against the cost of longer passes on this machine.
+
+The chances are kept by a token's origin, the source that it was guessed from.
+"""
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from functools import lru_cache
 from itertools import accumulate
 from operator import mul
-from typing import Final
+from typing import Final, NamedTuple
 
-from .origins import Draft, Records
+_FADING: Final = 0.97
+_PRIOR_TRIES: Final = 2.0
+"""Tries that the first guess of a chance counts as."""
+_MOST_ORIGINS: Final = 4096
+
+
+class Source(StrEnum):
+    """The source that a token was guessed from."""
+
+    SCHEMA = "schema"
+    """The grammar: it leaves no choice, or few tools, or a value has to end some time."""
+    HISTORY = "history"
+    """Past calls of the same tool."""
+    PROMPT = "prompt"
+    """The conversation."""
+
+
+class Origin(NamedTuple):
+    """Why a token was drafted; tokens of one origin are right about equally often."""
+
+    source: Source
+    about: str
+    """The subject: a kind of guess, or the parameter whose value begins or ends."""
+    degree: int
+    """Length of the match, or of the value."""
+
+
+FORCED: Final = Origin(Source.SCHEMA, "", 1)
+"""The grammar leaves no choice but how the text is cut into tokens."""
+NAME: Final = Origin(Source.SCHEMA, "", 0)
+"""One of the tools' names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Tokens that may come next, in order, and the origin of each."""
+
+    tokens: list[int] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
+
+    def extend(self, other: "Draft") -> None:
+        self.tokens.extend(other.tokens)
+        self.origins.extend(other.origins)
+
+    def first(self, count: int) -> "Draft":
+        return Draft(self.tokens[:count], self.origins[:count])
+
+    @classmethod
+    def forced(cls, tokens: Sequence[int]) -> "Draft":
+        return cls(list(tokens), [FORCED] * len(tokens))
+
+
+class Records:
+    """Recent success rates of drafted tokens, by origin."""
+
+    def __init__(self) -> None:
+        self._tries: dict[Origin, tuple[float, float]] = {}
+
+    def chance(self, origin: Origin) -> float:
+        """Return the chance that a token of this origin is right, given that those in front of it are."""
+        right, tries = self._tries.get(origin, (0.0, 0.0))
+        return (right + _PRIOR_TRIES * _first_guess(origin)) / (tries + _PRIOR_TRIES)
+
+    def add(self, origin: Origin, *, right: bool) -> None:
+        if len(self._tries) > _MOST_ORIGINS:
+            self._tries.clear()
+        before, tries = self._tries.get(origin, (0.0, 0.0))
+        self._tries[origin] = (before * _FADING + right, tries * _FADING + 1)
+
+
+def _first_guess(origin: Origin) -> float:
+    if origin == FORCED:
+        return 0.98
+    if origin.about or origin == NAME:
+        return 0.4
+    return 0.2 + 0.1 * origin.degree
+
+
+@dataclass(slots=True)
+class SourceCounts:
+    """Counts of the drafts of one source."""
+
+    runs: int = 0
+    """Runs of neighbouring tokens of this source whose beginning was reached."""
+    drafted: int = 0
+    accepted: int = 0
+
+
+class Counts:
+    """The counts of each source since the worker started."""
+
+    def __init__(self) -> None:
+        self._sources: defaultdict[Source, SourceCounts] = defaultdict(SourceCounts)
+
+    def add(self, draft: Draft, accepted: int) -> None:
+        """Count a draft of which so many tokens were right."""
+        before: Source | None = None
+        for place, origin in enumerate(draft.origins):
+            counts = self._sources[origin.source]
+            counts.drafted += 1
+            counts.accepted += place < accepted
+            counts.runs += origin.source is not before and place <= accepted
+            before = origin.source
+
+    def as_dict(self) -> dict[str, dict[str, int]]:
+        return {source.value: asdict(counts) for source, counts in self._sources.items()}
+
 
 SIZES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 """Tokens of a pass for which costs are kept; drafts are cut so that a pass has one of these sizes."""
@@ -22,13 +133,13 @@ _TRIED_AT_LEAST: Final = 8
 _HOPELESS: Final = 1.2
 _BASELINE: Final = 3
 _LEAST_SECONDS: Final = 0.001
-"""Of a pass, for a token, below which guessing takes longer than computing."""
+"""Seconds of a pass per token, below which guessing takes longer than computing."""
 _SHORTEST_REST: Final = 256
 _LONGEST_REST: Final = 1 << 14
 
 
 def _blended(known: float | None, seconds: float) -> float:
-    """A running mean."""
+    """Return the running mean."""
     if known is None:
         return seconds
     return known + (min(max(seconds, known / _MOST_CHANGE), known * _MOST_CHANGE) - known) * _WEIGHT
@@ -44,7 +155,7 @@ class PassCosts:
         """Seconds that a pass of so many tokens will take."""
 
     def add(self, size: int, seconds: float) -> None:
-        """How long a pass of `size` tokens took; sizes outside `SIZES` are not kept."""
+        """Take note of the seconds of a pass of `size` tokens; sizes outside `SIZES` are not kept."""
         if size in SIZES:
             new = size not in self._seconds
             self._seconds[size] = _blended(self._seconds.get(size), seconds)
@@ -53,12 +164,12 @@ class PassCosts:
                 self.expected.cache_clear()
 
     def least_chance(self, size: int, gained: int) -> float:
-        """Of a token to be right, below which it costs more than it brings, whatever else is in the pass."""
+        """Return the chance of being right below which a token costs more than it brings, whatever else is in the pass."""
         one_more = (self.expected(SIZES[-2]) - self.expected(SIZES[2])) / (SIZES[-2] - SIZES[2])
         return one_more * gained / self.expected(size)
 
     def _expected(self, size: int) -> float:
-        # Between those of the measured neighbours.
+        # Interpolate between the measured neighbours.
         measured = sorted(self._seconds)
         at = bisect_left(measured, size)
         if at == len(measured):
@@ -74,9 +185,9 @@ class PassCosts:
         return below + (above - below) * (size - low) / (high - low)
 
     def best_length(self, size: int, gained: int, chances: Sequence[float]) -> int:
-        """How many drafted tokens to add to a pass of `size` tokens, of which `gained` are gained anyway; 0 if none pays.
+        """Return how many drafted tokens to add to a pass of `size` tokens, of which `gained` are gained anyway; 0 if none pays.
 
-        `chances`: that a token is right, given that those before it are.
+        `chances`: of each token to be right, given that those before it are.
         """
         expected = [0.0, *accumulate(accumulate(chances, mul))]
         rate, best = _CLEARLY * gained / self.expected(size), 0
@@ -88,7 +199,7 @@ class PassCosts:
 
 
 class Trial:
-    """Whether drafting pays at all, everything included: it is tried, and rests for ever longer where tokens do not come faster by it."""
+    """A trial of drafting as a whole, overheads included. Drafting rests for longer and longer while tokens do not come faster by it."""
 
     def __init__(self) -> None:
         self._plain: float | None = None
@@ -100,7 +211,7 @@ class Trial:
         self._next_rest = _SHORTEST_REST
 
     def rests(self) -> bool:
-        """Whether the next pass is to be made as if there was no drafting."""
+        """Return True if the next pass is to be made without drafting; each call counts one pass of the rest."""
         if self._rest:
             self._rest -= 1
             return True
@@ -108,18 +219,18 @@ class Trial:
 
     @property
     def drafts(self) -> bool:
-        """Whether it is known what it has to beat."""
+        """True if the speed without drafts, which drafting has to beat, is known."""
         return self._plain_passes >= _BASELINE
 
     def add_plain(self, seconds: float, tokens: int) -> None:
-        """A pass for which nothing was guessed."""
+        """Count a pass for which nothing was guessed."""
         self._plain = _blended(self._plain, seconds / tokens)
         self._plain_passes += 1
         if self.drafts and self._plain < _LEAST_SECONDS:
             self._rest, self._plain_passes = _LONGEST_REST, 0
 
     def add_drafted(self, seconds: float, tokens: int) -> None:
-        """A pass for which it was tried."""
+        """Count a pass for which a draft was tried."""
         assert self._plain is not None, "nothing is drafted before"
         self._tried += 1
         self._seconds += min(seconds, _MOST_CHANGE * self._plain * tokens)
@@ -148,10 +259,10 @@ class Pass:
     trial: Trial
     costs: PassCosts
     drafted: bool = False
-    """Whether it was tried."""
+    """True if a draft was tried."""
 
     def end(self, *, model_seconds: float, seconds: float) -> None:
-        """What it took in the model, and all in all."""
+        """Count the pass: its seconds in the model, and all in all."""
         self.costs.add(self.size, model_seconds)
         add = self.trial.add_drafted if self.drafted else self.trial.add_plain
         add(seconds, self.gained)
@@ -166,18 +277,18 @@ class Payoff:
         self._trials: dict[int, Trial] = {}
 
     def plan(self, *, size: int, steps: int) -> Pass | None:
-        """A pass in which so many steps decode `size` tokens; None if it is better made without drafts."""
+        """Return a pass in which so many steps decode `size` tokens; None if it is better made without drafts."""
         trial = self._trials.get(steps)
         if trial is None:
             trial = self._trials[steps] = Trial()
         return None if trial.rests() else Pass(size, steps, trial, self._costs)
 
     def least_chance(self, pass_: Pass) -> float:
-        """Of all tokens of a draft to be right, below which the last one is not worth its place."""
+        """Return the chance that all tokens of a draft are right below which the last one is not worth its place."""
         return self._costs.least_chance(pass_.size, pass_.gained)
 
     def cut(self, draft: Draft, pass_: Pass) -> Draft:
-        """The part of a draft that pays."""
+        """Return the part of a draft that pays."""
         chances = [self.records.chance(origin) for origin in draft.origins]
         return draft.first(self._costs.best_length(pass_.size, pass_.gained, chances))
 
@@ -201,4 +312,4 @@ class _EndlessTrial(Trial):
     drafts = True
 
     def add_drafted(self, seconds: float, tokens: int) -> None:
-        """Nothing is decided by it."""
+        """Ignore the pass: this trial never ends."""

@@ -1,19 +1,97 @@
-"""Guesses how a call goes on: one way through its grammar, along what is forced and, where there is a choice, what is likeliest."""
+"""Guess how a call goes on: follow its grammar along the forced text and, if there is a choice, the likeliest continuation.
 
-from collections.abc import Callable, Iterator, Sequence
+Values are guessed from past calls of the tool, token by token, and from the conversation, as text.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from os.path import commonprefix
 from typing import Final, NamedTuple
 
-from ..constraints import Constraint, opening_of_call
+from ....protocols import Message
 from ..generation import Generation
-from .origins import NAME, Draft, Origin, Records, Source
-from .retrieval import LONGEST_MATCH, CallMemory, Conversation, as_text
+from ..sampling import Constraint, opening_of_call
+from .payoff import NAME, Draft, Origin, Records, Source
+
+LONGEST_MATCH: Final = 7
+"""Tokens, or characters, beyond which a match is as good as a longer one."""
+_MOST_FOLLOWING: Final = 48
+"""Characters of the conversation that a match suggests."""
+_TOKENS_PER_TOOL: Final = 4096
+_TOOLS: Final = 64
+
+
+def as_text(tokens: Iterable[int]) -> str:
+    """Return token ids as characters, so that looking for a run of tokens is a search for a substring."""
+    return "".join(map(chr, tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The continuation of an earlier text that equals the present one."""
+
+    length: int
+    """Length of the equal part, at most `LONGEST_MATCH`."""
+    following: str
+
+
+class CallMemory:
+    """The calls that an agent made, by tool. It holds private data, so it lives in the worker process alone, and is bounded."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, str] = {}
+        self._successors: dict[str | None, Counter[str]] = {}
+        self.on_new_line = False
+        """True if the last call began on a line of its own."""
+
+    def add(self, tool: str, tokens: Sequence[int], *, after: str | None) -> None:
+        """Remember a call, and which tool was called before it in its conversation."""
+        known = self._calls.pop(tool, "")
+        self._calls[tool] = (known + as_text(tokens))[-_TOKENS_PER_TOOL:]
+        if len(self._calls) > _TOOLS:
+            oldest = next(iter(self._calls))
+            del self._calls[oldest]
+            self._successors.pop(oldest, None)
+        self._successors.setdefault(after, Counter())[tool] += 1
+
+    def by_likelihood(self, tools: Iterable[str], *, after: str | None) -> list[str]:
+        """Return the tools, those first that were called most often after that one."""
+        counts = self._successors.get(after, Counter())
+        return sorted(tools, key=lambda tool: -counts[tool])
+
+    def find(self, tool: str, context: str) -> Match | None:
+        """Find how a call of the tool went on after the longest end of `context` that it held. All texts are as `as_text` writes them."""
+        calls = self._calls.get(tool, "")
+        for length in range(min(LONGEST_MATCH, len(context)), 0, -1):
+            at = calls.rfind(context[-length:], 0, len(calls) - 1)
+            if at >= 0:
+                return Match(length, calls[at + length : at + length + _MOST_FOLLOWING])
+        return None
+
+
+class Conversation:
+    """Texts of a conversation, from which values are often taken."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._texts = [message.tool_result.content if message.tool_result else message.text for message in messages]
+
+    def find(self, parameter: str, value: str) -> Match | None:
+        """Find how a value with this beginning went on at its last occurrence: as the value of a field of that name, or anywhere."""
+        for text, length in ((f'"{parameter}": "{value}', LONGEST_MATCH), (value, min(len(value), LONGEST_MATCH - 1))):
+            for said in reversed(self._texts) if text else ():
+                at = said.rfind(text)
+                if at >= 0:
+                    at += len(text)
+                    return Match(length, said[at : at + _MOST_FOLLOWING])
+        # The value is often the whole last message: an answer to a question, the result of a look-up.
+        return Match(0, self._texts[-1][:_MOST_FOLLOWING]) if self._texts and not value else None
+
 
 _ENDS: Final = ('"}}', '"]}}', '", ', "}}", "]}}", ", ")
-"""What may follow a value: the end of the call where the grammar allows it, else the next parameter."""
+"""Texts that may follow a value: the end of the call if the grammar allows it, else the next parameter."""
 _ARGUMENTS: Final = '", "arguments": '
 _LONGEST_VALUE: Final = 12
 """Tokens of a value beyond which its length says no more about its end."""
@@ -21,7 +99,7 @@ _LONGEST_VALUE: Final = 12
 
 @dataclass(slots=True, kw_only=True)
 class Knowledge:
-    """What guesses are made from."""
+    """The sources of guesses."""
 
     tools: Sequence[str]
     called_last: str | None
@@ -40,16 +118,17 @@ class _Value(NamedTuple):
     tokens: int
 
     def end(self, further: int) -> Origin:
-        """Of the guess that it ends after so many further tokens."""
+        """Return the origin of the guess that the value ends after so many further tokens."""
         return Origin(Source.SCHEMA, self.parameter, min(self.tokens + further, _LONGEST_VALUE))
 
     def going_on(self, source: Source, length: int) -> Origin:
-        """Of the guess that it goes on as it did there. How a value begins depends on what it is, and further on only on the match."""
+        """Return the origin of the guess that the value goes on as in a match. Its beginning depends on the parameter; further on only
+        the match counts."""
         return Origin(source, "" if self.text else self.parameter, length)
 
 
 class _Guess(NamedTuple):
-    """What may come next, and the tokens that this means; none if the grammar has no such way."""
+    """A possible continuation, and its tokens; none if the grammar has no such way."""
 
     origin: Origin
     run: Callable[[], Draft]
@@ -69,7 +148,7 @@ class Walk:
         self._draft = Draft()
 
     def draft(self, most: int, *, least_chance: float) -> Draft:
-        """At most so many tokens, that are all right with no less than this chance, and the call's closer if it is complete with them."""
+        """Draft at most so many tokens whose chance of all being right is at least this, with the call's closer if they complete it."""
         draft, constraint, chance = self._draft, self._constraint, 1.0
         while len(draft.tokens) < most and chance >= least_chance and not constraint.complete:
             run = self._run()
@@ -96,7 +175,7 @@ class Walk:
         return self._in_value(head.rpartition('"')[2], inside) if arguments else self._in_name()
 
     def _in_name(self) -> Draft:
-        """The rest of the name of the tool that is likely called."""
+        """Draft the rest of the name of the tool that is likely called."""
         known, written = self._known, self._text.lstrip(" \n")
         tools = known.memory.by_likelihood(known.tools, after=known.called_last)
         rests = [opening[len(written) :] for opening in map(opening_of_call, tools) if opening.startswith(written)]
@@ -154,7 +233,7 @@ class Walk:
         return Draft()
 
     def _continued(self, value: _Value, origin: Origin, following: str) -> Draft:
-        """As it once went on, up to where the value is likelier to end."""
+        """Draft the continuation of a match, up to where the value is likelier to end."""
         draft, chance = Draft(), self._known.records.chance
         for place, character in enumerate(following):
             if place:

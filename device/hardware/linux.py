@@ -1,19 +1,56 @@
-"""What the control groups of this process leave to it, as containers, systemd and job schedulers set it.
+"""Read Linux's small files: /proc, /sys, and the limits of this process's control groups.
 
-Both versions are read where they are mounted by convention, below /sys/fs/cgroup: https://docs.kernel.org/admin-guide/cgroup-v2.html and
+A file may be missing, unreadable or empty at any moment. Containers, systemd and job schedulers set the limits of control groups. Both
+versions are read where they are mounted by convention, below /sys/fs/cgroup: https://docs.kernel.org/admin-guide/cgroup-v2.html and
 https://docs.kernel.org/admin-guide/cgroup-v1/index.html. A group's limits bind all groups inside it.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from .files import is_there, read_integer, read_text
+
+def read_text(path: Path) -> str | None:
+    """Return the file's text, stripped; None if it is missing, unreadable or empty."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def read_integer(path: Path) -> int | None:
+    """Return the file's number; None if there is none."""
+    text = read_text(path)
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
+
+
+def entries(folder: Path) -> Iterator[Path]:
+    """Yield the paths in a folder, sorted; none if there is no such folder."""
+    try:
+        found = sorted(folder.iterdir())
+    except OSError:
+        found = []
+    yield from found
+
+
+def is_linux(root: Path) -> bool:
+    """Return True if `root` is the root of a Linux system."""
+    return is_there(root / "proc")
+
+
+def is_there(path: Path) -> bool:
+    """Return True if the path exists and may be looked at. Android forbids apps parts of /sys, for which `Path.exists` raises an error."""
+    return os.path.exists(path)
+
 
 _MOUNT = "sys/fs/cgroup"
 
 
 def cpu_quota(root: Path) -> float | None:
-    """Cores' worth of time that the process may take; None: no limit."""
+    """Return the cores' worth of time that the process may take; None: no limit."""
     unified = (_quota_of(read_text(folder / "cpu.max") or "") for folder in _unified(root))
     legacy = (
         _quota_of(f"{read_text(folder / 'cpu.cfs_quota_us')} {read_text(folder / 'cpu.cfs_period_us')}") for folder in _legacy(root, "cpu")
@@ -22,7 +59,7 @@ def cpu_quota(root: Path) -> float | None:
 
 
 def _quota_of(text: str) -> float | None:
-    """Of `QUOTA PERIOD`, in microseconds; what is no positive number means no limit."""
+    """Parse `QUOTA PERIOD`, in microseconds. A quota or period that is no positive number means no limit."""
     quota, _, period = text.partition(" ")
     if not quota.isdecimal() or not period.isdecimal() or not int(quota) or not int(period):
         return None
@@ -30,7 +67,7 @@ def _quota_of(text: str) -> float | None:
 
 
 def memory_limits(root: Path) -> Iterator[tuple[int, int]]:
-    """Bytes that each limited group may take, and bytes that it could still take.
+    """Yield, for each limited group, the bytes that it may take and the bytes that it can still take.
 
     The page cache that the kernel would give back first counts as free.
     """
@@ -50,7 +87,7 @@ def _limit(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> I
 
 
 def _unified(root: Path) -> Iterator[Path]:
-    """The groups of this process, the innermost first, of version 2."""
+    """Yield the groups of this process in version 2, the innermost first."""
     if is_there(root / _MOUNT / "cgroup.controllers"):
         for controllers, path in _memberships(root):
             if not controllers:
@@ -58,7 +95,7 @@ def _unified(root: Path) -> Iterator[Path]:
 
 
 def _legacy(root: Path, controller: str) -> Iterator[Path]:
-    """The same for one controller of version 1."""
+    """Yield the groups of this process for one controller of version 1, the innermost first."""
     for controllers, path in _memberships(root):
         if controller in controllers.split(","):
             yield from _with_parents(root / _MOUNT / controller, path)
@@ -72,7 +109,7 @@ def _memberships(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _with_parents(mount: Path, path: str) -> Iterator[Path]:
-    """In a container the path may be the host's, and only the mount itself exist."""
+    """Yield a group and the groups that contain it. In a container the path may be the host's, and only the mount itself exists."""
     inside = PurePosixPath(path.lstrip("/"))
     for group in dict.fromkeys((inside, *inside.parents)):
         if is_there(folder := mount / group):

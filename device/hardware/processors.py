@@ -1,15 +1,118 @@
-"""GPUs and NPUs that the operating system lists, so that one which no engine uses is noticed."""
+"""The CPU, with its instruction sets and the cores that this process may use, and the GPUs and NPUs that the operating system lists.
 
+GPUs and NPUs are listed so that the probe notices one that no engine uses.
+"""
+
+import os
 import platform
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
+from math import floor
 from pathlib import Path
 from typing import Final
 
 from ..compute import ProcessorKind
-from .components import Accelerator, Presence
-from .files import entries, is_linux, is_there, read_text
+from .components import Accelerator, Cpu, Presence
+from .linux import cpu_quota, entries, is_linux, is_there, read_text
+
+ROOT = Path("/")
+_FEATURES: Final = (
+    *("sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
+    *("amx_tile", "amx_int8", "amx_bf16", "neon", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme", "rvv", "vsx"),
+)
+"""Instruction sets that llama.cpp and onnxruntime have kernels for."""
+_ALIASES: Final = {"asimd": "neon", "fphp": "asimdhp"}
+_SYSCTL_FEATURES: Final = {
+    "hw.optional.AdvSIMD": "neon",
+    "hw.optional.arm.FEAT_FP16": "asimdhp",
+    "hw.optional.arm.FEAT_DotProd": "asimddp",
+    "hw.optional.arm.FEAT_I8MM": "i8mm",
+    "hw.optional.arm.FEAT_BF16": "bf16",
+    "hw.optional.arm.FEAT_SME": "sme",
+    "hw.optional.avx2_0": "avx2",
+    "hw.optional.avx512f": "avx512f",
+}
+_SYSCTL_SECONDS: Final = 2.0
+
+
+def usable_cores(root: Path = ROOT) -> int:
+    """Return the logical cores that affinity and the control group leave to this process, at least 1."""
+    return _usable(cpu_quota(root))
+
+
+def _usable(quota: float | None) -> int:
+    try:
+        allowed = len(os.sched_getaffinity(0))
+    except AttributeError:  # Only Linux has it.
+        allowed = os.cpu_count() or 1
+    return allowed if quota is None else max(min(allowed, floor(quota)), 1)
+
+
+def read_cpu(root: Path = ROOT) -> Cpu:
+    """Read the processor's model, cores and instruction sets."""
+    return _linux_cpu(root) if is_linux(root) else cpu_of_sysctl(_sysctl())
+
+
+def _linux_cpu(root: Path) -> Cpu:
+    cores = [_fields(part) for part in (read_text(root / "proc/cpuinfo") or "").split("\n\n") if part]
+    quota = cpu_quota(root)
+    architecture, usable = platform.machine(), _usable(quota)
+    if not cores:
+        reason = "/proc/cpuinfo cannot be read"
+        return Cpu(presence=Presence.UNKNOWN, reason=reason, architecture=architecture, usable_cores=usable, quota=quota)
+    first = cores[0]
+    # x86 says "flags", ARM "Features"; the kernel of a phone or a board names its processor at the end of the file.
+    names = {_ALIASES.get(name, name) for name in (first.get("flags") or first.get("Features") or "").split()}
+    return Cpu(
+        presence=Presence.PRESENT,
+        reason="/proc/cpuinfo",
+        model=first.get("model name") or cores[-1].get("Hardware") or _board(root),
+        architecture=architecture,
+        physical_cores=len({(core["physical id"], core["core id"]) for core in cores if {"physical id", "core id"} <= core.keys()}) or None,
+        logical_cores=sum("processor" in core for core in cores) or None,
+        usable_cores=usable,
+        quota=quota,
+        features=tuple(name for name in _FEATURES if name in names),
+    )
+
+
+def _fields(text: str) -> dict[str, str]:
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _board(root: Path) -> str | None:
+    text = read_text(root / "proc/device-tree/model")
+    return None if text is None else text.strip("\0")
+
+
+def _sysctl() -> str:
+    if sys.platform != "darwin":
+        return ""
+    try:
+        command = ["/usr/sbin/sysctl", "machdep.cpu.brand_string", "hw.physicalcpu", "hw.logicalcpu", "hw.optional"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=_SYSCTL_SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def cpu_of_sysctl(text: str) -> Cpu:
+    """Parse macOS's `sysctl` output, lines of `name: value`; on other systems, take what Python knows."""
+    fields = _fields(text)
+    physical, logical = fields.get("hw.physicalcpu", ""), fields.get("hw.logicalcpu", "")
+    return Cpu(
+        presence=Presence.PRESENT,
+        reason="sysctl" if fields else "Python's platform module",
+        model=fields.get("machdep.cpu.brand_string") or platform.processor() or None,
+        architecture=platform.machine(),
+        physical_cores=int(physical) if physical.isdecimal() else None,
+        logical_cores=int(logical) if logical.isdecimal() else os.cpu_count(),
+        usable_cores=_usable(None),
+        features=tuple(name for key, name in _SYSCTL_FEATURES.items() if fields.get(key) == "1"),
+    )
+
 
 _VENDORS: Final = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel", "0x106b": "Apple", "0x5143": "Qualcomm", "0x13b5": "Arm"}
 """By PCI vendor. Cards of others, such as those of virtual machines and of server boards, show pictures and compute nothing."""
@@ -33,7 +136,7 @@ _NPU_DRIVERS: Final = {
 
 
 def read_accelerators(root: Path = Path("/")) -> tuple[tuple[Accelerator, ...], tuple[Accelerator, ...]]:
-    """GPUs and NPUs. Where there is none of a kind, one entry says so."""
+    """Return the GPUs and the NPUs. A kind that the machine lacks has one entry that says so."""
     if is_linux(root):
         return _or_absent(_linux_gpus(root), ProcessorKind.GPU, root), _or_absent(_linux_npus(root), ProcessorKind.NPU, root)
     return _other_accelerators()
@@ -55,7 +158,7 @@ def _linux_gpus(root: Path) -> Iterator[Accelerator]:
             name = names.pop(0) if vendor == "NVIDIA" and names else f"{vendor} GPU"
             yield _found(ProcessorKind.GPU, name, device, f"/{_PCI}/{device.name}")
     for card in entries(root / "sys/class/drm"):
-        # Graphics on the chip of a phone or a board are no PCI devices.
+        # The GPU on the chip of a phone or a board is not a PCI device.
         if re.fullmatch(r"card\d+", card.name) and not is_there(card / "device/vendor") and _driver(card / "device") not in _SHOWS_ONLY:
             name = f"{_driver(card / 'device') or 'unnamed'} GPU"
             yield _found(ProcessorKind.GPU, name, card / "device", f"/sys/class/drm/{card.name}")
@@ -74,7 +177,7 @@ def _found(kind: ProcessorKind, name: str, device: Path, where: str) -> Accelera
 
 
 def _nvidia_names(root: Path) -> Iterator[str]:
-    """In the order of the PCI bus, as NVIDIA's driver has them."""
+    """Yield the GPUs' names in the order of the PCI bus, as NVIDIA's driver lists them."""
     for card in entries(root / "proc/driver/nvidia/gpus"):
         model = re.search(r"^Model:\s*(.+)$", read_text(card / "information") or "", re.MULTILINE)
         if model is not None:
@@ -105,7 +208,7 @@ def _other_accelerators() -> tuple[tuple[Accelerator, ...], tuple[Accelerator, .
         gpu = Accelerator(presence=Presence.PRESENT, reason=reason, kind=ProcessorKind.INTEGRATED_GPU, name="Apple GPU")
         npu = Accelerator(presence=Presence.PRESENT, reason=reason, kind=ProcessorKind.NPU, name="Apple Neural Engine")
         return (gpu,), (npu,)
-    reason = f"nothing here reads what {sys.platform} lists"
+    reason = f"nearfar cannot list accelerators on {sys.platform}"
     kinds = (ProcessorKind.GPU, ProcessorKind.NPU)
     gpu, npu = (Accelerator(presence=Presence.UNKNOWN, reason=reason, kind=kind, name="") for kind in kinds)
     return (gpu,), (npu,)

@@ -1,6 +1,7 @@
-"""What drivers tell: on what the installed engines can compute, and who reads energy.
+"""The hardware probe: look at everything that this machine has and that its engines can use.
 
-Each engine, and NVIDIA's library, is looked at in a process of its own with a limit on its time, since a driver may crash or hang.
+Each engine, and NVIDIA's library, is looked at in a process of its own with a time limit, since a driver may crash or hang. The probe
+sends nothing anywhere: there is no network in it, and onnxruntime's telemetry is off.
 """
 
 import os
@@ -17,9 +18,10 @@ import anyio
 from anyio.abc import ByteReceiveStream, Process
 from pydantic import ValidationError
 
-from ..energy.battery import look_for_battery
-from ..energy.rapl import look_for_rapl
-from .components import Drivers, EnergyReader, Engine, Presence
+from ..energy import look_for_battery, look_for_rapl
+from .components import Drivers, EnergyReader, Engine, Hardware, Presence
+from .processors import read_accelerators, read_cpu
+from .state import read_heat, read_memory, read_power
 
 ROOT: Final = Path("/")
 ENGINES: Final = {"llama.cpp": ("llama_cpp", "llama-cpp-python"), "onnxruntime": ("onnxruntime", "onnxruntime")}
@@ -32,11 +34,11 @@ _LONGEST_COMPLAINT: Final = 500
 
 
 async def look_at_drivers(root: Path = ROOT, *, command: Sequence[str] = LOOK, seconds: float = _SECONDS) -> Drivers:
-    """All looks, side by side.
+    """Look at all engines and energy readers at the same time.
 
-    `root`: of the file system that the readers of energy are looked for in.
-    `command`: what looks at the engine whose name is added to it, or at `nvml`.
-    `seconds`: after which it is stopped, and what it was asked about is unknown.
+    `root`: root of the file system in which the energy readers look.
+    `command`: the program that looks; the name of an engine, or `nvml`, is added to it.
+    `seconds`: time limit of each look. A look that takes longer is stopped, and its result is unknown.
     """
     engines: dict[str, Engine] = {}
     nvml: list[EnergyReader] = []
@@ -78,7 +80,7 @@ async def _nvml(command: Sequence[str], seconds: float) -> EnergyReader:
 
 
 async def _ask(command: Sequence[str], seconds: float) -> tuple[bytes, str]:
-    """What the command printed, and how it ended."""
+    """Run the command; return its output, and a description of how it ended."""
     async with await anyio.open_process(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True) as process:
         try:
             with anyio.fail_after(seconds):
@@ -91,7 +93,7 @@ async def _ask(command: Sequence[str], seconds: float) -> tuple[bytes, str]:
 
 
 async def _everything(process: Process) -> tuple[bytes, bytes]:
-    """What it writes to its output, and to the one for errors."""
+    """Read a process's output and error output to their ends."""
     assert process.stdout is not None, "it was started with a pipe"
     assert process.stderr is not None, "it was started with a pipe"
     answer, complaints = bytearray(), bytearray()
@@ -107,16 +109,34 @@ async def _everything(process: Process) -> tuple[bytes, bytes]:
 
 
 def _last_line(complaints: bytes) -> str:
-    """What an engine that cannot be loaded says in the end: mostly which library it lacks."""
+    """Return the last line of an engine's complaints: mostly it names the missing library."""
     lines = complaints[-_LONGEST_COMPLAINT:].decode("utf-8", "replace").strip().splitlines()
     return f": {lines[-1]}" if lines else ""
 
 
 def _stop(process: Process) -> None:
-    """With whatever it has started itself: a driver may have helpers."""
+    """Kill the process and the processes that it has started: a driver may have helpers."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def _ending(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+async def probe_hardware(root: Path = Path("/")) -> Hardware:
+    """Look at everything. What cannot be read is `unknown` with the reason, and never an error."""
+    battery, power = read_power(root)
+    gpus, npus = read_accelerators(root)
+    drivers = await look_at_drivers(root)
+    return Hardware(
+        cpu=read_cpu(root),
+        memory=read_memory(root),
+        gpus=gpus,
+        npus=npus,
+        battery=battery,
+        power=power,
+        heat=read_heat(root),
+        engines=drivers.engines,
+        energy=drivers.energy,
+    )
