@@ -1,4 +1,4 @@
-"""Tools by which agents remember and recall, where the app lets them. What is stamped on a note is not theirs to say."""
+"""Tools with which agents remember and recall, if the app offers them. An agent cannot choose the stamp on a note."""
 
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .store import MemoryStore
 
 NOTES: Final = ("notes",)
-"""Where agents keep their notes, unless the app says otherwise."""
+"""The namespace of agents' notes, unless the app says otherwise."""
 _KEY_LENGTH: Final = 16
 
 
@@ -29,11 +29,11 @@ def memory_tools(
     namespace: Namespace = NOTES,
     recall: RecallConfig = RecallConfig(),  # noqa: B008 - immutable
 ) -> tuple[Tool, Tool]:
-    """`remember` and `recall` over a store.
+    """Return the tools `remember` and `recall` over a store.
 
-    Both use the store as the task's user sees it. A note is a model's word, derived from all that its task recalled, and so believed no
-    more than that. It goes as far as the store lets what is written go, and no further than the device where the task is private.
-    `recall` tells a task that may leave the device only what may leave it, too.
+    Both use the store as the task's user sees it. A note has the source `model` and is derived from all that its task recalled, so it is
+    trusted no more than that. It gets the store's default tier, and stays on the device if the task is private. `recall` tells a task
+    that may leave the device only items that may leave it, too.
     """
 
     def _store(task: Recollection | None) -> "MemoryStore":

@@ -1,4 +1,4 @@
-"""The tables, each store's in a schema of its own."""
+"""The tables of a store, in a schema of their own."""
 
 import re
 from typing import TYPE_CHECKING, Final
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .vectors import Vectors
 
 VERSION: Final = 3
-"""Of the tables, and of how texts are cut into words."""
+"""Version of the tables, and of how texts are cut into words."""
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 
 _TABLES: Final = (
@@ -84,7 +84,7 @@ _TABLES: Final = (
     "ALTER TEXT SEARCH CONFIGURATION words ADD MAPPING FOR asciiword, word, numword, int, uint, float, sfloat, version WITH stem",
 )
 _CONTENT: Final = ("namespace", "key", "subjects", "content", "fields", "texts", "words", "owner", "claimed_by")
-"""Columns of which the planner keeps no examples: they would outlive what is erased."""
+"""Columns of which the planner keeps no samples: they would outlive an erasure."""
 
 
 def check_name(schema: str) -> None:
@@ -93,9 +93,9 @@ def check_name(schema: str) -> None:
 
 
 def prepare(connection: "Connection", schema: str, vectors: "Vectors") -> str:
-    """Make the tables where there are none. Returns the replica's device.
+    """Create the tables if they are missing. Returns the replica's device.
 
-    Raises `StoreCorrupt` where the schema is another program's, and `SyncRefused` where a newer nearfar made the tables.
+    Raises `StoreCorrupt` if the schema is another program's, and `SyncRefused` if a newer nearfar made the tables.
     """
     with connection.transaction():
         # Of several processes that come first, one makes the tables.

@@ -1,4 +1,4 @@
-"""A selection as a condition in SQL, on the columns of `items`."""
+"""Translate a selection into a condition in SQL, on the columns of `items`."""
 
 import math
 from collections.abc import Iterable
@@ -46,13 +46,13 @@ class Where:
 
 
 def is_small(connection: "Connection", where: Where, most: int) -> bool:
-    """Whether it lets no more than so many items through."""
+    """Return whether the condition selects at most `most` items."""
     statement = f"SELECT count(*) FROM (SELECT FROM items WHERE {where.sql} LIMIT %s) AS selected"
     return connection.execute(statement, [*where.parameters, most + 1]).fetchone() != (most + 1,)
 
 
 def below(prefixes: Iterable[Namespace]) -> _Term:
-    """Whether `namespace` is in or below any of the prefixes."""
+    """Return the condition that `namespace` is in or below any of the prefixes."""
     places = list(prefixes)
     if () in places:
         return "TRUE", []
@@ -100,7 +100,7 @@ def _equals(field: str, path: list[object], condition: Condition) -> _Term:
 
 
 def _present(field: str) -> str:
-    """The field, or null where there is none."""
+    """Return the expression of the field, or null if it is missing."""
     return f"coalesce({field}, 'null'::jsonb)"
 
 

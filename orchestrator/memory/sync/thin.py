@@ -1,4 +1,4 @@
-"""The store as devices use it that have none of their own: they see and write what their user may."""
+"""Serve the store to devices without one of their own: they see and write what their user may."""
 
 from typing import TYPE_CHECKING, Any, Final
 

@@ -1,4 +1,4 @@
-"""Messages between replicas as protobuf."""
+"""Convert messages between replicas to protobuf and back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ def hello_to_proto(hello: Hello) -> pb.Hello:
 
 
 def hello_from_proto(message: pb.Hello) -> Hello:
-    """Raises `InvalidRequest` for what no replica says."""
+    """Convert a hello. Raises `InvalidRequest` if it is invalid."""
     if not is_device(message.device) or not is_device(message.log):
         raise InvalidRequest("a replica says its name and that of its log", hint="the peer is broken, or no nearfar store")
     if not isfinite(message.now):
@@ -52,7 +52,7 @@ def batch_to_proto(batch: Batch) -> pb.Batch:
 
 
 def batch_from_proto(message: pb.Batch) -> Batch:
-    """Raises `InvalidRequest` for what no replica sends."""
+    """Convert a batch. Raises `InvalidRequest` if it is invalid."""
     if not is_device(message.log) or not message.start <= message.end < 1 << 63:
         raise InvalidRequest("a batch goes from one position of a log to a later one", hint="the peer is broken, or no nearfar store")
     return Batch(
@@ -90,12 +90,12 @@ def _operations_from_proto(message: pb.Operations) -> Sequence[SealedOperation]:
 
 @dataclass(frozen=True, slots=True)
 class _Columns(Sequence[SealedOperation]):
-    """Operations that are made when somebody looks at them, so that not all of a batch are there at once."""
+    """Operations that are made when they are read, so that not all of a batch exist at once."""
 
     devices: list[str]
     sequences: list[int]
     bounds: list[int]
-    """Of the payloads, one more than there are operations."""
+    """Bounds of the payloads, one more than there are operations."""
     payloads: bytes
 
     def __len__(self) -> int:
