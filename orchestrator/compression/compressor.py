@@ -47,7 +47,7 @@ def compress(messages: Sequence[Message], *, budget: int, count: TokenCounter = 
     fixed = sum(group.tokens for group in conversation.groups if group.is_fixed)
     if fixed > budget:
         raise ContextOverflow(
-            f"the system prompt and the last message alone have {fixed} tokens, and there is room for {budget}",
+            f"the system prompt and the last message need {fixed} tokens, but the budget is {budget}",
             hint="shorten them, or use a model with a larger context window",
         )
     selection = _filled(conversation, budget)
@@ -109,7 +109,7 @@ def _filled(conversation: Conversation, budget: int) -> Selection:
             break
     margin = 0
     while room < 0 and selection.drop(margin - room):
-        margin = 2 * (margin - room)  # what is given up leaves marks, so that the same amount could be over again and again
+        margin = 2 * (margin - room)  # dropped entries leave marks, so the excess may stay the same
         room = left()
     return selection
 

@@ -25,7 +25,7 @@ class _Rendering:
         """Role of the first message that is missing before the next one; None if none is missing."""
         for number, group in enumerate(self._conversation.groups):
             messages = [self._message(index) for index in group.messages] if self._selection.groups[number] else []
-            # A group of one message of which nothing is kept but the mark is not worth its place.
+            # A message of nothing but a mark is not worth its tokens.
             if not messages or (not group.is_fixed and messages == [_nothing(messages[0])]):
                 gap = gap or self._conversation.messages[group.messages[0]].role
                 continue

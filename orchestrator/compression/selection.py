@@ -24,7 +24,7 @@ class Selection:
         """Facts and words in the kept pieces."""
         self._order: list[tuple[str, int]] = []
         """The kept entries, in the order of selection."""
-        if conversation.ends_with_calls:  # an agent that does not see what it did last does it again
+        if conversation.ends_with_calls:  # an agent that does not see its last calls repeats them
             self._keep(~(len(conversation.groups) - 1))
 
     def fill(self, budget: int) -> None:
@@ -32,7 +32,7 @@ class Selection:
         # An entry stands for a piece, or, by its complement, for the calls of a group.
         entries = [number for number, is_kept in enumerate(self.pieces) if not is_kept]
         entries += [~group for group, is_kept in enumerate(self.groups) if not is_kept and self._scores.call_worth(group)]
-        # What is too long may fit when something beside it is kept, and is looked at again then.
+        # An entry that is too long may fit once its neighbour is kept, and is then tried again.
         heap = [(-self._density(entry, cost), entry) for entry in entries if (cost := self._cost(entry)) <= budget]
         heapq.heapify(heap)
         while heap and budget > 0:

@@ -72,7 +72,7 @@ async def summarized(
     """
     name = summarizer.card.name
     if sensitivity is Sensitivity.PRIVATE and summarizer.card.side is Side.FAR:
-        raise PrivacyViolation(f"{name} is a far agent and the text is private", hint="let a near agent sum it up")
+        raise PrivacyViolation(f"{name} is a far agent, but the text is private", hint="let a near agent summarize it")
     request = StepRequest(
         messages=(Message.system(SUMMARIZE.format(words=max(tokens // 2, 10))), Message.user("\n\n".join(map(quoted, texts)))),
         tool_choice=ToolChoice.NONE,
@@ -83,7 +83,7 @@ async def summarized(
     try:
         reply = await summarizer.ask(request)
     except (AgentError, UserError) as error:
-        return Summary(text="", problem=f"{name} could not sum it up: {type(error).__name__}: {error}")
+        return Summary(text="", problem=f"{name} could not summarize it: {type(error).__name__}: {error}")
     text = reply.text.strip()
     problem = _problem(text, texts, tokens)
     return Summary(text="" if problem else text, problem=problem)
@@ -94,8 +94,8 @@ def _problem(text: str, sources: Sequence[str], tokens: int) -> str:
     if not text:
         return "the summary is empty"
     if len(text) > _LONGEST_SHARE * sum(map(len, sources)):
-        return "the summary is hardly shorter than what it sums up"
+        return "the summary is hardly shorter than its sources"
     if estimated_tokens(text) > 2 * tokens:
         return "the summary is too long"
     invented = unsupported(text, sources)
-    return f"the summary names what its sources do not: {', '.join(invented[:5])}" if invented else ""
+    return f"the summary has facts that its sources do not have: {', '.join(invented[:5])}" if invented else ""

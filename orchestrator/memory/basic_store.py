@@ -220,7 +220,7 @@ class BasicStore(BaseStore):
     async def adelete(self, namespace: tuple[str, ...], key: str, *, if_version: str | None = None) -> None:
         await in_thread(self.delete, namespace, key, if_version=if_version)
 
-    def search(  # type: ignore[override]  # a list of a subclass, which nobody adds to
+    def search(  # type: ignore[override]  # a list of a subclass, which no caller appends to
         self,
         namespace_prefix: tuple[str, ...],
         /,
@@ -249,7 +249,7 @@ class BasicStore(BaseStore):
         is_past = include_superseded or valid_at is not None
         return self._search(asked, refresh=self._refreshes(refresh_ttl), is_past=is_past)
 
-    async def asearch(  # type: ignore[override]  # a list of a subclass, which nobody adds to
+    async def asearch(  # type: ignore[override]  # a list of a subclass, which no caller appends to
         self,
         namespace_prefix: tuple[str, ...],
         /,

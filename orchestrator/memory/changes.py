@@ -39,7 +39,7 @@ def changes_after(reader: Reader, position: int, *, prefix: Namespace = (), limi
 
     A forgotten item has no owner or namespace any more: a principal gets no report of it, all other readers do.
     """
-    end = reader.engine.position()  # what comes between the two looks below is for the next time
+    end = reader.engine.position()  # changes between the two queries below are for the next call
     everything: list[Position | Forgotten] = [*reader.engine.changes(position, limit=limit)]
     everything += reader.engine.forgotten(position, limit=limit)
     due = sorted((one for one in everything if one.position <= end), key=lambda one: one.position)[:limit]

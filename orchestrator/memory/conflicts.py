@@ -64,7 +64,7 @@ def undecided(reader: Reader, address: ItemAddress) -> tuple[str, tuple[Sibling,
         heads = transaction.heads([address]).get(address, ())
     state = merge(heads) if heads else None
     siblings = () if state is None else state.siblings
-    # Whoever may not know all of it has nothing to decide.
+    # A principal who may not see all of a conflict cannot resolve it.
     if state is None or not siblings or not all(_is_for(reader.principal, address, one) for one in siblings):
         raise NotFound(f"item {address.key!r} in {'/'.join(address.namespace)} has no conflict")
     return (ABSENT if reader.get([address], [])[0] is None else state.version), siblings
@@ -78,7 +78,7 @@ def name_of(sibling: Sibling) -> str:
 def _conflict(reader: Reader, address: ItemAddress) -> Iterator[Conflict]:
     try:
         version, siblings = undecided(reader, address)
-    except NotFound:  # decided meanwhile, or none of the principal's
+    except NotFound:  # resolved meanwhile, or not the principal's
         return
     yield Conflict(address, reader.get([address], [])[0], version, tuple(map(_lost, siblings)))
 

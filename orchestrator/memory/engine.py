@@ -97,7 +97,9 @@ MOST_FORGOTTEN: Final = 10_000
 def check_told(after: int, since: int) -> None:
     """Raise `InvalidRequest` if forgotten items after position `after` are no longer reported, because only those from `since` on are."""
     if 0 < after < since:
-        raise InvalidRequest("more was forgotten since then than can be told", hint="begin at 0, with a new copy of what is there")
+        raise InvalidRequest(
+            "the change feed no longer reaches back to this position", hint="read it again from position 0, and rebuild the copy"
+        )
 
 
 class Unembedded(NamedTuple):

@@ -38,9 +38,9 @@ class Ranking:
     def __post_init__(self) -> None:
         weights = (self.keyword, self.semantic)
         if min(weights) < 0 or max(weights) <= 0 or not self.half_life > 0:
-            raise InvalidRequest("weights of a ranking are not negative, one of them is above 0, and so is the half-life")
+            raise InvalidRequest("the weights of a ranking must be 0 or more, one of them above 0, and its half-life above 0")
         if not (0 <= self.recency <= 1 and 0 <= self.trust <= 1):
-            raise InvalidRequest("what recency and trust count for is a number from 0 to 1")
+            raise InvalidRequest("recency and trust of a ranking must be numbers from 0 to 1")
 
     @property
     def needs_rows(self) -> bool:

@@ -35,7 +35,7 @@ class Meta(NamedTuple):
     """Seconds since the epoch from which on the item is no longer valid; None: it still is."""
     ttl: float | None = None
     """Seconds that the item lives after its last write or refresh; None: for ever."""
-    index: tuple[str, ...] | None = None  # type: ignore[assignment]  # tuples have a method of this name, which nobody wants here
+    index: tuple[str, ...] | None = None  # type: ignore[assignment]  # tuples have a method of this name, which is not needed here
     """Paths into the value that can be searched; None: those of the store's configuration; empty: the item cannot be searched."""
     others: tuple[str, ...] = ()
     """Further subjects, if the value keeps parts of several writes. Empty unless there is a `subject`."""

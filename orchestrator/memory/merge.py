@@ -96,7 +96,7 @@ def succeed(
     stamps: dict[str, Stamp] = {}
     if not is_total and value is not None:
         stamps = {name: stamp for name, stamp in shown.fields.items() if _is_equal(name, shown.value, value)}
-        if reach is not Tier.DEVICE:  # nobody else has the item yet: no need to name fields that were too private to travel
+        if reach is not Tier.DEVICE:  # otherwise no other device has the item, and fields too private to travel need no mention
             stamps |= {name: Stamp(clock, *dot) for name in shown.value if name not in value}
     siblings = () if decides or value is None else state.siblings
     base = None if is_total else shown.whole

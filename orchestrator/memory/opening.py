@@ -39,7 +39,7 @@ def open_engine(
     place = os.fspath(where)
     is_server = _is_server(where)
     if key is not None and (is_server or place == ":memory:"):
-        raise ConfigError("only a store in a file is encrypted by its key", hint="leave the key out; a server encrypts its own disk")
+        raise ConfigError("only a store in a file can be encrypted with a key", hint="leave the key out; a server encrypts its own disk")
     if place == ":memory:":
         return InMemoryEngine(embedder=name)
     if is_server:

@@ -1,4 +1,4 @@
-"""The unit of writing and synchronization: one write of one device to one item."""
+"""The unit of writing and synchronisation: one write of one device to one item."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Project the heads of an item to the row that readers see. It is the same on every device, so that only heads are synchronized."""
+"""Project the heads of an item to the row that readers see. It is the same on every device, so that only heads are synchronised."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING

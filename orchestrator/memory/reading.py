@@ -91,7 +91,7 @@ class Reader:
         """Return the items at the addresses; the time to live of those in `refreshed` starts again."""
         rows = self.engine.rows(list(dict.fromkeys(addresses)), self.selection())
         self._refresh([rows[address] for address in dict.fromkeys(refreshed) if address in rows])
-        # Whoever asks for one item twice gets two copies.
+        # A caller that asks for one item twice gets two copies.
         copied = deepcopy if len(rows) < len(addresses) else _itself
         return [self.item(copied(rows[address])) if address in rows else None for address in addresses]
 
@@ -186,7 +186,7 @@ class Reader:
         except Exception as error:  # the user's own code: words still find something
             if mode is SearchMode.SEMANTIC:
                 raise
-            log.warning("embedding the query failed with %s; it is searched by its words", type(error).__name__)
+            log.warning("embedding the query failed with %s; searching by words alone", type(error).__name__)
             return None
 
     def _refresh(self, rows: Sequence[Row]) -> None:

@@ -75,7 +75,7 @@ def render(items: Sequence[MemoryItem], budget_tokens: int, count: TokenCounter 
         text = _block([lines[number] for number in order])
         if (tokens := count(text)) <= budget_tokens:
             return Rendered(tuple(items[number] for number in order), text, tokens)
-        kept.pop()  # a counter may find more in the whole than in its parts
+        kept.pop()  # a counter may count more tokens in the whole than in its parts
     return Rendered((), "", 0)
 
 

@@ -36,7 +36,7 @@ _BATCH = 500
 
 
 class MemoryStore(BasicStore):
-    """The memory of agents on this device, synchronized with other devices. See docs/memory.md.
+    """The memory of agents on this device, synchronised with other devices. See docs/memory.md.
 
     Open it with `MemoryStore.open`, and close it when it is no longer needed; it is a context manager, too.
     """
@@ -98,7 +98,7 @@ class MemoryStore(BasicStore):
         def extended(before: Value | None) -> Value:
             present = (before or {}).get(field, [])
             if not isinstance(present, list):
-                raise InvalidRequest(f"field {field!r} is no list", hint="append to another one")
+                raise InvalidRequest(f"field {field!r} is no list", hint="append to a field that has a list, or to a new one")
             return {**(before or {}), field: [*present, *added]}
 
         return self._change(namespace, key, extended)
@@ -259,7 +259,7 @@ class MemoryStore(BasicStore):
         principal's own items. Returns the addresses of the items.
         """
         if (subject is None) == (prefix is None) or subject == "":
-            raise InvalidRequest("what to erase is named by a subject or by a namespace prefix", hint="give one of them")
+            raise InvalidRequest("an erasure needs either a subject or a namespace prefix", hint="give one of them")
         if subject is not None:
             validation.check_name(subject)
         place = None if prefix is None else validation.prefix(prefix)
@@ -287,7 +287,7 @@ class MemoryStore(BasicStore):
         return imported
 
     def replica(self, *, is_hub: bool = False) -> Replica:
-        """Return the store as a replica to synchronize, see docs/sync.md. A hub has the items of several users, and is trusted by them."""
+        """Return the store as a replica to synchronise, see docs/sync.md. A hub has the items of several users, and is trusted by them."""
         user = None if is_hub else self._origin.user or ""
         return Replica(
             engine=self.engine,
@@ -374,7 +374,7 @@ class MemoryStore(BasicStore):
             not any(place is not None and within(place, prefix) for prefix in self._principal.prefixes)
             and () not in self._principal.prefixes
         ):
-            raise PermissionDenied("not all of what would be erased may be seen", hint="erase below a namespace that is yours")
+            raise PermissionDenied("an erasure of items that you may not see is not allowed", hint="erase below a namespace of your own")
         return self._principal.user
 
 

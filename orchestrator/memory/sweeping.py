@@ -47,4 +47,4 @@ class Sweeper:
             try:
                 sweep(self._engine, self._now)
             except StoreError as error:  # a thread boundary: the database may be there again the next time
-                log.warning("items whose time is over could not be swept: %s", error)
+                log.warning("expired items could not be deleted: %s", error)

@@ -44,7 +44,7 @@ def memory_tools(
         """Keep a note for later tasks: one fact or decision, in a full sentence."""
         task = running()
         store = _store(task)
-        whose = "" if store is memory or task is None else f"{task.user}\0"  # nobody's note is in the way of another user's
+        whose = "" if store is memory or task is None else f"{task.user}\0"  # users must not overwrite each other's notes
         key = sha256(f"{whose}{text}".encode()).hexdigest()[:_KEY_LENGTH]
         with writing_as(Origin(lineage=() if task is None else task.addresses)):
             try:
@@ -61,7 +61,7 @@ def memory_tools(
         allowed = [item for item in found if (recall.may_go(item.tier) if task is None else task.may_hear(item.tier, recall))]
         rendered = render(allowed, recall.tokens)
         if task is not None:
-            make_again()  # a task that goes on has to know what it was told, and not only hear it
+            make_again()  # a resumed task must get these items again, not only their text
             task.add(list(map(recalled_item, rendered.items)))
         withheld = len(found) - len(allowed)
         note = f"{withheld} more may not leave the device, and are told only to private tasks that do not" if withheld else ""

@@ -166,7 +166,7 @@ def _meta(record: Record) -> Meta:
     )
     validation.check_meta(meta)
     if meta.others and not meta.subject:
-        raise InvalidRequest("it names others whom it is about, and no subject")
+        raise InvalidRequest("it has `others` without a `subject`")
     return meta
 
 

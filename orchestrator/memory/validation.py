@@ -87,16 +87,16 @@ def check_meta(meta: Meta) -> None:
     """Raise `InvalidRequest` for a meta that peers would refuse, or that could not be read again."""
     names = (meta.user, meta.agent, meta.subject)
     if not _are_texts((*names, *meta.others)):
-        raise InvalidRequest("a name is no text, or has a character that cannot be stored: NUL, or half of a surrogate pair")
+        raise InvalidRequest("a name is not text, or has a character that cannot be stored: NUL, or half of a surrogate pair")
     if sum(map(len, names)) > _LONGEST_NAMES or not all(0 < len(name) <= _LONGEST_NAMES for name in meta.others):
         raise InvalidRequest("the names of user, agent and subject are too long", hint=f"use at most {_LONGEST_NAMES:,} characters")
     if meta.lineage and not all(_are_texts((*source.namespace, source.key)) for source in meta.lineage):
         raise InvalidRequest("the item is derived from one whose name cannot be stored")
     first, last = _TIMES
     if not (first <= meta.created_at <= last and first <= (meta.valid_from or 0) <= last and first <= (meta.invalid_from or 0) <= last):
-        raise InvalidRequest("the item is of a time that cannot be", hint="use a date in the years 1 to 9998")
+        raise InvalidRequest("the item has a time that cannot be stored", hint="use a date in the years 1 to 9998")
     if meta.ttl is not None and not 0 < meta.ttl <= LONGEST_LIFE:
-        raise InvalidRequest(f"an item lives for more than 0 seconds and at most {LONGEST_LIFE:g}, not {meta.ttl:g}")
+        raise InvalidRequest(f"the time to live must be above 0 seconds and at most {LONGEST_LIFE:g}, not {meta.ttl:g}")
     _check_origin(meta)
 
 
@@ -109,19 +109,19 @@ def check_user(given: str) -> None:
     """Raise `ConfigError` for a user name that replicas could not tell each other."""
     if len(given) > _LONGEST_USER or not _is_text(given):
         hint = f"use at most {_LONGEST_USER} characters, none of them NUL or half of a surrogate pair"
-        raise ConfigError(f"the user {given!r:.80} cannot be called so", hint=hint)
+        raise ConfigError(f"{given!r:.80} is no valid name of a user", hint=hint)
 
 
 def check_name(given: object) -> None:
     """Raise `InvalidRequest` for a name that cannot be searched for."""
     if not isinstance(given, str) or not given or not _is_text(given):
-        raise InvalidRequest(f"a name is text that can be stored, not {given!r:.80}")
+        raise InvalidRequest(f"a name must be text that can be stored, not {given!r:.80}")
 
 
 def _check_origin(meta: Meta) -> None:
     """Raise `InvalidRequest` if an item has more lineage or subjects than can travel with it."""
     if len(meta.lineage) > MOST_SOURCES:
-        hint = f"name {MOST_SOURCES:,} at most, or put the item anew instead of changing it on and on"
+        hint = f"name {MOST_SOURCES:,} at most, or put the item again instead of changing it"
         raise InvalidRequest(f"the item is derived from {len(meta.lineage):,} others", hint=hint)
     if len(meta.others) >= MOST_SUBJECTS:
         raise InvalidRequest(
@@ -141,7 +141,7 @@ def ttl_seconds(minutes: object) -> float | None:
     if minutes is None:
         return None
     if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes <= LONGEST_LIFE / 60:
-        reason = f"a time to live is a number of minutes above 0, and at most {LONGEST_LIFE / 60:,.0f}, not {minutes!r:.40}"
+        reason = f"a time to live must be a number of minutes above 0 and at most {LONGEST_LIFE / 60:,.0f}, not {minutes!r:.40}"
         raise InvalidRequest(reason, hint="None keeps the item for ever")
     return minutes * 60.0
 
@@ -151,7 +151,7 @@ def page(limit: object, offset: object) -> tuple[int, int]:
     for name, number in (("limit", limit), ("offset", offset)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
             raise InvalidRequest(f"{name} is a whole number from 0 on, not {number!r}")
-    assert isinstance(limit, int)  # as has just been checked
+    assert isinstance(limit, int)  # checked above
     assert isinstance(offset, int)
     return limit, offset
 
@@ -187,13 +187,13 @@ def _conditions(path: tuple[str, ...], wanted: object) -> list[Condition]:
         return [_condition(path, Comparison(name), operand) for name, operand in wanted.items()]
     except ValueError as error:
         known = ", ".join(Comparison)
-        raise InvalidRequest(f"the filter of {'.'.join(path)!r} has an operator that is not known", hint=f"use {known}") from error
+        raise InvalidRequest(f"the filter of {'.'.join(path)!r} has an unknown operator", hint=f"use {known}") from error
 
 
 def _condition(path: tuple[str, ...], comparison: Comparison, operand: object) -> Condition:
     if not _is_in_no_store(operand):
         return Condition(path, comparison, _operand(operand))
-    # As with infinity, which is in no store either: it equals nothing, and nothing is beyond it.
+    # Like infinity, which cannot be stored either: no value equals it, and none is greater.
     is_equality = comparison in (Comparison.EQUAL, Comparison.NOT_EQUAL)
     return Condition(path, comparison if is_equality else Comparison.GREATER, math.inf)
 

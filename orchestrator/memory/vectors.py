@@ -102,7 +102,7 @@ def from_index_config(index: "IndexConfig") -> LangChainEmbedder | None:
         return None
     width = index.get("dims")
     if not isinstance(width, int) or width < 1:
-        raise ConfigError("index names an embedder and not its width", hint='add "dims"')
+        raise ConfigError("index names an embedder without its width", hint='add "dims"')
     given = dict(index).get("name")
     name = given if isinstance(given, str) else _name_of(index["embed"], width)
     return LangChainEmbedder(ensure_embeddings(index["embed"]), width=width, name=name)
@@ -115,7 +115,7 @@ def unit_vectors(embedder: Embedder, texts: Sequence[str]) -> "list[Vector]":
 
 def query_vector(embedder: Embedder, text: str) -> "Vector":
     """Return the vector of a question, of length 1."""
-    # To ask whether it is an instance of the protocol would take as long as all of this.
+    # An isinstance check against the protocol would take as long as the rest of this function.
     asks = hasattr(embedder, "embed_query")
     made = [cast("QueryEmbedder", embedder).embed_query(text)] if asks else embedder.embed_all([text])
     return _unit(embedder, made, 1)[0]
@@ -125,7 +125,7 @@ def _unit(embedder: Embedder, vectors: "NDArray[numpy.float32] | Sequence[Sequen
     import numpy
 
     expected = (count, embedder.width)
-    hint = f"its vectors have to have {embedder.width} numbers each"
+    hint = f"its vectors must have {embedder.width} numbers each"
     try:
         made = numpy.asarray(vectors, dtype=numpy.float32)
     except (ValueError, TypeError) as error:
@@ -134,7 +134,7 @@ def _unit(embedder: Embedder, vectors: "NDArray[numpy.float32] | Sequence[Sequen
         raise ConfigError(f"embedder {embedder.name!r} gave an array of shape {made.shape} where {expected} was expected", hint=hint)
     lengths = numpy.sqrt(numpy.einsum("ij,ij->i", made, made, dtype=numpy.float64))
     if not all(map(math.isfinite, lengths)):
-        raise ConfigError(f"embedder {embedder.name!r} gave numbers that are not finite", hint="use another one")
+        raise ConfigError(f"embedder {embedder.name!r} gave numbers that are not finite", hint="use another embedder")
     lengths[lengths == 0] = 1
     return list(made / lengths.astype(numpy.float32)[:, None])
 

@@ -120,7 +120,7 @@ class Writer:
             transaction.apply(changes)
         if vectors is not None and any(change.texts and change.vectors is None for change in changes):
             with _embedding_may_fail():
-                self.index_pending(len(changes))  # somebody wrote in between, so that the texts became other ones
+                self.index_pending(len(changes))  # another process wrote in between, so that the texts changed
         versions = {change.address: ABSENT if change.row is None else change.row.version for change in changes}
         return [versions.get(edit.address, present[edit.address].version) for edit in edits]
 
@@ -171,8 +171,8 @@ class Writer:
         self._check_permission(edit, present)
         if edit.if_version is not None and edit.if_version != present.version:
             raise VersionConflict(
-                f"{_named(edit.address)} is at version {present.version}, and not at {edit.if_version}",
-                hint="read it again, and apply the change to what it says now",
+                f"{_named(edit.address)} is at version {present.version}, not at {edit.if_version}",
+                hint="read it again, and apply the change to its present value",
             )
         return edit.decides or present.state is not None or edit.value(None) is not None
 
@@ -181,7 +181,7 @@ class Writer:
         if self.principal is None:
             return
         if not any(edit.address.namespace[: len(prefix)] == prefix for prefix in self.principal.prefixes):
-            raise PermissionDenied(f"{_named(edit.address)} is outside of what {self.principal.user!r} may see")
+            raise PermissionDenied(f"{_named(edit.address)} is outside of the namespaces that {self.principal.user!r} may see")
         if present.state is not None and not self.principal.sees(edit.address, present.state.meta, present.state.device):
             raise PermissionDenied(f"{_named(edit.address)} is taken", hint="use another key")
 
@@ -241,7 +241,7 @@ class Writer:
         if present.state is None:
             return combined(meta, edit.parts, raises=edit.tier is not None)
         before = present.state.meta
-        # Whoever an item is about stays so: to erase too much about somebody is better than too little.
+        # The subjects of an item stay: erasing too much about a person is better than too little.
         about = meta if meta.subject else before
         meta = meta._replace(created_at=before.created_at, subject=about.subject, others=about.others)
         if edit.is_total:
@@ -257,7 +257,7 @@ class Writer:
     def _check_tier(self, meta: Meta) -> None:
         if self.principal is not None and self.principal.device != self.engine.device and meta.tier is Tier.DEVICE:
             raise PrivacyViolation(
-                f"tier {Tier.DEVICE} is not to leave the device of {self.principal.user!r}, and this store is on another one",
+                f"items of tier {Tier.DEVICE} must not leave the device of {self.principal.user!r}, but this store is on another one",
                 hint=f"write it to that device's own store, or with tier={Tier.USER.value!r}",
             )
 
@@ -271,7 +271,7 @@ def _tier_of(edit: Edit, present: Present, is_deleted: bool) -> Tier | None:
         decided = (*edit.parts, *(() if present.state is None else (present.state.meta,)))
         return strictest(meta.tier for meta in decided)
     if is_deleted and present.state is not None:
-        return present.state.meta.tier  # whoever has the item is to hear of it
+        return present.state.meta.tier  # all replicas with the item must be told
     return edit.tier
 
 
@@ -282,7 +282,7 @@ def _embedding_may_fail() -> Iterator[None]:
     except NearfarError:
         raise
     except Exception as error:  # the user's own code: what it cannot embed now is still worth keeping
-        # Its message may quote what was private.
+        # Its message may quote private text.
         log.warning("embedding failed with %s; items are found by their words alone until index_pending()", type(error).__name__)
 
 

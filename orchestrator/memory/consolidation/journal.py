@@ -160,12 +160,12 @@ class Journal:
     def _require(self, batch: str, *allowed: BatchState) -> None:
         state = BatchState(self._header(batch).value["state"])
         if state not in allowed:
-            raise InvalidRequest(f"batch {batch} is {state}", hint="only what is open can be confirmed or taken back")
+            raise InvalidRequest(f"batch {batch} is {state}", hint="only an open batch can be confirmed or reverted")
 
     def _header(self, batch: str) -> MemoryItem:
         item = self._store.get(self._namespace, batch)
         if item is None:
-            raise NotFound(f"there is no consolidation {batch!r}", hint="`nearfar memory sleep list` has them all")
+            raise NotFound(f"there is no consolidation {batch!r}", hint="`nearfar memory sleep list` lists all of them")
         return item
 
     def _batch(self, item: MemoryItem) -> Batch:

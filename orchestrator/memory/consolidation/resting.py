@@ -87,7 +87,7 @@ class Rest:
                     await self._rest()
 
     async def _rest(self) -> None:
-        if self._tasks:  # one has come since the waiting was over
+        if self._tasks:  # a task has come since the wait ended
             return
         seconds = self._policy.idle_seconds
         while True:
@@ -106,11 +106,11 @@ class Rest:
             if position != self._position:
                 self._position, self._unchanged_since = position, begun
             is_done = await self._slept_well()
-            # What was said just before the store's last change is left alone until it has settled.
+            # Turns just before the store's last change are not consolidated before they have settled.
             if is_done and begun - self._unchanged_since >= self._policy.settled_seconds:
                 self._in_order_at = position
             return is_done
-        except Exception as defect:  # a task boundary: nobody waits for this, and tasks do without
+        except Exception as defect:  # a task boundary: no caller waits for it, and tasks can run without it
             log_defect(logger, "the memory could not be consolidated", defect)
             return False
 
@@ -120,7 +120,7 @@ class Rest:
             return True
         agent = await self._agent()
         sleepers = [Sleeper(self._store, each, agent=agent, device_state=self._device_state, policy=self._policy) for each in found]
-        with scope(Scope(caching="no-store")):  # a cache would keep what is erased here
+        with scope(Scope(caching="no-store")):  # a cache would keep data that is erased here
             return not any([(await sleeper.run()).stopped for sleeper in sleepers])
 
     async def _agent(self) -> Agent | None:

@@ -22,7 +22,7 @@ async def retire_facts(bench: Bench, slept: Slept) -> AsyncGenerator[None]:
     for start in range(0, len(pairs), bench.policy.parallel):
         together = pairs[start : start + bench.policy.parallel]
         relations = await _relations(bench, together)
-        with anyio.CancelScope(shield=True):  # what is written and the journal belong together; it is over in milliseconds
+        with anyio.CancelScope(shield=True):  # items and journal must agree; it takes milliseconds
             for pair, relation in zip(together, relations, strict=True):
                 if relation is Relation.UNRELATED or gone & {pair.older.address, pair.newer.address}:
                     continue

@@ -48,7 +48,7 @@ async def sum_up_sessions(bench: Bench, slept: Slept) -> AsyncGenerator[None]:
 async def _sum_up(bench: Bench, chapter: Chapter, everything: Sequence[str], slept: Slept) -> None:
     told = await digest(chapter.texts, tokens=bench.policy.summary_tokens, summarizer=bench.summarizer)
     words = keywords(chapter.texts, everything, count=bench.policy.keywords)
-    with anyio.CancelScope(shield=True):  # what is written and the journal belong together; it is over in milliseconds
+    with anyio.CancelScope(shield=True):  # items and journal must agree; it takes milliseconds
         await in_thread(_keep, bench, chapter, told, words, bench.batch(slept))
     slept.summaries += 1
     slept.by_model += told.is_by_model
@@ -61,7 +61,7 @@ def _keep(bench: Bench, chapter: Chapter, told: Digest, words: Sequence[str], ba
     source = Source.MODEL if told.is_by_model else Source.INTERNAL_TOOL
     agent = bench.summarizer.card.name if told.is_by_model and bench.summarizer is not None else ""
     store = bench.store.bound(agent=agent, source=source, lineage=chapter.sources)
-    shown = {Granularity.KEYWORDS: ", ".join(words), Granularity.SUMMARY: told.text}  # the summary last: with it, all is done
+    shown = {Granularity.KEYWORDS: ", ".join(words), Granularity.SUMMARY: told.text}  # the summary last: it marks the turns as done
     for granularity, text in shown.items():
         place = ItemAddress(episodic(bench.scope, granularity), chapter.span.key)
         value = {"session": chapter.span.session, TEXT: text, SEARCHABLE: [text]}

@@ -101,7 +101,7 @@ async def asked(pair: Pair, summarizer: Summarizer) -> Relation:
         said = (await summarizer.ask(request)).text
         word = json.loads(said)["relation"] if has_schemas else said.strip().strip(".").casefold()
         return Relation(word)
-    except (AgentError, UserError, ValueError, KeyError, TypeError):  # nothing is retired on such a word
+    except (AgentError, UserError, ValueError, KeyError, TypeError):  # no fact is retired on such an answer
         return Relation.UNRELATED
 
 

@@ -132,7 +132,7 @@ class PostgresEngine:
         return [tuple(namespace) for (namespace,) in found]
 
     def refresh(self, addresses: Sequence[ItemAddress], now: float) -> None:
-        # An item that is being written lives anew anyway, so that nobody waits here, least of all in a circle.
+        # A write restarts the time to live anyway, so locked rows are skipped: waiting could deadlock.
         wanted = "SELECT number FROM items WHERE address = ANY(%s) AND ttl IS NOT NULL FOR UPDATE SKIP LOCKED"
         statement = f"UPDATE items SET expires_at = %s + ttl WHERE number IN ({wanted})"
         with self._connections.connection() as connection:
@@ -188,7 +188,7 @@ class PostgresEngine:
     def embed(self, rows: "Sequence[tuple[Unembedded, Sequence[Vector]]]") -> None:
         with self._connections.connection() as connection, connection.transaction():
             if self._vectors.table(connection) is None:
-                # Of several processes that make the first vectors, one makes the table.
+                # Several processes may make the first vectors; one of them must create the table.
                 connection.execute("SELECT FROM replica FOR UPDATE")
             table = self._vectors.table_for(connection, [(len(one.texts), vectors) for one, vectors in rows])
             if table is not None:
@@ -232,7 +232,7 @@ class PostgresEngine:
         self._connections.close()
 
     def _query(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
-        # Whoever writes must not wait for a further connection: those who have them wait for the writer.
+        # A writer must not wait for a second connection: threads that hold the others may wait for the writer.
         writing: Connection | None = getattr(self._writing, "connection", None)
         with self._connections.connection() if writing is None else nullcontext(writing) as connection:
             return connection.execute(statement, parameters).fetchall()

@@ -62,7 +62,9 @@ class PostgresTransaction:
         self._vectors = vectors
         row = connection.execute(_LOCK).fetchone()
         if row is None:
-            raise StoreCorrupt("the memory store in Postgres has lost its counters", hint="restore the database from a backup")
+            raise StoreCorrupt(
+                "the memory store in Postgres is damaged: its counters are missing", hint="restore the database from a backup"
+            )
         self._counters = self._before = _Counters(*row)
 
     def finish(self) -> None:

@@ -25,7 +25,7 @@ _INDEXED_AT_ALL: Final = 4000
 _SMALL: Final = 1_000
 """Items of a selection that is searched without the index."""
 SETTINGS: Final = {
-    # The index goes on until the selection has let enough through. What comes out of order is sorted afterwards.
+    # The index continues until the selection has let enough through. Results out of order are sorted afterwards.
     "hnsw.iterative_scan": "relaxed_order",
     "hnsw.ef_search": "100",
 }
@@ -77,12 +77,12 @@ class VectorTable:
         """Raise `InvalidRequest` if a vector is not of the embedder's width."""
         for vector in vectors:
             if vector.shape != (self.width,):
-                message = f"a vector of shape {vector.shape} cannot be of {self.embedder}, whose have width {self.width}"
+                message = f"a vector of shape {vector.shape} is not from embedder {self.embedder}, whose vectors have width {self.width}"
                 raise InvalidRequest(message, hint="give every embedder, and every version of one, a name of its own")
 
     def insert(self, connection: "Connection", rows: "Iterable[tuple[int, Sequence[Vector]]]") -> None:
         """Insert the vectors of all passages of items."""
-        # Where the engine has had another embedder in between, they may still be there.
+        # They may exist already, if the engine had another embedder in between.
         statement = f"INSERT INTO {self.name} (item, passage, vector) VALUES (%s, %s, %s::{self.type}) ON CONFLICT DO NOTHING"
         passages = [(item, passage, written(vector)) for item, vectors in rows for passage, vector in enumerate(vectors)]
         with connection.cursor() as cursor:
@@ -136,11 +136,11 @@ class Vectors:
 
         if self.embedder is None or connection.execute("SELECT to_regtype('vector')").fetchone() != (None,):
             return
-        hint = "CREATE EXTENSION vector, as a user who may; or search by words alone, without an embedder: embed = false in [memory]"
+        hint = "run CREATE EXTENSION vector as a user with that right; or set embed = false in [memory], to search by words alone"
         try:
             connection.execute("CREATE EXTENSION vector SCHEMA public")
         except (FeatureNotSupported, InsufficientPrivilege, UndefinedFile) as error:
-            raise ConfigError("this database has no pgvector, which search by meaning needs", hint=hint) from error
+            raise ConfigError("this database has no pgvector, but search by meaning needs it", hint=hint) from error
 
     def table(self, connection: "Connection") -> VectorTable | None:
         """Return the embedder's table; None if it has made no vectors so far. Call it only when no uncommitted data is visible."""
@@ -167,7 +167,7 @@ class Vectors:
 
     def _made(self, connection: "Connection", width: int) -> VectorTable:
         if self.embedder is None:
-            raise InvalidRequest("vectors need an embedder", hint="name what made them when the store is opened")
+            raise InvalidRequest("vectors need an embedder", hint="name the embedder when the store is opened")
         insert = "INSERT INTO embedders (name, width) VALUES (%s, %s) RETURNING number"
         (number,) = connection.execute(insert, [self.embedder, width]).fetchone() or (0,)
         table = VectorTable(number, self.embedder, width)

@@ -99,21 +99,21 @@ def unpack(address: ItemAddress, packed: bytes, like: bytes = _USUAL) -> bytes:
     """Return packed data. Raises `StoreCorrupt` if it was not packed for this address."""
     payload = payload_of(packed, like)
     if int.from_bytes(packed[:_CHECKSUM_BYTES], "big") != crc32(payload, seed_of(address)):
-        raise damaged("what is kept of an item")
+        raise damaged("the data of an item")
     return payload
 
 
 def payload_of(packed: bytes, like: bytes = _USUAL) -> bytes:
     """Return packed data, unchecked. Raises `StoreCorrupt` if it cannot be unpacked."""
     if not isinstance(packed, bytes):
-        raise damaged("what is kept of an item")
+        raise damaged("the data of an item")
     how, data = packed[_CHECKSUM_BYTES:_HEADER_BYTES], packed[_HEADER_BYTES:]
     if how != _DEFLATED:
         return data
     try:
         return zlib.decompressobj(_WINDOW, zdict=like).decompress(data)
     except zlib.error as error:
-        raise damaged("what is kept of an item") from error
+        raise damaged("the data of an item") from error
 
 
 def encode_row(row: Row, seed: int) -> bytes:

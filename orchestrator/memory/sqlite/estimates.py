@@ -10,7 +10,7 @@ import numpy
 
 try:
     import numkong
-except ImportError:  # it only makes searches faster; whoever brings an embedder of their own need not have it
+except ImportError:  # it only makes searches faster, and an app with its own embedder need not install it
     numkong = None  # type: ignore[assignment]  # there is no other name for what is not there
 
 if TYPE_CHECKING:

@@ -61,7 +61,7 @@ class KeywordSearch:
             (self._items,) = connection.execute("SELECT count(*) FROM items").fetchone()
         counts = self._counts
         for phrase in wanted:
-            if not counts.get(phrase):  # what nothing had so far may be in the item that was written last
+            if not counts.get(phrase):  # the last written item may be the first with this phrase
                 (counts[phrase],) = connection.execute(_COUNT, (phrase,)).fetchone()
         return sorted(Counted(counts[phrase], phrase) for phrase in wanted if counts[phrase])
 

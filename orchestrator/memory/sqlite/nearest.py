@@ -75,7 +75,7 @@ class VectorCache:
         self._drop([item for (item,) in connection.execute("SELECT item FROM removals WHERE position > ?", (self._position,))])
         if self._used == 0:
             self._reserve(connection, embedder)
-        # Whatever is there was put behind all removals of the same item.
+        # Stored vectors are newer than all removals of the same item.
         added = "SELECT item, passages FROM vectors WHERE position > ? AND embedder = ?"
         rows = connection.execute(added, (self._position, embedder))
         while batch := rows.fetchmany(_AT_ONCE):

@@ -1,4 +1,4 @@
-"""The table of items' heads, which are the data that is synchronized."""
+"""The table of items' heads, which are the data that is synchronised."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -72,7 +72,7 @@ class OperationTable:
                     added.append((next_position(), item, *head.dot, bytearray(self._packed(head, seed, change.payload))))
         if left:
             connection.executemany("DELETE FROM operations WHERE position = ?", left)
-        if kept:  # sealed anew: the key that they were sealed with may be one that is destroyed next
+        if kept:  # sealed again: their key may be one that is destroyed next
             connection.executemany("UPDATE operations SET payload = ? WHERE position = ?", kept)
         insert(connection, "operations (position, item, device, sequence, payload)", added)
 

@@ -103,9 +103,9 @@ def is_new(connection: Connection) -> bool:
         check_plain(connection, STORE)
         return False
     if application == APPLICATION and version > VERSION:
-        message = f"the memory store is of version {version}, and this nearfar knows version {VERSION}"
+        message = f"the memory store has version {version}, but this nearfar knows only version {VERSION}"
         raise SyncRefused(message, hint="update nearfar on this device")
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables or application or version:
-        raise StoreCorrupt("the file is a database, but no memory store", hint="choose another path")
+        raise StoreCorrupt("the file is a database, but not a memory store", hint="choose another path")
     return True

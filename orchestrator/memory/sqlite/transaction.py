@@ -86,7 +86,7 @@ class SqliteTransaction:
 
     def learn(self, known: VersionVector, clock: int) -> None:
         self._clock = max(self._clock, clock)
-        # After the file was put back from an old copy, others know of writes of this device that it has forgotten itself.
+        # If the file was restored from an old copy, other devices know of writes of this device that it has lost.
         self._sequence = max(self._sequence, known.get(self._device, 0))
         others = [(device, sequence) for device, sequence in known.items() if device != self._device]
         raise_known = "INSERT INTO known VALUES (?, ?) ON CONFLICT DO UPDATE SET sequence = max(sequence, excluded.sequence)"

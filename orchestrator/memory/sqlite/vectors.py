@@ -106,12 +106,12 @@ class VectorTable:
     def check(self, vector: "Vector", width: int) -> None:
         """Raise `InvalidRequest` if a vector is not of the embedder's width."""
         if vector.shape != (width,):
-            message = f"a vector of shape {vector.shape} cannot be of {self._name}, whose have width {width}"
+            message = f"a vector of shape {vector.shape} is not from embedder {self._name}, whose vectors have width {width}"
             raise InvalidRequest(message, hint="give every embedder, and every version of one, a name of its own")
 
     def _register(self, connection: Connection, first: Passages) -> tuple[int, int]:
         if self._name is None:
-            raise InvalidRequest("vectors need an embedder", hint="name what made them when the store is opened")
+            raise InvalidRequest("vectors need an embedder", hint="name the embedder when the store is opened")
         insert = "INSERT INTO embedders (name, width) VALUES (?, ?) RETURNING embedder, width"
         width = len(first.vectors[0]) if first.vectors else 0
         registered: tuple[int, int] = connection.execute(insert, (self._name, width)).fetchone()

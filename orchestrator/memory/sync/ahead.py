@@ -16,4 +16,4 @@ async def ahead(get: Callable[[], Coroutine[Any, Any, T | None]]) -> AsyncGenera
             yield one
     finally:
         upcoming.cancel()
-        await asyncio.wait([upcoming])  # what runs in a thread is not left behind
+        await asyncio.wait([upcoming])  # a running thread is not left behind

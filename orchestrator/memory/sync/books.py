@@ -1,4 +1,4 @@
-"""The synchronization state of a replica, among the settings of its engine."""
+"""The synchronisation state of a replica, among the settings of its engine."""
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,7 +38,7 @@ def facts(transaction: Transaction) -> Facts:
     try:
         return _decoded(kept) if kept else Facts()
     except ValueError as error:
-        raise StoreCorrupt("the replica's list of what was erased is damaged", hint="nearfar memory recover") from error
+        raise StoreCorrupt("the replica's list of erasures is damaged", hint="run nearfar memory recover") from error
 
 
 @lru_cache(maxsize=16)
@@ -49,7 +49,7 @@ def _decoded(kept: str) -> Facts:
 def erasures(transaction: Transaction) -> str:
     """Return a digest of all known erasures, empty if there are none. It changes whenever there is more to forget."""
     known = facts(transaction).erasures
-    # Not who has heard of each, which changes nothing here.
+    # Without the boundaries, which change nothing here.
     parts = [(id, {tag: dict(vector) for tag, vector in one.overwritten.items()}) for id, one in sorted(known.items())]
     return sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest() if parts else ""
 
@@ -105,7 +105,7 @@ def _new_name() -> str:
 
 
 def _place(peer: Peer, log: str) -> str:
-    # What the sender picks out of its log is another matter for another user.
+    # A sender picks other operations out of its log for another user.
     return f"sync position {log} {peer.is_relay:d} {peer.user}"
 
 

@@ -43,7 +43,7 @@ def forget(forgetting: Forgetting, erasures: Sequence[Erasure]) -> tuple[list[It
     for address, heads in forgetting.transaction.heads(sorted({one.operation.address for one in reached.values()})).items():
         left = [reached[head.dot].left if head.dot in reached else head for head in heads]
         changes.append(_change(forgetting, address, [head for head in left if head is not None]))
-    # The engine lets go of all that it has of an item only when the whole item goes.
+    # The engine removes all data of an item only if the whole item is forgotten.
     forgetting.transaction.apply([Change(change.address, (), None) for change in changes])
     forgetting.transaction.apply([change for change in changes if change.heads])
     grown = {erasure.id: erasure for erasure in erasures}

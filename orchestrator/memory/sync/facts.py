@@ -74,7 +74,7 @@ class Erasure:
         return self.precedes(write.dot) and self.names(address, write.meta)
 
     def _has_overwritten(self, operation: Operation) -> bool:
-        # Whoever states an erasure says what was overwritten: it reaches nothing of another user's, shared or not.
+        # The peer that states an erasure chooses `overwritten`, so it must not reach another user's items, shared or not.
         if not self.overwritten or self.user not in (None, operation.meta.user):
             return False
         device, sequence = operation.dot
@@ -157,7 +157,7 @@ def check_size(facts: Facts) -> None:
     """Raise `InvalidRequest` for more facts than replicas exchange."""
     devices = max(len(facts.users.keys() | facts.revoked), *(len(one.boundaries) for one in facts.erasures.values()), 0)
     if len(facts.erasures) > _MOST_ERASURES or devices > _MOST_DEVICES:
-        hint = f"at most {_MOST_ERASURES:,} and {_MOST_DEVICES:,} are told; the peer is broken, or its store too old"
+        hint = f"at most {_MOST_ERASURES:,} and {_MOST_DEVICES:,} are exchanged; the peer is broken, or its store too old"
         raise InvalidRequest(f"a replica states {len(facts.erasures):,} erasures and {devices:,} devices", hint=hint)
 
 
@@ -174,8 +174,8 @@ def check_share(facts: Facts, user: str) -> None:
 def check_devices(devices: Collection[str]) -> None:
     """Raise `InvalidRequest` if a replica counts the writes of more devices than there can be."""
     if len(devices) > _MOST_DEVICES or not all(0 < len(device) <= _LONGEST for device in devices):
-        hint = f"at most {_MOST_DEVICES:,} are counted; the peer is broken, or no nearfar store"
-        raise InvalidRequest(f"the peer knows writes of {len(devices):,} devices, or of some that cannot be", hint=hint)
+        hint = f"at most {_MOST_DEVICES:,} are counted; the peer is broken, or not a nearfar store"
+        raise InvalidRequest(f"the peer counts writes of {len(devices):,} devices, or of devices with invalid names", hint=hint)
 
 
 def is_device(name: object) -> bool:
@@ -210,7 +210,7 @@ def decode_facts(encoded: bytes) -> Facts:
             {_name(device): _user(user) for device, user in users.items()},
         )
     except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError("what a replica states of erasures and devices cannot be read") from error
+        raise ValueError("a replica's statement about erasures and devices cannot be read") from error
 
 
 def prefix_tag(namespace: Namespace) -> str:
@@ -232,7 +232,7 @@ def _erasure(
     id: object, subject: object, prefix: object, user: object, boundaries: Mapping[str, Any], overwritten: Mapping[str, Any]
 ) -> Erasure:
     if (subject is None) == (prefix is None):
-        raise ValueError("an erasure is of a subject or of a prefix")
+        raise ValueError("an erasure needs either a subject or a prefix")
     vectors = {_name(tag): _vector(vector) for tag, vector in overwritten.items()}
     subject, prefix = (None if tag is None else _name(tag) for tag in (subject, prefix))
     return Erasure(_name(id), subject, prefix, None if user is None else _user(user), _vector(boundaries), vectors)
@@ -240,7 +240,7 @@ def _erasure(
 
 def _vector(value: Mapping[str, Any]) -> VersionVector:
     if not all(type(sequence) is int and 0 <= sequence < _LATEST for sequence in value.values()):
-        raise ValueError("a number of a write cannot be")
+        raise ValueError("the number of a write is out of range")
     return {_name(device): sequence for device, sequence in value.items()}
 
 

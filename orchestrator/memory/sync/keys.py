@@ -159,7 +159,7 @@ class SubjectKeys:
                     return None
                 ((key,),) = found
                 if type(key) is not bytes or len(key) != _KEY_BYTES:
-                    raise _damaged("a key in it is none")
+                    raise _damaged("a key in it is invalid")
                 self._ciphers[id] = _aes_gcm()(key)
             return self._ciphers[id]
 
@@ -197,7 +197,7 @@ def _decrypted(cipher: "AESGCM", dot: Dot, sealed: bytes) -> bytes:
     try:
         return cipher.decrypt(sealed[1 + _ID_BYTES : _HEADER_BYTES], sealed[_HEADER_BYTES:], _bound_to(dot))
     except (InvalidTag, ValueError) as error:
-        raise ValueError(f"the operation {dot.sequence} of device {dot.device} was not sealed as it is") from error
+        raise ValueError(f"the operation {dot.sequence} of device {dot.device} is damaged, or was sealed for another write") from error
 
 
 def _bound_to(dot: Dot) -> bytes:

@@ -25,7 +25,7 @@ def in_time(seconds: float) -> Iterator[None]:
         with anyio.fail_after(seconds):
             yield
     except TimeoutError as error:
-        raise DeadlineExceeded(f"nothing came within {seconds:g} s", hint="look whether the other side still runs") from error
+        raise DeadlineExceeded(f"the other side did not answer within {seconds:g} s", hint="check that it still runs") from error
 
 
 class Calls:
@@ -38,7 +38,7 @@ class Calls:
     def one_of(self, caller: str) -> Iterator[None]:
         """Count a call while it is open. Raises `RateLimited` if the caller has too many."""
         if self._open[caller] >= _CALLS:
-            raise RateLimited(f"{_CALLS} calls are open already", hint="close some of them", retry_after=_RETRY_AFTER)
+            raise RateLimited(f"{_CALLS} calls of this caller are open already", hint="close some of them", retry_after=_RETRY_AFTER)
         self._open[caller] += 1
         try:
             yield

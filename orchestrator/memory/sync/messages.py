@@ -9,7 +9,7 @@ from .facts import Facts
 from .keys import SubjectKey
 
 SCHEMA: Final = 3
-"""Version of operations, facts and their meaning. Replicas of different schemas do not synchronize."""
+"""Version of operations, facts and their meaning. Replicas of different schemas do not synchronise."""
 
 
 @dataclass(frozen=True, slots=True)

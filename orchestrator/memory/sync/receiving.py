@@ -52,7 +52,7 @@ def receive(replica: Replica, peer: Peer, device: str, batch: Batch) -> Received
         replica.check_not_revoked(transaction, peer, device)
         position = books.position(transaction, peer, batch.log)
         if batch.start > position:
-            raise SyncRefused(f"the peer's log is here up to {position}, and it goes on at {batch.start}", hint="synchronise again")
+            raise SyncRefused(f"a part of the peer's log is missing: from {position} to {batch.start}", hint="synchronise again")
         if batch.end < position or (batch.end == position and batch.known is None):
             return Received()
         _check_holes(batch.holes)
@@ -113,7 +113,7 @@ class _Taking:
             claims = {device: sequence for device, sequence in batch.known.items() if self._may_count(device)}
             had = self._transaction.known()
             if any(sequence >= had.get(device, 0) + LARGEST_LOSS for device, sequence in claims.items()):
-                raise InvalidRequest("the peer claims more writes than there can be", hint="the peer is broken, or no nearfar store")
+                raise InvalidRequest("the peer claims more writes than are possible", hint="the peer is broken, or not a nearfar store")
             check_devices({*had, *claims})
             self._transaction.learn(claims, 0)
 
@@ -125,11 +125,11 @@ class _Taking:
         try:
             payload = self._unseal(*sealed)
         except ValueError as error:
-            raise InvalidRequest(str(error), hint="the peer is broken, or somebody changed what it sent") from error
+            raise InvalidRequest(str(error), hint="the peer is broken, or its message was changed on the way") from error
         if payload is None:
-            raise SyncRefused("an operation is sealed with a key that the peer did not hand on", hint="synchronise again")
+            raise SyncRefused("an operation is sealed with a key that the peer did not send", hint="synchronise again")
         operation = read_operation(sealed.dot, payload, self._peer, maximum_bytes=self._replica.maximum_bytes)
-        # What is larger than the largest value is mostly blanks.
+        # A payload larger than the largest value is mostly blanks.
         return _Arrived(operation, payload if len(payload) <= self._replica.maximum_bytes else None)
 
     def _left_of(self, arrived: _Arrived) -> _Arrived | None:
@@ -173,7 +173,7 @@ class _Taking:
         return change._replace(row=row._replace(expires_at=min(self._now, row.updated_at) + row.meta.ttl))
 
     def _may_count(self, device: str) -> bool:
-        # How many writes of its own there are, a replica hears when it is greeted.
+        # A replica learns the number of its own writes from hellos.
         return device != self._replica.engine.device and self._may_speak_for(device)
 
     def _check_author(self, device: str) -> None:
@@ -194,9 +194,9 @@ def read_operation(dot: Dot, payload: bytes, peer: Peer, *, maximum_bytes: int) 
     try:
         operation = decode(dot, payload)
     except ValueError as error:
-        raise InvalidRequest(str(error), hint="the peer is broken, or no nearfar store") from error
+        raise InvalidRequest(str(error), hint="the peer is broken, or not a nearfar store") from error
     if dot.sequence == 0:
-        raise InvalidRequest("the peer sent a write without a number", hint="the peer is broken, or no nearfar store")
+        raise InvalidRequest("the peer sent a write without a number", hint="the peer is broken, or not a nearfar store")
     _check_dot(dot)
     _check_address(*operation.address)
     if b"\\u0000" in payload and _NUL.search(payload):
@@ -222,7 +222,7 @@ def _is_plain(value: Mapping[str, Any], payload: bytes) -> bool:
 
 def _check_address(namespace: Namespace, key: str) -> None:
     if not _is_namespace(namespace):
-        raise InvalidRequest("the peer sent an item outside of any namespace")
+        raise InvalidRequest("the peer sent an item without a namespace")
     if not key or len(key) > _LONGEST or not key.isprintable():
         validation.place(namespace, key)
 
@@ -246,7 +246,9 @@ def _check_context(heads: Sequence[Operation]) -> None:
 
 def _check_dot(dot: Dot) -> None:
     if not 0 < len(dot.device) <= _LONGEST or dot.sequence >= _LATEST:
-        raise InvalidRequest("the peer sent a write of a device that cannot be", hint="the peer is broken, or no nearfar store")
+        raise InvalidRequest(
+            "the peer sent a write of a device with an invalid name or number", hint="the peer is broken, or not a nearfar store"
+        )
 
 
 def _check_causality(operation: Operation) -> None:
@@ -255,13 +257,13 @@ def _check_causality(operation: Operation) -> None:
     dot, clock = operation.dot, operation.clock
     before = [*operation.stamps.values(), *([] if operation.base in (None, NEVER) else [operation.whole])]
     if operation.knew(dot) or not all(stamp == operation.stamp or (stamp.clock < clock and operation.knew(stamp.dot)) for stamp in before):
-        raise InvalidRequest(f"write {dot.sequence} of device {dot.device} says that it came before itself")
+        raise InvalidRequest(f"write {dot.sequence} of device {dot.device} claims to come before itself")
     lost = [stamp for sibling in operation.siblings for stamp in sibling.lost.values()]
     dots = [*operation.context.items(), *operation.unseen, *[stamp.dot for stamp in lost], *[one.dot for one in operation.siblings]]
     for device, sequence in dots:
         _check_dot(Dot(device, sequence))
     if max([clock, *[stamp.clock for stamp in lost], *[sibling.clock for sibling in operation.siblings]]) >= _LATEST:
-        raise InvalidRequest(f"write {dot.sequence} of device {dot.device} has a clock that nothing can follow")
+        raise InvalidRequest(f"write {dot.sequence} of device {dot.device} has a clock that is too large")
 
 
 def _check_meta(meta: Meta, peer: Peer, *, is_own: bool) -> None:
@@ -270,7 +272,7 @@ def _check_meta(meta: Meta, peer: Peer, *, is_own: bool) -> None:
     if is_own and not peer.is_relay and meta.user != peer.user:
         raise InvalidRequest(f"the peer sent an item of another user than {peer.user!r}")
     if not 0 <= meta.trust <= min(TRUST[meta.source], peer.maximum_trust):
-        raise InvalidRequest(f"the peer claims a trust of {meta.trust:g} for what comes from source {meta.source}")
+        raise InvalidRequest(f"the peer claims a trust of {meta.trust:g} for an item with source {meta.source}")
     validation.check_meta(meta)
 
 
@@ -285,4 +287,4 @@ def _is_taken(heads: Sequence[Operation], operation: Operation, peer: Peer) -> b
 
 def _check_holes(holes: Sequence[Range]) -> None:
     if not all(0 < hole.first <= hole.last < _LATEST for hole in holes) or sum(hole.last - hole.first for hole in holes) >= _LATEST:
-        raise InvalidRequest("the peer sent a hole that is none")
+        raise InvalidRequest("the peer sent an invalid range of writes")

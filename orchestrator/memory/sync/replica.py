@@ -35,7 +35,7 @@ def _nobody() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """A store's engine with the state of its synchronization. Its methods block, and may be called from any thread."""
+    """A store's engine with the state of its synchronisation. Its methods block, and may be called from any thread."""
 
     engine: Engine
     keys: SubjectKeys
@@ -60,7 +60,7 @@ class Replica:
         """Check and learn the introduction of a peer, and return by how many seconds its clock is ahead of ours.
 
         A calling device is bound to the credential that it came with. Raises `SyncRefused` for a peer of another schema, for this
-        replica itself and for a revoked peer, and `PermissionDenied` for a device that came with another credential before.
+        replica itself and for a revoked peer, and `PermissionDenied` for a device that used another credential before.
         """
         check_schema(hello)
         if hello.device == self.engine.device:
@@ -71,7 +71,7 @@ class Replica:
         self.absorb(peer, hello.facts)
         skew = hello.now - self.now()
         if abs(skew) * 1000 > MAXIMUM_SKEW:
-            logger.info("the clock of device %s is %+.0f s off ours", hello.device, skew)
+            logger.info("the clock of device %s differs from ours by %+.0f s", hello.device, skew)
         return skew
 
     def absorb(self, peer: Peer, stated: Facts) -> None:
@@ -81,7 +81,7 @@ class Replica:
             believed = stated if peer.is_relay else stated.stated_for(peer.user, known)
             learned = known | (believed if self.user is not None else believed.without_owner_of(self.engine.device))
             if learned != known:
-                check_size(learned)  # what is kept is told to others
+                check_size(learned)  # stored facts are sent to others
                 if self.user is None and not peer.is_relay:
                     check_share(learned, peer.user)
                 self._learn(transaction, known, learned)
@@ -90,7 +90,7 @@ class Replica:
     def check_not_revoked(self, transaction: Transaction, peer: Peer, device: str) -> None:
         """Raise `SyncRefused` if the device, or another one of its credential, is revoked."""
         if revoked := self.known_facts(transaction).revoked.intersection([device, *books.introduced(transaction, peer.name)]):
-            raise SyncRefused(f"device {min(revoked)} is shut out", hint="pair the device anew if it is yours")
+            raise SyncRefused(f"device {min(revoked)} is revoked", hint="pair the device again if it is yours")
 
     def check_peer(self, peer: Peer, device: str) -> None:
         """Raise `SyncRefused` if the device has been revoked since it was met."""
@@ -135,9 +135,9 @@ class Replica:
     def revoke(self, device: str) -> None:
         """Revoke a device, here and at every replica that hears of it. Its earlier writes stay."""
         if not is_device(device):
-            raise InvalidRequest(f"{device!r:.80} is no device", hint="`nearfar memory stats` names them")
+            raise InvalidRequest(f"{device!r:.80} is no device", hint="`nearfar memory stats` lists the devices")
         if device == self.engine.device:
-            raise PermissionDenied("a device cannot shut itself out", hint="do it on another one")
+            raise PermissionDenied("a device cannot revoke itself", hint="revoke it on another device")
         with self.engine.transaction() as transaction:
             books.keep_facts(transaction, self.known_facts(transaction) | Facts(revoked=frozenset({device})))
 
@@ -203,22 +203,22 @@ class Replica:
             if introducer is None:
                 self._introduce(transaction, peer, device)
             elif introducer != peer.name:
-                raise PermissionDenied(f"device {device} came with another credential before", hint="pair the device again")
+                raise PermissionDenied(f"device {device} used another credential before", hint="pair the device again")
         self.check_not_revoked(transaction, peer, device)
         facts = self.known_facts(transaction)
         if not peer.is_relay and facts.users.get(device) != peer.user:
-            # Its credential says whose it is, whatever was told of it before.
+            # Its credential decides its user, whatever peers stated before.
             known = books.facts(transaction)
             books.keep_facts(transaction, replace(known, users={**known.users, device: peer.user}))
 
     def _introduce(self, transaction: Transaction, peer: Peer, device: str) -> None:
-        """Bind a device to the credential that it comes with. A device that is known as another user's is refused."""
+        """Bind a device to the credential that it comes with. A device that belongs to another user is refused."""
         owner = self.known_facts(transaction).users.get(device, peer.user)
         if not peer.is_relay and owner != peer.user:
             hint = "if it is yours: export its items, and import them into a new store"
-            raise PermissionDenied(f"device {device} is known as another user's", hint=hint)
+            raise PermissionDenied(f"device {device} belongs to another user", hint=hint)
         if len(books.introduced(transaction, peer.name)) >= _MOST_INTRODUCED:
-            raise PermissionDenied(f"{_MOST_INTRODUCED} devices came with this credential already", hint="pair the device again")
+            raise PermissionDenied(f"{_MOST_INTRODUCED} devices have used this credential already", hint="pair the device again")
         books.introduce(transaction, device, peer.name)
 
     def _go_on_if_copy(self, transaction: Transaction, peer: Peer, remembered: int, *, is_copy: bool) -> None:
@@ -234,6 +234,6 @@ def check_schema(hello: Hello) -> None:
     if hello.schema != SCHEMA:
         older = "the peer" if hello.schema < SCHEMA else "this side"
         raise SyncRefused(
-            f"the peer synchronises by schema {hello.schema} and this side by {SCHEMA}",
-            hint=f"update nearfar on {older}: it is the older one",
+            f"the peer uses sync schema {hello.schema}, and this side schema {SCHEMA}",
+            hint=f"update nearfar on {older}, which is older",
         )

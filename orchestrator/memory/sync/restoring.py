@@ -24,7 +24,9 @@ def go_on(engine: Engine, transaction: Transaction, fields: Sequence[str], *, re
     """
     own, shared = engine.device, books.told(transaction).sequence
     had = transaction.known().get(own, 0)
-    logger.warning("this store is a copy: its last %d writes get new numbers, behind the %d that peers know", had - shared, remembered)
+    logger.warning(
+        "this store is a copy: its last %d writes get new numbers after %d, the last one that peers know", had - shared, remembered
+    )
     transaction.learn({own: remembered}, 0)
     changed: dict[ItemAddress, dict[Dot, Operation]] = {}
     for operation in _written_since(engine, shared):

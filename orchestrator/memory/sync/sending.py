@@ -78,7 +78,7 @@ class _Log:
         with replica.engine.transaction() as transaction:
             replica.notice_copy(transaction, peer, request)
             self.name = books.log(transaction)
-            # Before the log is read, which then has all that this says: a superseded write has its successor further behind.
+            # Read before the log, so that the log has all these writes: the successor of a superseded write comes later in it.
             self._own = transaction.known()
         self._replica = replica
         self._request = request
@@ -161,7 +161,7 @@ class _Packer:
 
     def packed(self, end: int) -> Batch:
         """Return the batch up to here, and begin another one."""
-        facts = self._replica.facts()  # read behind the operations: it has all that was known to whoever wrote them
+        facts = self._replica.facts()  # read after the operations: their writers knew no more than this
         holes = tuple(Range(device, *run) for device, numbers in self._holes.items() for run in books.runs(sorted(numbers)))
         fresh = None if facts == self._facts else facts
         batch = Batch(self._log, self._start, end, tuple(self._operations), holes, tuple(sorted(self._keys)), fresh)

@@ -1,4 +1,4 @@
-"""`MemoryService`: a replica to synchronize with, and a store for devices that have none of their own."""
+"""`MemoryService`: a replica to synchronise with, and a store for devices that have none of their own."""
 
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
@@ -122,7 +122,7 @@ async def _read_hello(context: Context) -> Hello:
     with in_time(IDLE_LIMIT):
         message = await context.read()
     if not isinstance(message, pb.PushMessage) or message.WhichOneof("message") != "hello":
-        raise InvalidRequest("a push begins with a hello", hint="the peer is broken, or no nearfar store")
+        raise InvalidRequest("a push begins with a hello", hint="the peer is broken, or not a nearfar store")
     return wire.hello_from_proto(message.hello)
 
 
@@ -133,5 +133,5 @@ async def _read_batch(context: Context) -> Batch | None:
     if not isinstance(message, pb.PushMessage):
         return None
     if message.WhichOneof("message") != "batch":
-        raise InvalidRequest("behind its hello, a push has batches only", hint="the peer is broken, or no nearfar store")
+        raise InvalidRequest("after its hello, a push has batches only", hint="the peer is broken, or not a nearfar store")
     return wire.batch_from_proto(message.batch)

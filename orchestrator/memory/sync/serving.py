@@ -1,4 +1,4 @@
-"""Serve a store at a gRPC address, for devices that synchronize without a hub."""
+"""Serve a store at a gRPC address, for devices that synchronise without a hub."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -38,7 +38,7 @@ def peers_of(users: Mapping[str, str]) -> Identify:
     def identify(name: str) -> Peer:
         if name not in users:
             hint = f'in nearfar.toml of the hub, then start it again: [hub.workers.{name or "NAME"}] user = "..."'
-            raise PermissionDenied(f"the hub does not say whose device {name or 'a caller without a token'} is", hint=hint)
+            raise PermissionDenied(f"the hub has no user for {name or 'a caller without a token'} is", hint=hint)
         return Peer(name, users[name])
 
     return identify

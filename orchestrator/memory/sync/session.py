@@ -1,4 +1,4 @@
-"""Synchronize this store with another replica: once, or continuously."""
+"""Synchronise this store with another replica: once, or continuously."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The state of a running synchronization."""
+    """The state of a running synchronisation."""
 
     received: Received = Received()
     sent: Received = Received()
@@ -55,7 +55,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Synchronised:
-    """The result of a synchronization."""
+    """The result of a synchronisation."""
 
     device: str
     """Device of the other replica."""
@@ -84,14 +84,14 @@ async def sync_once(store: "MemoryStore", neighbour: Neighbour, *, report: Calla
     """Pull what the neighbour has for this store, and push what is for the neighbour.
 
     If it ends early, what was done stays done, and the next call continues from there. Raises `SyncRefused` if the two cannot
-    synchronize, `Unavailable` if the neighbour cannot be reached, and otherwise what it raised.
+    synchronise, `Unavailable` if the neighbour cannot be reached, and otherwise what it raised.
     """
     async with _linked(neighbour) as link:
         return await _exchange(store, neighbour.peer, link, report or _ignore)
 
 
 async def keep_in_sync(store: "MemoryStore", neighbours: Sequence[Neighbour], report: Callable[[Neighbour, Outcome], None]) -> None:
-    """Synchronize with all neighbours whenever they can be reached, until cancelled: news of either side is exchanged at once."""
+    """Synchronise with all neighbours whenever they can be reached, until cancelled: news of either side is exchanged at once."""
     async with anyio.create_task_group() as tasks:
         for neighbour in neighbours:
             tasks.start_soon(_keep, store, neighbour, report)
@@ -132,13 +132,13 @@ async def _signal(news: asyncio.Event, positions: AsyncGenerator[int]) -> None:
     async with aclosing(positions):
         async for _ in positions:
             news.set()
-    raise Unavailable("the other side tells no longer what is new")
+    raise Unavailable("the other side ended the watch call")
 
 
 async def _exchange(store: "MemoryStore", peer: Peer, link: Link, report: Callable[[Progress], None]) -> Synchronised:
     replica, progress = store.replica(), Progress()
     theirs, skew = await _greet(replica, peer, link)
-    # To send comes first: it may show that this store is a copy, which then needs writes of its own device back.
+    # Sending comes first: it may show that this store is a copy, which then has to get its own device's writes back.
     async with link.push(await in_thread(replica.hello)) as push:
         sending = batches(replica, peer, push.request)
         async with aclosing(ahead(lambda: in_thread(next, sending, None))) as made:
@@ -156,7 +156,9 @@ async def _exchange(store: "MemoryStore", peer: Peer, link: Link, report: Callab
             report(progress := replace(progress, received=_sum([progress.received, received])))
             is_whole = batch.known is not None
     if not is_whole:
-        raise Unavailable("the other side ended before it had sent all", hint="synchronise again: what has arrived is kept")
+        raise Unavailable(
+            "the other side ended the call before it had sent all", hint="synchronise again: the data that has arrived is kept"
+        )
     return Synchronised(theirs.device, progress.received, progress.sent, skew)
 
 
