@@ -1,1 +1,1 @@
-"""Long conversations made to fit a token budget, such that later turns find in them what they need."""
+"""Compress long conversations to a token budget, keeping the parts that later turns need."""

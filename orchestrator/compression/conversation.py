@@ -1,4 +1,4 @@
-"""What of a conversation can be cut: which messages stand or fall together, which stay as they are, and the pieces of the others."""
+"""Take a conversation apart: messages that must stay together, messages that stay unchanged, and the pieces that can be cut."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,11 +8,11 @@ from .pieces import pieces
 from .tokens import MESSAGE_TOKENS, TokenCounter, call_tokens, message_tokens
 
 TEXT_MARK = "[…]"
-"""In the place of what was left out of a text, and of messages that were left out."""
+"""Stands for text that was left out of a message, and for whole messages that were left out."""
 
 
 def result_mark(characters: int) -> str:
-    """In the place of what was left out of a tool result."""
+    """Return the mark that stands for left-out text in a tool result."""
     return f"[… {characters:,} characters left out]"
 
 
@@ -37,26 +37,25 @@ class Part:
     text: str
     is_result: bool
     pieces: range
-    """Its pieces, by their numbers."""
+    """The numbers of the part's pieces."""
 
 
 @dataclass(slots=True)
 class Group:
-    """Messages that stand or fall together: a tool result is never without its call, nor a call without its results."""
+    """Messages that are kept or left out together: a tool result never stands without its call, nor a call without its results."""
 
     messages: list[int]
     is_fixed: bool
-    """It stays, word for word."""
+    """A fixed group stays, word for word."""
     tokens: int = 0
-    """What is left of it when all its pieces are left out, with a mark for each part; of a fixed one, everything."""
+    """Tokens of the group if all its pieces are left out, with a mark for each part; for a fixed group, all its tokens."""
     parts: list[int] = field(default_factory=list)
 
 
 class Conversation:
-    """Messages taken apart.
+    """Messages taken apart into groups, parts and pieces.
 
-    System prompts and the last words of the user are fixed. A tool result whose call is not right before it belongs nowhere, and is
-    left out.
+    System prompts and the user's last message are fixed. A tool result that does not follow its call directly is left out.
     """
 
     def __init__(self, messages: Sequence[Message], count: TokenCounter) -> None:
@@ -73,11 +72,11 @@ class Conversation:
 
     @property
     def ends_with_calls(self) -> bool:
-        """The agent called tools last, and is about to go on from their results."""
+        """Return whether the conversation ends with tool calls, from whose results the agent is about to continue."""
         return bool(self.groups) and bool(self.messages[self.groups[-1].messages[0]].tool_calls)
 
     def mark_tokens(self, part: Part) -> int:
-        """Tokens of a mark in a part."""
+        """Return the tokens of a mark in the part."""
         return self.result_mark_tokens if part.is_result else self.text_mark_tokens
 
     def _add(self, indices: list[int]) -> None:
@@ -112,7 +111,7 @@ class Conversation:
 
 
 def _together(messages: Sequence[Message]) -> Iterator[list[int]]:
-    """The messages' indices: each call with its results, every other message by itself."""
+    """Yield the indices of messages that belong together: each call with its results, every other message by itself."""
     index = 0
     while index < len(messages):
         wanted = {call.id for call in messages[index].tool_calls}

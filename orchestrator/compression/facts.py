@@ -1,4 +1,4 @@
-"""What a text claims that can be checked: numbers, identifiers and names; and what of it a source does not say."""
+"""Find the checkable facts of a text (numbers, identifiers, names), and those that its sources do not contain."""
 
 import re
 import unicodedata
@@ -12,24 +12,27 @@ _WORD: Final = re.compile(r"[\w@.+'’-]*\w")
 _GROUPED: Final = re.compile(r"(?<=\d),(?=\d{3}\b)")
 _CLOSING_ZEROS: Final = re.compile(r"(\.\d*?)0+$")
 _OPENING: Final = frozenset(".!?:;\n-*•\"'“‘([{#>")
-"""What stands before the first word of a sentence, a quotation or a line."""
+"""Characters before the first word of a sentence, a quotation or a line."""
 _PREDICATE: Final = re.compile(r"\s+(?:is|was|has|had|are|were|will|did|does|can|[A-Z]\w+)\b")
-"""What follows a word that opens a sentence, where this word is likely a name."""
+"""Text after the first word of a sentence that makes this word likely a name."""
 _NOT_NAMES: Final = FUNCTION_WORDS | {"also", "assistant", "tool", "user", "yes"}
-"""What opens sentences and is no name, whatever follows."""
+"""Words that open sentences and are never names."""
 _UNUSUAL: Final = re.compile(r"(?<![\w@.+'’-])(?![a-z]+[@.+'’-]*(?![\w@.+'’-]))[\w@.+'’-]*\w")
-"""Words that are not small letters alone, as most are, which are no facts."""
+"""Words that are not made of small letters alone; all other words are no facts."""
 _CODED: Final = re.compile(r"[\d_@]")
 
 
 def facts(text: str) -> list[str]:
-    """Numbers, identifiers and names in their order, in the form in which they are compared."""
+    """Return numbers, identifiers and names in their order, in the form in which they are compared."""
     text = _GROUPED.sub("", text)
     return [_normal(match.group()) for match in _UNUSUAL.finditer(text) if _is_fact(match, text)]
 
 
 def unsupported(text: str, sources: Iterable[str]) -> list[str]:
-    """The facts of a text that none of the sources has, each once. A compound is known where its parts are, a plural where one of it is."""
+    """Return the facts of a text that none of the sources contains, each once.
+
+    A compound is supported if its parts are, and a plural if its singular is.
+    """
     known = {form for source in sources for form in _forms(_GROUPED.sub("", source))}
     return [
         fact for fact in dict.fromkeys(facts(text)) if not known & {fact, fact.removesuffix("s")} and not known.issuperset(_parts(fact))
@@ -37,7 +40,7 @@ def unsupported(text: str, sources: Iterable[str]) -> list[str]:
 
 
 def _forms(source: str) -> Iterator[str]:
-    """The words of a source, parts of compounds among them."""
+    """Yield the words of a source, and the parts of its compounds."""
     for word in _WORD.findall(source):
         normal = _normal(word)
         yield normal
@@ -50,7 +53,7 @@ def _parts(word: str) -> list[str]:
 
 
 def _is_fact(match: "re.Match[str]", text: str) -> bool:
-    """A capital at the beginning of a sentence makes a name only where a name's predicate follows."""
+    """Return whether a word is a fact. A capital at the beginning of a sentence makes a name only if a name's predicate follows."""
     word = match.group().lstrip("'’.+-")
     if _CODED.search(word):
         return True

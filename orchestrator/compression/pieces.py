@@ -1,25 +1,25 @@
-"""A text in pieces that make sense by themselves: sentences and lines of prose, objects and entries of JSON."""
+"""Cut a text into pieces that make sense by themselves: sentences and lines of prose, objects and entries of JSON."""
 
 import re
 from collections.abc import Iterable, Iterator
 
 Span = tuple[int, int]
-"""From where to where in the text."""
+"""Start and end of a piece in the text."""
 
 SHORTEST = 24
-"""Characters of a piece; a shorter one joins the one before it."""
+"""Characters of a piece; a shorter piece joins the piece before it."""
 LONGEST = 240
-"""Characters of a piece of structured text that is not taken apart further, and of the pieces of a text without any border."""
+"""Characters of a piece of structured text that is not cut further, and of the pieces of a text without any border."""
 
 _PROSE_BORDER = re.compile(r"\n+|(?<=[.!?])[\"')\]]*\s+|(?<=[。！？])")
 _STRUCTURE = re.compile(r'\\.|["\[\]{},]')
 _ENTRIES = 3
-"""A text with at least so many pairs of key and value at its beginning is taken for structured."""
+"""A text with at least this many pairs of key and value at its beginning counts as structured."""
 _PAIR = re.compile(r'["\']?[\w-]+["\']?\s*:\s*\S')
 
 
 def pieces(text: str) -> list[Span]:
-    """Spans that follow each other and together are the text."""
+    """Return consecutive spans that together are the text."""
     cut = _structured if _is_structured(text) else _prose
     joined: list[Span] = []
     for start, end in _bounded(cut(text)):
@@ -45,7 +45,7 @@ def _prose(text: str) -> Iterator[Span]:
 
 
 def _structured(text: str) -> Iterator[Span]:
-    """Each object or list as a whole where it is short, else its entries."""
+    """Yield each object or list as a whole if it is short, else its entries."""
     marks = list(_marks(text))
     short = _short_ends(marks)
     start = behind = 0
@@ -61,7 +61,7 @@ def _structured(text: str) -> Iterator[Span]:
 
 
 def _short_ends(marks: Iterable[tuple[int, str]]) -> dict[int, int]:
-    """Where objects and lists that are no longer than a piece end, by where they start."""
+    """Return the ends of objects and lists that are no longer than a piece, by their starts."""
     opened: list[int] = []
     ends: dict[int, int] = {}
     for place, mark in marks:
@@ -75,7 +75,7 @@ def _short_ends(marks: Iterable[tuple[int, str]]) -> dict[int, int]:
 
 
 def _marks(text: str) -> Iterator[tuple[int, str]]:
-    """Brackets and commas outside strings, with their places."""
+    """Yield brackets and commas outside strings, with their places."""
     is_string = False
     for match in _STRUCTURE.finditer(text):
         mark = match.group()
@@ -86,7 +86,7 @@ def _marks(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _bounded(spans: Iterator[Span]) -> Iterator[Span]:
-    """The same, where a piece without borders of its own is cut at its length."""
+    """Yield the spans; a long span without borders of its own is cut at the greatest length."""
     for start, end in spans:
         if end - start <= 2 * LONGEST:
             yield start, end

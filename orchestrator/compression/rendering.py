@@ -1,4 +1,4 @@
-"""A conversation with parts left out, as messages again."""
+"""Turn a conversation with parts left out into messages again."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from .selection import Selection
 
 
 def rendered(conversation: Conversation, selection: Selection) -> tuple[Message, ...]:
-    """The messages that are kept, in their order, with marks where something is missing."""
+    """Return the kept messages in their order, with marks for missing text."""
     return tuple(_Rendering(conversation, selection).messages())
 
 
@@ -22,10 +22,10 @@ class _Rendering:
         before: str | None = None
         """Role of the last message; None at the beginning."""
         gap: str | None = None
-        """Role of the first message that is missing before the next one; None where none is."""
+        """Role of the first message that is missing before the next one; None if none is missing."""
         for number, group in enumerate(self._conversation.groups):
             messages = [self._message(index) for index in group.messages] if self._selection.groups[number] else []
-            # A group of one message of which nothing is kept but the mark is not worth its place.
+            # A message of nothing but a mark is not worth its tokens.
             if not messages or (not group.is_fixed and messages == [_nothing(messages[0])]):
                 gap = gap or self._conversation.messages[group.messages[0]].role
                 continue
@@ -45,7 +45,7 @@ class _Rendering:
         return Message.tool(message.tool_result.model_copy(update={"content": text}))
 
     def _text(self, part: Part) -> str:
-        """What is kept of a part, word for word, and marks between."""
+        """Return the kept text of a part, word for word, with marks between."""
         kept: list[str] = []
         missing = 0
         for number in part.pieces:
@@ -69,11 +69,11 @@ def _nothing(message: Message) -> Message:
 
 
 def _bridge(before: str | None, messages: list[Message], *, is_fixed: bool) -> Iterator[Message]:
-    """What marks missing messages: a message in the role of one that is missing where two of one role would meet, since chat templates
-    refuse that, else a mark at the beginning of the next message.
+    """Mark missing messages before `messages`.
 
-    Between the system prompt and the user's last words there is no place for it, nor is there one in calls and results: a tool's result
-    may be cut, but holds no words that are not the tool's.
+    The mark is a message in the role of a missing one if two messages of one role would otherwise meet, since chat templates refuse
+    that; else it stands at the beginning of the next message. Between the system prompt and the user's last message there is no place
+    for a mark, nor in calls and results: a tool's result may be cut, but it holds only the tool's words.
     """
     first = messages[0]
     if first.role == "user" and before == "user":

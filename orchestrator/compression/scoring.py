@@ -1,4 +1,4 @@
-"""How much each piece of a conversation is worth to the turns that follow."""
+"""Score each piece of a conversation by its worth to the turns that follow."""
 
 import math
 import re
@@ -16,35 +16,35 @@ _DIGIT: Final = re.compile(r"\d")
 _STEM: Final = 6
 """Characters of a word by which it is compared: a stemmer that knows no language."""
 _STEMMED: Final = "~"
-"""Before a stem, where facts and stems are together."""
+"""Stands before a stem, where facts and stems are kept together."""
 RELEVANCE: Final = 5.0
-"""Of all words of the question in one piece."""
+"""Worth of a piece that has all words of the question."""
 FACT: Final = 1.0
-"""Of a number, an identifier or a name that occurs nowhere else."""
+"""Worth of a number, an identifier or a name that occurs nowhere else."""
 TERM: Final = 0.3
-"""Of any other word that occurs nowhere else."""
+"""Worth of any other word that occurs nowhere else."""
 LEAST_QUESTION: Final = 20.0
-"""Weight of all words of a question together, below which it says little of what is needed."""
+"""Weight of all words of a question together; a question with less says little of what is needed."""
 ROLE: Final = {"user": 0.35, "assistant": 0.2, "tool": 0.1}
-"""Of forty tokens."""
+"""Worth of forty tokens, by role."""
 RECENCY: Final = 1.0
-"""Of forty tokens of the last message; half of it for each further message back."""
+"""Worth of forty tokens of the last message; half of it for each further message back."""
 CURRENT: Final = 3.0
-"""The same of the last message where it is the result of a call, from which the agent is about to go on."""
+"""Worth of forty tokens of the last message if it is the result of a call, from which the agent is about to continue."""
 CALL: Final = 1.5
-"""Of having made a call, beside the facts in its arguments: who does not know it makes it again."""
+"""Worth of knowing that a call was made, in addition to the facts in its arguments: an agent that does not know it repeats the call."""
 LATER: Final = 0.5
-"""Of a word of the last turns, against one of the user's last words."""
+"""Weight of a word of the last turns, relative to a word of the user's last message."""
 CODED: Final = 4.0
-"""Of a number or an identifier in a question, against another word that is as rare."""
+"""Weight of a number or an identifier in a question, relative to another word that is as rare."""
 BESIDE: Final = 0.5
-"""Share of its relevance that a message passes on to the one behind it, since answers follow questions; half of that to the one before."""
+"""Share of its relevance that a message passes to the next one, since answers follow questions; half of that goes to the message before."""
 WITHIN: Final = 0.2
-"""Share of its best piece's relevance that a message passes on to its other pieces."""
+"""Share of its best piece's relevance that a message passes to its other pieces."""
 
 
 def terms(text: str) -> set[str]:
-    """The words that can be looked for, by their stems."""
+    """Return the searchable words of a text, by their stems."""
     return {_stem(word) for word in _TERM.findall(text.casefold()) if word not in FUNCTION_WORDS}
 
 
@@ -54,39 +54,39 @@ def _stem(word: str) -> str:
 
 
 class Scores:
-    """What the pieces and groups of a conversation are worth, before anything of it is chosen."""
+    """The worth of a conversation's pieces and groups, before any of them is selected."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self._terms = [terms(piece.text) for piece in conversation.pieces]
         self.news = [_news(piece.text, found) for piece, found in zip(conversation.pieces, self._terms, strict=True)]
-        """Facts and words of each piece, which are worth something to whoever does not know them yet."""
+        """Facts and words of each piece; they have worth only if no kept piece has them."""
         calls = (_calls_text(conversation, group) for group in conversation.groups)
         self.call_news: list[frozenset[str]] = [_news(text, terms(text)) if text else frozenset() for text in calls]
-        """Those in the calls of each group."""
+        """Facts and words in the calls of each group."""
         self._recency = [RECENCY * 0.5 ** min(back, 64) for back in range(len(conversation.groups) - 1, -1, -1)]
         if conversation.ends_with_calls:
             self._recency[-1] = CURRENT
         self._news_worth = self._weighed_news()
         self.worth = self._relevances()
-        """Of each piece, without its news: what of that is new depends on what else is kept."""
+        """Worth of each piece without its facts and words: their worth depends on the other kept pieces."""
         for number, piece in enumerate(conversation.pieces):
             role = conversation.messages[conversation.parts[piece.part].message].role
             self.worth[number] += piece.tokens / 40 * (ROLE.get(role, 0.0) + self._recency[piece.group])
 
     def new(self, found: frozenset[str], known: set[str]) -> float:
-        """What facts and words are worth to somebody who knows some already."""
+        """Return the worth of the facts and words in `found` that are not in `known`."""
         return math.fsum(map(self._news_worth.__getitem__, found - known))  # exact, since the order of a set differs between processes
 
     def call_worth(self, group: int) -> float:
-        """Of knowing that the calls of a group were made."""
+        """Return the worth of knowing that the calls of a group were made."""
         return (CALL + self._recency[group]) if self._conversation.messages[self._first(group)].tool_calls else 0.0
 
     def _first(self, group: int) -> int:
         return self._conversation.groups[group].messages[0]
 
     def _weighed_news(self) -> dict[str, float]:
-        """What each fact and word is worth: the rarer, the more."""
+        """Return the worth of each fact and word: the rarer, the more."""
         groups = [set(found) for found in self.call_news]
         for piece, found in zip(self._conversation.pieces, self.news, strict=True):
             groups[piece.group] |= found
@@ -95,7 +95,7 @@ class Scores:
         return {each: (TERM if each[0] == _STEMMED else FACT) * math.log(1 + len(groups) / count) / most for each, count in counts.items()}
 
     def _relevances(self) -> list[float]:
-        """How much of what is asked now each piece speaks of, neighbours considered."""
+        """Return how much each piece bears on the current question, including the share that its neighbours pass on."""
         weights = self._question()
         total = max(sum(weights.values()), LEAST_QUESTION)
         own = [math.fsum(weights[term] for term in found if term in weights) / total for found in self._terms]
@@ -108,7 +108,7 @@ class Scores:
         ]
 
     def _question(self) -> dict[str, float]:
-        """The words of the user's last message and, for less, of what was said and called last, by how rare they are."""
+        """Return the words of the user's last message and, for less, of the last turns and calls, weighed by how rare they are."""
         conversation = self._conversation
         counts: Counter[str] = Counter()
         for piece_terms in self._terms:
@@ -124,7 +124,7 @@ class Scores:
         }
 
     def _last_words(self) -> Iterable[str]:
-        """What the assistant said and called in the last turns behind the user's last message."""
+        """Yield the assistant's words and calls in the last turns after the user's last message."""
         conversation = self._conversation
         for group in conversation.groups[-2:]:
             if group.messages[0] > conversation.last_user:

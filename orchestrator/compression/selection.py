@@ -1,4 +1,4 @@
-"""Choosing what to keep of a conversation: the most worth for the tokens, by a greedy algorithm that looks at each piece a few times."""
+"""Select the parts of a conversation to keep: most worth for the tokens, by a greedy algorithm that looks at each piece a few times."""
 
 import heapq
 
@@ -7,30 +7,32 @@ from .scoring import Scores
 
 
 class Selection:
-    """What is kept of a conversation. Worth has diminishing returns, since a fact is new only once, so that choosing greedily by worth for
-    tokens comes close to the best (Lin and Bilmes, *Multi-document Summarization via Budgeted Maximization of Submodular Functions*, 2010).
+    """The kept part of a conversation.
+
+    Worth has diminishing returns, since a fact is new only once. Therefore a greedy choice by worth for tokens comes close to the best
+    one (Lin and Bilmes, *Multi-document Summarization via Budgeted Maximization of Submodular Functions*, 2010).
     """
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self._scores = Scores(conversation)
         self.pieces = bytearray(len(conversation.pieces))
-        """1 for each that is kept."""
+        """1 for each piece that is kept."""
         self.groups = bytearray(group.is_fixed for group in conversation.groups)
-        """1 for each of which anything is kept."""
+        """1 for each group of which any part is kept."""
         self._known: set[str] = set()
-        """News in what is kept."""
+        """Facts and words in the kept pieces."""
         self._order: list[tuple[str, int]] = []
-        """What was kept, in the order of choosing."""
-        if conversation.ends_with_calls:  # an agent that does not see what it did last does it again
+        """The kept entries, in the order of selection."""
+        if conversation.ends_with_calls:  # an agent that does not see its last calls repeats them
             self._keep(~(len(conversation.groups) - 1))
 
     def fill(self, budget: int) -> None:
-        """Keep what is worth the most until `budget` tokens are used."""
+        """Keep the entries with the most worth until `budget` tokens are used."""
         # An entry stands for a piece, or, by its complement, for the calls of a group.
         entries = [number for number, is_kept in enumerate(self.pieces) if not is_kept]
         entries += [~group for group, is_kept in enumerate(self.groups) if not is_kept and self._scores.call_worth(group)]
-        # What is too long may fit when something beside it is kept, and is looked at again then.
+        # An entry that is too long may fit once its neighbour is kept, and is then tried again.
         heap = [(-self._density(entry, cost), entry) for entry in entries if (cost := self._cost(entry)) <= budget]
         heapq.heapify(heap)
         while heap and budget > 0:
@@ -47,7 +49,7 @@ class Selection:
                 heapq.heappush(heap, (-self._density(cheaper, self._cost(cheaper)), cheaper))
 
     def drop(self, tokens: int) -> bool:
-        """Give up what was chosen last, `tokens` of it at least; False where nothing is left to be given up."""
+        """Drop the entries that were selected last, at least `tokens` of them; return False if nothing is left to drop."""
         if not self._order:
             return False
         while self._order and tokens > 0:
@@ -67,7 +69,7 @@ class Selection:
         return self._conversation.pieces[entry].group if entry >= 0 else ~entry
 
     def _density(self, entry: int, cost: int) -> float:
-        """Worth for tokens. What comes for nothing comes first."""
+        """Return worth for tokens. An entry without cost comes first."""
         group = self._group(entry)
         worth = 0.0
         if entry >= 0:
@@ -77,7 +79,7 @@ class Selection:
         return worth / max(cost, 1)
 
     def _cost(self, entry: int) -> int:
-        """Tokens by which the conversation grows. A piece beside a kept one can save a mark."""
+        """Return the tokens by which the conversation grows. A piece next to a kept one can save a mark."""
         group = self._group(entry)
         cost = 0 if self.groups[group] else self._conversation.groups[group].tokens + self._conversation.text_mark_tokens
         if entry < 0:
@@ -88,7 +90,7 @@ class Selection:
         return cost + piece.tokens + self._conversation.mark_tokens(part) * (gaps - 1)
 
     def _keep(self, entry: int) -> list[int]:
-        """Keep a piece or a group's calls; returns what has become cheaper by that."""
+        """Keep a piece or a group's calls, and return the pieces that became cheaper by that."""
         group = self._group(entry)
         cheaper: list[int] = []
         if not self.groups[group]:

@@ -1,4 +1,4 @@
-"""LangGraph's interface to a store, with the meaning that its documentation gives to each operation."""
+"""LangGraph's store interface, with the meaning that its documentation gives to each operation."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,9 +48,10 @@ if TYPE_CHECKING:
 
 
 class BasicStore(BaseStore):
-    """`BaseStore` over an `Engine`. Asynchronous methods do the same in a thread, and never hold the event loop up.
+    """A LangGraph `BaseStore` over an `Engine`. Asynchronous methods run in a thread and never block the event loop.
 
-    A batch reads first, and sees nothing of what it then writes, all of it at once; of several writes to one item the last one counts.
+    A batch reads first and then does all its writes at once: its reads do not see its writes. Of several writes to one item the last one
+    counts.
     """
 
     supports_ttl = True
@@ -69,7 +70,7 @@ class BasicStore(BaseStore):
         now: Callable[[], float] = time.time,
         keys: SubjectKeys | None = None,
     ) -> None:
-        """`keys` are those of the engine's sealer, if it has one."""
+        """`keys` are the keys of the engine's sealer, if it has one."""
         self.engine = engine
         self.ttl_config = _checked(ttl)
         self._embedder = embedder
@@ -87,7 +88,7 @@ class BasicStore(BaseStore):
 
     @property
     def user(self) -> str:
-        """Whose memory it is."""
+        """The user whose memory the store holds."""
         return self._origin.user or ""
 
     def bound(
@@ -99,7 +100,8 @@ class BasicStore(BaseStore):
         subject: str | None = None,
         lineage: Sequence[ItemAddress] = (),
     ) -> Self:
-        """The same store for one writer: what is given is stamped on all that is written through it, and no value can say otherwise."""
+        """Return the store bound to one writer: these values are stamped on every write through it, and no written value can change
+        that."""
         origin = Origin(
             agent=agent,
             source=validation.source(source),
@@ -110,9 +112,11 @@ class BasicStore(BaseStore):
         return self._as(origin.within(self._origin))
 
     def view(self, principal: Principal) -> Self:
-        """The same store as somebody may see it. What is not meant for them does not exist for them, and they cannot write over it.
+        """Return the store as a principal may see it. Items that are not meant for the principal do not exist in it and cannot be
+        overwritten.
 
-        What they write is stamped as theirs. Where they are on another device, it is for all devices of theirs, as it has left that one.
+        Writes are stamped as the principal's. If the principal is on another device, the default tier is `user`, since such items have
+        already left that device.
         """
         is_here = principal.device == self.engine.device
         tier = self._origin.tier if is_here else Tier.USER
@@ -121,7 +125,8 @@ class BasicStore(BaseStore):
         return seen
 
     def for_user(self, user: str) -> Self:
-        """The store as a task on behalf of `user` has it: as it is for its own user and where none is named, else a `view` of theirs."""
+        """Return the store for a task on behalf of `user`: unchanged for the store's own user and if none is named, else that user's
+        `view`."""
         if not user or user == self._origin.user:
             return self
         known = self._principal or Principal(user, self.engine.device)
@@ -129,20 +134,20 @@ class BasicStore(BaseStore):
 
     @property
     def watchers(self) -> Watchers:
-        """Who wants to hear of writes; whoever writes past the store notifies them."""
+        """Callbacks that run after each write; code that writes past the store has to notify them."""
         return self._watchers
 
     @property
     def erasing(self) -> Watchers:
-        """Who wants to hear of erasures, also of those that a synchronisation brings: whatever else repeats the store's content.
+        """Callbacks that run after each erasure, including those that a sync brings, for code that keeps copies of the store's content.
 
-        Where one of them fails, the erasure does, and is finished by the next one.
+        If one of them raises, the erasure raises too, and the next erasure finishes it.
         """
         return self._erasing
 
     @property
     def origin(self) -> Origin:
-        """As whom a write through this store is stamped now."""
+        """The origin that is stamped on a write through this store now."""
         return current(self._origin)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
@@ -157,7 +162,8 @@ class BasicStore(BaseStore):
         return await in_thread(self.batch, list(ops))
 
     def get(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> MemoryItem | None:
-        """The item, or None. Its time to live begins anew, unless `refresh_ttl` or the store's configuration say otherwise."""
+        """Return the item, or None. The item's time to live starts again, unless `refresh_ttl` or the store's configuration says
+        otherwise."""
         address = validation.place(namespace, key)
         (item,) = self._reader().get([address], [address] if self._refreshes(refresh_ttl) else [])
         return item
@@ -178,12 +184,12 @@ class BasicStore(BaseStore):
         subject: str | None = None,
         valid_from: datetime | None = None,
     ) -> str:
-        """Store the value in the place of what the item said, and return the new version.
+        """Replace the value of an item, and return the new version.
 
-        `index` names the paths that can be searched, False none. `ttl` is in minutes. With `if_version`, the version that was read or
-        `"absent"`, the item is written only if nobody else has written it since. A write without a `tier` of its own gets the store's.
+        `index` names the paths that can be searched, False none. `ttl` is in minutes. With `if_version` (the version that was read, or
+        `"absent"`) the item is written only if it was not written since. A write without a `tier` gets the store's.
 
-        Raises `VersionConflict`, or `InvalidRequest` where the value cannot be stored.
+        Raises `VersionConflict`, or `InvalidRequest` if the value cannot be stored.
         """
         op = PutOp(namespace, key, value, index, self._default_ttl() if isinstance(ttl, NotProvided) else ttl)
         moment = None if valid_from is None else valid_from.timestamp()
@@ -214,7 +220,7 @@ class BasicStore(BaseStore):
     async def adelete(self, namespace: tuple[str, ...], key: str, *, if_version: str | None = None) -> None:
         await in_thread(self.delete, namespace, key, if_version=if_version)
 
-    def search(  # type: ignore[override]  # a list of a subclass, which nobody adds to
+    def search(  # type: ignore[override]  # a list of a subclass, which no caller appends to
         self,
         namespace_prefix: tuple[str, ...],
         /,
@@ -230,11 +236,11 @@ class BasicStore(BaseStore):
         valid_at: datetime | None = None,
         include_superseded: bool = False,
     ) -> list[MemoryItem]:
-        """Items in or below a namespace: those that fit the query best, or, without a query, those that were updated last.
+        """Return items in or below a namespace: the best matches of the query or, without a query, the last updated ones.
 
-        With a `key_prefix`, only items whose key begins so are looked at. What is no longer true, or not yet, is left
-        out, unless another moment is asked for (`valid_at`) or all are (`include_superseded`).
-        Without an embedder every search goes by words. For what an item's `score` means, see `Ranking`.
+        With a `key_prefix`, only items whose key begins with it are searched. Items that are no longer valid, or not yet, are left out,
+        unless another moment (`valid_at`) or all of them (`include_superseded`) are asked for. Without an embedder every search goes by
+        words. `Ranking` defines an item's `score`.
         """
         op = SearchOp(namespace_prefix, filter, limit, offset, query)
         moment = None if include_superseded else self._now() if valid_at is None else valid_at.timestamp()
@@ -243,7 +249,7 @@ class BasicStore(BaseStore):
         is_past = include_superseded or valid_at is not None
         return self._search(asked, refresh=self._refreshes(refresh_ttl), is_past=is_past)
 
-    async def asearch(  # type: ignore[override]  # a list of a subclass, which nobody adds to
+    async def asearch(  # type: ignore[override]  # a list of a subclass, which no caller appends to
         self,
         namespace_prefix: tuple[str, ...],
         /,
@@ -275,13 +281,13 @@ class BasicStore(BaseStore):
         )
 
     def matches(self, prefixes: Sequence[tuple[str, ...]], *, keywords: str, text: str, limit: int) -> list[Matches]:
-        """What fits best below each of the prefixes: by words, and by what `text` means, each with its own measure. What is no longer
-        true, or not yet, is left out. For whoever ranks by more than `search` does."""
+        """Return the best items below each prefix, by words and by the meaning of `text`, each with its own score. Items that are not
+        valid now are left out. For callers that rank by more than `search` does."""
         places = [validation.prefix(prefix) for prefix in prefixes]
         return self._reader().matches(places, keywords=keywords, text=text, limit=limit, valid_at=self._now())
 
     def meaning(self, text: str) -> "Vector | None":
-        """The unit vector that the store's embedder makes of a text; None: it has no embedder, or that one fails now."""
+        """Return the unit vector that the store's embedder makes of a text; None if there is no embedder, or if it fails now."""
         return self._reader().meaning(text)
 
     def list_namespaces(
@@ -293,8 +299,8 @@ class BasicStore(BaseStore):
         limit: int = 100,
         offset: int = 0,
     ) -> list[tuple[str, ...]]:
-        """Namespaces that hold items, in order. In a prefix or suffix, `"*"` stands for any one label; deeper ones than `max_depth` are cut
-        to it."""
+        """Return the namespaces that hold items, in order. In a prefix or suffix `"*"` stands for any one label; namespaces deeper than
+        `max_depth` are cut to it."""
         given: dict[Literal["prefix", "suffix"], NamespacePath | None] = {"prefix": prefix, "suffix": suffix}
         conditions = tuple(MatchCondition(kind, path) for kind, path in given.items() if path)
         return self._namespaces(ListNamespacesOp(conditions, max_depth, limit, offset))
@@ -328,7 +334,7 @@ class BasicStore(BaseStore):
         return versions
 
     def _found(self, ops: Sequence[Op]) -> list[Result]:
-        """What is asked for; None for writes. Items that are asked for by key are all read at once."""
+        """Return the results of the operations, None for writes. Items that are read by key are read in one query."""
         gets = [op for op in ops if isinstance(op, GetOp)]
         places = [validation.place(op.namespace, op.key) for op in gets]
         refreshed = [place for place, op in zip(places, gets, strict=True) if op.refresh_ttl]

@@ -1,4 +1,4 @@
-"""The change feed: which items changed, in order, for whoever keeps something in step with the store."""
+"""The change feed: the items that changed, in order, for code that mirrors the store."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -17,29 +17,29 @@ from .watching import Watchers
 
 _BATCH: Final = 200
 _POLL: Final = 0.25
-"""Seconds after which a watcher looks for what other processes have written."""
+"""Seconds after which a watcher looks for writes by other processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryChange:
-    """An item that changed. Of several changes of one item, the last is told."""
+    """An item that changed. Of several changes of one item, only the last is reported."""
 
     position: int
-    """Where to go on from, with `MemoryStore.changes`."""
+    """The position to continue from, with `MemoryStore.changes`."""
     address: ItemAddress | None
-    """None: all of the item was forgotten, its name too, since it was erased or its time was over."""
+    """None: the whole item was forgotten, its name too, because it was erased or expired."""
     item: MemoryItem | None
-    """None: it is gone."""
+    """None: the item is gone."""
     tag: str
-    """Stands for the address, also where that is not told: the same for the same item."""
+    """A digest of the address, also if `address` is None: the same for the same item."""
 
 
 def changes_after(reader: Reader, position: int, *, prefix: Namespace = (), limit: int = _BATCH) -> tuple[list[MemoryChange], int]:
-    """Changes of items that are there for the reader, in order, and the position up to which they were looked for.
+    """Return the changes of items that the reader may see, in order, and the position up to which the feed was read.
 
-    Of what was forgotten nobody can tell any more for whom it was, or in which namespace: a principal hears nothing of it, all others do.
+    A forgotten item has no owner or namespace any more: a principal gets no report of it, all other readers do.
     """
-    end = reader.engine.position()  # what comes between the two looks below is for the next time
+    end = reader.engine.position()  # changes between the two queries below are for the next call
     everything: list[Position | Forgotten] = [*reader.engine.changes(position, limit=limit)]
     everything += reader.engine.forgotten(position, limit=limit)
     due = sorted((one for one in everything if one.position <= end), key=lambda one: one.position)[:limit]
@@ -58,7 +58,7 @@ def _told(reader: Reader, found: Sequence[Position], prefix: Namespace) -> list[
 
 
 async def watched(reader: Reader, watchers: Watchers, *, prefix: Namespace, since: int | None) -> AsyncGenerator[MemoryChange]:
-    """Changes behind `since`, or from now on, as they happen."""
+    """Yield changes after `since`, or from now on, as they happen."""
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
     position = await in_thread(reader.engine.position) if since is None else since
 

@@ -12,19 +12,19 @@ MAXIMUM_SKEW: Final = 60_000
 
 
 def tick(last: int, now: float) -> int:
-    """The next stamp after `last` at wall-clock time `now`, in seconds since the epoch."""
+    """Return the next stamp after `last` at wall-clock time `now`, in seconds since the epoch."""
     return max(last + 1, int(now * 1000) << COUNTER_BITS)
 
 
 def received(last: int, remote: int, now: float) -> int:
-    """Our clock after a stamp of another device was seen. One that is far ahead of `now` moves ours no further than the allowed skew.
+    """Return our clock after we saw a stamp of another device. A stamp far ahead of `now` moves it by the allowed skew at most.
 
-    A write that knew of a stamp from the future still comes behind it, see `merge.succeed`; unrelated writes keep to our own time.
+    A write that knew of a stamp from the future still comes after it, see `merge.succeed`; unrelated writes keep to our own time.
     """
     limit = (int(now * 1000) + MAXIMUM_SKEW) << COUNTER_BITS
     return max(last, min(remote, limit))
 
 
 def seconds(stamp: int) -> float:
-    """Wall-clock time of a stamp, in seconds since the epoch."""
+    """Return the wall-clock time of a stamp, in seconds since the epoch."""
     return (stamp >> COUNTER_BITS) / 1000

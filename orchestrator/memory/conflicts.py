@@ -1,4 +1,4 @@
-"""What is left to decide: values that lost, in part or as a whole, against one which was written elsewhere at the same time."""
+"""Conflicts to resolve: values that lost, in part or as a whole, against a value that another device wrote at the same time."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ _BATCH: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class LostValue:
-    """What an item said on another device, or in another process, before both were brought together."""
+    """A value that an item had on another device, or in another process, before both were merged."""
 
     name: str
-    """For `MemoryStore.resolve`."""
+    """The name to pass to `MemoryStore.resolve`."""
     value: Mapping[str, Any]
-    """All that the item said there."""
+    """The whole value that the item had there."""
     fields: tuple[str, ...]
-    """The fields of it that lost; one that is not in `value` was removed there."""
+    """The fields of the value that lost; a field that is not in `value` was removed there."""
     user: str
     agent: str
     device: str
@@ -42,42 +42,43 @@ class LostValue:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """An item with values that lost, as a whole or in some fields. It can be read and written as any other until somebody decides."""
+    """An item with values that lost, as a whole or in some fields. It can be read and written like any other until the conflict is
+    resolved."""
 
     address: ItemAddress
     item: MemoryItem | None
-    """What it says at present; None: it is deleted."""
+    """The present item; None: it is deleted."""
     version: str
     lost: tuple[LostValue, ...]
 
 
 def conflicts(reader: Reader, limit: int, offset: int) -> list[Conflict]:
-    """Those of items that are there for the reader's principal, by address."""
+    """Return the conflicts of items that the reader's principal may see, by address."""
     found = (conflict for address in _addresses(reader.engine) for conflict in _conflict(reader, address))
     return list(islice(found, offset, offset + limit))
 
 
 def undecided(reader: Reader, address: ItemAddress) -> tuple[str, tuple[Sibling, ...]]:
-    """The version of an item, for `if_version`, and its siblings. Raises `NotFound` where it has none."""
+    """Return the version of an item, for `if_version`, and its siblings. Raises `NotFound` if it has no conflict."""
     with reader.engine.transaction() as transaction:
         heads = transaction.heads([address]).get(address, ())
     state = merge(heads) if heads else None
     siblings = () if state is None else state.siblings
-    # Whoever may not know all of it has nothing to decide.
+    # A principal who may not see all of a conflict cannot resolve it.
     if state is None or not siblings or not all(_is_for(reader.principal, address, one) for one in siblings):
         raise NotFound(f"item {address.key!r} in {'/'.join(address.namespace)} has no conflict")
     return (ABSENT if reader.get([address], [])[0] is None else state.version), siblings
 
 
 def name_of(sibling: Sibling) -> str:
-    """By which a lost value is chosen."""
+    """Return the name by which a lost value is chosen."""
     return f"{sibling.dot.device}:{sibling.dot.sequence}"
 
 
 def _conflict(reader: Reader, address: ItemAddress) -> Iterator[Conflict]:
     try:
         version, siblings = undecided(reader, address)
-    except NotFound:  # decided meanwhile, or none of the principal's
+    except NotFound:  # resolved meanwhile, or not the principal's
         return
     yield Conflict(address, reader.get([address], [])[0], version, tuple(map(_lost, siblings)))
 

@@ -1,4 +1,4 @@
-"""How much of a store somebody may see. The engines count all that there is."""
+"""Count the part of a store that a principal may see. Engines count the whole store."""
 
 import sys
 from typing import Final
@@ -12,7 +12,7 @@ _BATCH: Final = 500
 
 
 def visible(reader: Reader) -> dict[str, int]:
-    """Numbers of items, deleted items, items with conflicts, and bytes of values, of those alone that are there for the reader."""
+    """Return the numbers of items, deleted items and conflicts, and the bytes of values, of what the reader may see."""
     counted = dict.fromkeys(("items", "deleted", "bytes"), 0)
     position = 0
     while found := reader.engine.changes(position, limit=_BATCH):

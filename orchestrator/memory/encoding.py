@@ -1,4 +1,4 @@
-"""Operations as bytes: how engines keep them, and how they travel. What is read may come from a stranger, so that all of it is checked."""
+"""Encode operations as bytes, for engines and for the wire. Decoding checks everything, since the bytes may come from a hostile peer."""
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -17,29 +17,29 @@ _SOURCES: Final = {source.value: source for source in Source}
 
 
 class Subject(NamedTuple):
-    """Somebody as one user knows them: what one user erases about them is nothing to another one's items."""
+    """A person as one user knows them: an erasure by one user does not reach another user's items."""
 
     user: str
     name: str
 
 
 class Sealer(Protocol):
-    """Makes operations about somebody readable only for as long as the keys of all these subjects exist.
+    """Encrypts operations about subjects, so that they are readable only as long as the keys of all their subjects exist.
 
-    Engines keep what `seal` returns, and leave out operations that `unseal` cannot read any more: they were erased.
+    Engines keep the result of `seal`, and leave out operations that `unseal` cannot read any more: they were erased.
     """
 
     def seal(self, dot: Dot, subjects: AbstractSet[Subject], payload: bytes) -> bytes:
-        """The payload as it may be written to a log; without subjects it stays as it is."""
+        """Return the payload as it may be written to a log; without subjects it stays unchanged."""
         ...
 
     def unseal(self, dot: Dot, sealed: bytes) -> bytes | None:
-        """The payload; None where its key was destroyed. Raises `ValueError` for what is damaged, or was sealed for another dot."""
+        """Return the payload; None if its key was destroyed. Raises `ValueError` if it is damaged, or was sealed for another dot."""
         ...
 
 
 def subjects_of(operation: Operation) -> frozenset[Subject]:
-    """Whom an operation is about, its siblings included."""
+    """Return the subjects of an operation, its siblings included."""
     if not operation.siblings and not operation.meta.subject:
         return frozenset()
     metas = (operation.meta, *(sibling.meta for sibling in operation.siblings))
@@ -47,7 +47,7 @@ def subjects_of(operation: Operation) -> frozenset[Subject]:
 
 
 def encode(operation: Operation) -> bytes:
-    """All of an operation but its dot, as a JSON array."""
+    """Return an operation without its dot, as a JSON array."""
     return orjson.dumps(
         (
             operation.clock,
@@ -66,7 +66,7 @@ def encode(operation: Operation) -> bytes:
 
 
 def decode(dot: Dot, payload: bytes) -> Operation:
-    """Raises `ValueError` for what `encode` never makes."""
+    """Return the operation that `encode` encoded. Raises `ValueError` for any other bytes."""
     try:
         clock, context, namespace, key, value, meta, stamps, siblings, reach, unseen, base = orjson.loads(payload)
         return Operation(
@@ -87,7 +87,7 @@ def decode(dot: Dot, payload: bytes) -> Operation:
 
 
 def meta_fields(meta: Meta) -> tuple[object, ...]:
-    """As JSON has it."""
+    """Return the meta as a JSON array."""
     return (
         meta.user,
         meta.agent,
@@ -106,7 +106,7 @@ def meta_fields(meta: Meta) -> tuple[object, ...]:
 
 
 def read_meta(fields: object) -> Meta:
-    """From what `meta_fields` made. Raises `TypeError`, `KeyError` or `ValueError` for anything else."""
+    """Return the meta that `meta_fields` encoded. Raises `TypeError`, `KeyError` or `ValueError` for anything else."""
     user, agent, source, trust, tier, subject, lineage, created_at, valid_from, invalid_from, ttl, index, others = _list(fields)
     return Meta(
         _text(user),
@@ -152,7 +152,7 @@ def _address(namespace: object, key: object) -> ItemAddress:
 
 @lru_cache(maxsize=1024)
 def _namespace(labels: Namespace) -> Namespace:
-    """One tuple for all items of a namespace: garbage collection looks at every container that lives."""
+    """Return one shared tuple per namespace: garbage collection visits every container that lives."""
     return labels
 
 

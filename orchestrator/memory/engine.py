@@ -1,4 +1,4 @@
-"""What a database must do to hold the store. The store's meaning is on the other side of this line: engines know no policy."""
+"""The interface of a database that holds the store. Engines store and find rows; the meaning of the store lies above them."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -25,13 +25,13 @@ class Row(NamedTuple):
     meta: Meta
     version: str
     device: str
-    """That wrote it last."""
+    """The device that wrote the item last."""
     updated_at: float
     """Seconds since the epoch."""
     expires_at: float | None
-    """Seconds since the epoch; moved by each refresh, on this replica alone."""
+    """Seconds since the epoch; each refresh moves it, on this replica alone."""
     conflicts: int
-    """That of the change that made the row."""
+    """The `conflicts` of the change that made the row."""
 
 
 class Change(NamedTuple):
@@ -39,19 +39,20 @@ class Change(NamedTuple):
 
     address: ItemAddress
     heads: tuple[Operation, ...]
-    """Empty: forget that the item ever was, as when it is erased or has expired."""
+    """Empty: remove all traces of the item, because it was erased or has expired."""
     row: Row | None
-    """None: readers see nothing; the heads say that it was deleted."""
+    """None: readers see nothing, because the heads say that the item was deleted."""
     texts: tuple[str, ...] = ()
-    """What can be searched of it; each is one passage with a vector of its own."""
+    """The searchable texts of the item; each is one passage with a vector of its own."""
     vectors: "Sequence[Vector] | None" = None
-    """Unit vectors of the texts, one each, or zero for a text without meaning, which is near to nothing.
+    """Unit vectors of the texts, one each; zero for a text without meaning, which is similar to nothing.
 
-    None: they are made later (`Engine.unembedded`)."""
+    None: they are made later (`Engine.unembedded`).
+    """
     conflicts: int = 0
-    """Number of siblings that are not decided on; a deleted item may have some, too."""
+    """Number of siblings that are not resolved; a deleted item may have some, too."""
     payload: bytes | None = None
-    """The only head as JSON (`encoding.py`), where it came so: engines need not write it anew."""
+    """The only head as JSON (`encoding.py`), if it arrived so: engines need not encode it again."""
 
 
 class Logged(NamedTuple):
@@ -60,11 +61,11 @@ class Logged(NamedTuple):
     position: int
     operation: Operation
     payload: bytes | None = None
-    """The operation as JSON (`encoding.py`), where the engine has just read it so."""
+    """The operation as JSON (`encoding.py`), if the engine has just read it so."""
 
 
 class Hit(NamedTuple):
-    """A row that a search found, and how well it matches: the higher, the better."""
+    """A row that a search found, with its score: the higher, the better."""
 
     row: int
     """The engine's own number of the row."""
@@ -72,7 +73,7 @@ class Hit(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A change of an item, as the change feed tells it."""
+    """A change of an item in the change feed."""
 
     position: int
     """Grows with every change of the replica; an item is at the position of its last change only."""
@@ -81,22 +82,24 @@ class Position(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """An item of which nothing is kept any more, as it was erased or its time was over. Its name is not told, which was erased with it."""
+    """An item whose traces were all removed, because it was erased or expired. Its name was removed, too."""
 
     position: int
-    """As in `Position`."""
+    """The position in the change feed, as in `Position`."""
     tag: str
-    """Stands for where it was (`address_tag`)."""
+    """A digest of the item's address (`address_tag`)."""
 
 
 MOST_FORGOTTEN: Final = 10_000
-"""So many of the items that were forgotten last are told."""
+"""The number of forgotten items that the change feed still reports: the latest ones."""
 
 
 def check_told(after: int, since: int) -> None:
-    """Raises `InvalidRequest` where what was forgotten behind a position is not told any more, but only what was `since` then."""
+    """Raise `InvalidRequest` if forgotten items after position `after` are no longer reported, because only those from `since` on are."""
     if 0 < after < since:
-        raise InvalidRequest("more was forgotten since then than can be told", hint="begin at 0, with a new copy of what is there")
+        raise InvalidRequest(
+            "the change feed no longer reaches back to this position", hint="read it again from position 0, and rebuild the copy"
+        )
 
 
 class Unembedded(NamedTuple):
@@ -108,14 +111,15 @@ class Unembedded(NamedTuple):
 
 
 class Transaction(Protocol):
-    """All or nothing, and nobody else writes meanwhile. Durable when the block ends without an error."""
+    """A write transaction: all or nothing, and no other process writes meanwhile. Durable when the block ends without an error."""
 
     def reserve(self, count: int, now: float) -> tuple[int, int]:
-        """The first of `count` sequence numbers of this device, and its first of `count` clock stamps; each next one is one more."""
+        """Reserve `count` sequence numbers of this device and `count` clock stamps; return the first of each. The others follow one by
+        one."""
         ...
 
     def heads(self, addresses: Sequence[ItemAddress]) -> dict[ItemAddress, tuple[Operation, ...]]:
-        """The heads of those items that have any, deleted items among them."""
+        """Return the heads of those items that have any, deleted items included."""
         ...
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -123,7 +127,7 @@ class Transaction(Protocol):
         ...
 
     def known(self) -> dict[str, int]:
-        """The version vector of this replica."""
+        """Return the version vector of this replica."""
         ...
 
     def learn(self, known: VersionVector, clock: int) -> None:
@@ -131,110 +135,110 @@ class Transaction(Protocol):
         ...
 
     def setting(self, name: str) -> str | None:
-        """A value of the replica's own, for what builds upon the engine."""
+        """Return a setting of the replica, for code above the engine."""
         ...
 
     def set(self, name: str, value: str | None) -> None:
-        """Keep such a value; None: remove it."""
+        """Set a setting of the replica; None removes it."""
         ...
 
 
 class Engine(Protocol):
-    """One replica. Calls may come from any thread, and several processes may have the same replica open.
+    """A replica in a database. Calls may come from any thread, and several processes may have the same replica open.
 
-    Every method raises `StoreUnavailable` where the database cannot be used now (locked for too long, disk full, out of reach), and
-    `StoreCorrupt` where it is damaged.
+    Every method raises `StoreUnavailable` if the database cannot be used now (locked for too long, disk full, out of reach), and
+    `StoreCorrupt` if it is damaged.
     """
 
     device: str
-    """The replica's own name, which never changes: random, and kept in the database."""
+    """The replica's name, which never changes: random, and kept in the database."""
 
     def transaction(self) -> AbstractContextManager[Transaction]:
-        """For writing."""
+        """Open a write transaction."""
         ...
 
     def rows(self, addresses: Sequence[ItemAddress], selection: Selection) -> dict[ItemAddress, Row]:
-        """Those of the items that the selection lets through."""
+        """Return the rows of those items that the selection lets through."""
         ...
 
     def numbered(self, numbers: Sequence[int]) -> dict[int, Row]:
-        """Rows by the numbers that hits carry; one that is gone meanwhile is left out."""
+        """Return rows by the numbers that hits carry; rows that are gone meanwhile are left out."""
         ...
 
     def select(self, selection: Selection, *, limit: int, offset: int) -> list[Row]:
-        """The last updated first; of the same moment, by namespace and key."""
+        """Return the selected rows, the last updated first; those of one moment by namespace and key."""
         ...
 
     def keyword(self, query: str, selection: Selection, *, limit: int) -> list[Hit]:
-        """The best by words (bm25 or what the database has that is nearest to it). Any text is a valid query."""
+        """Return the best matches by words (bm25, or the database's nearest equivalent). Any text is a valid query."""
         ...
 
     def nearest(self, vector: "Vector", selection: Selection, *, limit: int) -> list[Hit]:
-        """The best by cosine similarity with any of an item's passages, among vectors of the engine's embedder. Exactly `limit` if there
-        are as many, however narrow the selection is."""
+        """Return the best items by cosine similarity with any of their passages, among the vectors of the engine's embedder. Exactly
+        `limit` if there are as many, however narrow the selection is."""
         ...
 
     def namespaces(self, selection: Selection) -> list[Namespace]:
-        """Those that have an item which the selection lets through, in order."""
+        """Return the namespaces that have a selected item, in order."""
         ...
 
     def refresh(self, addresses: Sequence[ItemAddress], now: float) -> None:
-        """Begin the items' time to live anew."""
+        """Restart the items' time to live."""
         ...
 
     def expired(self, now: float, *, limit: int) -> list[ItemAddress]:
-        """Items whose time is over and which are still there."""
+        """Return items that have expired and are still stored."""
         ...
 
     def changes(self, after: int, *, limit: int) -> list[Position]:
-        """The change feed behind a position, in order."""
+        """Return the change feed after a position, in order."""
         ...
 
     def forgotten(self, after: int, *, limit: int) -> list[Forgotten]:
-        """What was forgotten behind a position, in order; 0: all that is known of. Raises `InvalidRequest` as `check_told` does."""
+        """Return the items forgotten after a position, in order; 0: all that are known. Raises `InvalidRequest` as `check_told` does."""
         ...
 
     def position(self) -> int:
-        """The position of the last change; 0: there was none yet."""
+        """Return the position of the last change; 0 if there was none yet."""
         ...
 
     def operations(self, after: int, *, limit: int) -> list[Logged]:
-        """All heads behind a position, in order."""
+        """Return all heads after a position, in order."""
         ...
 
     def first_unknown(self, after: int, known: VersionVector) -> int | None:
-        """The position behind `after` of the first head that `known` does not count; None: it counts all that there are."""
+        """Return the position after `after` of the first head that `known` does not count; None if it counts all of them."""
         ...
 
     def unembedded(self, *, limit: int) -> list[Unembedded]:
-        """Rows that wait for their vectors."""
+        """Return rows that wait for their vectors."""
         ...
 
     def embed(self, rows: "Sequence[tuple[Unembedded, Sequence[Vector]]]") -> None:
-        """Add vectors to rows that are still at the version which they were made of."""
+        """Add vectors to rows that are still at the version from which they were made."""
         ...
 
     def conflicts(self, *, limit: int, offset: int) -> list[ItemAddress]:
-        """Items with siblings, deleted ones among them, in order."""
+        """Return the items with siblings, deleted ones included, in order."""
         ...
 
     def traces(
         self, *, prefix: Namespace | None = None, subject: str | None = None, derived_from: Sequence[ItemAddress] = ()
     ) -> list[ItemAddress]:
-        """Items that are in or below the prefix, or of which any head or sibling is about the subject or names one of `derived_from` in its
-        lineage: all of which anything is kept, deleted and expired ones among them, in order."""
+        """Return the items in or below the prefix, and those with a head or sibling that is about the subject or names one of
+        `derived_from` in its lineage: all of which anything is stored, deleted and expired ones included, in order."""
         ...
 
     def scrub(self) -> None:
-        """Make what was deleted unreadable in every file: free pages, index segments, write-ahead log."""
+        """Make deleted data unreadable in every file: free pages, index segments, write-ahead log."""
         ...
 
     def statistics(self) -> dict[str, int]:
-        """Numbers of items, deleted items, operations, conflicts, vectors, bytes."""
+        """Return the numbers of items, deleted items, operations, conflicts, vectors and bytes."""
         ...
 
     def close(self) -> None: ...
 
 
 Wait = Callable[[float], Literal["changed", "timeout"]]
-"""Waits for a change, for that many seconds at most."""
+"""Waits for a change, at most that many seconds."""

@@ -1,4 +1,4 @@
-"""What would be forgotten: whatever the store holds about somebody, or in a namespace, and what was derived from it."""
+"""Find what an erasure would remove: items about a subject or in a namespace, and everything derived from them."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,9 +14,10 @@ _PAGE = 1000
 
 
 def traces(engine: Engine, *, prefix: Namespace | None, subject: str | None) -> list[ItemAddress]:
-    """Return where the items are that would be erased, deleted ones of which something is still kept among them.
+    """Return the addresses of the items that would be erased, deleted ones included if any of their data is still stored.
 
-    Items about a subject are those with its stamp, and those whose text has its name."""
+    Items about a subject are those with its stamp, and those whose text has its name.
+    """
     found = engine.traces(prefix=prefix, subject=subject) + _naming(engine, subject)
     reached: dict[ItemAddress, None] = {}
     while new := [address for address in found if address not in reached]:
@@ -26,7 +27,7 @@ def traces(engine: Engine, *, prefix: Namespace | None, subject: str | None) -> 
 
 
 def operations_of(engine: Engine) -> Iterator[Operation]:
-    """Yield all operations that the replica has."""
+    """Yield all operations of the replica."""
     position = 0
     while page := engine.operations(position, limit=_PAGE):
         yield from (logged.operation for logged in page)
@@ -35,26 +36,26 @@ def operations_of(engine: Engine) -> Iterator[Operation]:
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """Items to forget, as records of other stores hold them: by their addresses, by their texts, and by the name of whom they are about."""
+    """Items to erase, as records of other stores hold them: by their addresses, by their texts, and by the name of their subject."""
 
     addresses: frozenset[ItemAddress]
     wording: Wording
 
     @classmethod
     def of(cls, engine: Engine, addresses: list[ItemAddress], subject: str | None) -> Self:
-        """Read what the items say; call it before they are erased."""
+        """Return the addresses and texts of the items; call it before they are erased."""
         with engine.transaction() as transaction:
             heads = [head for found in transaction.heads(addresses).values() for head in found]
         values = [value for head in heads for value in (head.value, *(sibling.value for sibling in head.siblings))]
         return cls(frozenset(addresses), Wording.of(subject, values))
 
     def is_in(self, record: Any) -> bool:  # noqa: ANN401 - a value as JSON has it
-        """Return whether a record names an item as recalled, names the subject, or repeats what an item says."""
+        """Return whether a record names an item as recalled, names the subject, or repeats the text of an item."""
         return any(address in self.addresses for address in recalled_in(record)) or any(map(self.wording.is_in, leaves(record)))
 
 
 def recalled_in(record: Any) -> Iterator[ItemAddress]:  # noqa: ANN401 - a value as JSON has it
-    """Yield the places of all items that a record tells of as recalled, wherever in it."""
+    """Yield the addresses of all items that a record reports as recalled, at any depth."""
     match record:
         case Mapping():
             match record:
@@ -68,7 +69,7 @@ def recalled_in(record: Any) -> Iterator[ItemAddress]:  # noqa: ANN401 - a value
 
 
 def record_of(content: str) -> Any:  # noqa: ANN401 - a value as JSON has it
-    """Return what a record holds; of a damaged one, its text."""
+    """Return the decoded record, or its text if it is damaged."""
     try:
         return json.loads(content)
     except ValueError:

@@ -1,4 +1,4 @@
-"""One ranking of two: by words and by meaning."""
+"""Fuse two rankings, by words and by meaning, into one."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,53 +9,53 @@ from ...protocols import InvalidRequest
 from .engine import Hit, Row
 
 MEANING: Final = 4.0
-"""The weight of a cosine similarity of 1, where the best match by words has 1. Similarities of unlike texts lie close together."""
+"""Weight of a cosine similarity of 1, if the best match by words has 1. Similarities of unlike texts lie close together."""
 WINDOW: Final = 50
-"""So many of the best of each ranking are fused at a time."""
+"""The number of best hits of each ranking that are fused at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What counts in a search. The score of an item is
+    """The weights of a search. The score of an item is
 
         (keyword * score by words / best score by words + semantic * 4 * cosine similarity)
             * (1 - recency + recency * 2 ** (-age / half_life)) * (1 - trust + trust * trust of the item)
 
-    An item that only one of the two rankings has is as bad in the other as its last one: no score by words, and the least similarity,
-    both 0 at least. Such scores say nothing beyond the order within one search. In a search by words alone the first line is the
+    An item that only one of the two rankings has counts in the other one as its last item: no score by words, and the least similarity,
+    both 0 at least. Such scores mean nothing beyond the order within one search. In a search by words alone the first line is the
     database's own score (bm25), and by meaning alone it is the cosine similarity.
     """
 
     keyword: float = 1.0
     semantic: float = 1.0
     recency: float = 0.0
-    """From 0, age does not matter, to 1."""
+    """From 0 (age does not matter) to 1."""
     half_life: float = 30 * 86400.0
     """Seconds."""
     trust: float = 0.0
-    """From 0, trust does not matter, to 1."""
+    """From 0 (trust does not matter) to 1."""
 
     def __post_init__(self) -> None:
         weights = (self.keyword, self.semantic)
         if min(weights) < 0 or max(weights) <= 0 or not self.half_life > 0:
-            raise InvalidRequest("weights of a ranking are not negative, one of them is above 0, and so is the half-life")
+            raise InvalidRequest("the weights of a ranking must be 0 or more, one of them above 0, and its half-life above 0")
         if not (0 <= self.recency <= 1 and 0 <= self.trust <= 1):
-            raise InvalidRequest("what recency and trust count for is a number from 0 to 1")
+            raise InvalidRequest("recency and trust of a ranking must be numbers from 0 to 1")
 
     @property
     def needs_rows(self) -> bool:
-        """Whether the order depends on more than the two rankings."""
+        """True if the order depends on more than the two rankings."""
         return self.recency > 0 or self.trust > 0
 
     def factor(self, row: Row, now: float) -> float:
-        """By what an item's score is multiplied."""
+        """Return the factor of an item's score."""
         age = max(0.0, now - row.updated_at)
         recent = 1 - self.recency + self.recency * math.exp2(-age / self.half_life)
         return recent * (1 - self.trust + self.trust * row.meta.trust)
 
 
 def fused(keyword: Sequence[Hit], nearest: Sequence[Hit], ranking: Ranking, factors: Mapping[int, float] | None = None) -> Iterator[Hit]:
-    """The items of both rankings, the best first; those without a factor are left out if there are `factors`."""
+    """Yield the items of both rankings, the best first; if there are `factors`, items without one are left out."""
     best = max((hit.score for hit in keyword), default=0.0) or 1.0
     words = _Scores(keyword, ranking.keyword / best)
     meanings = _Scores(nearest, MEANING * ranking.semantic, least=True)
@@ -63,12 +63,12 @@ def fused(keyword: Sequence[Hit], nearest: Sequence[Hit], ranking: Ranking, fact
 
 
 def weighed(hits: Sequence[Hit], factors: Mapping[int, float] | None = None) -> Iterator[Hit]:
-    """The items of a single ranking, whose own scores are kept, times the factors if there are some."""
+    """Yield the items of a single ranking with their own scores, times the factors if there are some."""
     return iter(hits) if factors is None else _windowed([_Scores(hits)], factors)
 
 
 def depth(count: int) -> int:
-    """How many hits of each ranking are needed for the first `count` items: whole windows."""
+    """Return how many hits of each ranking are needed for the first `count` items: whole windows."""
     return -(-count // WINDOW) * WINDOW
 
 
@@ -79,14 +79,14 @@ class _Scores:
     hits: Sequence[Hit]
     weight: float = 1.0
     least: bool = False
-    """An item that the window does not have counts as much as the last one that it has; else it counts nothing."""
+    """True: an item outside the window counts as much as the last one in it. False: it counts nothing."""
 
     def missing(self, end: int) -> float:
-        """The weighed score of an item that is not among the first `end`."""
+        """Return the weighted score of an item that is not among the first `end`."""
         return self._weighed(self.hits[min(end, len(self.hits)) - 1].score) if self.least and self.hits else 0.0
 
     def scores(self, end: int) -> dict[int, float]:
-        """The weighed scores of the first `end` items, by row."""
+        """Return the weighted scores of the first `end` items, by row."""
         return {hit.row: self._weighed(hit.score) for hit in self.hits[:end]}
 
     def _weighed(self, score: float) -> float:
@@ -94,9 +94,9 @@ class _Scores:
 
 
 def _windowed(rankings: Sequence[_Scores], factors: Mapping[int, float] | None) -> Iterator[Hit]:
-    """The rankings fused window by window, the first windows before the second ones.
+    """Fuse the rankings window by window, the first windows before the second ones.
 
-    So the beginning is the same however many hits there are, and pages fit together; scores are kept from rising at a window's edge.
+    Therefore the beginning is the same however many hits there are, and pages fit together; scores do not rise at a window's edge.
     """
     done: set[int] = set()
     ceiling = math.inf
@@ -115,7 +115,7 @@ def _sums(rankings: Sequence[_Scores], end: int, done: set[int]) -> dict[int, fl
 
 
 def _ordered(scores: Mapping[int, float], factors: Mapping[int, float] | None) -> list[tuple[float, int]]:
-    """Negative scores with rows, the best first; of equals, the older one."""
+    """Return negative scores with rows, the best first; of equals, the older one."""
     if factors is not None:
         scores = {row: score * factors[row] for row, score in scores.items() if row in factors}
     return sorted((-score, row) for row, score in scores.items())

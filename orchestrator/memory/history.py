@@ -1,4 +1,4 @@
-"""What items said before they were superseded."""
+"""Read the earlier values of superseded items."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _BATCH: Final = 200
 
 
 def history(reader: Reader, address: ItemAddress) -> list[MemoryItem]:
-    """What an item says and said, the newest first."""
+    """Return the present and the earlier values of an item, the newest first."""
     past = sorted(_archived(reader, address), key=lambda row: (row.meta.invalid_from or 0, row.address.key), reverse=True)
     present = reader.get([address], [])[0]
     return [*([] if present is None else [present]), *map(MemoryItem, past)]

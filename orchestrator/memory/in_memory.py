@@ -1,4 +1,4 @@
-"""An engine in plain Python, for tests and throw-away stores: the one that says what the others have to do."""
+"""The reference engine in plain Python, with which the other engines are compared."""
 
 import itertools
 import math
@@ -33,17 +33,17 @@ _LENGTH_WEIGHT: Final = 0.75
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What is kept of an item."""
+    """The stored state of an item."""
 
     number: int
     position: int
     positions: dict[Dot, int]
-    """Of each head."""
+    """The position of each head."""
     change: Change
 
 
 class InMemoryEngine:
-    """One replica in this process's memory, which is gone when it ends. See `Engine` for what the methods do."""
+    """A replica in this process's memory, which is gone when the process ends. See `Engine` for the methods."""
 
     def __init__(self, *, device: str | None = None, embedder: str | None = None) -> None:
         self.device = device or uuid4().hex[:16]
@@ -54,7 +54,7 @@ class InMemoryEngine:
         self._numbers = itertools.count(1)
         self._position = 0
         self._forgotten: dict[str, int] = {}
-        """By tag, where that was, in order."""
+        """Positions of forgotten items, by tag, in order."""
         self._told_since = 0
 
     @contextmanager
@@ -83,7 +83,7 @@ class InMemoryEngine:
             return [_copy(row) for row in rows[offset : offset + limit]]
 
     def keyword(self, query: str, selection: Selection, *, limit: int) -> list[Hit]:
-        """By bm25, over the rows of the selection alone."""
+        """Rank by bm25, over the rows of the selection alone."""
         with self._lock:
             documents = {kept.number: Counter(_words(" ".join(kept.change.texts))) for kept, _ in self._visible(selection)}
         return _best(_bm25(set(_words(query)), documents), limit)
@@ -173,7 +173,7 @@ class InMemoryEngine:
             return sorted(address for address, kept in self._kept.items() if is_trace(address, kept.change.heads))
 
     def scrub(self) -> None:
-        """Nothing to do: what was deleted is in no file."""
+        """Do nothing: no file has any deleted data."""
 
     def statistics(self) -> dict[str, int]:
         with self._lock:
@@ -227,7 +227,7 @@ class InMemoryEngine:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What a replica knows beside its items."""
+    """The replica's state apart from its items."""
 
     known: dict[str, int]
     clock: int
@@ -273,7 +273,7 @@ class _Transaction:
 
 
 def _copy(row: Row) -> Row:
-    """With a value of its own, which nobody else can change."""
+    """Return the row with a value of its own, which no other code can change."""
     return row._replace(value=orjson.loads(orjson.dumps(row.value)))
 
 
@@ -283,7 +283,7 @@ def _words(text: str) -> list[str]:
 
 
 def _bm25(query: set[str], documents: dict[int, "Counter[str]"]) -> dict[int, float]:
-    """Robertson and Zaragoza, *The Probabilistic Relevance Framework: BM25 and Beyond*, 2009."""
+    """Score documents by BM25 (Robertson and Zaragoza, *The Probabilistic Relevance Framework: BM25 and Beyond*, 2009)."""
     average = sum(words.total() for words in documents.values()) / max(1, len(documents)) or 1.0
     rarity = {word: _rarity(sum(word in words for words in documents.values()), len(documents)) for word in query}
 

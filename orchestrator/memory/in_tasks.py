@@ -1,4 +1,4 @@
-"""What tasks have to do with the memory: what is recalled is put before them as quoted data, and what came of them is written down."""
+"""Use the memory in tasks: put recalled items before a task as quoted data, and write down its result."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .store import MemoryStore
 
 SCOPE: Final = ("tasks",)
-"""Below it, tasks are written down."""
+"""The scope below which tasks are written down."""
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +36,10 @@ log = logging.getLogger(__name__)
 class TaskMemory:
     """A store as tasks use it.
 
-    `recall` says what of it is put before each task, None: nothing. With `remember`, each task that was served is written down verbatim:
-    what the user said, what tools returned, what the model answered, each as what it is. A private task is for this device alone.
-    A task on behalf of another user than the store's recalls what is theirs or shared, and is written down as theirs.
-    Agents may call `tools` in every task, see `memory_tools`. With `sleep`, a `Hybrid` consolidates the store while it serves no task.
+    `recall` configures which items are put before each task; None: no items. With `remember`, each finished task is written down
+    verbatim: the user's words, tool results and model answers, each with its source. A private task stays on this device. A task on
+    behalf of another user than the store's recalls that user's and shared items, and is written down as that user's. Agents may call
+    `tools` in every task, see `memory_tools`. With `sleep`, a `Hybrid` consolidates the store while it serves no task.
     """
 
     def __init__(
@@ -66,11 +66,12 @@ class TaskMemory:
         self._episodes = EpisodicMemory(store, SCOPE)
 
     def recall(self, task: Task, *, may_stay: bool, stays_here: bool) -> Task:
-        """The task with what the memory holds about it. Where one of the items may not leave the device, the task may not either.
+        """Return the task with the items of the memory that are relevant to it. If an item may not leave the device, the task may not
+        either.
 
-        A public task that could not be served by near agents, as `may_stay` says, is told only what may leave the device, and where some
-        of those are on other devices of the user (not `stays_here`), nothing of tier `device`. A store that fails leaves the task as
-        it is, with the reason. No cache keeps what is made of the memory: it would outlive what is erased.
+        A public task that near agents cannot serve (`may_stay` is false) gets only items that may leave the device. If some near agents
+        are on other devices of the user (`stays_here` is false), it gets no items of tier `device`. If the store fails, the task
+        continues without memory, and its reasons say so. No cache keeps results made from the memory: they would outlive an erasure.
         """
         if self.tools:
             task = task.model_copy(update={"cache": "no-store"})
@@ -97,7 +98,7 @@ class TaskMemory:
         return task.model_copy(update={"memory": rendered.text, "recalled": recalled, "cache": "no-store", "label": label})
 
     def conclude(self, task: Task, result: Result, messages: Sequence[Mapping[str, Any]]) -> Result:
-        """Write down what was said in a task that was served; the result says so where it could not be."""
+        """Write down the conversation of a finished task; if that fails, the result's reasons say so."""
         return self._write_down(task, result, messages) if self._remembers else result
 
     def _write_down(self, task: Task, result: Result, messages: Sequence[Mapping[str, Any]]) -> Result:
@@ -121,7 +122,7 @@ class TaskMemory:
 
 
 def episode(task: Task, messages: Sequence[Mapping[str, Any]], agent: str) -> Iterator[Turn]:
-    """What was said in a task, each on the word of who said it. Tools may bring in whatever strangers wrote, and so count as strangers."""
+    """Yield the turns of a task, each with its source. Tool results may contain untrusted content and count as external."""
     yield Turn(speaker="user", text=last_words(task.messages), source=Source.USER)
     for said in messages[len(task.messages) :]:
         message = Message.model_validate(said)

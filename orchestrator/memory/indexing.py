@@ -1,4 +1,4 @@
-"""What can be searched of a value: texts at paths, cut into passages that an embedder reads as a whole."""
+"""Find the searchable texts of a value at paths, and cut them into passages that fit the embedder."""
 
 import math
 import re
@@ -8,18 +8,18 @@ from typing import Any, Final
 from langgraph.store.base import get_text_at_path
 
 WHOLE: Final = "$"
-"""The path of all that the value says."""
+"""The path of the whole value."""
 _PASSAGE: Final = 400
 """Characters of about 100 tokens of English: the shipped embedder reads 128, and would skip the middle of a longer text."""
 _MOST_PASSAGES: Final = 32
-"""Of a text; longer ones have longer passages. They all take time and memory, for one item."""
+"""The most passages of a text; longer texts have longer passages. Each passage costs time and memory."""
 _WIDE: Final = 3
-"""How many characters of English one of another script weighs: it is often a token of its own."""
+"""Weight of a character of a non-Latin script, in characters of English: it is often a token of its own."""
 _PIECE: Final = re.compile(r"\S+\s*|\s+")
 
 
 def texts_of(value: dict[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
-    """The passages at the paths, each once, in order."""
+    """Return the passages at the paths, each once, in order."""
     found: dict[str, None] = {}
     for path in paths:
         for text in _at(value, path):
@@ -28,7 +28,7 @@ def texts_of(value: dict[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def passages(text: str) -> list[str]:
-    """The text in parts of about the same length, none of which an embedder has to cut. They break between words where there are some."""
+    """Cut the text into parts of about the same length, none of which an embedder has to cut. Parts end between words if there are any."""
     stripped = text.strip()
     weight = _weight(stripped)
     if weight <= _PASSAGE:
@@ -38,7 +38,7 @@ def passages(text: str) -> list[str]:
 
 
 def _cut(text: str, size: float) -> Iterator[str]:
-    """Parts that begin with the first piece behind each multiple of `size`."""
+    """Yield parts that begin with the first piece after each multiple of `size`."""
     part: list[str] = []
     before, end = 0, size
     for piece in _pieces(text, size):
@@ -51,7 +51,7 @@ def _cut(text: str, size: float) -> Iterator[str]:
 
 
 def _pieces(text: str, most: float) -> Iterator[str]:
-    """Words; one that is longer than a passage, as all text of some scripts is, in parts."""
+    """Yield words; a word longer than a passage, such as all text of some scripts, is cut."""
     size = max(1, int(most) // _WIDE)
     for word in _PIECE.findall(text):
         yield from (word[start : start + size] for start in range(0, len(word), size))
@@ -66,7 +66,7 @@ def _at(value: dict[str, Any], path: str) -> list[str]:
 
 
 def _all(value: dict[str, Any]) -> str:
-    """What the value says, a line for each part. A name is left out where it is the only one, as it says nothing then."""
+    """Return all texts in the value, a line for each part. The name of an only part is left out, since it says nothing then."""
     if len(value) == 1:
         (only,) = value.values()
         if isinstance(only, str):

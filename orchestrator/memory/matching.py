@@ -1,4 +1,4 @@
-"""What a selection means, on a row at hand: the definition that the engines' queries are held to."""
+"""Evaluate a selection on a row: the definition that the engines' queries must agree with."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ _MISSING: Final = object()
 
 
 def selects(selection: Selection, row: Row) -> bool:
-    """Whether the selection lets the row through."""
+    """Return whether the selection lets the row through."""
     return (
         (row.expires_at is None or row.expires_at > selection.now)
         and within(row.address.namespace, selection.prefix)
@@ -28,13 +28,13 @@ def selects(selection: Selection, row: Row) -> bool:
 
 
 def is_valid(row: Row, moment: float) -> bool:
-    """Whether what the item says is true at a moment, in seconds since the epoch."""
+    """Return whether the item is valid at a moment, in seconds since the epoch."""
     begins, ends = row.meta.valid_from, row.meta.invalid_from
     return (begins is None or begins <= moment) and (ends is None or moment < ends)
 
 
 def meets(condition: Condition, value: object) -> bool:
-    """Return whether the value is as the condition wants it. A field that is not there is equal to None, as in LangGraph's stores."""
+    """Return whether the value meets the condition. A missing field is equal to None, as in LangGraph's stores."""
     found = next((one for path in condition.paths if (one := _at(path, value)) is not _MISSING), _MISSING)
     match condition.comparison:
         case Comparison.EQUAL:
@@ -46,7 +46,7 @@ def meets(condition: Condition, value: object) -> bool:
 
 
 def json_equal(one: object, other: object) -> bool:
-    """Whether two JSON values are the same. Unlike Python's own `==`, it tells 1 from true."""
+    """Return whether two JSON values are the same. Unlike Python's own `==`, it tells 1 from true."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(json_equal(one[name], other[name]) for name in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -63,7 +63,7 @@ def _at(path: tuple[str, ...], value: object) -> object:
 
 
 def _order(one: object, other: object) -> int | None:
-    """Whether one is less (-1), the same (0) or greater (1); None where there is no order."""
+    """Return -1 if one is less, 0 if both are the same, 1 if one is greater; None if there is no order."""
     if isinstance(one, bool) or isinstance(other, bool):
         return None
     if isinstance(one, int | float) and isinstance(other, int | float):

@@ -1,4 +1,4 @@
-"""An item as readers get it: LangGraph's own, and where it came from."""
+"""The items that readers get: LangGraph's own class, with provenance."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +11,7 @@ from .engine import Row
 
 
 class MemoryItem(SearchItem):
-    """What is stored, and what was stamped on it. A copy: changing it changes nothing in the store."""
+    """A stored item with its stamp. A copy: changing it changes nothing in the store."""
 
     __slots__ = (
         *("version", "user", "agent", "device", "source", "trust", "tier", "subject", "others", "lineage"),
@@ -24,34 +24,34 @@ class MemoryItem(SearchItem):
         updated_at = datetime.fromtimestamp(row.updated_at, UTC)
         super().__init__(row.address.namespace, row.address.key, row.value, created_at, updated_at, score)
         self.version: str = row.version
-        """For `if_version`."""
+        """The version for `if_version`."""
         self.user: str = meta.user
-        """Whose item it is."""
+        """The user who owns the item."""
         self.is_anothers: bool = is_anothers
-        """Another user than the reader wrote it, who is believed as little as strangers are."""
+        """True if another user than the reader wrote the item: it is trusted no more than untrusted content."""
         self.agent: str = meta.agent
-        """Who wrote it last; empty: the app itself."""
+        """The agent that wrote the item last; empty: the app itself."""
         self.device: str = row.device
-        """On which it was written last."""
+        """The device on which the item was written last."""
         self.source: Source = meta.source
         self.trust: float = meta.trust
         self.tier: Tier = meta.tier
         self.subject: str = meta.subject
         self.others: tuple[str, ...] = meta.others
-        """Whom it is about as well."""
+        """Further subjects of the item."""
         self.lineage: tuple[ItemAddress, ...] = meta.lineage
         self.valid_from: datetime | None = _moment(meta.valid_from)
         self.invalid_from: datetime | None = _moment(meta.invalid_from)
         self.expires_at: datetime | None = _moment(row.expires_at)
         self.conflicts: int = row.conflicts
-        """Number of whole values that lost against this one and are not decided on; see `MemoryStore.conflicts`."""
+        """Number of whole values that lost against this one and are not resolved; see `MemoryStore.conflicts`."""
 
     @property
     def address(self) -> ItemAddress:
         return ItemAddress(self.namespace, self.key)
 
     def dict(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """Return the item as plain JSON."""
         moments = {name: moment and moment.isoformat() for name in _MOMENTS for moment in [getattr(self, name)]}
         plain = {name: getattr(self, name) for name in _PLAIN}
         lineage = [[list(address.namespace), address.key] for address in self.lineage]

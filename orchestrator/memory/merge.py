@@ -1,4 +1,4 @@
-"""How writes that did not know of each other become one item, the same on every device in whatever order they arrive."""
+"""Merge writes that did not know of each other into one item, the same on every device in whatever order they arrive."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,26 +10,27 @@ from .item import Meta, all_about
 from .operation import NEVER, Dot, Operation, Sibling, Stamp, VersionVector, version_of, version_of_one
 
 _Part = tuple[str, Stamp]
-"""What one write made of one field."""
+"""A field with the write that it is from."""
 
 
 class State(NamedTuple):
-    """What the heads of an item come to."""
+    """The merged state of an item's heads."""
 
     value: dict[str, Any] | None
     """None: the item is deleted."""
     meta: Meta
     version: str
     clock: int
-    """Of its last write."""
+    """Clock of the item's last write."""
     device: str
-    """Of its last write."""
+    """Device of the item's last write."""
     siblings: tuple[Sibling, ...]
-    """Whole values of which a part lost, and which are not decided on."""
+    """Whole values of which a part lost, and which are not resolved."""
 
 
 def heads_of(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """Those that no other one stands in for, by their stamps. The rest is superfluous, as are copies with less in them."""
+    """Return the operations that no other one supersedes, by their stamps. Of copies of one operation, the one with fewer unseen writes
+    stays."""
     unique: dict[Dot, Operation] = {}
     for operation in operations:
         if operation.dot not in unique or len(operation.unseen) < len(unique[operation.dot].unseen):
@@ -39,10 +40,10 @@ def heads_of(operations: Iterable[Operation]) -> tuple[Operation, ...]:
 
 
 def merge(heads: Sequence[Operation]) -> State:
-    """The state that `heads`, one or more, come to.
+    """Return the state of `heads`, one or more.
 
-    The last write says which whole value stands, or that the item is deleted. What changed single fields of that same whole value is
-    merged into it: per field the last writer wins. A head of which a field lost becomes a sibling, with all that it says.
+    The last write decides which whole value stands, or that the item is deleted. Writes that changed single fields of that same whole
+    value are merged into it: per field the last writer wins. A head of which a field lost becomes a sibling, with its whole value.
     """
     if len(heads) == 1:
         return _alone(heads[0])
@@ -65,7 +66,7 @@ def merge(heads: Sequence[Operation]) -> State:
 
 
 def _alone(head: Operation) -> State:
-    """What a single head comes to, as nearly all items have: the same as for several, and much faster."""
+    """Return the state of a single head, as nearly all items have: the same as for several, and much faster."""
     value = None if head.value is None else dict(head.value)
     return State(value, head.meta, version_of_one(head), head.clock, head.dot.device, head.siblings)
 
@@ -81,10 +82,10 @@ def succeed(
     is_total: bool = True,
     decides: bool = False,
 ) -> Operation:
-    """The write that puts `value` in the place of what `heads` come to; `clock` is raised where the item has a later stamp.
+    """Return the write that replaces the state of `heads` by `value`; `clock` is raised if the item has a later stamp.
 
-    One that `is_total` replaces the whole value, any other one changes fields of it. Siblings stay with the item until a write `decides`
-    on them, or deletes it.
+    A write that `is_total` replaces the whole value, any other one changes fields of it. Siblings stay with the item until a write
+    `decides` on them, or deletes it.
     """
     is_total = is_total or value is None
     if not heads:
@@ -95,7 +96,7 @@ def succeed(
     stamps: dict[str, Stamp] = {}
     if not is_total and value is not None:
         stamps = {name: stamp for name, stamp in shown.fields.items() if _is_equal(name, shown.value, value)}
-        if reach is not Tier.DEVICE:  # nobody else has the item yet: no need to name fields that were too private to travel
+        if reach is not Tier.DEVICE:  # otherwise no other device has the item, and fields too private to travel need no mention
             stamps |= {name: Stamp(clock, *dot) for name in shown.value if name not in value}
     siblings = () if decides or value is None else state.siblings
     base = None if is_total else shown.whole
@@ -127,12 +128,12 @@ def _known(heads: Sequence[Operation]) -> VersionVector:
 
 
 class _Shown(NamedTuple):
-    """What readers see."""
+    """The value that readers see."""
 
     value: dict[str, Any]
-    """Empty where the item is deleted."""
+    """Empty if the item is deleted."""
     fields: dict[str, Stamp]
-    """The write that each field is from, of removed fields too."""
+    """The write that each field is from, removed fields included."""
     whole: Stamp
     """See `Operation.whole`."""
 
@@ -149,7 +150,8 @@ def _shown(heads: Sequence[Operation]) -> _Shown:
 
 
 def _kept(heads: Sequence[Operation]) -> set[_Part]:
-    """The parts that nobody who saw them has written over or decided on: those are in what they wrote, or in its siblings."""
+    """Return the parts that no writer who saw them has overwritten or resolved; resolved parts are in the write itself, or in its
+    siblings."""
     told = [_told(head) for head in heads]
     kept = {part for one in told for parts in one.values() for part in parts}
     for head, one in zip(heads, told, strict=True):
@@ -160,12 +162,12 @@ def _kept(heads: Sequence[Operation]) -> set[_Part]:
 
 
 def _told(head: Operation) -> dict[Dot, set[_Part]]:
-    """By write, what a head has of it: its own parts, and what its siblings lost."""
+    """Return the parts that a head has of each write: its own fields, and the lost fields of its siblings."""
     return {**{sibling.dot: {*sibling.lost.items()} for sibling in head.siblings}, head.dot: {*head.fields.items()}}
 
 
 def _carried(heads: Sequence[Operation], kept: set[_Part]) -> list[Sibling]:
-    """The siblings that heads carry, with what of them is not decided on."""
+    """Return the siblings that heads carry, with those of their fields that are not resolved."""
     carried: dict[Dot, Sibling] = {}
     for sibling in (sibling for head in heads for sibling in head.siblings):
         lost = {**sibling.lost, **(carried[sibling.dot].lost if sibling.dot in carried else {})}
@@ -174,14 +176,14 @@ def _carried(heads: Sequence[Operation], kept: set[_Part]) -> list[Sibling]:
 
 
 def _lost(head: Operation, shown: _Shown, kept: set[_Part]) -> dict[str, Stamp]:
-    """What of a head readers do not see, though nobody has written over it."""
+    """Return the fields of a head that readers do not see, though no write has replaced them."""
     own = head.value or {}
     parts = {name: stamp for name, stamp in sorted(head.fields.items()) if (name, stamp) in kept}
     return {name: stamp for name, stamp in parts.items() if shown.fields.get(name) != stamp and not _is_equal(name, own, shown.value)}
 
 
 def _contributes(head: Operation, last: Operation, shown: _Shown) -> bool:
-    """Whether readers see anything of a head that the last write did not know."""
+    """Return whether readers see any field of a head that the last write did not know."""
     return head is last or any(shown.fields.get(name) == stamp and not last.knew(stamp.dot) for name, stamp in head.fields.items())
 
 
@@ -190,8 +192,8 @@ def _sibling(head: Operation, lost: dict[str, Stamp]) -> Sibling:
 
 
 def _meta(last: Operation, present: Sequence[Operation], shown: Sequence[Operation]) -> Meta:
-    """That of the last write, but as private and as little believed as the most private and least believed part of the value, and about
-    all whom any part of it is about that is shown."""
+    """Return the meta of the merged value: that of the last write, but as private and as little trusted as the strictest part of the
+    value, and about all subjects of the parts that are shown."""
     parts = [head.meta for head in present] or [last.meta]
     created_at = min(part.created_at for part in parts)
     subject, others = all_about((last.meta, *(head.meta for head in shown)))

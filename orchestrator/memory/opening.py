@@ -1,4 +1,4 @@
-"""From what a user names to the engine and the embedder that it takes."""
+"""Open the engine and the embedder that a user names."""
 
 import os
 from collections.abc import Callable
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from langgraph.store.base import IndexConfig
 
 EmbedderChoice = Embedder | Literal["shipped"] | None
-"""The shipped one is used where what it needs is installed; None: there is none, and items are found by their words."""
+"""`"shipped"` uses the shipped embedder if its packages are installed; None: no embedder, and items are found by words."""
 
 
 def open_keys(where: str | os.PathLike[str]) -> SubjectKeys:
-    """The subjects' keys of a store: in a file beside its own, elsewhere in memory."""
+    """Open the subjects' keys of a store: in a file next to the store's file, else in memory."""
     return SubjectKeys(None if _is_server(where) or where == ":memory:" else f"{os.fspath(where)}.keys")
 
 
@@ -31,15 +31,15 @@ def _is_server(where: str | os.PathLike[str]) -> bool:
 def open_engine(
     where: str | os.PathLike[str], embedder: Embedder | None, key: Callable[[], str] | None, sealer: Sealer | None = None
 ) -> Engine:
-    """The engine for a path, a `postgres://` address, or `":memory:"`; with a `key`, the file at the path is encrypted.
+    """Open the engine for a path, a `postgres://` address, or `":memory:"`; with a `key`, the file at the path is encrypted.
 
-    With a `sealer`, a file has what is about somebody readable in its log by their key alone.
+    With a `sealer`, the log of a file has operations about a subject readable by the subject's key alone.
     """
     name = None if embedder is None else embedder.name
     place = os.fspath(where)
     is_server = _is_server(where)
     if key is not None and (is_server or place == ":memory:"):
-        raise ConfigError("only a store in a file is encrypted by its key", hint="leave the key out; a server encrypts its own disk")
+        raise ConfigError("only a store in a file can be encrypted with a key", hint="leave the key out; a server encrypts its own disk")
     if place == ":memory:":
         return InMemoryEngine(embedder=name)
     if is_server:
@@ -52,7 +52,7 @@ def open_engine(
 
 
 def choose_embedder(choice: EmbedderChoice, index: "IndexConfig | None") -> Embedder | None:
-    """What the configuration names, or else what is chosen."""
+    """Return the embedder that the configuration names, else the chosen one."""
     configured = None if index is None else from_index_config(index)
     if configured is not None:
         return configured

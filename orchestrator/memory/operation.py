@@ -1,4 +1,4 @@
-"""The unit of what is written and synchronised: one write of one device to one item."""
+"""The unit of writing and synchronisation: one write of one device to one item."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ...protocols.tiers import Tier
 from .item import Meta
 
 VersionVector = Mapping[str, int]
-"""By device, the last sequence number of it that is known; all earlier ones are known, too."""
+"""The last known sequence number of each device; all earlier ones are known, too."""
 
 
 class Dot(NamedTuple):
@@ -33,12 +33,12 @@ class Stamp(NamedTuple):
 
 
 NEVER: Final = Stamp(0, "", 0)
-"""Stands for the missing `put` of an item that `append` made, or `patch` after that."""
+"""Stands for the missing `put` of an item that `append` created, or `patch` after that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sibling:
-    """A whole value of which a part lost against a write that did not know it. It is kept until somebody decides."""
+    """A whole value of which a part lost against a write that did not know it. It is kept until the conflict is resolved."""
 
     dot: Dot
     clock: int
@@ -51,27 +51,27 @@ class Sibling:
 class Operation(NamedTuple):
     """A write and the whole state of its item after it, so that a write makes all that it knew of its item superfluous.
 
-    It is what version vectors with a dot per write need and no more (Preguiça et al., *Dotted version vectors*, arXiv 1011.5808): an item
-    is the set of its *heads*, the writes that no other known write knew of.
+    It needs no more than version vectors with a dot per write (Preguiça et al., *Dotted version vectors*, arXiv 1011.5808): an item is
+    the set of its *heads*, the writes that no other known write knew of.
     """
 
     dot: Dot
     clock: int
     """Hybrid logical clock, see `clock.py`."""
     context: VersionVector
-    """The writes to this item that this one knew of, and stands in for."""
+    """The writes to this item that this one knew of, and supersedes."""
     address: ItemAddress
     value: Mapping[str, Any] | None
     """The whole value; None: the item is deleted."""
     meta: Meta
     stamps: Mapping[str, Stamp] = MappingProxyType({})
-    """When each field was last written, where that was not by this write; a field that is here and not in `value` was removed."""
+    """The last write of each field, if that was not this write; a field that is here and not in `value` was removed."""
     siblings: tuple[Sibling, ...] = ()
-    """Values of which a part lost, and which are not decided on yet."""
+    """Values of which a part lost, and which are not resolved yet."""
     reach: Tier = Tier.DEVICE
-    """The widest tier that the item had before: whoever was allowed to have it then hears that it is withdrawn, if nothing else."""
+    """The widest tier that the item had before: replicas that were allowed to have it then are told that it is withdrawn."""
     unseen: tuple[Dot, ...] = ()
-    """Writes in `context` that the writer knew as withdrawn only, without their content: this one does not stand in for them. A write that
+    """Writes in `context` that the writer knew as withdrawn only, without their content: this one does not supersede them. A write that
     names itself is the notice of a withdrawal."""
     base: Stamp | None = None
     """The last write, of those that this one knew, that replaced the whole value; None: this one did. `NEVER`: none did."""
@@ -86,25 +86,25 @@ class Operation(NamedTuple):
 
     @property
     def fields(self) -> dict[str, Stamp]:
-        """The last write of each field, of removed fields too."""
+        """The last write of each field, removed fields included."""
         return {**dict.fromkeys(self.value or (), self.stamp), **self.stamps}
 
     @property
     def whole(self) -> Stamp:
-        """The write that replaced the whole value last: what was written upon the same one can be merged field by field."""
+        """The write that replaced the whole value last: writes upon the same one can be merged field by field."""
         return self.stamp if self.base is None else self.base
 
     @property
     def is_withdrawn(self) -> bool:
-        """Whether this is what others are told of a write whose content is not for them."""
+        """True for the notice that replicas get of a write whose content is not for them."""
         return self.dot in self.unseen
 
     def knew(self, dot: Dot) -> bool:
-        """Whether the writer knew of that write, if only that it was withdrawn."""
+        """Return whether the writer knew of that write, if only that it was withdrawn."""
         return self.context.get(dot.device, 0) >= dot.sequence
 
     def stands_in_for(self, other: "Operation") -> bool:
-        """Whether nothing of `other` is needed any longer. Never both of each other, whatever a hostile device says that it knew."""
+        """Return whether this write supersedes `other`. Never true in both directions, whatever a hostile device claims to have known."""
         if not self.knew(other.dot) or self.stamp <= other.stamp:
             return False
         is_content_unseen = other.dot in self.unseen and other.value is not None
@@ -112,10 +112,10 @@ class Operation(NamedTuple):
 
 
 def version_of(heads: Iterable[Operation]) -> str:
-    """Names the state of an item, for `if_version`: it changes with every write that the state takes in."""
+    """Return the version of an item's state, for `if_version`: it changes with every write that the state takes in."""
     return "+".join(map(version_of_one, sorted(heads, key=lambda head: head.stamp)))
 
 
 def version_of_one(head: Operation) -> str:
-    """What `version_of` is for a single head, as nearly all items have."""
+    """Return the version of a single head, as nearly all items have."""
     return f"{head.clock:x}@{head.dot.device}"

@@ -1,4 +1,4 @@
-"""From the heads of an item to what readers see of it. The same on every device, so that synchronising needs nothing else."""
+"""Project the heads of an item to the row that readers see. It is the same on every device, so that only heads are synchronised."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -23,9 +23,9 @@ def change_of(
     vectors: "Mapping[str, Vector] | None" = None,
     payload: bytes | None = None,
 ) -> Change:
-    """The change that puts an item into the state that `heads`, one or more, come to.
+    """Return the change that puts an item into the state of `heads`, one or more.
 
-    `fields` are the paths that are searched where the item has none of its own. `vectors` are those of texts, as far as they are made.
+    `fields` are the paths that are searched if the item has none of its own. `vectors` are those of texts, as far as they are made.
     `payload` is as in `Change`.
     """
     state = merge(heads)

@@ -1,4 +1,4 @@
-"""What the framework stamps on a write: who wrote, on whose word, and how far it may go. No value and no model has a say in it."""
+"""Stamp each write with its provenance: writer, source, trust and tier. No value and no model can change the stamp."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,21 +12,21 @@ from .item import Meta, all_about
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who writes. None leaves it to whoever is further out: the running task, then the store."""
+    """The origin of a write. None leaves a field to the next origin outwards: the running task, then the store."""
 
     user: str | None = None
     agent: str | None = None
     source: Source | None = None
     tier: Tier | None = None
-    """What a write without a tier of its own gets."""
+    """The tier of a write that names none."""
     subject: str | None = None
     lineage: tuple[ItemAddress, ...] = ()
-    """The items that what is written was derived from."""
+    """The items that the written value was derived from."""
     trust: float = 1.0
-    """The most that it is believed."""
+    """The most trust that the write may get."""
 
     def within(self, outer: "Origin") -> "Origin":
-        """This, and what it leaves open from `outer`; what either was derived from counts."""
+        """Return this origin, with its open fields taken from `outer`; the lineage of both counts."""
         return Origin(
             user=outer.user if self.user is None else self.user,
             agent=outer.agent if self.agent is None else self.agent,
@@ -39,14 +39,14 @@ class Origin:
 
 
 STORE = Origin(user="", agent="", source=Source.INTERNAL_TOOL, tier=Tier.DEVICE, subject="")
-"""What is stamped where nobody says otherwise: private to the device."""
+"""The default stamp: private to the device."""
 
 _task: ContextVar[Origin | None] = ContextVar("nearfar_memory_origin", default=None)
 
 
 @contextmanager
 def writing_as(origin: Origin) -> Iterator[None]:
-    """What a running task writes within this block, on whatever store, is stamped so. Its tier is a ceiling: nothing goes further."""
+    """Stamp the writes of a running task within this block, on any store, with `origin`. Its tier is a ceiling: no write goes further."""
     outer = _task.get()
     token = _task.set(origin if outer is None else _narrowed(origin.within(outer), outer.tier))
     try:
@@ -56,14 +56,14 @@ def writing_as(origin: Origin) -> Iterator[None]:
 
 
 def current(bound: Origin) -> Origin:
-    """Who writes now, through a store that is bound to `bound`."""
+    """Return the origin of a write now, through a store that is bound to `bound`."""
     task = _task.get()
     return (bound if task is None else bound.within(task)).within(STORE)
 
 
 def stamp(origin: Origin, sources: Sequence[Meta | None], *, tier: Tier | None = None, subject: str | None = None) -> Meta:
-    """The meta of a new write by `origin`. `sources` are those of what it was derived from; one that nobody can read any more counts as
-    the most private and least believed."""
+    """Return the meta of a new write by `origin`. `sources` are the metas of the items it was derived from; an unreadable one (None)
+    counts as the most private and least trusted."""
     chosen = tier or origin.tier or Tier.DEVICE
     task = _task.get()
     ceiling = (task.tier,) if task is not None and task.tier is not None else ()
@@ -80,13 +80,13 @@ def stamp(origin: Origin, sources: Sequence[Meta | None], *, tier: Tier | None =
 
 
 def as_believed(meta: Meta, user: str) -> Meta:
-    """The meta of an item as `user` believes it."""
+    """Return the meta of an item with the trust that `user` has in it."""
     return meta._replace(trust=meta.trust_of(user)) if meta.is_anothers(user) else meta
 
 
 def combined(new: Meta, kept: Iterable[Meta], *, raises: bool) -> Meta:
-    """The meta of a value that keeps parts of earlier ones: about all whom these are about, believed no more than any part, and, unless
-    somebody `raises` the tier on purpose, as private as the most private one."""
+    """Return the meta of a value that keeps parts of earlier ones: about all their subjects, no more trusted than any part, and as
+    private as the most private one, unless the tier is raised on purpose (`raises`)."""
     parts = (new, *kept)
     tier = new.tier if raises else strictest(meta.tier for meta in parts)
     subject, others = all_about(parts)

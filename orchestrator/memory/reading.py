@@ -1,4 +1,4 @@
-"""How items are found."""
+"""Read and search items."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class SearchMode(StrEnum):
-    """What a search compares."""
+    """The kind of comparison that a search makes."""
 
     HYBRID = "hybrid"
-    """Words and meanings."""
+    """By words and by meaning."""
     KEYWORD = "keyword"
     SEMANTIC = "semantic"
 
@@ -53,19 +53,19 @@ class Query:
 
 
 class Matches(NamedTuple):
-    """What a search found below one prefix, with the engine's own measures, which say how much better one item is than another."""
+    """The results of a search below one prefix, with the engine's own scores, which say how much better one item is than another."""
 
     keyword: dict[ItemAddress, float]
     """Scores by words, on a scale of the engine's own."""
     semantic: dict[ItemAddress, float]
     """Cosine similarities."""
     items: dict[ItemAddress, MemoryItem]
-    """All that either search found."""
+    """All items that either search found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads through the eyes of one principal, if there is one."""
+    """Reads items as one principal, if there is one."""
 
     engine: Engine
     embedder: Embedder | None
@@ -73,7 +73,7 @@ class Reader:
     principal: Principal | None
     omit_expired: bool
     user: str = ""
-    """Who reads: what other users shared is believed less."""
+    """The reading user: items that other users shared are trusted less."""
 
     def selection(
         self,
@@ -83,26 +83,26 @@ class Reader:
         conditions: tuple[Condition, ...] = (),
         valid_at: float | None = None,
     ) -> Selection:
-        """What is there for the principal now."""
+        """Return the selection of items that the principal may see now."""
         now = self.now() if self.omit_expired else 0.0  # when nothing was over yet
         return Selection(now, prefix, key_prefix, conditions, self.principal, valid_at)
 
     def get(self, addresses: Sequence[ItemAddress], refreshed: Sequence[ItemAddress]) -> list[MemoryItem | None]:
-        """The items at the addresses; those of `refreshed` begin to live anew."""
+        """Return the items at the addresses; the time to live of those in `refreshed` starts again."""
         rows = self.engine.rows(list(dict.fromkeys(addresses)), self.selection())
         self._refresh([rows[address] for address in dict.fromkeys(refreshed) if address in rows])
-        # Whoever asks for one item twice gets two copies.
+        # A caller that asks for one item twice gets two copies.
         copied = deepcopy if len(rows) < len(addresses) else _itself
         return [self.item(copied(rows[address])) if address in rows else None for address in addresses]
 
     def item(self, row: Row, score: float | None = None) -> MemoryItem:
-        """The item of a row, as its reader has it."""
+        """Return the item of a row, as its reader sees it."""
         if not row.meta.is_anothers(self.user):
             return MemoryItem(row, score)
         return MemoryItem(row._replace(meta=as_believed(row.meta, self.user)), score, is_anothers=True)
 
     def known(self, addresses: Sequence[ItemAddress]) -> list[ItemAddress]:
-        """Those of the items, deleted ones among them, of which the principal may know that they ever were."""
+        """Return those of the items, deleted ones included, whose existence the principal may know of."""
         if self.principal is None or not addresses:
             return list(addresses)
         with self.engine.transaction() as transaction:
@@ -111,7 +111,7 @@ class Reader:
         return [one for one in addresses if one in heads and all(sees(one, head.meta, head.dot.device) for head in heads[one])]
 
     def search(self, query: Query, *, refresh: bool) -> list[MemoryItem]:
-        """A page of what is asked for, the best first, or the last updated where nothing is asked for."""
+        """Return a page of the results, the best first; without a query text, the last updated first."""
         selection = self.selection(query.prefix, key_prefix=query.key_prefix, conditions=query.conditions, valid_at=query.valid_at)
         if query.limit == 0:
             return []
@@ -128,12 +128,12 @@ class Reader:
         return [self.item(row, score) for row, score in found]
 
     def matches(self, prefixes: Sequence[Namespace], *, keywords: str, text: str, limit: int, valid_at: float) -> list[Matches]:
-        """Of each prefix the `limit` best by words and as many by meaning. Nobody's time to live begins anew."""
+        """Return the `limit` best by words and as many by meaning, for each prefix. No time to live starts again."""
         vector = self.meaning(text)
         return [self._matches(self.selection(prefix, valid_at=valid_at), keywords, vector, limit) for prefix in prefixes]
 
     def meaning(self, text: str) -> "Vector | None":
-        """The unit vector of a text; None: there is no embedder, or it fails now, or there is no text."""
+        """Return the unit vector of a text; None if there is no embedder, or it fails now, or there is no text."""
         return self._vector(text, SearchMode.HYBRID) if text.strip() else None
 
     def _matches(self, selection: Selection, keywords: str, vector: "Vector | None", limit: int) -> Matches:
@@ -144,7 +144,7 @@ class Reader:
         return Matches(by_words, by_meaning, {row.address: self.item(row) for row in rows.values()})
 
     def namespaces(self, conditions: "Sequence[MatchCondition]", *, max_depth: int | None, limit: int, offset: int) -> list[Namespace]:
-        """In order, each once."""
+        """Return the namespaces in order, each once."""
         fixed = next((_fixed(tuple(one.path)) for one in conditions if one.match_type == "prefix"), ())
         found = self.engine.namespaces(self.selection(fixed))
         matching = (namespace for namespace in found if all(_matches(namespace, one) for one in conditions))
@@ -152,7 +152,7 @@ class Reader:
         return sorted(cut)[offset : offset + limit]
 
     def _still_there(self, selection: Selection, hits: Sequence[Hit]) -> dict[int, Row]:
-        """The rows of the hits, but of those only that were not written anew meanwhile as something that is not to be seen."""
+        """Return the rows of the hits, without those that were rewritten meanwhile and are no longer selected."""
         rows = self.engine.numbered(list({hit.row for hit in hits}))
         return {number: row for number, row in rows.items() if selects(selection, row)}
 
@@ -186,7 +186,7 @@ class Reader:
         except Exception as error:  # the user's own code: words still find something
             if mode is SearchMode.SEMANTIC:
                 raise
-            log.warning("embedding the query failed with %s; it is searched by its words", type(error).__name__)
+            log.warning("embedding the query failed with %s; searching by words alone", type(error).__name__)
             return None
 
     def _refresh(self, rows: Sequence[Row]) -> None:
@@ -201,7 +201,7 @@ def _itself(row: Row) -> Row:
 
 
 def _fixed(path: Namespace) -> Namespace:
-    """The part of a path before its first wildcard, by which a database can look."""
+    """Return the part of a path before its first wildcard, which a database can search by."""
     return path[: path.index("*")] if "*" in path else path
 
 

@@ -1,4 +1,4 @@
-"""Which items are about a prompt. Most prompts have nothing to do with most of what is remembered, so there is a bar to pass."""
+"""Find the items that are about a prompt. Most prompts have nothing to do with most of the memory, so there is a bar to pass."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 _CANDIDATES: Final = 100
 """Items that are looked at, by words and by meaning each."""
 _SHARED_WORDS: Final = 0.5
-"""Of the prompt's words that are not common ones, so many have to occur in an item, where meanings cannot be compared."""
+"""Share of the prompt's uncommon words that must occur in an item, if meanings cannot be compared."""
 
 
 def relevant(store: "MemoryStore", prompt: str, config: RecallConfig) -> "list[MemoryItem]":
-    """Items of the store's own user, and shared ones, that are about the prompt: what is known before what happened, the best first.
+    """Return items of the store's own user, and shared ones, that are about the prompt: facts before turns, the best first.
 
-    Where a part of what happened passes the bar, its turns are ranked as `recall.retrieval` does, together with those beside it, which may
-    be the answer: all of them, for `render` to cut to the budget. What runs note down for themselves stays theirs. Raises `StoreError`.
+    If a piece of an episode passes the bar, its turns are ranked as `recall.retrieval` does, together with their neighbours, which may
+    be the answer: all of them, for `render` to cut to the budget. Working notes of runs are left out. Raises `StoreError`.
     """
     own = store.view(Principal(store.user, store.engine.device, config.prefixes, config.minimum_trust))
     (found,) = own.matches([()], keywords=keywords(prompt), text=prompt, limit=_CANDIDATES)
@@ -39,7 +39,7 @@ def relevant(store: "MemoryStore", prompt: str, config: RecallConfig) -> "list[M
 
 
 def _turns(store: "MemoryStore", prompt: str, pieces: Sequence[ItemAddress]) -> "list[MemoryItem]":
-    """The best turns of the pieces, and of those beside them. That the same was asked before is no answer."""
+    """Return the best turns of the pieces and of their neighbours. A turn that only repeats the prompt is no answer."""
     spans: dict[Namespace, list[Span]] = {}
     for address in pieces:
         if (about := span(address.key)) is not None:
@@ -54,7 +54,7 @@ def _is_beside(key: str, spans: Sequence[Span]) -> bool:
 
 
 def _near(found: Matches, prompt: str, minimum_similarity: float) -> list[ItemAddress]:
-    """Where the items are that pass the bar."""
+    """Return the addresses of the items that pass the bar."""
     if found.semantic:
         return [address for address, similarity in found.semantic.items() if similarity >= minimum_similarity]
     # There is no embedder, or it fails now.

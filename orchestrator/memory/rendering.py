@@ -1,7 +1,7 @@
-"""What was remembered, as text for a model: quoted data with its origin, which nothing in it can pass for anything else.
+"""Render items as text for a model: quoted data with its origin, which no content can break out of.
 
 Each item is one line with its text as a string of JSON, so that the text can end neither the line nor the quotation, nor the message
-that it stands in. The marks around the block depend on all that is in it, so that nobody can have written them into it.
+around it. The marks around the block depend on its whole content, so that no item can contain them.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _HEAD: Final = (
 )
 _CUT: Final = " […]"
 _LEAST: Final = 32
-"""Characters of a text that is worth being cut to."""
+"""Characters of text below which an item is not worth showing cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +32,25 @@ class Rendered:
     """Items as text."""
 
     items: tuple[MemoryItem, ...]
-    """Those that found room, in the order of the text."""
+    """The items that fit, in the order of the text."""
     text: str
-    """Empty if there are none."""
+    """Empty if there are no items."""
     tokens: int
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """Private if any of the items is not for everybody: whatever the text is put into must stay here, too."""
+        """Private if any item is not shared: the text must stay on the device, and so must whatever contains it."""
         is_public = all(item.tier is Tier.SHARED for item in self.items)
         return Sensitivity.PUBLIC if is_public else Sensitivity.PRIVATE
 
     @property
     def trust(self) -> float:
-        """Of whatever is made of the text: no more than that of the least trusted item."""
+        """Trust of anything made from the text: that of the least trusted item."""
         return min((item.trust for item in self.items), default=1.0)
 
 
 def said(item: MemoryItem) -> str:
-    """What an item says: its text with who said it where it has one, else all of it as JSON."""
+    """Return the text of an item, with its speaker if it has one; else its whole value as JSON."""
     match item.value:
         case {"text": str(text), "speaker": str(speaker)}:
             return f"{speaker}: {text}"
@@ -61,9 +61,9 @@ def said(item: MemoryItem) -> str:
 
 
 def render(items: Sequence[MemoryItem], budget_tokens: int, count: TokenCounter = estimated_tokens) -> Rendered:
-    """As many of the items as the budget has room for, the first ones first, in the order of time. The text never has more tokens.
+    """Render as many of the items as fit the budget, the first ones first, in order of time. The text never has more tokens.
 
-    An item that has no room is left out, and later ones that have some are not. If even the first has none, it is cut, and says so.
+    An item that does not fit is left out, and later ones that fit are not. If even the first does not fit, it is cut, and marked as cut.
     """
     lines = [_line(item, said(item)) for item in items]
     kept = _chosen(lines, budget_tokens - count(_block([])), count)
@@ -75,12 +75,12 @@ def render(items: Sequence[MemoryItem], budget_tokens: int, count: TokenCounter 
         text = _block([lines[number] for number in order])
         if (tokens := count(text)) <= budget_tokens:
             return Rendered(tuple(items[number] for number in order), text, tokens)
-        kept.pop()  # a counter may find more in the whole than in its parts
+        kept.pop()  # a counter may count more tokens in the whole than in its parts
     return Rendered((), "", 0)
 
 
 def when(item: MemoryItem) -> datetime:
-    """When it was that the item tells of, as far as it says so; else when it was written."""
+    """Return the time that the item states, if it states one; else the time from which it is valid, or that of its creation."""
     at = item.value.get("at")
     try:
         moment = datetime.fromisoformat(at) if isinstance(at, str) else item.valid_from or item.created_at
@@ -99,7 +99,7 @@ def _chosen(lines: Sequence[str], room: int, count: TokenCounter) -> list[int]:
 
 
 def _shortened(item: MemoryItem, budget: int, count: TokenCounter) -> str:
-    """The line with as much of the beginning of its text as there is room for; empty where that is next to nothing."""
+    """Return the line with as much of the beginning of its text as fits; empty if that is next to nothing."""
     text = said(item)
 
     def line(length: int) -> str:

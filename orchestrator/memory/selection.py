@@ -1,4 +1,4 @@
-"""Which items a reader asks for."""
+"""The selection of items that a reader asks for."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,15 +20,15 @@ class Comparison(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a field of the value must be like. A missing field meets `NOT_EQUAL` only."""
+    """A condition on a field of the value. A missing field meets `NOT_EQUAL` only."""
 
     path: tuple[str, ...]
-    """Names of objects' fields from the outermost on; any text may be a name. Lists are not entered. Where no field has a name with
-    periods in it, they part names of fields inside each other."""
+    """Names of nested fields, from the outermost on; any text may be a name. Lists are not entered. If no field has a name with periods
+    in it, the periods separate names of nested fields."""
     comparison: Comparison
     operand: object
-    """A JSON value, or an infinite number. Equal are values of the same JSON type, numbers of any kind being one type, lists in order and
-    objects in any. Order is known between numbers and between texts, by code point; any other pair is in no order, and does not match."""
+    """A JSON value, or an infinite number. Values of the same JSON type are compared for equality, with all numbers one type, lists in
+    order and objects in any. Numbers are ordered, and so are texts, by code point; any other pair has no order, and does not match."""
 
     @property
     def paths(self) -> tuple[tuple[str, ...], ...]:
@@ -39,7 +39,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Items that are there for somebody at a moment. Deleted and expired ones never are."""
+    """The items that a principal may see at a moment, without deleted and expired ones."""
 
     now: float
     """Seconds since the epoch; items expire by it."""
@@ -49,6 +49,6 @@ class Selection:
     conditions: tuple[Condition, ...] = ()
     """All of them must be met."""
     principal: Principal | None = None
-    """What is not meant for them is left out; None: the store's own user, who sees everything."""
+    """The reader, if not the store's own user, who sees everything."""
     valid_at: float | None = None
-    """Only what is true at this moment, in seconds since the epoch; None: whatever was ever true."""
+    """Only items that are valid at this moment, in seconds since the epoch; None: at any moment."""

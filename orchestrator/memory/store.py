@@ -1,4 +1,4 @@
-"""The memory store: LangGraph's interface, and what it leaves out."""
+"""The memory store: LangGraph's interface, and the operations that it lacks."""
 
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,11 +32,11 @@ from .transfer import Imported, batches, edits_of, export
 from .writing import Edit, Value
 
 _BATCH = 500
-"""Items per transaction, where there may be many."""
+"""Items per transaction in bulk operations."""
 
 
 class MemoryStore(BasicStore):
-    """What agents remember, on this device, kept in step with others'. See docs/memory.md.
+    """The memory of agents on this device, synchronised with other devices. See docs/memory.md.
 
     Open it with `MemoryStore.open`, and close it when it is no longer needed; it is a context manager, too.
     """
@@ -55,11 +55,11 @@ class MemoryStore(BasicStore):
         mode: SearchMode | None = None,
         key: Callable[[], str] | None = None,
     ) -> Self:
-        """The store in a file, which is created if need be, in a Postgres database (`postgres://...`), or in memory.
+        """Open the store in a file, which is created if it is missing, in a Postgres database (`postgres://...`), or in memory.
 
-        With a `key`, which is asked for at each connection, the file is encrypted; such a key belongs into a keyring.
-        `index` is LangGraph's: `fields` are the paths that are searched where a write names none, `embed` and `dims` an embedder. With an
-        embedder from there, a search ranks as in LangGraph's own stores, by meaning alone, unless `mode` says otherwise.
+        With a `key`, which is called at each connection, the file is encrypted; keep such a key in a keyring. `index` is LangGraph's:
+        `fields` are the paths that are searched if a write names none, `embed` and `dims` an embedder. With such an embedder a search
+        ranks as in LangGraph's own stores, by meaning alone, unless `mode` says otherwise.
         """
         _check_arguments(where, user=user, index=index, ttl=ttl, maximum_bytes=maximum_bytes, key=key)
         tier, mode = as_choice("tier", tier, Tier), None if mode is None else as_choice("mode", mode, SearchMode)
@@ -89,16 +89,16 @@ class MemoryStore(BasicStore):
             return store
 
     def append(self, namespace: tuple[str, ...], key: str, field: str, items: Sequence[Any]) -> str:
-        """Add to the end of the list in a field, and return the new version; whoever else appends meanwhile loses nothing.
+        """Append to the list in a field, and return the new version; concurrent appends lose nothing.
 
-        The item and the list are made if they are not there. Raises `InvalidRequest` where the field is no list.
+        The item and the list are created if they are missing. Raises `InvalidRequest` if the field is no list.
         """
         added = validation.value({field: list(items)}, self._maximum_bytes)[field]
 
         def extended(before: Value | None) -> Value:
             present = (before or {}).get(field, [])
             if not isinstance(present, list):
-                raise InvalidRequest(f"field {field!r} is no list", hint="append to another one")
+                raise InvalidRequest(f"field {field!r} is no list", hint="append to a field that has a list, or to a new one")
             return {**(before or {}), field: [*present, *added]}
 
         return self._change(namespace, key, extended)
@@ -116,7 +116,7 @@ class MemoryStore(BasicStore):
         if_version: str | None = None,
         tier: Tier | None = None,
     ) -> str:
-        """Set some fields of an item and remove others, leave the rest as it is, and return the new version. Raises `NotFound`."""
+        """Set some fields of an item and remove others, leave the rest unchanged, and return the new version. Raises `NotFound`."""
         changed = validation.value(fields, self._maximum_bytes)
         gone = set(remove)
 
@@ -151,9 +151,9 @@ class MemoryStore(BasicStore):
         tier: Tier | None = None,
         subject: str | None = None,
     ) -> str:
-        """Put what is true from a moment on, by default now, in the place of what was true until then, and return the new version.
+        """Replace the value of an item from a moment on, by default now, and return the new version.
 
-        What the item said before is kept as no longer true: a search does not find it any more, `history` does.
+        The earlier value is kept as no longer valid: a search does not find it any more, `history` does.
         """
         moment = self._now() if valid_from is None else valid_from.timestamp()
         edit = self._edit(PutOp(namespace, key, value, index, self._default_ttl()))
@@ -177,9 +177,10 @@ class MemoryStore(BasicStore):
         )
 
     def invalidate(self, namespace: tuple[str, ...], key: str, *, at: datetime | None, if_version: str | None = None) -> str:
-        """Say since when an item is no longer true, or with None that it still is, and return the new version. Raises `NotFound`.
+        """Set the moment from which an item is no longer valid, or with None that it still is, and return the new version. Raises
+        `NotFound`.
 
-        It says what it said, and stays as private and as trusted as it is; a search does not find it any more.
+        The item's value, tier and trust stay; a search does not find it any more.
         """
         present = self.get(namespace, key, refresh_ttl=False)
         if present is None:
@@ -196,23 +197,24 @@ class MemoryStore(BasicStore):
         return await in_thread(self.invalidate, namespace, key, at=at, if_version=if_version)
 
     def history(self, namespace: tuple[str, ...], key: str) -> list[MemoryItem]:
-        """What the item says, and what it said before it was superseded, the newest first."""
+        """Return the item and its superseded values, the newest first."""
         return history(self._reader(), validation.place(namespace, key))
 
     async def ahistory(self, namespace: tuple[str, ...], key: str) -> list[MemoryItem]:
         return await in_thread(self.history, namespace, key)
 
     def conflicts(self, *, limit: int = 100, offset: int = 0) -> list[Conflict]:
-        """Items of which something lost, as two devices had written them without knowing of each other; see `resolve`."""
+        """Return items with values that lost because two devices wrote them without knowing of each other; see `resolve`."""
         return conflicts(self._reader(), *validation.page(limit, offset))
 
     async def aconflicts(self, *, limit: int = 100, offset: int = 0) -> list[Conflict]:
         return await in_thread(self.conflicts, limit=limit, offset=offset)
 
     def resolve(self, namespace: tuple[str, ...], key: str, keep: str | Mapping[str, Any] = "present") -> str:
-        """Decide a conflict, on all devices, and return the new version: keep the present value, a lost one by its name, or a new value.
+        """Resolve a conflict, on all devices, and return the new version: keep the present value, a lost one by its name, or a new
+        value.
 
-        Raises `NotFound` where there is no such conflict, and `VersionConflict` where the item was written in between.
+        Raises `NotFound` if there is no such conflict, and `VersionConflict` if the item was written in between.
         """
         address = validation.place(namespace, key)
         version, siblings = undecided(self._reader(), address)
@@ -233,31 +235,31 @@ class MemoryStore(BasicStore):
         return await in_thread(self.resolve, namespace, key, keep)
 
     def changes(self, since: int = 0, *, prefix: tuple[str, ...] = (), limit: int = 200) -> tuple[list[MemoryChange], int]:
-        """The changes behind a position, in order, and the position to go on from. The list may be empty before all is told; the position
-        stays the same when it is."""
+        """Return the changes after a position, in order, and the position to continue from. The list may be empty before the end of the
+        feed; at the end the position stays the same."""
         return changes_after(self._reader(), since, prefix=validation.prefix(prefix), limit=limit)
 
     async def achanges(self, since: int = 0, *, prefix: tuple[str, ...] = (), limit: int = 200) -> tuple[list[MemoryChange], int]:
         return await in_thread(self.changes, since, prefix=prefix, limit=limit)
 
     def watch(self, prefix: tuple[str, ...] = (), *, since: int | None = None) -> AsyncGenerator[MemoryChange]:
-        """Changes as they happen, from now on or from a position on, also those made by other processes. Close it when done."""
+        """Yield changes as they happen, from now on or after a position, including those of other processes. Close it when done."""
         return watched(self._reader(), self._watchers, prefix=validation.prefix(prefix), since=since)
 
     def traces(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[ItemAddress]:
-        """Where the items are that `erase` would forget, deleted ones of which something is still kept among them. A view tells of those
-        that its principal may see."""
+        """Return the addresses of the items that `erase` would forget, deleted ones included if any of their data is still stored. A
+        view returns those that its principal may see."""
         return self._reader().known(traces(self.engine, prefix=None if prefix is None else validation.prefix(prefix), subject=subject))
 
     def erase(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[ItemAddress]:
-        """Forget for good all that is about a subject, or in or below a namespace, with its history and with all that was derived from it.
+        """Forget everything about a subject, or in or below a namespace, with its history and all that was derived from it.
 
-        About a subject is what has its stamp, and what has its name in the text, as whole words in any case; see `memory.wording`.
-        Rows, vectors and index are overwritten in every file, and other devices do the same with their next sync. A view erases what is
-        its principal's own. Returns where the items were.
+        An item is about a subject if it has its stamp, or its name in the text, as whole words in any case; see `memory.wording`. Rows,
+        vectors and index are overwritten in every file, and other devices do the same with their next sync. A view erases its
+        principal's own items. Returns the addresses of the items.
         """
         if (subject is None) == (prefix is None) or subject == "":
-            raise InvalidRequest("what to erase is named by a subject or by a namespace prefix", hint="give one of them")
+            raise InvalidRequest("an erasure needs either a subject or a namespace prefix", hint="give one of them")
         if subject is not None:
             validation.check_name(subject)
         place = None if prefix is None else validation.prefix(prefix)
@@ -269,15 +271,15 @@ class MemoryStore(BasicStore):
         return await in_thread(self.erase, subject=subject, prefix=prefix)
 
     def export(self, *, prefix: tuple[str, ...] = (), tier: Tier | None = None) -> Iterator[str]:
-        """Items as lines of JSON, with all that is stamped on them, also those that are no longer true. Lost values are not among them."""
+        """Return items as lines of JSON, with all their stamps, including items that are no longer valid. Lost values are left out."""
         return export(self._reader(), prefix=validation.prefix(prefix), tier=validation.tier(tier))
 
     def import_lines(self, lines: Iterable[str], *, overwrite: bool = False, dry_run: bool = False) -> Imported:
-        """Bring exported items in: as the store's user, with their tiers, and believed no more than whoever imports them.
+        """Import exported items: as the store's user, with their tiers, and with no more trust than the importing user has.
 
-        A line may have namespace, key and value alone: that is a new write of whoever imports it. What the store has otherwise is left as
-        it is, unless it is to be overwritten. A second import of the same changes nothing. With `dry_run`, it is only told what would be
-        done. Raises `InvalidRequest` before anything is written, where a line is no item.
+        A line may have namespace, key and value alone: it is a new write of the importing user. Items that the store has with another
+        value are left unchanged, unless `overwrite` is set. A second import of the same lines changes nothing. `dry_run` only reports
+        what would be done. Raises `InvalidRequest` before anything is written, if a line is no item.
         """
         edits, imported = edits_of(self._reader(), lines, overwrite=overwrite, maximum_bytes=self._maximum_bytes, ttl=self._default_ttl())
         for batch in () if dry_run else batches(edits):
@@ -285,7 +287,7 @@ class MemoryStore(BasicStore):
         return imported
 
     def replica(self, *, is_hub: bool = False) -> Replica:
-        """The store as it is synchronised, see docs/sync.md. A hub has the items of several users, and is trusted by them."""
+        """Return the store as a replica to synchronise, see docs/sync.md. A hub has the items of several users, and is trusted by them."""
         user = None if is_hub else self._origin.user or ""
         return Replica(
             engine=self.engine,
@@ -298,12 +300,12 @@ class MemoryStore(BasicStore):
         )
 
     def erasures(self) -> str:
-        """Names all erasures that the store has heard of, empty where there are none: it changes with each."""
+        """Return a digest of all erasures that the store has heard of, empty if there are none: it changes with each."""
         with self.engine.transaction() as transaction:
             return books.erasures(transaction)
 
     def stats(self) -> dict[str, int]:
-        """Numbers of items, deleted items, operations, items with conflicts, vectors and bytes, in the whole store.
+        """Return the numbers of items, deleted items, operations, items with conflicts, vectors and bytes, in the whole store.
 
         A view counts what its principal may see: items, deleted items, items with conflicts, and bytes of values.
         """
@@ -312,7 +314,7 @@ class MemoryStore(BasicStore):
         return self.engine.statistics()
 
     def index_pending(self) -> int:
-        """Embed what could not be embedded when it was written, and return how many items these were."""
+        """Embed the items whose embedding failed when they were written, and return their number."""
         writer, done = self._writer(), 0
         while made := writer.index_pending(_BATCH):
             done += made
@@ -322,14 +324,14 @@ class MemoryStore(BasicStore):
         return await in_thread(self.index_pending)
 
     def sweep(self) -> int:
-        """Forget the items whose time to live is over, and return how many these were."""
+        """Forget the items that have expired, and return their number."""
         return sweep(self.engine, self._now)
 
     async def asweep(self) -> int:
         return await in_thread(self.sweep)
 
     def close(self) -> None:
-        """Release the database. Views and bound stores are of no use any more."""
+        """Close the database. Views and bound stores of it cannot be used any more."""
         if self._sweeper is not None:
             self._sweeper.close()
         self.engine.close()
@@ -372,7 +374,7 @@ class MemoryStore(BasicStore):
             not any(place is not None and within(place, prefix) for prefix in self._principal.prefixes)
             and () not in self._principal.prefixes
         ):
-            raise PermissionDenied("not all of what would be erased may be seen", hint="erase below a namespace that is yours")
+            raise PermissionDenied("an erasure of items that you may not see is not allowed", hint="erase below a namespace of your own")
         return self._principal.user
 
 

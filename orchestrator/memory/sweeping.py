@@ -1,4 +1,4 @@
-"""Forgetting items whose time to live is over."""
+"""Forget items that have expired."""
 
 import logging
 import threading
@@ -14,7 +14,7 @@ _BATCH: Final = 500
 
 
 def sweep(engine: Engine, now: Callable[[], float]) -> int:
-    """Forget them, and return how many these were. Each replica does it for itself: other devices' items may have been read since."""
+    """Forget expired items, and return their number. Each replica does it for itself: other devices' items may have been read since."""
     done = 0
     while expired := engine.expired(now(), limit=_BATCH):
         with engine.transaction() as transaction:
@@ -27,7 +27,7 @@ def sweep(engine: Engine, now: Callable[[], float]) -> int:
 
 
 class Sweeper:
-    """Sweeps every so many seconds, in a thread of its own, until it is closed."""
+    """Sweeps at an interval in seconds, in a thread of its own, until it is closed."""
 
     def __init__(self, engine: Engine, now: Callable[[], float], seconds: float) -> None:
         self._engine = engine
@@ -38,7 +38,7 @@ class Sweeper:
         self._thread.start()
 
     def close(self) -> None:
-        """Returns when it does not use the engine any more."""
+        """Stop the thread, and return when it no longer uses the engine."""
         self._closed.set()
         self._thread.join()
 
@@ -47,4 +47,4 @@ class Sweeper:
             try:
                 sweep(self._engine, self._now)
             except StoreError as error:  # a thread boundary: the database may be there again the next time
-                log.warning("items whose time is over could not be swept: %s", error)
+                log.warning("expired items could not be deleted: %s", error)

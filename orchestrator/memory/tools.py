@@ -1,4 +1,4 @@
-"""Tools by which agents remember and recall, where the app lets them. What is stamped on a note is not theirs to say."""
+"""Tools with which agents remember and recall, if the app offers them. An agent cannot choose the stamp on a note."""
 
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .store import MemoryStore
 
 NOTES: Final = ("notes",)
-"""Where agents keep their notes, unless the app says otherwise."""
+"""The namespace of agents' notes, unless the app says otherwise."""
 _KEY_LENGTH: Final = 16
 
 
@@ -29,11 +29,11 @@ def memory_tools(
     namespace: Namespace = NOTES,
     recall: RecallConfig = RecallConfig(),  # noqa: B008 - immutable
 ) -> tuple[Tool, Tool]:
-    """`remember` and `recall` over a store.
+    """Return the tools `remember` and `recall` over a store.
 
-    Both use the store as the task's user sees it. A note is a model's word, derived from all that its task recalled, and so believed no
-    more than that. It goes as far as the store lets what is written go, and no further than the device where the task is private.
-    `recall` tells a task that may leave the device only what may leave it, too.
+    Both use the store as the task's user sees it. A note has the source `model` and is derived from all that its task recalled, so it is
+    trusted no more than that. It gets the store's default tier, and stays on the device if the task is private. `recall` tells a task
+    that may leave the device only items that may leave it, too.
     """
 
     def _store(task: Recollection | None) -> "MemoryStore":
@@ -44,7 +44,7 @@ def memory_tools(
         """Keep a note for later tasks: one fact or decision, in a full sentence."""
         task = running()
         store = _store(task)
-        whose = "" if store is memory or task is None else f"{task.user}\0"  # nobody's note is in the way of another user's
+        whose = "" if store is memory or task is None else f"{task.user}\0"  # users must not overwrite each other's notes
         key = sha256(f"{whose}{text}".encode()).hexdigest()[:_KEY_LENGTH]
         with writing_as(Origin(lineage=() if task is None else task.addresses)):
             try:
@@ -61,7 +61,7 @@ def memory_tools(
         allowed = [item for item in found if (recall.may_go(item.tier) if task is None else task.may_hear(item.tier, recall))]
         rendered = render(allowed, recall.tokens)
         if task is not None:
-            make_again()  # a task that goes on has to know what it was told, and not only hear it
+            make_again()  # a resumed task must get these items again, not only their text
             task.add(list(map(recalled_item, rendered.items)))
         withheld = len(found) - len(allowed)
         note = f"{withheld} more may not leave the device, and are told only to private tasks that do not" if withheld else ""

@@ -1,4 +1,4 @@
-"""Items as lines of JSON: to keep elsewhere, to look through, to move."""
+"""Export and import items as lines of JSON."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from .writing import ABSENT, Edit
 _BATCH: Final = 500
 _SECONDS: Final = 60.0
 _PLAIN: Final = frozenset({"namespace", "key", "value"})
-"""All that a line written by hand needs."""
+"""The fields that a line written by hand needs."""
 
 T = TypeVar("T")
 Record = dict[str, Any]
@@ -28,17 +28,17 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What became of the items of an import."""
+    """The result of an import."""
 
     added: int
     unchanged: int
     replaced: int
     kept: tuple[ItemAddress, ...]
-    """Items that the store has otherwise, and that were left as they are."""
+    """Items that the store has with another value, and that were left unchanged."""
 
 
 def export(reader: Reader, *, prefix: Namespace, tier: Tier | None) -> Iterator[str]:
-    """A line for each item that is there for the reader, superseded ones among them, in order of their last change."""
+    """Yield a line for each item that the reader may see, superseded ones included, in order of their last change."""
     position = 0
     while found := reader.engine.changes(position, limit=_BATCH):
         position = found[-1].position
@@ -50,10 +50,10 @@ def export(reader: Reader, *, prefix: Namespace, tier: Tier | None) -> Iterator[
 def edits_of(
     reader: Reader, lines: Iterable[str], *, overwrite: bool, maximum_bytes: int, ttl: float | None
 ) -> tuple[list[Edit], Imported]:
-    """The writes that bring the items into the store, and what becomes of which. All lines are checked first.
+    """Return the writes that import the items, and the result of the import. All lines are checked first.
 
-    A line of namespace, key and value alone is an item that nobody knows more of; it gets a `ttl` in minutes. Raises `InvalidRequest`,
-    which names the line, where one is no item.
+    A line of namespace, key and value alone is an item without further origin; it gets a `ttl` in minutes. Raises `InvalidRequest`,
+    which names the line, if a line is no item.
     """
     given: dict[ItemAddress, tuple[Record, Meta | None]] = {}
     for number, line in enumerate(lines, start=1):
@@ -75,7 +75,7 @@ def edits_of(
 
 
 def batches(items: Iterable[T]) -> Iterator[list[T]]:
-    """In lots that a transaction can take."""
+    """Yield lists of items, each small enough for a transaction."""
     iterator = iter(items)
     while batch := list(islice(iterator, _BATCH)):
         yield batch
@@ -88,7 +88,7 @@ def _present(reader: Reader, addresses: Sequence[ItemAddress]) -> Iterator[tuple
 
 
 def _says(row: Row, value: Record, meta: Meta | None) -> bool:
-    """Whether it is there already, with all that is said of it."""
+    """Return whether the store has the item already, with the same value and meta."""
     told = row.meta if meta is None else meta._replace(user=row.meta.user)
     return _record(row) == _record(row._replace(value=value, meta=told))
 
@@ -126,7 +126,7 @@ def _record(row: Row) -> Record:
 
 
 def _parsed(line: str, number: int, maximum_bytes: int) -> tuple[ItemAddress, Record, Meta | None]:
-    """An item; without meta where the line has none, so that what is imported is stamped as any other write."""
+    """Return the item of a line; without meta if the line has none, so that it is stamped as any other write."""
     try:
         record = orjson.loads(line)
         is_plain = isinstance(record, dict) and not record.keys() - _PLAIN
@@ -166,7 +166,7 @@ def _meta(record: Record) -> Meta:
     )
     validation.check_meta(meta)
     if meta.others and not meta.subject:
-        raise InvalidRequest("it names others whom it is about, and no subject")
+        raise InvalidRequest("it has `others` without a `subject`")
     return meta
 
 

@@ -1,4 +1,4 @@
-"""What may be stored: checked at the border, before anything is written."""
+"""Validate values, names and filters before anything is written."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,17 +16,17 @@ from .item import Meta
 from .selection import Comparison, Condition
 
 MAXIMUM_BYTES: Final = 1 << 20
-"""Of a value as JSON, unless the store is told otherwise."""
+"""The most bytes of a value as JSON, unless the store is told otherwise."""
 _DEEPEST: Final = 64
 _LONGEST_LABEL: Final = 256
 _MOST_LABELS: Final = 32
 _LONGEST_KEY: Final = 768
 _LONGEST_PLACE: Final = 1024
-"""The key of a superseded item names its version, too."""
+"""Characters of a key to read: the key of a superseded item names its version, too."""
 MOST_SOURCES: Final = 4096
-"""Items that one was derived from."""
+"""The most items that one item was derived from."""
 MOST_SUBJECTS: Final = 64
-"""People that one item is about."""
+"""The most people that one item is about."""
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
 _RESERVED: Final = "langgraph"
@@ -34,15 +34,15 @@ _LONGEST_NAMES: Final = 1024
 """Characters of the names in a meta: its user, agent and subject together, and each of the others."""
 _LONGEST_USER: Final = 256
 _TIMES: Final = (-62_135_510_400.0, 253_370_764_800.0)
-"""Seconds since the epoch. A day less than the first year, and a year less than the last, so that all time zones have a date for each."""
+"""Seconds since the epoch: from the first year plus a day to the last year less a year, so that all time zones have a date for each."""
 
 
 class InvalidNamespace(InvalidRequest, InvalidNamespaceError):
-    """The namespace cannot be one. LangGraph's own error, too, so that code for any store can catch it."""
+    """The namespace is invalid. It is LangGraph's own error, too, so that code for any store can catch it."""
 
 
 def prefix(labels: Sequence[str]) -> Namespace:
-    """A namespace to look into; `()` is all of them."""
+    """Return a namespace to look into; `()` is all of them."""
     if isinstance(labels, str) or not isinstance(labels, Sequence):
         raise InvalidNamespace(f"a namespace is a tuple of labels, not {labels!r:.80}", hint='write ("notes",) for a single label')
     if len(labels) > _MOST_LABELS:
@@ -53,7 +53,7 @@ def prefix(labels: Sequence[str]) -> Namespace:
 
 
 def namespace(labels: Sequence[str]) -> Namespace:
-    """A namespace to write into."""
+    """Return a namespace to write into."""
     checked = prefix(labels)
     if not checked:
         raise InvalidNamespace("the namespace is empty", hint="use at least one label")
@@ -63,17 +63,17 @@ def namespace(labels: Sequence[str]) -> Namespace:
 
 
 def address(labels: Sequence[str], key: object) -> ItemAddress:
-    """Where to write."""
+    """Return an address to write to."""
     return ItemAddress(namespace(labels), _key(key, _LONGEST_KEY))
 
 
 def place(labels: Sequence[str], key: object) -> ItemAddress:
-    """Where to read."""
+    """Return an address to read from."""
     return ItemAddress(prefix(labels), _key(key, _LONGEST_PLACE))
 
 
 def value(given: object, maximum_bytes: int = MAXIMUM_BYTES) -> dict[str, Any]:
-    """A copy of the value, of plain JSON types, which is what every replica will hand out."""
+    """Return a copy of the value, of plain JSON types, which every replica returns to readers."""
     if not isinstance(given, Mapping):
         raise InvalidRequest(f"a value is a mapping, not {type(given).__name__}", hint='wrap it: {"text": ...}')
     copy: dict[str, Any] = _Copier(maximum_bytes).copied(given, "value")
@@ -84,44 +84,44 @@ def value(given: object, maximum_bytes: int = MAXIMUM_BYTES) -> dict[str, Any]:
 
 
 def check_meta(meta: Meta) -> None:
-    """Raises `InvalidRequest` for what peers would refuse, or nobody could read again."""
+    """Raise `InvalidRequest` for a meta that peers would refuse, or that could not be read again."""
     names = (meta.user, meta.agent, meta.subject)
     if not _are_texts((*names, *meta.others)):
-        raise InvalidRequest("a name is no text, or has a character that cannot be stored: NUL, or half of a surrogate pair")
+        raise InvalidRequest("a name is not text, or has a character that cannot be stored: NUL, or half of a surrogate pair")
     if sum(map(len, names)) > _LONGEST_NAMES or not all(0 < len(name) <= _LONGEST_NAMES for name in meta.others):
         raise InvalidRequest("the names of user, agent and subject are too long", hint=f"use at most {_LONGEST_NAMES:,} characters")
     if meta.lineage and not all(_are_texts((*source.namespace, source.key)) for source in meta.lineage):
         raise InvalidRequest("the item is derived from one whose name cannot be stored")
     first, last = _TIMES
     if not (first <= meta.created_at <= last and first <= (meta.valid_from or 0) <= last and first <= (meta.invalid_from or 0) <= last):
-        raise InvalidRequest("the item is of a time that cannot be", hint="use a date in the years 1 to 9998")
+        raise InvalidRequest("the item has a time that cannot be stored", hint="use a date in the years 1 to 9998")
     if meta.ttl is not None and not 0 < meta.ttl <= LONGEST_LIFE:
-        raise InvalidRequest(f"an item lives for more than 0 seconds and at most {LONGEST_LIFE:g}, not {meta.ttl:g}")
+        raise InvalidRequest(f"the time to live must be above 0 seconds and at most {LONGEST_LIFE:g}, not {meta.ttl:g}")
     _check_origin(meta)
 
 
 def is_name(given: object, most: int) -> bool:
-    """Return whether a device, a user or a log can be called so."""
+    """Return whether a device, a user or a log can have this name."""
     return isinstance(given, str) and 0 < len(given) <= most and given.isprintable()
 
 
 def check_user(given: str) -> None:
-    """Raises `ConfigError` for a name that replicas could not tell each other."""
+    """Raise `ConfigError` for a user name that replicas could not tell each other."""
     if len(given) > _LONGEST_USER or not _is_text(given):
         hint = f"use at most {_LONGEST_USER} characters, none of them NUL or half of a surrogate pair"
-        raise ConfigError(f"the user {given!r:.80} cannot be called so", hint=hint)
+        raise ConfigError(f"{given!r:.80} is no valid name of a user", hint=hint)
 
 
 def check_name(given: object) -> None:
-    """Raises `InvalidRequest` for a name by which nothing can be looked for."""
+    """Raise `InvalidRequest` for a name that cannot be searched for."""
     if not isinstance(given, str) or not given or not _is_text(given):
-        raise InvalidRequest(f"a name is text that can be stored, not {given!r:.80}")
+        raise InvalidRequest(f"a name must be text that can be stored, not {given!r:.80}")
 
 
 def _check_origin(meta: Meta) -> None:
-    """Raises `InvalidRequest` where more stands behind an item than can travel with it."""
+    """Raise `InvalidRequest` if an item has more lineage or subjects than can travel with it."""
     if len(meta.lineage) > MOST_SOURCES:
-        hint = f"name {MOST_SOURCES:,} at most, or put the item anew instead of changing it on and on"
+        hint = f"name {MOST_SOURCES:,} at most, or put the item again instead of changing it"
         raise InvalidRequest(f"the item is derived from {len(meta.lineage):,} others", hint=hint)
     if len(meta.others) >= MOST_SUBJECTS:
         raise InvalidRequest(
@@ -130,28 +130,28 @@ def _check_origin(meta: Meta) -> None:
 
 
 def fields(given: Sequence[str]) -> tuple[str, ...]:
-    """Paths to what can be searched."""
+    """Return the paths to searchable fields."""
     if isinstance(given, str) or not all(isinstance(path, str) and path and _is_text(path) for path in given):
         raise InvalidRequest(f"the fields to search are a list of paths, not {given!r:.80}", hint='such as ["text", "messages[*].content"]')
     return tuple(given)
 
 
 def ttl_seconds(minutes: object) -> float | None:
-    """The time to live, which LangGraph counts in minutes; None is for ever."""
+    """Return the time to live in seconds from LangGraph's minutes; None is for ever."""
     if minutes is None:
         return None
     if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes <= LONGEST_LIFE / 60:
-        reason = f"a time to live is a number of minutes above 0, and at most {LONGEST_LIFE / 60:,.0f}, not {minutes!r:.40}"
+        reason = f"a time to live must be a number of minutes above 0 and at most {LONGEST_LIFE / 60:,.0f}, not {minutes!r:.40}"
         raise InvalidRequest(reason, hint="None keeps the item for ever")
     return minutes * 60.0
 
 
 def page(limit: object, offset: object) -> tuple[int, int]:
-    """Which part of a list is asked for."""
+    """Return the limit and offset of a page."""
     for name, number in (("limit", limit), ("offset", offset)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
             raise InvalidRequest(f"{name} is a whole number from 0 on, not {number!r}")
-    assert isinstance(limit, int)  # as has just been checked
+    assert isinstance(limit, int)  # checked above
     assert isinstance(offset, int)
     return limit, offset
 
@@ -167,7 +167,8 @@ def source(given: Source | None) -> Source | None:
 
 
 def conditions(given: Mapping[str, Any] | None) -> tuple[Condition, ...]:
-    """LangGraph's filter. An object without operators inside is met field by field, so it may leave out some."""
+    """Return the conditions of LangGraph's filter. A nested object without operators is compared field by field, so it may leave out
+    some."""
     if given is not None and not isinstance(given, Mapping):
         raise InvalidRequest(f"a filter is an object, not {given!r:.80}", hint='{"town": "Bonn"} finds items whose field town is Bonn')
     return tuple(condition for name, wanted in (given or {}).items() for condition in _conditions((name,), wanted))
@@ -186,19 +187,19 @@ def _conditions(path: tuple[str, ...], wanted: object) -> list[Condition]:
         return [_condition(path, Comparison(name), operand) for name, operand in wanted.items()]
     except ValueError as error:
         known = ", ".join(Comparison)
-        raise InvalidRequest(f"the filter of {'.'.join(path)!r} has an operator that is not known", hint=f"use {known}") from error
+        raise InvalidRequest(f"the filter of {'.'.join(path)!r} has an unknown operator", hint=f"use {known}") from error
 
 
 def _condition(path: tuple[str, ...], comparison: Comparison, operand: object) -> Condition:
     if not _is_in_no_store(operand):
         return Condition(path, comparison, _operand(operand))
-    # As with infinity, which is in no store either: it equals nothing, and nothing is beyond it.
+    # Like infinity, which cannot be stored either: no value equals it, and none is greater.
     is_equality = comparison in (Comparison.EQUAL, Comparison.NOT_EQUAL)
     return Condition(path, comparison if is_equality else Comparison.GREATER, math.inf)
 
 
 def _is_in_no_store(operand: object) -> bool:
-    """Whether it is of a type that values have, and yet none of them can be: not a number, or a text that cannot be stored."""
+    """Return whether the operand is of a storable type, but no stored value can equal it: not a number, or a text that cannot be stored."""
     return (isinstance(operand, float) and math.isnan(operand)) or (isinstance(operand, str) and not _is_text(operand))
 
 
@@ -218,7 +219,7 @@ def _nearest_float(number: int) -> float:
 
 
 class _NoJson(Exception):
-    """A part of a value cannot be stored. Where it is is found out on the way up, as only few values are wrong."""
+    """A part of a value cannot be stored. Its path is found while the error passes upwards, since few values are wrong."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -228,14 +229,14 @@ class _NoJson(Exception):
 
 
 class _Copier:
-    """Copies JSON, of at most so many bytes."""
+    """Copies JSON of a limited number of bytes."""
 
     def __init__(self, maximum_bytes: int) -> None:
         self._maximum_bytes = maximum_bytes
         self._left = maximum_bytes
-        """Of bytes that parts not seen yet may need, each at least one. It ends values that name a part over and over again."""
+        """Bytes left for parts not seen yet, each at least one. It ends values that name a part over and over again."""
         self._open: set[int] = set()
-        """Containers that we are in."""
+        """The containers around the current part."""
 
     def copied(self, given: object, name: str) -> Any:  # noqa: ANN401 - JSON
         try:

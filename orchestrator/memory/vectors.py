@@ -1,4 +1,4 @@
-"""Vectors of texts, made by whatever embedder the store has been given."""
+"""Make vectors of texts with the store's embedder."""
 
 import asyncio
 import math
@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 @runtime_checkable
 class Embedder(Protocol):
-    """What turns texts into vectors. Calls come from any thread, and never while the database is locked."""
+    """Turns texts into vectors. Calls come from any thread, and never while the database is locked."""
 
     @property
     def name(self) -> str:
-        """Of the model and its version: vectors of different names are never compared."""
+        """Name of the model and its version: vectors of different names are never compared."""
         ...
 
     @property
@@ -36,20 +36,20 @@ class Embedder(Protocol):
         ...
 
     def embed_all(self, texts: Sequence[str]) -> "NDArray[numpy.float32] | Sequence[Sequence[float]]":
-        """A vector of each text, of any length but zero."""
+        """Return a vector for each text, of any length but zero."""
         ...
 
 
 class QueryEmbedder(Embedder, Protocol):
-    """An embedder that reads questions in another way than what answers them."""
+    """An embedder that reads questions in another way than their answers."""
 
     def embed_query(self, text: str) -> Sequence[float]:
-        """The vector of a question."""
+        """Return the vector of a question."""
         ...
 
 
 class ShippedEmbedder:
-    """all-MiniLM-L6-v2 on this device, loaded when it is first needed."""
+    """all-MiniLM-L6-v2 on this device, loaded at first use."""
 
     name = shipped.NAME
     width = shipped.WIDTH
@@ -92,9 +92,9 @@ class LangChainEmbedder:
 
 
 def from_index_config(index: "IndexConfig") -> LangChainEmbedder | None:
-    """The embedder that the configuration names, if it names one. A further entry `name` says what model it is.
+    """Return the embedder that the configuration names, if it names one. A further entry `name` names its model.
 
-    Raises `ConfigError` where its width is missing.
+    Raises `ConfigError` if its width is missing.
     """
     from langgraph.store.base import ensure_embeddings
 
@@ -102,20 +102,20 @@ def from_index_config(index: "IndexConfig") -> LangChainEmbedder | None:
         return None
     width = index.get("dims")
     if not isinstance(width, int) or width < 1:
-        raise ConfigError("index names an embedder and not its width", hint='add "dims"')
+        raise ConfigError("index names an embedder without its width", hint='add "dims"')
     given = dict(index).get("name")
     name = given if isinstance(given, str) else _name_of(index["embed"], width)
     return LangChainEmbedder(ensure_embeddings(index["embed"]), width=width, name=name)
 
 
 def unit_vectors(embedder: Embedder, texts: Sequence[str]) -> "list[Vector]":
-    """A vector of length 1 for each text. Raises `ConfigError` where the embedder gives something else than it promised."""
+    """Return a vector of length 1 for each text. Raises `ConfigError` if the embedder breaks its contract."""
     return _unit(embedder, embedder.embed_all(texts), len(texts)) if texts else []
 
 
 def query_vector(embedder: Embedder, text: str) -> "Vector":
-    """The vector of a question, of length 1."""
-    # To ask whether it is an instance of the protocol would take as long as all of this.
+    """Return the vector of a question, of length 1."""
+    # An isinstance check against the protocol would take as long as the rest of this function.
     asks = hasattr(embedder, "embed_query")
     made = [cast("QueryEmbedder", embedder).embed_query(text)] if asks else embedder.embed_all([text])
     return _unit(embedder, made, 1)[0]
@@ -125,7 +125,7 @@ def _unit(embedder: Embedder, vectors: "NDArray[numpy.float32] | Sequence[Sequen
     import numpy
 
     expected = (count, embedder.width)
-    hint = f"its vectors have to have {embedder.width} numbers each"
+    hint = f"its vectors must have {embedder.width} numbers each"
     try:
         made = numpy.asarray(vectors, dtype=numpy.float32)
     except (ValueError, TypeError) as error:
@@ -134,13 +134,13 @@ def _unit(embedder: Embedder, vectors: "NDArray[numpy.float32] | Sequence[Sequen
         raise ConfigError(f"embedder {embedder.name!r} gave an array of shape {made.shape} where {expected} was expected", hint=hint)
     lengths = numpy.sqrt(numpy.einsum("ij,ij->i", made, made, dtype=numpy.float64))
     if not all(map(math.isfinite, lengths)):
-        raise ConfigError(f"embedder {embedder.name!r} gave numbers that are not finite", hint="use another one")
+        raise ConfigError(f"embedder {embedder.name!r} gave numbers that are not finite", hint="use another embedder")
     lengths[lengths == 0] = 1
     return list(made / lengths.astype(numpy.float32)[:, None])
 
 
 def _name_of(embed: object, width: int) -> str:
-    """Of a function its own, of an object that of its class and of the model that it names; a string names a provider's model."""
+    """Return a name for an embedder: a function's own name, an object's class and model, or the text that names a provider's model."""
     if isinstance(embed, str):
         return f"{embed}/{width}"
     model: object = getattr(embed, "model", None) or getattr(embed, "model_name", None)
@@ -149,7 +149,7 @@ def _name_of(embed: object, width: int) -> str:
 
 
 def _wait_for(call: Callable[[], Awaitable[T]]) -> T:
-    """The result of an asynchronous function, from a thread that may have a running loop: it gets a loop of its own."""
+    """Return the result of an asynchronous function, from a thread that may have a running loop: it gets a loop of its own."""
     outcome: list[T | BaseException] = []
 
     def work() -> None:

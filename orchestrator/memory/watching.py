@@ -1,4 +1,4 @@
-"""Hearing of changes: at once those made in this process, within a moment those of others."""
+"""Call back after changes: at once for those made in this process, within a moment for those of others."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class Watchers:
-    """Whoever wants to be called when this process has written. Calls come from the thread that wrote, and must be quick."""
+    """Callbacks that run when this process has written. Calls come from the thread that wrote, and must be quick."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -18,7 +18,7 @@ class Watchers:
 
     @contextmanager
     def calling(self, call: Callable[[], object]) -> Iterator[None]:
-        """`call` is called after each write within this block."""
+        """Call `call` after each write within this block."""
         with self._lock:
             self._called.append(call)
         try:

@@ -1,4 +1,4 @@
-"""Find out whether a text names somebody, or repeats what an item says."""
+"""Find out whether a text names a person, or repeats the text of an item."""
 
 import html
 import json
@@ -17,7 +17,7 @@ _PLAIN: Final = str.maketrans({**dict.fromkeys("\u2018\u2019\u02bc", "'"), **dic
 _UNSPACED: Final = ("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 """Scripts that are written without spaces and whose letters are not wide."""
 _LEAST_TEXT: Final = 8
-"""Characters of a text, below which the same text elsewhere says nothing: "yes" and "tea" are in most runs."""
+"""Characters of a text below which a match says nothing: "yes" and "tea" are in most runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Wording:
 
     @classmethod
     def of(cls, name: str | None, values: Iterable[Any] = ()) -> "Wording":
-        """Return the wording of a name and of values. Short texts, and names that are a number or one letter, are not looked for."""
+        """Return the wording of a name and of values. Short texts, and names that are a number or one letter, are not searched for."""
         folded = (reading for value in values for text in leaves(value) for reading in _readings(text))
         return cls(_pattern(fold(name or "")), frozenset(text for text in folded if len(text) >= _LEAST_TEXT))
 
@@ -46,7 +46,7 @@ class Wording:
 
 
 def fold(text: str) -> str:
-    """Return a text without what makes no difference: case, forms of Unicode, invisible characters, kinds of white space and of marks."""
+    """Return a text without irrelevant differences: case, forms of Unicode, invisible characters, kinds of white space and of marks."""
     plain = unicodedata.normalize("NFKC", text).translate(_PLAIN)
     if not plain.isascii():
         plain = "".join(character for character in plain if unicodedata.category(character) != "Cf")
@@ -87,7 +87,7 @@ def leaves(value: Any) -> Iterator[str]:  # noqa: ANN401 - a value as JSON has i
 
 
 def _pattern(name: str) -> re.Pattern[str] | None:
-    """Return what finds a folded name between other words; scripts that are written without spaces have no such ends of words."""
+    """Return a pattern for a folded name between other words; scripts that are written without spaces have no such ends of words."""
     if len(name) < _LEAST_NAME or name.isdecimal():
         return None
     before = "" if _is_unspaced(name[0]) else r"(?<!\w)"

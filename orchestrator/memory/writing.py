@@ -1,4 +1,4 @@
-"""How writes reach the database: what they say is embedded first, and then they are all done at once, or not at all."""
+"""Write items: embed their texts first, then do all writes at once, or none."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,16 +29,16 @@ log = logging.getLogger(__name__)
 
 
 class Unset(Enum):
-    """Stands for what the caller leaves open, where None says something."""
+    """Stands for an argument that the caller leaves open, since None has a meaning of its own."""
 
     UNSET = "unset"
 
 
 UNSET: Final = Unset.UNSET
 ARCHIVE_MARK: Final = "@"
-"""Between the key of an item and the version in the key of what it said at that version."""
+"""Stands between the key of an item and the version in the key of its superseded value."""
 ABSENT: Final = "absent"
-"""The version of an item that is not there."""
+"""The version of an item that does not exist."""
 
 Value = dict[str, Any]
 
@@ -49,9 +49,9 @@ class Edit:
 
     address: ItemAddress
     value: Callable[[Value | None], Value | None]
-    """The new value, from the present one; None is no item. It may be asked more than once, and what it raises ends the write."""
+    """Return the new value, given the present one or None. It may be called more than once, and an error in it ends the write."""
     is_total: bool = True
-    """The new value owes nothing to the present one."""
+    """True: the new value does not depend on the present one."""
     is_patch: bool = False
     """Only the fields that change are written: others may change the rest meanwhile. Any other write is of the whole value."""
     if_version: str | None = None
@@ -64,13 +64,13 @@ class Edit:
     valid_from: float | None = None
     invalid_from: float | None = None
     told: Meta | None = None
-    """What somebody says was stamped on it elsewhere. It is believed, as far as whoever writes is."""
+    """A stamp from elsewhere, as an import states it. It is trusted as far as the writer is."""
     parts: tuple[Meta, ...] = ()
-    """Of what else went into the new value, beside the present one."""
+    """Metas of the further parts of the new value, apart from the present one."""
     decides: bool = False
     """The write settles the item's conflicts."""
     archives: bool = False
-    """What the item says now is kept beside it, as no longer true."""
+    """The present value is kept as a separate item that is no longer valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Present:
 
     heads: tuple[Operation, ...]
     state: State | None
-    """None: no item is there for readers, it may be deleted or have expired."""
+    """None: readers see no item; it may be deleted or have expired."""
 
     @property
     def value(self) -> Value | None:
@@ -92,7 +92,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Writes for one origin, through the eyes of one principal if there is one."""
+    """Writes for one origin, as one principal if there is one."""
 
     engine: Engine
     embedder: Embedder | None
@@ -102,10 +102,10 @@ class Writer:
     principal: Principal | None
 
     def write(self, edits: Sequence[Edit]) -> list[str]:
-        """Do them all, and return the new versions. Of several to one address the last one counts.
+        """Do all edits, and return the new versions. Of several to one address the last one counts.
 
-        Raises `VersionConflict` where an item is not at the version that the edit is meant for, and `PermissionDenied` where it is none
-        of the principal's.
+        Raises `VersionConflict` if an item is not at the version that the edit expects, and `PermissionDenied` if it is none of the
+        principal's.
         """
         unique = {edit.address: edit for edit in edits}
         vectors = self._vectors(list(unique.values()))
@@ -120,12 +120,12 @@ class Writer:
             transaction.apply(changes)
         if vectors is not None and any(change.texts and change.vectors is None for change in changes):
             with _embedding_may_fail():
-                self.index_pending(len(changes))  # somebody wrote in between, so that the texts became other ones
+                self.index_pending(len(changes))  # another process wrote in between, so that the texts changed
         versions = {change.address: ABSENT if change.row is None else change.row.version for change in changes}
         return [versions.get(edit.address, present[edit.address].version) for edit in edits]
 
     def index_pending(self, limit: int) -> int:
-        """Make vectors that are still missing, of so many items at most, and return of how many."""
+        """Make missing vectors, of at most `limit` items, and return the number of items."""
         if self.embedder is None:
             return 0
         waiting = self.engine.unembedded(limit=limit)
@@ -135,7 +135,7 @@ class Writer:
         return len(waiting)
 
     def _vectors(self, edits: Sequence[Edit]) -> "dict[str, Vector] | None":
-        """Vectors of what the edits will write, as far as can be foreseen: an item may be changed by others before it is our turn."""
+        """Embed the texts that the edits will write, as far as can be foreseen: another process may change an item first."""
         if self.embedder is None:
             return None
         texts = list(dict.fromkeys(text for edit in edits for text in self._foreseen_texts(edit)))
@@ -167,12 +167,12 @@ class Writer:
         return {address: Present(heads.get(address, ()), state_of(address)) for address in addresses}
 
     def _is_due(self, edit: Edit, present: Present) -> bool:
-        """Whether there is anything to write."""
+        """Return whether there is anything to write."""
         self._check_permission(edit, present)
         if edit.if_version is not None and edit.if_version != present.version:
             raise VersionConflict(
-                f"{_named(edit.address)} is at version {present.version}, and not at {edit.if_version}",
-                hint="read it again, and apply the change to what it says now",
+                f"{_named(edit.address)} is at version {present.version}, not at {edit.if_version}",
+                hint="read it again, and apply the change to its present value",
             )
         return edit.decides or present.state is not None or edit.value(None) is not None
 
@@ -181,12 +181,12 @@ class Writer:
         if self.principal is None:
             return
         if not any(edit.address.namespace[: len(prefix)] == prefix for prefix in self.principal.prefixes):
-            raise PermissionDenied(f"{_named(edit.address)} is outside of what {self.principal.user!r} may see")
+            raise PermissionDenied(f"{_named(edit.address)} is outside of the namespaces that {self.principal.user!r} may see")
         if present.state is not None and not self.principal.sees(edit.address, present.state.meta, present.state.device):
             raise PermissionDenied(f"{_named(edit.address)} is taken", hint="use another key")
 
     def _check_owner(self, edit: Edit, present: Present) -> None:
-        """Only the user who shared an item writes over it; the app itself, which has no user, may."""
+        """Check that only the user who shared an item overwrites it; the app itself, which has no user, may."""
         user = self.origin.user or ""
         if not user and self.principal is None:
             return
@@ -199,7 +199,7 @@ class Writer:
     def _written(
         self, transaction: Transaction, due: Sequence[Edit], present: Mapping[ItemAddress, Present], dot: Dot, clock: int
     ) -> dict[ItemAddress, tuple[Operation, ...]]:
-        """The heads that the items have from now on."""
+        """Return the new heads of the items."""
         user = self.origin.user or ""
         states = [present[address].state for address in self.origin.lineage]
         sources = [None if state is None else as_believed(state.meta, user) for state in states]
@@ -241,7 +241,7 @@ class Writer:
         if present.state is None:
             return combined(meta, edit.parts, raises=edit.tier is not None)
         before = present.state.meta
-        # Whoever an item is about stays so: to erase too much about somebody is better than too little.
+        # The subjects of an item stay: erasing too much about a person is better than too little.
         about = meta if meta.subject else before
         meta = meta._replace(created_at=before.created_at, subject=about.subject, others=about.others)
         if edit.is_total:
@@ -257,13 +257,13 @@ class Writer:
     def _check_tier(self, meta: Meta) -> None:
         if self.principal is not None and self.principal.device != self.engine.device and meta.tier is Tier.DEVICE:
             raise PrivacyViolation(
-                f"tier {Tier.DEVICE} is not to leave the device of {self.principal.user!r}, and this store is on another one",
+                f"items of tier {Tier.DEVICE} must not leave the device of {self.principal.user!r}, but this store is on another one",
                 hint=f"write it to that device's own store, or with tier={Tier.USER.value!r}",
             )
 
 
 def _tier_of(edit: Edit, present: Present, is_deleted: bool) -> Tier | None:
-    """The tier that a write asks for; None: it leaves it to its origin."""
+    """Return the tier that a write asks for; None: it leaves the tier to its origin."""
     if edit.told is not None:
         return edit.told.tier
     if edit.tier is None and edit.decides:
@@ -271,7 +271,7 @@ def _tier_of(edit: Edit, present: Present, is_deleted: bool) -> Tier | None:
         decided = (*edit.parts, *(() if present.state is None else (present.state.meta,)))
         return strictest(meta.tier for meta in decided)
     if is_deleted and present.state is not None:
-        return present.state.meta.tier  # whoever has the item is to hear of it
+        return present.state.meta.tier  # all replicas with the item must be told
     return edit.tier
 
 
@@ -282,12 +282,12 @@ def _embedding_may_fail() -> Iterator[None]:
     except NearfarError:
         raise
     except Exception as error:  # the user's own code: what it cannot embed now is still worth keeping
-        # Its message may quote what was private.
+        # Its message may quote private text.
         log.warning("embedding failed with %s; items are found by their words alone until index_pending()", type(error).__name__)
 
 
 def archive_of(address: ItemAddress, version: str) -> ItemAddress:
-    """Where an item's state at a version is kept when it is superseded."""
+    """Return the address at which an item's superseded value at a version is kept."""
     return ItemAddress(address.namespace, f"{address.key}{ARCHIVE_MARK}{version}")
 
 

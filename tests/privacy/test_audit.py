@@ -157,7 +157,7 @@ def test_placeholder_of_one_run_cannot_be_read_in_the_place_of_another_ones(tmp_
     records.of("run-1").keep([Placeholder(name="<EMAIL_1_abcdef>", value=EMAIL, tier=Tier.USER, origin="x")])
     with records.database.writing() as connection:
         connection.execute("UPDATE placeholders SET number = 2")
-    with pytest.raises(ValueError, match="not sealed as it is"):
+    with pytest.raises(ValueError, match="sealed for another write"):
         records.of("run-1").placeholders()
     records.close()
 

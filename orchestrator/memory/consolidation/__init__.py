@@ -1,1 +1,1 @@
-"""Consolidation: while the device rests, what was remembered is summed up, repetitions are merged, and what is outdated is retired."""
+"""Consolidate the memory while the device rests: summarize sessions, merge repeated facts, retire outdated ones."""

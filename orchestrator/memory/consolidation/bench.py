@@ -1,4 +1,4 @@
-"""What the kinds of consolidation work with, and what they tell."""
+"""The inputs and the outcome of a consolidation."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,19 +16,19 @@ ALL = 1_000_000
 
 @dataclass(slots=True)
 class Slept:
-    """What a consolidation came to."""
+    """The outcome of a consolidation."""
 
     batch: str | None = None
-    """By which it can be taken back or confirmed; None: nothing was done."""
+    """The identifier by which the batch can be reverted or confirmed; None: nothing was done."""
     summaries: int = 0
     by_model: int = 0
-    """Of the summaries; the others are extracts."""
+    """Number of summaries made by a model; the others are extracts."""
     retired: int = 0
-    """Facts that repeat another one, or are outdated."""
+    """Number of facts that repeat another one, or are outdated."""
     refused: list[str] = field(default_factory=list)
-    """Why summaries of the model were not used."""
+    """Reasons why summaries of the model were not used."""
     stopped: str | None = None
-    """Why it ended before all was done; the next one goes on from there."""
+    """The reason why it ended early; the next consolidation continues from there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,6 @@ class Bench:
         return datetime.fromtimestamp(self.now(), UTC)
 
     def batch(self, slept: Slept) -> str:
-        """That of this run, which is opened when there is something to be written into it."""
+        """Return the batch of this run, which begins with its first entry."""
         slept.batch = slept.batch or self.journal.begin()
         return slept.batch

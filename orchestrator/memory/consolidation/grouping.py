@@ -1,4 +1,4 @@
-"""Which turns are summed up together: segments in a row about one topic, and the whole of a session."""
+"""Group turns that are summarized together: consecutive segments about one topic, and a whole session."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment of a session as it is stored, and what it means."""
+    """A stored segment of a session with its vector."""
 
     item: MemoryItem
     span: Span
@@ -25,7 +25,7 @@ class Segment:
 
     @property
     def about(self) -> tuple[Tier, str]:
-        """How far it may go, and whom it is about: only segments that agree in it are summed up together."""
+        """Tier and subject: only segments that agree in both are summarized together."""
         return self.item.tier, self.item.subject
 
     @property
@@ -35,11 +35,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Segments in a row about the same."""
+    """Consecutive segments about one topic."""
 
     segments: tuple[Segment, ...]
     is_last: bool
-    """Of its session: it may not be finished."""
+    """True for the last topic of its session: it may not be finished."""
 
     @property
     def span(self) -> Span:
@@ -52,8 +52,8 @@ class Topic:
 
 
 def topics(segments: Iterable[Segment], policy: ConsolidationConfig) -> list[Topic]:
-    """The topics of several sessions: a topic ends where similarity drops, where privacy changes, and where it gets too long to be read
-    at once (the short-term buffer of LightMem, arXiv 2510.18866)."""
+    """Return the topics of several sessions. A topic ends if similarity drops, if tier or subject changes, or if it gets too long to be
+    read at once (the short-term buffer of LightMem, arXiv 2510.18866)."""
     ordered = sorted(segments, key=lambda segment: segment.span)
     sessions = (list(members) for _, members in groupby(ordered, key=lambda segment: segment.span.session))
     return [topic for session in sessions for topic in _topics_of(session, policy)]

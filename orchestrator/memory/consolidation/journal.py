@@ -1,9 +1,9 @@
-"""What consolidations did, so that each can be taken back as a whole until it is confirmed.
+"""Record what consolidations did, so that each can be reverted as a whole until it is confirmed.
 
     (*scope, "consolidation")           a batch each, by its identifier
     (*scope, "consolidation", BATCH)    what the batch did, an item each
 
-Each entry is derived from the item that it tells of, so that it goes when that one is erased; it holds an address and no text.
+Each entry is derived from the item that it is about, so that it is erased with that item; it holds an address and no text.
 """
 
 import time
@@ -26,35 +26,35 @@ _ALL: Final = 1_000_000
 
 
 class BatchState(StrEnum):
-    """Where a batch stands."""
+    """The state of a batch."""
 
     OPEN = "open"
-    """It can be taken back."""
+    """The batch can be reverted."""
     CONFIRMED = "confirmed"
     REVERTED = "reverted"
-    """What it did is undone, and is not done again."""
+    """Its changes are undone, and are not made again."""
 
 
 class Deed(StrEnum):
-    """What was done to an item."""
+    """A change to an item."""
 
     CREATED = "created"
     RETIRED = "retired"
-    """It is no longer true, or says what another one says."""
+    """The item is no longer valid, or repeats another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that a batch did."""
+    """A change that a batch made."""
 
     deed: Deed
     address: ItemAddress
     version: str | None = None
-    """Of the item after it; None: it was about to be done."""
+    """Version of the item after the change; None: the change was not yet made."""
     because_of: ItemAddress | None = None
-    """The item that stands in for a retired one."""
+    """The item that replaces a retired one."""
     until: datetime | None = None
-    """When a retired one would have ceased to be true without that; None: never."""
+    """End of the retired item's validity before it was retired; None: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Reverted:
-    """What came of taking a batch back."""
+    """The result of reverting a batch."""
 
     batch: str
     removed: int
     reinstated: int
     left: tuple[ItemAddress, ...]
-    """Items that somebody has changed since, and that stay as they are."""
+    """Items that were changed since, and that are left unchanged."""
 
 
 class Journal:
@@ -88,7 +88,7 @@ class Journal:
         self._namespace = (*scope, CONSOLIDATION)
 
     def begin(self) -> str:
-        """Open a batch, and return its identifier; one that is open goes on."""
+        """Begin a batch, and return its identifier; an open batch without entries is used again."""
         for batch in self.batches():
             if batch.state is BatchState.OPEN and not batch.created and not batch.retired:
                 return batch.id
@@ -98,7 +98,7 @@ class Journal:
         return identifier
 
     def note(self, batch: str, entry: Entry, *, subject: str) -> None:
-        """Write down what is about to be done, and again once it is done."""
+        """Record a change before it is made, and again once it is made."""
         value: dict[str, Any] = {
             "deed": entry.deed.value,
             "item": _plain(entry.address),
@@ -110,30 +110,30 @@ class Journal:
         self._store.bound(lineage=[entry.address]).put((*self._namespace, batch), key, value, index=False, subject=subject)
 
     def batches(self) -> list[Batch]:
-        """All batches, the last first."""
+        """Return all batches, the last first."""
         items = [item for item in self._store.search(self._namespace, limit=_ALL) if item.namespace == self._namespace]
         return sorted(map(self._batch, items), key=lambda batch: (batch.began_at, batch.id), reverse=True)
 
     def entries(self, batch: str) -> list[Entry]:
-        """What a batch did, the last first. Raises `NotFound`."""
+        """Return the entries of a batch, the last first. Raises `NotFound`."""
         self._header(batch)
         items = self._store.search((*self._namespace, batch), limit=_ALL)
         return [_entry(item) for item in items]
 
     def refused(self) -> set[ItemAddress]:
-        """Items that were created or retired by a batch which was taken back."""
+        """Return the items that a reverted batch created or retired."""
         return {entry.address for batch in self.batches() if batch.state is BatchState.REVERTED for entry in self.entries(batch.id)}
 
     def confirm(self, batch: str) -> Batch:
-        """Keep what a batch did for good; its sources stay, too. Raises `NotFound`, and `InvalidRequest` where it was reverted."""
+        """Confirm a batch, so that it cannot be reverted; its sources stay. Raises `NotFound`, and `InvalidRequest` if it was reverted."""
         self._require(batch, BatchState.OPEN, BatchState.CONFIRMED)
         self._store.patch(self._namespace, batch, {"state": BatchState.CONFIRMED.value})
         return self._batch(self._header(batch))
 
     def revert(self, batch: str) -> Reverted:
-        """Undo all that a batch did: what it created goes, what it retired is true again.
+        """Revert a batch: delete the items that it created, and make the items that it retired valid again.
 
-        Raises `NotFound`, and `InvalidRequest` where it was confirmed. One that was interrupted is finished by doing it again.
+        Raises `NotFound`, and `InvalidRequest` if it was confirmed. Call it again to finish an interrupted revert.
         """
         self._require(batch, BatchState.OPEN, BatchState.REVERTED)
         done = dict.fromkeys(Deed, 0)
@@ -147,7 +147,7 @@ class Journal:
         return Reverted(batch, done[Deed.CREATED], done[Deed.RETIRED], tuple(left))
 
     def _undo(self, entry: Entry) -> bool:
-        """Whether there was anything to undo. Raises `VersionConflict` where the item was changed since."""
+        """Undo a change, and return whether there was anything to undo. Raises `VersionConflict` if the item was changed since."""
         item = self._store.get(*entry.address, refresh_ttl=False)
         if item is None or (entry.deed is Deed.RETIRED and item.invalid_from == entry.until):
             return False
@@ -160,12 +160,12 @@ class Journal:
     def _require(self, batch: str, *allowed: BatchState) -> None:
         state = BatchState(self._header(batch).value["state"])
         if state not in allowed:
-            raise InvalidRequest(f"batch {batch} is {state}", hint="only what is open can be confirmed or taken back")
+            raise InvalidRequest(f"batch {batch} is {state}", hint="only an open batch can be confirmed or reverted")
 
     def _header(self, batch: str) -> MemoryItem:
         item = self._store.get(self._namespace, batch)
         if item is None:
-            raise NotFound(f"there is no consolidation {batch!r}", hint="`nearfar memory sleep list` has them all")
+            raise NotFound(f"there is no consolidation {batch!r}", hint="`nearfar memory sleep list` lists all of them")
         return item
 
     def _batch(self, item: MemoryItem) -> Batch:

@@ -1,4 +1,4 @@
-"""Consolidation between tasks: while nobody asks for anything and the device is charged, the memory is put in order."""
+"""Consolidate the memory between tasks, while the app is idle and the device is charged."""
 
 import asyncio
 import logging
@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 
 
 class Rest:
-    """Consolidates a store in the background from `begin` to `end`, whenever no task was served for a while.
+    """Consolidates a store in the background from `begin` to `end`, after each idle period between tasks.
 
-    Summaries are made by the first near model of this very device, if it knows more than one small world; else they are extracts.
+    Summaries are made by the first near model on this very device, unless it knows only one small world; else they are extracts.
     """
 
     def __init__(self, store: MemoryStore, policy: ConsolidationConfig, team: Team, device_state: DeviceStateSource) -> None:
@@ -35,10 +35,10 @@ class Rest:
         self._running: asyncio.Task[None] | None = None
         self._prepare()
         self._position = -1
-        """Of the store's last change, as it was seen last."""
+        """Position of the store's last change, at the last look."""
         self._unchanged_since = 0.0
         self._in_order_at = -1
-        """The position at which all that there was to do had been done."""
+        """The position at which nothing was left to do."""
 
     def _prepare(self) -> None:
         self._tasks = 0
@@ -46,29 +46,29 @@ class Rest:
         self._idle.set()
         self._whole = anyio.CancelScope()
         self._pause = anyio.CancelScope()
-        """Of the time since the last task."""
+        """Cancels the consolidation since the last task."""
 
     def move(self) -> None:
-        """Go on in the running event loop, where the one before is closed."""
+        """Move to the running event loop, if the loop before is closed."""
         was_begun, self._running = self._running is not None, None
         self._prepare()
         if was_begun:
             self.begin()
 
     def begin(self) -> None:
-        """Consolidate from now on, in the running event loop."""
+        """Begin to consolidate in the running event loop."""
         if self._running is None:
             self._running = asyncio.create_task(self._run(), name="nearfar memory")
 
     async def end(self) -> None:
-        """Stop for good, and wait until what is being written is complete."""
+        """Stop for good, and wait until pending writes are complete."""
         self._whole.cancel()
         if self._running is not None:
             await asyncio.wait([self._running])
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """While a task is served nothing is consolidated: what is under way stops at once, a model in mid-sentence, too."""
+        """Pause consolidation while a task is served: a running one stops at once, even while a model generates."""
         self._tasks += 1
         self._idle.clear()
         self._pause.cancel()
@@ -87,7 +87,7 @@ class Rest:
                     await self._rest()
 
     async def _rest(self) -> None:
-        if self._tasks:  # one has come since the waiting was over
+        if self._tasks:  # a task has come since the wait ended
             return
         seconds = self._policy.idle_seconds
         while True:
@@ -96,7 +96,7 @@ class Rest:
             seconds = max(self._policy.idle_seconds, self._policy.settled_seconds if is_done else 0)
 
     async def _consolidated(self) -> bool:
-        """Whether everything is in order; else it is tried again soon."""
+        """Consolidate, and return whether nothing is left to do; else it is tried again soon."""
         try:
             if reason_to_wait(self._device_state(), self._policy) is not None:
                 return False
@@ -106,21 +106,21 @@ class Rest:
             if position != self._position:
                 self._position, self._unchanged_since = position, begun
             is_done = await self._slept_well()
-            # What was said just before the store's last change is left alone until it has settled.
+            # Turns just before the store's last change are not consolidated before they have settled.
             if is_done and begun - self._unchanged_since >= self._policy.settled_seconds:
                 self._in_order_at = position
             return is_done
-        except Exception as defect:  # a task boundary: nobody waits for this, and tasks do without
+        except Exception as defect:  # a task boundary: no caller waits for it, and tasks can run without it
             log_defect(logger, "the memory could not be consolidated", defect)
             return False
 
     async def _slept_well(self) -> bool:
-        """Whether all scopes were consolidated to their end."""
+        """Return whether all scopes were consolidated to their end."""
         if not (found := await in_thread(scopes, self._store)):
             return True
         agent = await self._agent()
         sleepers = [Sleeper(self._store, each, agent=agent, device_state=self._device_state, policy=self._policy) for each in found]
-        with scope(Scope(caching="no-store")):  # a cache would keep what is erased here
+        with scope(Scope(caching="no-store")):  # a cache would keep data that is erased here
             return not any([(await sleeper.run()).stopped for sleeper in sleepers])
 
     async def _agent(self) -> Agent | None:

@@ -1,4 +1,4 @@
-"""Facts that repeat newer ones, or are outdated by them, are retired: they stay as what was once true, and are found no more."""
+"""Retire facts that repeat newer ones, or are outdated by them: they stay as no longer valid, and searches do not find them."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
@@ -16,13 +16,13 @@ from .updates import Pair, Relation, asked, certain, queue
 
 
 async def retire_facts(bench: Bench, slept: Slept) -> AsyncGenerator[None]:
-    """Hold each fact against the newer ones that it may have to do with, some at a time."""
+    """Compare each fact with the newer ones that may be related to it, some at a time."""
     pairs = await in_thread(_pairs, bench)
     gone: set[ItemAddress] = set()
     for start in range(0, len(pairs), bench.policy.parallel):
         together = pairs[start : start + bench.policy.parallel]
         relations = await _relations(bench, together)
-        with anyio.CancelScope(shield=True):  # what is written and the journal belong together; it is over in milliseconds
+        with anyio.CancelScope(shield=True):  # items and journal must agree; it takes milliseconds
             for pair, relation in zip(together, relations, strict=True):
                 if relation is Relation.UNRELATED or gone & {pair.older.address, pair.newer.address}:
                     continue
@@ -41,12 +41,13 @@ def _pairs(bench: Bench) -> list[Pair]:
 
 
 def _is_fact(bench: Bench, item: MemoryItem) -> bool:
-    """Of the store's own user: what others say is theirs to correct. What has conflicts is for people to decide."""
+    """Return whether an item is a fact of the store's own user without conflicts. Others correct their own facts, and people resolve
+    conflicts."""
     return isinstance(item.value.get(TEXT), str) and item.user == bench.store.origin.user and not item.conflicts
 
 
 async def _relations(bench: Bench, pairs: Sequence[Pair]) -> list[Relation]:
-    """Of each pair: what is certain, else what the model says, asked side by side."""
+    """Return the relation of each pair: the certain one, else the model's answer; the model is asked concurrently."""
     relations = [certain(pair, bench.policy) for pair in pairs]
     summarizer = bench.summarizer
     if summarizer is None:
@@ -65,7 +66,7 @@ async def _relations(bench: Bench, pairs: Sequence[Pair]) -> list[Relation]:
 
 
 def _retire(bench: Bench, pair: Pair, slept: Slept) -> bool:
-    """False where somebody has changed or removed the older fact meanwhile."""
+    """Retire the older fact; return False if it was changed or removed meanwhile."""
     place, subject, batch = pair.older.address, pair.older.subject, bench.batch(slept)
     entry = Entry(Deed.RETIRED, place, because_of=pair.newer.address, until=pair.older.invalid_from)
     bench.journal.note(batch, entry, subject=subject)

@@ -1,4 +1,4 @@
-"""Which scopes a store has: below each there is a memory of its own."""
+"""List the scopes of a store: each has a memory of its own."""
 
 from ....protocols.namespaces import Namespace
 from ..recall.granularity import EPISODIC, SEMANTIC, Granularity
@@ -7,16 +7,16 @@ from .journal import CONSOLIDATION, Journal
 
 _ALL = 1_000_000
 _MARKS: tuple[Namespace, ...] = ((EPISODIC, Granularity.SEGMENT.value), (SEMANTIC,))
-"""What the namespaces of a scope end with that has something to be consolidated."""
+"""The ends of a scope's namespaces that hold items to consolidate."""
 
 
 def scopes(store: MemoryStore, prefix: Namespace = ()) -> list[Namespace]:
-    """The scopes in or below a prefix that have something to be consolidated, in order."""
+    """Return the scopes in or below a prefix that have items to consolidate, in order."""
     return sorted({scope for mark in _MARKS for scope in _ending(store, mark) if scope[: len(prefix)] == prefix})
 
 
 def journals(store: MemoryStore) -> list[Journal]:
-    """Of all scopes in which anything was consolidated."""
+    """Return the journals of all scopes that were consolidated before."""
     return [Journal(store, scope) for scope in _ending(store, (CONSOLIDATION,))]
 
 

@@ -1,4 +1,4 @@
-"""`Sleeper`: consolidates what is remembered while the device rests, a step at a time, and stops at once when there is work."""
+"""`Sleeper`: consolidates the memory while the device rests, a step at a time, and stops at once when there is work."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -22,15 +22,15 @@ _ON_MAINS = DeviceState(power_source=PowerSource.MAINS)
 class Sleeper:
     """Consolidates the memory of one scope.
 
-    Sources stay as they are, word for word. What is made of them names them as its lineage: it is no more trusted than the least trusted of
-    them, goes no further than the strictest, and is erased with any of them. All that one `run` does is a batch of the `journal`.
+    Sources stay unchanged, word for word. New items name them as their lineage: an item is no more trusted than the least trusted
+    source, goes no further than the strictest, and is erased with any of them. All changes of one `run` are a batch of the `journal`.
 
     Args:
-        store: what is consolidated.
-        scope: below which the episodic and semantic items are.
-        agent: a near agent that sums up and compares; None: summaries are extracts, and only what code can tell is retired.
-        device_state: looks at the device; None: it is always ready.
-        policy: when and how.
+        store: the store to consolidate.
+        scope: the namespace above the episodic and semantic items.
+        agent: a near agent that summarizes and compares; None: summaries are extracts, and only certain repetitions are retired.
+        device_state: reads the device's state; None: the device is always ready.
+        policy: the conditions and limits of consolidation.
         now: seconds since the epoch.
     """
 
@@ -47,17 +47,17 @@ class Sleeper:
         if agent is not None and agent.card.side is Side.FAR:
             raise PrivacyViolation(f"{agent.card.name} is a far agent, and memory is private", hint="let a near agent consolidate it")
         self.journal = Journal(store, scope, now=now)
-        """Of the batches, which can be taken back or confirmed there."""
+        """The journal, in which batches can be reverted or confirmed."""
         self._policy = policy or ConsolidationConfig()
         self._bench = Bench(store, scope, self._policy, self.journal, None if agent is None else Summarizer.of(agent), now)
         self._device_state = device_state or (lambda: _ON_MAINS)
         self._tasks = 0
-        """At work on this device, for which consolidation has to wait."""
+        """Number of tasks at work on this device, for which consolidation has to wait."""
         self._running: anyio.CancelScope | None = None
 
     @asynccontextmanager
     async def awake(self) -> AsyncIterator[None]:
-        """While there is work, there is no consolidation: one that runs stops at once, a model in mid-sentence, too."""
+        """Pause consolidation within this block: a running one stops at once, even while a model generates."""
         self._tasks += 1
         if self._running is not None:
             self._running.cancel()
@@ -67,12 +67,12 @@ class Sleeper:
             self._tasks -= 1
 
     def reason_to_wait(self) -> str | None:
-        """Why nothing is consolidated now; None: it may be."""
+        """Return why nothing is consolidated now; None: it may be."""
         return "the device is at work" if self._tasks else reason_to_wait(self._device_state(), self._policy)
 
     async def run(self) -> Slept:
-        """Consolidate what there is to consolidate, as long as the device rests. Each step is complete in itself: whatever ends the run,
-        the next one goes on behind the last step."""
+        """Consolidate as long as the device rests. Each step is complete in itself: whatever ends the run, the next one continues after
+        the last step."""
         slept = Slept(stopped=self.reason_to_wait())
         if slept.stopped is not None:
             return slept
@@ -91,7 +91,7 @@ class Sleeper:
         return slept
 
     async def _steps(self, slept: Slept) -> AsyncGenerator[None]:
-        """The work, with a place to stop behind each step."""
+        """Do the work, and yield after each step, where the run can stop."""
         for work in (sum_up_sessions, retire_facts):
             async with aclosing(work(self._bench, slept)) as steps:
                 async for _ in steps:

@@ -1,4 +1,4 @@
-"""Summaries and keywords beside the turns that they are about: of each finished topic, and of each finished session."""
+"""Write summaries and keywords of each finished topic and each finished session."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -19,17 +19,17 @@ from .texts import Digest, digest, keywords
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """What is summed up together."""
+    """Texts that are summarized together."""
 
     span: Span
     texts: Sequence[str]
     sources: Sequence[ItemAddress]
-    """The items that the texts are of."""
+    """The items that the texts are from."""
     subject: str
 
 
 async def sum_up_sessions(bench: Bench, slept: Slept) -> AsyncGenerator[None]:
-    """Sum up what is finished and not summed up yet; a session behind its topics, from their summaries."""
+    """Summarize what is finished and has no summary yet; a session after its topics, from their summaries."""
     refused = await in_thread(bench.journal.refused)
     segments = await in_thread(_segments, bench, refused)
     everything = [segment.item.value[TEXT] for segment in segments]
@@ -48,7 +48,7 @@ async def sum_up_sessions(bench: Bench, slept: Slept) -> AsyncGenerator[None]:
 async def _sum_up(bench: Bench, chapter: Chapter, everything: Sequence[str], slept: Slept) -> None:
     told = await digest(chapter.texts, tokens=bench.policy.summary_tokens, summarizer=bench.summarizer)
     words = keywords(chapter.texts, everything, count=bench.policy.keywords)
-    with anyio.CancelScope(shield=True):  # what is written and the journal belong together; it is over in milliseconds
+    with anyio.CancelScope(shield=True):  # items and journal must agree; it takes milliseconds
         await in_thread(_keep, bench, chapter, told, words, bench.batch(slept))
     slept.summaries += 1
     slept.by_model += told.is_by_model
@@ -57,11 +57,11 @@ async def _sum_up(bench: Bench, chapter: Chapter, everything: Sequence[str], sle
 
 
 def _keep(bench: Bench, chapter: Chapter, told: Digest, words: Sequence[str], batch: str) -> None:
-    """The store makes what is written as private as its sources, and no more trusted."""
+    """Write keywords and summary. The store makes them as private as their sources, and no more trusted."""
     source = Source.MODEL if told.is_by_model else Source.INTERNAL_TOOL
     agent = bench.summarizer.card.name if told.is_by_model and bench.summarizer is not None else ""
     store = bench.store.bound(agent=agent, source=source, lineage=chapter.sources)
-    shown = {Granularity.KEYWORDS: ", ".join(words), Granularity.SUMMARY: told.text}  # the summary last: with it, all is done
+    shown = {Granularity.KEYWORDS: ", ".join(words), Granularity.SUMMARY: told.text}  # the summary last: it marks the turns as done
     for granularity, text in shown.items():
         place = ItemAddress(episodic(bench.scope, granularity), chapter.span.key)
         value = {"session": chapter.span.session, TEXT: text, SEARCHABLE: [text]}
@@ -71,7 +71,7 @@ def _keep(bench: Bench, chapter: Chapter, told: Digest, words: Sequence[str], ba
 
 
 def _segments(bench: Bench, refused: set[ItemAddress]) -> list[Segment]:
-    """Those of sessions that are not summed up as a whole."""
+    """Return the segments of sessions that have no summary as a whole."""
     found = bench.store.search(episodic(bench.scope, Granularity.SEGMENT), limit=ALL, refresh_ttl=False)
     placed = [(about, item) for item in found if isinstance(item.value.get(TEXT), str) and (about := span(item.key)) is not None]
     sessions: dict[str, list[tuple[Span, MemoryItem]]] = {}
@@ -92,7 +92,7 @@ def _chapter(bench: Bench, topic: Topic) -> Chapter:
 
 
 def _whole(bench: Bench, session: Sequence[Topic], refused: set[ItemAddress]) -> Chapter | None:
-    """All of a session, from the summaries of its topics; None where it is not finished, or these are about different people."""
+    """Return a whole session, from the summaries of its topics; None if it is not finished, or its topics differ in tier or subject."""
     about = _whole_span([topic.span for topic in session])
     if len(session) < 2 or not _is_settled(bench, session[-1]) or not _is_new(bench, about, refused):
         return None
@@ -105,13 +105,13 @@ def _whole(bench: Bench, session: Sequence[Topic], refused: set[ItemAddress]) ->
 
 
 def _is_due(bench: Bench, topic: Topic, refused: set[ItemAddress]) -> bool:
-    """Whether a topic is more than one turn, finished, and not summed up yet."""
+    """Return whether a topic has more than one turn, is finished, and has no summary yet."""
     is_finished = not topic.is_last or _is_settled(bench, topic)
     return topic.span.first < topic.span.last and is_finished and _is_new(bench, topic.span, refused)
 
 
 def _is_new(bench: Bench, about: Span, refused: set[ItemAddress]) -> bool:
-    """Nobody has summed these turns up, nor taken such a summary back."""
+    """Return whether these turns have no summary, and no reverted one."""
     summary = ItemAddress(episodic(bench.scope, Granularity.SUMMARY), about.key)
     return summary not in refused and bench.store.get(*summary, refresh_ttl=False) is None
 

@@ -1,4 +1,4 @@
-"""What a topic comes to: a summary by a model that passes the check, else its own most telling sentences; and its keywords."""
+"""Digest a topic: a model's summary that passes the check, else its most telling sentences; and its keywords."""
 
 import math
 import re
@@ -20,16 +20,16 @@ _WORD: Final = re.compile(r"[\w'’-]{3,}")
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What some texts come to."""
+    """The summary of some texts."""
 
     text: str
     is_by_model: bool
     problem: str = ""
-    """Why no model's summary is used, where one was asked for."""
+    """The reason why the model's summary is not used, if one was asked for."""
 
 
 async def digest(texts: Sequence[str], *, tokens: int, summarizer: Summarizer | None) -> Digest:
-    """A summary of about `tokens` at most. Without a model, or where what it says cannot be used, it is an extract."""
+    """Return a summary of about `tokens` at most. Without a model, or if its answer cannot be used, it is an extract."""
     if summarizer is None:
         return Digest(extract(texts, tokens=tokens), is_by_model=False)
     summary = await summarized(summarizer, texts, tokens=tokens)
@@ -39,14 +39,14 @@ async def digest(texts: Sequence[str], *, tokens: int, summarizer: Summarizer | 
 
 
 def extract(texts: Sequence[str], *, tokens: int) -> str:
-    """The sentences that say the most, word for word and in their order."""
+    """Return the sentences with the most information, word for word and in their order."""
     messages = [Message.assistant(line) for text in texts for line in text.splitlines() if line.strip()]
     kept = compress(messages, budget=max(tokens, conversation_tokens(messages) // 20)).messages
     return "\n".join(message.text for message in kept if message.text.strip() != TEXT_MARK)
 
 
 def keywords(texts: Sequence[str], everything: Sequence[str], *, count: int) -> list[str]:
-    """The words that tell these texts from all others: names and identifiers first of words that are as rare."""
+    """Return the words that distinguish these texts from all others; of equally rare words, names and identifiers first."""
     documents = [terms(text) for text in everything]
     spread = Counter(term for document in documents for term in document)
     shown: dict[str, str] = {}

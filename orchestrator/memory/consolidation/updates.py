@@ -1,7 +1,8 @@
-"""Facts held against newer ones: which say the same, and which are no longer true (the offline update queue of LightMem, arXiv 2510.18866).
+"""Compare facts with newer ones: find those that say the same, and those that are outdated (the update queue of LightMem, arXiv
+2510.18866).
 
-No fact is retired for one that is believed less, that goes less far, or that is about somebody else: a stranger's word could otherwise
-remove what the user said, and what is shared could vanish behind what is private.
+A fact is never retired for one that is less trusted, has a stricter tier, or is about another person: otherwise untrusted content could
+remove what the user said, and a shared fact could vanish behind a private one.
 """
 
 import json
@@ -32,7 +33,7 @@ _ANSWER_TOKENS: Final = 16
 
 
 class Relation(StrEnum):
-    """Of a newer fact to an older one."""
+    """The relation of a newer fact to an older one."""
 
     SAME = "same"
     CONTRADICTS = "contradicts"
@@ -49,22 +50,22 @@ _SCHEMA: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An older fact and a newer one that it is held against."""
+    """An older fact and a newer one to compare it with."""
 
     older: MemoryItem
     newer: MemoryItem
     similarity: float
-    """Of their vectors; 1 where both are about one attribute of one thing, or in the same words."""
+    """Similarity of their vectors; 1 if both are about one attribute of one thing, or in the same words."""
 
     @property
     def may_replace(self) -> bool:
-        """Whether the newer one may stand in for the older one."""
+        """True if the newer fact may replace the older one."""
         goes_as_far = TIERS.index(self.newer.tier) >= TIERS.index(self.older.tier)
         return goes_as_far and self.newer.trust >= self.older.trust and self.newer.subject == self.older.subject
 
 
 def queue(items: Sequence[MemoryItem], vectors: "Sequence[Vector | None]", policy: ConsolidationConfig) -> list[Pair]:
-    """Each fact with the most similar newer ones, where the newer one may replace it; the oldest facts first."""
+    """Pair each fact with the most similar newer ones that may replace it; the oldest facts first."""
     order = sorted(range(len(items)), key=lambda place: (items[place].updated_at, items[place].key))
     ordered = [items[place] for place in order]
     near = _similarities([vectors[place] for place in order], policy.related)
@@ -78,14 +79,14 @@ def queue(items: Sequence[MemoryItem], vectors: "Sequence[Vector | None]", polic
 
 
 def certain(pair: Pair, policy: ConsolidationConfig) -> Relation | None:
-    """What can be told without a model; None: nothing."""
+    """Return the relation that needs no model to be told; None: unknown."""
     if _attribute(pair.older) is not None and _attribute(pair.older) == _attribute(pair.newer):
         return Relation.SAME if _says_same(pair, policy) else Relation.CONTRADICTS
     return Relation.SAME if _says_same(pair, policy) else None
 
 
 async def asked(pair: Pair, summarizer: Summarizer) -> Relation:
-    """What a model says. One that fails, or says something else, has said nothing."""
+    """Return a model's answer. A failure or any other answer counts as unrelated."""
     text = f"Older:\n{quoted(str(pair.older.value[TEXT]))}\n\nNewer:\n{quoted(str(pair.newer.value[TEXT]))}"
     has_schemas = summarizer.card.capabilities.json_schema
     request = StepRequest(
@@ -100,12 +101,12 @@ async def asked(pair: Pair, summarizer: Summarizer) -> Relation:
         said = (await summarizer.ask(request)).text
         word = json.loads(said)["relation"] if has_schemas else said.strip().strip(".").casefold()
         return Relation(word)
-    except (AgentError, UserError, ValueError, KeyError, TypeError):  # nothing is retired on such a word
+    except (AgentError, UserError, ValueError, KeyError, TypeError):  # no fact is retired on such an answer
         return Relation.UNRELATED
 
 
 def _says_same(pair: Pair, policy: ConsolidationConfig) -> bool:
-    """The newer one says all that the older one says, in the same order, and no `not` stands in one of them alone."""
+    """Return whether the newer fact has all words of the older one, in the same order, and as many negations."""
     if _plain(pair.older) == _plain(pair.newer):
         return True
     older, newer = _plain(pair.older), _plain(pair.newer)
@@ -115,12 +116,12 @@ def _says_same(pair: Pair, policy: ConsolidationConfig) -> bool:
 
 
 def _telling(text: str) -> list[str]:
-    """The words in their order, without those that every text has."""
+    """Return the words in their order, without function words."""
     return [word for word in re.findall(r"\w+", text) if word not in FUNCTION_WORDS]
 
 
 def _similarities(vectors: "Sequence[Vector | None]", least: float) -> Callable[[int], dict[int, float]]:
-    """Of a place, the later places whose vectors are similar at least so much; of texts without vectors none is."""
+    """Return a function from a place to the later places whose vectors have at least this similarity; texts without vectors have none."""
     known = [place for place, vector in enumerate(vectors) if vector is not None]
     if not known:
         return lambda _: {}
@@ -140,7 +141,7 @@ def _similarities(vectors: "Sequence[Vector | None]", least: float) -> Callable[
 
 
 def _alike(items: Sequence[MemoryItem]) -> Callable[[MemoryItem], list[int]]:
-    """Of an item, the places of those about one attribute of one thing, or in the same words."""
+    """Return a function from an item to the places of items about the same attribute of one thing, or in the same words."""
     places: dict[str, list[int]] = {}
     for place, item in enumerate(items):
         for name in _names(item):
@@ -158,7 +159,7 @@ def _plain(item: MemoryItem) -> str:
 
 
 def _attribute(item: MemoryItem) -> str | None:
-    """What the fact is about and of which attribute, however that is spelled; None: it does not say."""
+    """Return subject and attribute of a fact, independent of their spelling; None if it does not state them."""
     about, attribute = item.value.get("about"), item.value.get("attribute")
     if not isinstance(about, str) or not isinstance(attribute, str):
         return None

@@ -1,3 +1,3 @@
-"""The store's engine on Postgres with pgvector: for hubs, of which several may use it together."""
+"""The store's engine on Postgres with pgvector, for hubs; several hubs may share one database."""
 
 from .engine import PostgresEngine as PostgresEngine

@@ -1,4 +1,4 @@
-"""How items are written into columns."""
+"""Encode items for the columns of Postgres."""
 
 import hashlib
 import json
@@ -12,22 +12,22 @@ from ..engine import Row
 
 
 def digest(address: ItemAddress) -> bytes:
-    """Stands for an address of any length."""
+    """Return a digest of an address of any length."""
     return hashlib.sha256(orjson.dumps((address.namespace, address.key))).digest()
 
 
 def number_of(prefix: Namespace) -> int:
-    """Stands for a namespace in an index, where two may rarely be of the same number."""
+    """Return the number of a namespace in an index; two namespaces may rarely share one."""
     return int.from_bytes(hashlib.sha256(orjson.dumps(prefix)).digest()[:8], "big", signed=True)
 
 
 def numbers_above(namespace: Namespace) -> list[int]:
-    """Those of the namespace and of all that it is below, but not of the root."""
+    """Return the numbers of the namespace and of all namespaces above it, without the root."""
     return [number_of(namespace[:depth]) for depth in range(1, len(namespace) + 1)]
 
 
 def encode_row(row: Row) -> bytes:
-    """All but the address, and the expiry, which changes by itself."""
+    """Encode a row without its address, and without its expiry, which has a column of its own."""
     return orjson.dumps((row.value, meta_fields(row.meta), row.version, row.device, row.updated_at, row.conflicts))
 
 
@@ -40,7 +40,7 @@ def decode_row(address: ItemAddress, content: bytes, expires_at: float | None) -
 
 
 def as_json(value: object) -> str | None:
-    """None: it is no JSON, so that nothing that is kept is equal to it."""
+    """Return a value as JSON; None if it is no JSON, so that no stored value is equal to it."""
     try:
         return json.dumps(value, allow_nan=False)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`Engine` on Postgres: a replica that several processes, and so several hubs, use together."""
+"""`Engine` on Postgres: a replica that several processes, and so several hubs, share."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..engine import Vector
 
 _CLAIM_SECONDS: Final = 120
-"""For so long, a process that makes vectors of texts has them to itself; if it dies, another one makes them then."""
+"""Seconds for which a process that embeds texts has them to itself; if it dies, another process embeds them then."""
 
 _CLAIM: Final = """
 UPDATE items SET claimed_by = %(process)s, claimed_until = clock_timestamp() + make_interval(secs => %(seconds)s)
@@ -51,14 +51,14 @@ SELECT (SELECT count(*) FROM items WHERE content IS NOT NULL),
 
 
 class PostgresEngine:
-    """One replica in the schema `schema` of a database. See `Engine` for what the methods do.
+    """One replica in the schema `schema` of a database. See `Engine` for the methods.
 
-    `address` is a connection string or URL. `embedder` names what makes the vectors; without it there is no search by meaning.
-    `connections` is how many this process has open at most; nothing waits for one, or for another process's transaction, for more than
-    `patience` seconds, and no statement runs for more than `longest` seconds.
+    `address` is a connection string or URL. `embedder` names the embedder of the vectors; without it there is no search by meaning.
+    `connections` is the most connections that this process has open; a wait for a connection, or for another process's transaction, ends
+    after `patience` seconds, and a statement after `longest` seconds.
 
-    Raises `ConfigError` where the address makes no sense or pgvector is missing, `StoreUnavailable` where the server cannot be reached,
-    `StoreCorrupt` where the schema is another program's, and `SyncRefused` where a newer nearfar made it.
+    Raises `ConfigError` if the address is invalid or pgvector is missing, `StoreUnavailable` if the server cannot be reached,
+    `StoreCorrupt` if the schema is another program's, and `SyncRefused` if a newer nearfar made it.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class PostgresEngine:
         return list(map(read, self._query(f"SELECT {ROW} FROM items WHERE {where.sql} {order}", *where.parameters, limit, offset)))
 
     def keyword(self, query: str, selection: Selection, *, limit: int) -> list[Hit]:
-        """By bm25, see `keyword.py`."""
+        """Rank by bm25, see `keyword.py`."""
         with self._connections.connection() as connection:
             return best_by_words(connection, query, selection, limit)
 
@@ -132,7 +132,7 @@ class PostgresEngine:
         return [tuple(namespace) for (namespace,) in found]
 
     def refresh(self, addresses: Sequence[ItemAddress], now: float) -> None:
-        # An item that is being written lives anew anyway, so that nobody waits here, least of all in a circle.
+        # A write restarts the time to live anyway, so locked rows are skipped: waiting could deadlock.
         wanted = "SELECT number FROM items WHERE address = ANY(%s) AND ttl IS NOT NULL FOR UPDATE SKIP LOCKED"
         statement = f"UPDATE items SET expires_at = %s + ttl WHERE number IN ({wanted})"
         with self._connections.connection() as connection:
@@ -175,7 +175,7 @@ class PostgresEngine:
         return int(found[0][0]) if found else None
 
     def unembedded(self, *, limit: int) -> list[Unembedded]:
-        """Rows that wait for their vectors, and for the time being are left to this process."""
+        """Return rows that wait for their vectors, and reserve them for this process for a while."""
         if self._vectors.embedder is None:
             return []
         with self._connections.connection() as connection:
@@ -188,7 +188,7 @@ class PostgresEngine:
     def embed(self, rows: "Sequence[tuple[Unembedded, Sequence[Vector]]]") -> None:
         with self._connections.connection() as connection, connection.transaction():
             if self._vectors.table(connection) is None:
-                # Of several processes that make the first vectors, one makes the table.
+                # Several processes may make the first vectors; one of them must create the table.
                 connection.execute("SELECT FROM replica FOR UPDATE")
             table = self._vectors.table_for(connection, [(len(one.texts), vectors) for one, vectors in rows])
             if table is not None:
@@ -214,9 +214,9 @@ class PostgresEngine:
         return [address(*columns) for columns in found]
 
     def scrub(self) -> None:
-        """Rewrite all tables without what was deleted. See `docs/postgres.md` for what Postgres keeps elsewhere.
+        """Rewrite all tables without deleted data. See `docs/postgres.md` for what Postgres keeps elsewhere.
 
-        Raises `StoreUnavailable` where another session still sees what was deleted.
+        Raises `StoreUnavailable` if another session still sees deleted data.
         """
         with self._connections.connection() as connection:
             scrub(connection, self._schema, self._patience)
@@ -232,7 +232,7 @@ class PostgresEngine:
         self._connections.close()
 
     def _query(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
-        # Whoever writes must not wait for a further connection: those who have them wait for the writer.
+        # A writer must not wait for a second connection: threads that hold the others may wait for the writer.
         writing: Connection | None = getattr(self._writing, "connection", None)
         with self._connections.connection() if writing is None else nullcontext(writing) as connection:
             return connection.execute(statement, parameters).fetchall()

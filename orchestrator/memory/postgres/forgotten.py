@@ -1,4 +1,4 @@
-"""Of which items nothing is kept any more, for the change feed."""
+"""Forgotten items, for the change feed."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from ...storage.postgres.connections import Connection
 
 _OLDEST = ""
-"""In the place of a tag: the position of the last entry that was dropped."""
+"""Stands for a tag: the row has the position of the last entry that was dropped."""
 _NOTE = "INSERT INTO forgotten VALUES (%s, %s) ON CONFLICT (tag) DO UPDATE SET position = excluded.position"
 
 
 def note(connection: "Connection", items: Sequence[Forgotten]) -> None:
-    """Keep them, and the latest of those before."""
+    """Store forgotten items, and drop the oldest beyond `MOST_FORGOTTEN`."""
     if not items:
         return
     with connection.cursor() as cursor:
@@ -27,7 +27,7 @@ def note(connection: "Connection", items: Sequence[Forgotten]) -> None:
 
 
 def told(connection: "Connection", after: int, limit: int) -> list[Forgotten]:
-    """As `Engine.forgotten`."""
+    """Return forgotten items, as `Engine.forgotten` does."""
     oldest = connection.execute("SELECT position FROM forgotten WHERE tag = %s", [_OLDEST]).fetchone()
     check_told(after, oldest[0] if oldest else 0)
     query = "SELECT position, tag FROM forgotten WHERE position > %s AND tag <> %s ORDER BY position LIMIT %s"

@@ -1,4 +1,4 @@
-"""Operations as they are kept: packed, and sealed where they are about somebody."""
+"""Encode operations for their table, sealed if they are about a subject."""
 
 from ....protocols import StoreCorrupt
 from ..encoding import Sealer, decode, encode, subjects_of
@@ -6,13 +6,13 @@ from ..operation import Dot, Operation
 
 
 def sealed(head: Operation, sealer: Sealer | None, payload: bytes | None = None) -> bytes:
-    """`payload` is the operation as JSON, where it is at hand."""
+    """Return an operation as it is stored; `payload` is the operation as JSON, if it is at hand."""
     payload = payload or encode(head)
     return payload if sealer is None else sealer.seal(head.dot, subjects_of(head), payload)
 
 
 def opened(dot: Dot, payload: bytes, sealer: Sealer | None) -> Operation | None:
-    """None: its key was destroyed, and so it is erased."""
+    """Return a stored operation; None if its key was destroyed, and so it is erased."""
     try:
         plain = payload if sealer is None else sealer.unseal(dot, payload)
         return None if plain is None else decode(dot, plain)

@@ -1,4 +1,4 @@
-"""The row of an item in `items`."""
+"""Read and write rows of the table `items`."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -36,7 +36,7 @@ def address(namespace: Sequence[str], key: str) -> ItemAddress:
 
 
 def columns(number: int, change: Change, words: Sequence[str], embedder: int | None) -> tuple[object, ...]:
-    """The parameters of `INSERT`."""
+    """Return the parameters of `INSERT`."""
     namespace, key = change.address
     metas = list(chain.from_iterable(map(_metas, change.heads)))
     subjects = sorted({subject.name for head in change.heads for subject in subjects_of(head)})

@@ -1,4 +1,4 @@
-"""Search by words: bm25 in SQL, as Postgres's own ranking does not know how rare a word is.
+"""Search by words with bm25 in SQL, since Postgres's own ranking does not know how rare a word is.
 
 Robertson and Zaragoza, *The Probabilistic Relevance Framework: BM25 and Beyond*, 2009. Rarity and length are those of the whole store.
 """
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from ...storage.postgres.connections import Connection
 
 _MOST_RANKED: Final = 3_000
-"""In a larger selection, only what has the rarest of the words is ranked: as many words as are not in more items than this together. Where
-they find too little, all words are looked for, in the items that changed last."""
+"""In a larger selection, only items with the rarest words are ranked: as many words as together are in at most this many items. If they
+find too few, all words are searched for, in the items that changed last."""
 _COUNTED: Final = 1_000
-"""In how many items a word is, is counted up to this; for more common ones it is estimated."""
+"""Items with a word are counted up to this number; the counts of more common words are estimated."""
 _SAMPLED: Final = 1_000
-"""Items from which it is estimated."""
+"""Items from which the counts are estimated."""
 
 # The index has stems; words with the same one are one word.
 _COUNTS: Final = """
@@ -53,14 +53,14 @@ ORDER BY score DESC, number LIMIT %s
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """What is asked for."""
+    """The query's words with their rarity."""
 
     rarity: dict[str, float]
-    """Of each stem, the rarest first."""
+    """Rarity of each stem, the rarest first."""
     rarest: list[str]
-    """So many that not too many items have any of them, but at least one."""
+    """The rarest stems that together few enough items have, but at least one."""
     average_length: float
-    """Of all documents, in words."""
+    """Average length of all documents, in words."""
 
 
 def best_by_words(connection: "Connection", query: str, selection: Selection, limit: int) -> list[Hit]:
@@ -75,7 +75,7 @@ def best_by_words(connection: "Connection", query: str, selection: Selection, li
 
 
 def _understood(connection: "Connection", words: Sequence[str]) -> _Query | None:
-    """None: nothing has any of the words."""
+    """Return the query's words with their rarity; None if no item has any of them."""
     rows = connection.execute(_COUNTS, [_COUNTED, list(words)]).fetchall()
     counts = {stem: float(count) for stem, count, _, _ in rows if count}
     if not counts:
@@ -102,5 +102,5 @@ def _ranked(connection: "Connection", asked: _Query, used: Sequence[str], where:
 
 
 def _matching(stems: Sequence[str]) -> str:
-    """The tsquery for items that have any of the stems, which are letters and digits."""
+    """Return the tsquery for items that have any of the stems, which are letters and digits."""
     return " | ".join(f"'{stem}'" for stem in stems)

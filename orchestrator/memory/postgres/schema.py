@@ -1,4 +1,4 @@
-"""The tables, each store's in a schema of its own."""
+"""The tables of a store, in a schema of their own."""
 
 import re
 from typing import TYPE_CHECKING, Final
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from .vectors import Vectors
 
 VERSION: Final = 3
-"""Of the tables, and of how texts are cut into words."""
+"""Version of the tables, and of how texts are cut into words."""
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 
 _TABLES: Final = (
-    # One row. Whoever writes has it locked until they commit: so numbers have no gaps, and positions become visible in their order.
+    # One row, which a writer locks until its commit: so numbers have no gaps, and positions become visible in their order.
     """
     CREATE TABLE replica (
       version integer NOT NULL,
@@ -40,7 +40,7 @@ _TABLES: Final = (
       key text COLLATE "C" NOT NULL,
       prefixes bigint[] NOT NULL,         -- numbers of the namespace and of all above it
       conflicts integer NOT NULL,
-      subjects text[],                    -- whom any head or sibling is about; NULL: nobody
+      subjects text[],                    -- of any head or sibling; NULL: none
       origins bytea[],                    -- addresses of what any of them was derived from; NULL: nothing
       content bytea,                      -- the row; NULL: deleted. What follows repeats what of it selections look at
       fields jsonb,
@@ -60,7 +60,7 @@ _TABLES: Final = (
     "CREATE INDEX ON items (number) WHERE conflicts > 0",
     "CREATE INDEX ON items (number) WHERE texts IS NOT NULL AND embedder IS NULL",
     "CREATE INDEX ON items USING gin (prefixes) WITH (fastupdate = off)",
-    # Searches read through what is not yet in its place, so that this must not become much.
+    # Searches read the whole pending list, so it must stay short.
     "CREATE INDEX ON items USING gin (fields jsonb_path_ops) WITH (gin_pending_list_limit = 256)",
     "CREATE INDEX ON items USING gin (words) WITH (gin_pending_list_limit = 256)",
     "CREATE INDEX ON items USING gin (subjects) WHERE subjects IS NOT NULL",
@@ -84,31 +84,31 @@ _TABLES: Final = (
     "ALTER TEXT SEARCH CONFIGURATION words ADD MAPPING FOR asciiword, word, numword, int, uint, float, sfloat, version WITH stem",
 )
 _CONTENT: Final = ("namespace", "key", "subjects", "content", "fields", "texts", "words", "owner", "claimed_by")
-"""Columns of which the planner keeps no examples: they would outlive what is erased."""
+"""Columns of which the planner keeps no samples: they would outlive an erasure."""
 
 
 def check_name(schema: str) -> None:
     if not _NAME.fullmatch(schema):
-        raise ConfigError(f"{schema!r} cannot be the name of a schema", hint="small letters, digits and underscores, 41 at most")
+        raise ConfigError(f"{schema!r} is no valid name of a schema", hint="use small letters, digits and underscores, 41 at most")
 
 
 def prepare(connection: "Connection", schema: str, vectors: "Vectors") -> str:
-    """Make the tables where there are none. Returns the replica's device.
+    """Create the tables if they are missing. Returns the replica's device.
 
-    Raises `StoreCorrupt` where the schema is another program's, and `SyncRefused` where a newer nearfar made the tables.
+    Raises `StoreCorrupt` if the schema is another program's, and `SyncRefused` if a newer nearfar made the tables.
     """
     with connection.transaction():
-        # Of several processes that come first, one makes the tables.
+        # Several processes may come first; one of them must create the tables.
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('nearfar'))")
         vectors.prepare(connection)
         if connection.execute("SELECT to_regclass(%s)", [f"{schema}.replica"]).fetchone() == (None,):
             _create(connection, schema)
         row = connection.execute("SELECT version, device FROM replica").fetchone()
     if row is None:
-        raise StoreCorrupt("the memory store in Postgres has lost its name", hint="restore the database from a backup")
+        raise StoreCorrupt("the memory store in Postgres is damaged: its table replica is empty", hint="restore the database from a backup")
     version, device = row
     if version > VERSION:
-        message = f"the memory store in Postgres is of version {version}, and this nearfar knows version {VERSION}"
+        message = f"the memory store in Postgres has version {version}, but this nearfar knows only version {VERSION}"
         raise SyncRefused(message, hint="update nearfar on this machine")
     return str(device)
 
@@ -118,7 +118,7 @@ def _create(connection: "Connection", schema: str) -> None:
         connection.execute(f"CREATE SCHEMA {schema}")
     used = connection.execute("SELECT FROM pg_class WHERE relnamespace = to_regnamespace(%s) LIMIT 1", [schema]).fetchone()
     if used is not None:
-        raise StoreCorrupt(f"the schema {schema} is another program's", hint="choose another schema for the memory store")
+        raise StoreCorrupt(f"the schema {schema} belongs to another program", hint="choose another schema for the memory store")
     for statement in _TABLES:
         connection.execute(statement)
     for column in _CONTENT:

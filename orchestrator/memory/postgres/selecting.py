@@ -1,4 +1,4 @@
-"""A selection as a condition in SQL, on the columns of `items`."""
+"""Translate a selection into a condition in SQL, on the columns of `items`."""
 
 import math
 from collections.abc import Iterable
@@ -46,17 +46,17 @@ class Where:
 
 
 def is_small(connection: "Connection", where: Where, most: int) -> bool:
-    """Whether it lets no more than so many items through."""
+    """Return whether the condition selects at most `most` items."""
     statement = f"SELECT count(*) FROM (SELECT FROM items WHERE {where.sql} LIMIT %s) AS selected"
     return connection.execute(statement, [*where.parameters, most + 1]).fetchone() != (most + 1,)
 
 
 def below(prefixes: Iterable[Namespace]) -> _Term:
-    """Whether `namespace` is in or below any of the prefixes."""
+    """Return the condition that `namespace` is in or below any of the prefixes."""
     places = list(prefixes)
     if () in places:
         return "TRUE", []
-    # The index finds the numbers; what is found is compared by name, too.
+    # The index finds numbers, which several namespaces may share; therefore names are compared, too.
     terms = " OR ".join(f"prefixes @> ARRAY[%s::bigint] AND namespace[1:{len(place)}] = %s::text[]" for place in places)
     return f"({terms or 'FALSE'})", [parameter for place in places for parameter in (number_of(place), list(place))]
 
@@ -73,7 +73,7 @@ def _meant_for(principal: Principal) -> list[_Term]:
 
 
 def _meets(condition: Condition) -> _Term:
-    # Unlike `#>`, this operator does not take a name for a place in a list.
+    # Unlike `#>`, this operator never reads a name as an index into a list.
     fields = ["(fields" + " -> %s::text" * len(path) + ")" for path in condition.paths]
     field = fields[0] if len(fields) == 1 else f"coalesce({', '.join(fields)})"
     path: list[object] = [name for path in condition.paths for name in path]
@@ -94,13 +94,13 @@ def _equals(field: str, path: list[object], condition: Condition) -> _Term:
     if condition.operand is None:
         return f"{_present(field)} = %s::jsonb", [*path, text]
     containing = [_object(names, text) for names in condition.paths]
-    # The index finds what contains it, which is not always equal to it.
+    # The index finds containing values, which are not always equal.
     contains = " OR ".join("fields @> %s::jsonb" for _ in containing)
     return f"(({contains}) AND {field} = %s::jsonb)", [*containing, *path, text]
 
 
 def _present(field: str) -> str:
-    """The field, or null where there is none."""
+    """Return the expression of the field, or null if it is missing."""
     return f"coalesce({field}, 'null'::jsonb)"
 
 
@@ -115,7 +115,7 @@ def _compares(field: str, path: list[object], order: str, operand: object) -> _T
         term = f"""(jsonb_typeof({field}) = 'string' AND ({field} #>> '{{}}') COLLATE "C" {order} %s)"""
         return term, [*path, *path, operand]
     if isinstance(operand, int | float) and not isinstance(operand, bool) and not math.isnan(operand):
-        # Written out, since a float8 loses digits on its way to numeric.
+        # As text, since a float8 loses digits when it is cast to numeric.
         term = f"(CASE WHEN jsonb_typeof({field}) = 'number' THEN {field}::numeric {order} %s::numeric ELSE FALSE END)"
         return term, [*path, *path, repr(operand)]
     return "FALSE", []

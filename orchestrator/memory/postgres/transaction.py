@@ -1,4 +1,4 @@
-"""Writing: one transaction at a time, with the row of `replica` locked until its end."""
+"""Write transactions: one at a time, with the row of `replica` locked until the end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -53,7 +53,7 @@ class _Counters:
 
 
 class PostgresTransaction:
-    """See `Transaction`; `finish` comes before the commit."""
+    """A write transaction, see `Transaction`; call `finish` before the commit."""
 
     def __init__(self, connection: "Connection", device: str, sealer: Sealer | None, vectors: Vectors) -> None:
         self._connection = connection
@@ -62,7 +62,9 @@ class PostgresTransaction:
         self._vectors = vectors
         row = connection.execute(_LOCK).fetchone()
         if row is None:
-            raise StoreCorrupt("the memory store in Postgres has lost its counters", hint="restore the database from a backup")
+            raise StoreCorrupt(
+                "the memory store in Postgres is damaged: its counters are missing", hint="restore the database from a backup"
+            )
         self._counters = self._before = _Counters(*row)
 
     def finish(self) -> None:
@@ -145,6 +147,6 @@ class PostgresTransaction:
         return self._counters.position
 
     def _count_words(self, length: int) -> None:
-        """Of an item that came, or of one that went, as a negative number."""
+        """Count the words of an added item, or of a removed one as a negative number."""
         documents = self._counters.documents + (length > 0) - (length < 0)
         self._counters = replace(self._counters, documents=documents, words=self._counters.words + length)

@@ -1,6 +1,6 @@
-"""Vectors of passages in pgvector: for each embedder a table of its own, since vectors of different ones cannot be compared.
+"""Vectors of passages in pgvector: a table for each embedder, since vectors of different embedders cannot be compared.
 
-The index is HNSW (Malkov and Yashunin, arXiv 1603.09320), which finds nearly all of the nearest ones. A selection that is small is searched
+The index is HNSW (Malkov and Yashunin, arXiv 1603.09320), which finds nearly all of the nearest ones. A small selection is searched
 without it, and so exactly.
 """
 
@@ -25,11 +25,11 @@ _INDEXED_AT_ALL: Final = 4000
 _SMALL: Final = 1_000
 """Items of a selection that is searched without the index."""
 SETTINGS: Final = {
-    # The index goes on until the selection has let enough through. What comes out of order is sorted afterwards.
+    # The index continues until the selection has let enough through. Results out of order are sorted afterwards.
     "hnsw.iterative_scan": "relaxed_order",
     "hnsw.ef_search": "100",
 }
-"""Of each connection."""
+"""Settings of each connection."""
 
 _EXACT: Final = """
 SELECT number, coalesce(max(1 - nullif(vector <=> %s::{type}, 'NaN')), 0) AS score FROM {table} JOIN items ON item = number
@@ -48,10 +48,10 @@ SELECT item, 1 - min(distance) AS score, sum(count) FROM (
 
 @dataclass(frozen=True, slots=True)
 class VectorTable:
-    """Where an embedder's vectors are."""
+    """The table of an embedder's vectors."""
 
     number: int
-    """The embedder's."""
+    """The embedder's number."""
     embedder: str
     width: int
 
@@ -65,7 +65,7 @@ class VectorTable:
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """They make the table."""
+        """The statements that create the table."""
         columns = f"item bigint NOT NULL REFERENCES items ON DELETE CASCADE, passage integer NOT NULL, vector {self.type} NOT NULL"
         table = f"CREATE TABLE {self.name} ({columns}, PRIMARY KEY (item, passage))"
         if self.width > _INDEXED_AT_ALL:
@@ -74,22 +74,22 @@ class VectorTable:
         return table, f"CREATE INDEX {self.name}_nearest ON {self.name} USING hnsw (vector {kind}_cosine_ops)"
 
     def check(self, vectors: "Iterable[Vector]") -> None:
-        """Raises `InvalidRequest` where one is not of the embedder's width."""
+        """Raise `InvalidRequest` if a vector is not of the embedder's width."""
         for vector in vectors:
             if vector.shape != (self.width,):
-                message = f"a vector of shape {vector.shape} cannot be of {self.embedder}, whose have width {self.width}"
+                message = f"a vector of shape {vector.shape} is not from embedder {self.embedder}, whose vectors have width {self.width}"
                 raise InvalidRequest(message, hint="give every embedder, and every version of one, a name of its own")
 
     def insert(self, connection: "Connection", rows: "Iterable[tuple[int, Sequence[Vector]]]") -> None:
-        """Vectors of all passages of items."""
-        # Where the engine has had another embedder in between, they may still be there.
+        """Insert the vectors of all passages of items."""
+        # They may exist already, if the engine had another embedder in between.
         statement = f"INSERT INTO {self.name} (item, passage, vector) VALUES (%s, %s, %s::{self.type}) ON CONFLICT DO NOTHING"
         passages = [(item, passage, written(vector)) for item, vectors in rows for passage, vector in enumerate(vectors)]
         with connection.cursor() as cursor:
             cursor.executemany(statement, passages)
 
     def add(self, connection: "Connection", made: "Mapping[int, Sequence[Vector]]") -> None:
-        """Vectors for those of the items that are still there, and that nobody writes just now."""
+        """Add vectors to those items that still exist and that no other transaction has locked."""
         statement = "SELECT number FROM items WHERE number = ANY(%s) AND embedder IS DISTINCT FROM %s FOR UPDATE SKIP LOCKED"
         there = [number for (number,) in connection.execute(statement, [list(made), self.number])]
         self.insert(connection, ((number, made[number]) for number in there))
@@ -100,7 +100,7 @@ class VectorTable:
         return int(count)
 
     def nearest(self, connection: "Connection", vector: "Vector", selection: Selection, limit: int) -> list[Hit]:
-        """Raises `InvalidRequest` where the vector is of another width."""
+        """Return the nearest items. Raises `InvalidRequest` if the vector is of another width."""
         self.check([vector])
         where = Where(selection)
         hits = None if is_small(connection, where, _SMALL) else self._by_index(connection, where, written(vector), limit)
@@ -111,7 +111,7 @@ class VectorTable:
         return [Hit(*row) for row in connection.execute(statement, [vector, *where.parameters, limit])]
 
     def _by_index(self, connection: "Connection", where: Where, vector: str, limit: int) -> list[Hit] | None:
-        """None where the index has given up before it found enough."""
+        """Search by the index; return None if it has given up before it found enough."""
         statement = _INDEXED.format(type=self.type, table=self.name, where=where.sql)
         candidates = limit
         while True:
@@ -131,25 +131,25 @@ class Vectors:
         self._table: VectorTable | None = None
 
     def prepare(self, connection: "Connection") -> None:
-        """Raises `ConfigError` where the database has no pgvector."""
+        """Install pgvector if it is missing. Raises `ConfigError` if the database has no pgvector."""
         from psycopg.errors import FeatureNotSupported, InsufficientPrivilege, UndefinedFile
 
         if self.embedder is None or connection.execute("SELECT to_regtype('vector')").fetchone() != (None,):
             return
-        hint = "CREATE EXTENSION vector, as a user who may; or search by words alone, without an embedder: embed = false in [memory]"
+        hint = "run CREATE EXTENSION vector as a user with that right; or set embed = false in [memory], to search by words alone"
         try:
             connection.execute("CREATE EXTENSION vector SCHEMA public")
         except (FeatureNotSupported, InsufficientPrivilege, UndefinedFile) as error:
-            raise ConfigError("this database has no pgvector, which search by meaning needs", hint=hint) from error
+            raise ConfigError("this database has no pgvector, but search by meaning needs it", hint=hint) from error
 
     def table(self, connection: "Connection") -> VectorTable | None:
-        """None: the embedder has made no vectors so far. Only to be called where nothing uncommitted is seen."""
+        """Return the embedder's table; None if it has made no vectors so far. Call it only when no uncommitted data is visible."""
         if self._table is None:
             self._table = self._found(connection)
         return self._table
 
     def table_for(self, connection: "Connection", batches: "Sequence[tuple[int, Sequence[Vector]]]") -> VectorTable | None:
-        """Where these vectors belong, checked; each batch is of so many texts. The row of `replica` is locked."""
+        """Return the table for these vectors, checked; each batch has a number of texts. The row of `replica` must be locked."""
         for texts, vectors in batches:
             if len(vectors) != texts:
                 raise InvalidRequest(f"an item with {texts} texts cannot have {len(vectors)} vectors")
@@ -167,7 +167,7 @@ class Vectors:
 
     def _made(self, connection: "Connection", width: int) -> VectorTable:
         if self.embedder is None:
-            raise InvalidRequest("vectors need an embedder", hint="name what made them when the store is opened")
+            raise InvalidRequest("vectors need an embedder", hint="name the embedder when the store is opened")
         insert = "INSERT INTO embedders (name, width) VALUES (%s, %s) RETURNING number"
         (number,) = connection.execute(insert, [self.embedder, width]).fetchone() or (0,)
         table = VectorTable(number, self.embedder, width)
@@ -177,5 +177,5 @@ class Vectors:
 
 
 def written(vector: "Vector") -> str:
-    """As pgvector reads it."""
+    """Return the vector as pgvector reads it."""
     return orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY).decode()

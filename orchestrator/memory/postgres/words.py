@@ -1,7 +1,7 @@
-"""How texts are cut into the words that are searched for, the same for what is kept and for what is asked.
+"""Cut texts into searchable words, in the same way for stored texts and for queries.
 
-It is done here and not by Postgres's parser, since that one goes by the database's locale, takes addresses and hyphenated words for one
-word, and knows no script that is written without spaces.
+Postgres's own parser depends on the database's locale, takes addresses and hyphenated words for one word, and knows no script that is
+written without spaces.
 """
 
 import re
@@ -16,23 +16,23 @@ _UNSPACED: Final = (
     "\u1100-\u11ff\uac00-\ud7af"  # Korean, which sets endings close to its words
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese characters
 )
-"""Scripts in which words are not cut by spaces."""
+"""Scripts in which words are not separated by spaces."""
 _WORD: Final = re.compile(f"([{_UNSPACED}]+)|[^\\W_{_UNSPACED}]+")
 _DIACRITICS: Final = re.compile("[\u0300-\u036f]")
 _LONGEST: Final = 64
-"""Characters of a word that are looked at."""
+"""Characters of a word that are compared."""
 _MOST_BYTES: Final = 1_000_000
-"""A tsvector has room for a megabyte."""
+"""The capacity of a tsvector is a megabyte."""
 _OVERHEAD: Final = 6
-"""Bytes of a tsvector for each occurrence of a word, beside the word itself."""
+"""Bytes of a tsvector for each occurrence of a word, apart from the word itself."""
 MOST_QUERIED: Final = 64
-"""Words of a query; those that follow are not looked for."""
+"""The most words of a query; further ones are not searched for."""
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text that is kept, in order and as often as they occur, for as long as they fit.
+    """Return the words of a stored text, in order and as often as they occur, for as long as they fit.
 
-    Of a script without spaces, it is each character and each two that are neighbours.
+    In a script without spaces, the words are each character and each two neighbours.
     """
     kept: list[str] = []
     size = 0
@@ -46,7 +46,7 @@ def words_of(text: str) -> list[str]:
 
 
 def words_asked(query: str) -> list[str]:
-    """The different words of a query. Of a script without spaces, it is each two characters that are neighbours: one is not enough."""
+    """Return the different words of a query. In a script without spaces, they are each two neighbours: single characters are too common."""
     found: dict[str, None] = {}
     for match in _WORD.finditer(_plain(query)):
         found.update(dict.fromkeys(_parts(match[0], with_characters=False) if match[1] else (match[0][:_LONGEST],)))
@@ -63,5 +63,5 @@ def _parts(run: str, *, with_characters: bool) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """In small letters, and freed of the diacritics of European scripts: those of others tell words apart."""
+    """Return the text in small letters, without the diacritics of European scripts: those of others distinguish words."""
     return unicodedata.normalize("NFC", _DIACRITICS.sub("", unicodedata.normalize("NFKD", text.casefold())))

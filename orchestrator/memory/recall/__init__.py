@@ -1,1 +1,1 @@
-"""What an agent remembers: the work at hand, what happened, and what is known; and how the right part of it is found again."""
+"""An agent's memory: working notes, episodes and facts, and how the right part of it is recalled."""

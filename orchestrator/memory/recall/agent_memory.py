@@ -1,4 +1,4 @@
-"""What an agent remembers, in one place."""
+"""All kinds of an agent's memory behind one interface."""
 
 from typing import Final
 
@@ -21,20 +21,20 @@ _MOST_TURNS: Final = 100
 class AgentMemory:
     """The memory of one agent, or of several that share a scope, over a `MemoryStore`.
 
-    What is recalled is data for a prompt. It makes the task private unless all of it is for everybody (`Rendered.sensitivity`), and what
-    is made of it is no more to be trusted than it is (`Rendered.trust`, and the items as `lineage` of what is written).
+    Recalled text is data for a prompt. It makes the task private unless all of it is shared (`Rendered.sensitivity`), and anything made
+    from it is no more trusted than it is (`Rendered.trust`; pass the items as `lineage` of writes).
     """
 
     def __init__(self, store: MemoryStore, scope: Namespace = ()) -> None:
         self._store = store
         self._scope = scope
         self.episodes = EpisodicMemory(store, scope)
-        """What happened."""
+        """Sessions of turns."""
         self.facts = SemanticMemory(store, scope)
-        """What is known."""
+        """Known facts."""
 
     def working(self, run: str) -> WorkingMemory:
-        """What a run notes down for itself, until it ends."""
+        """Return the notes of a run, which last until it ends."""
         return WorkingMemory(self._store, run, self._scope)
 
     def remember(self, turn: Turn, session: str) -> MemoryItem:
@@ -47,9 +47,9 @@ class AgentMemory:
     def recall(
         self, question: str, budget_tokens: int = BUDGET_TOKENS, *, limit: int | None = None, count: TokenCounter = estimated_tokens
     ) -> Rendered:
-        """What is known and what happened that helps with a question, `limit` items at most, as quoted text within the budget.
+        """Return facts and turns that help with a question, `limit` items at most, as quoted text within the budget.
 
-        Facts come before turns; what there is no room for is left out from the end.
+        Facts come before turns; if there is no room, the last ones are left out.
         """
         facts = self.facts.found(question, limit=_MOST_FACTS)
         turns = self.episodes.found(question, limit=_MOST_TURNS)

@@ -1,4 +1,4 @@
-"""Dates that a question names: what happened then is more likely to answer it."""
+"""Find the dates in a question: turns of that time are more likely to answer it."""
 
 import re
 from datetime import date
@@ -55,6 +55,6 @@ def _number(text: str | None) -> int | None:
 
 
 def _is_verb(found: "re.Match[str]") -> bool:
-    """Tell whether a text begins with May or March, and says no more of a date: "May I ...?"."""
+    """Return whether a text begins with May or March as a verb, without any other part of a date: "May I ...?"."""
     alone = not (found["before"] or found["after"] or found["year"])
     return alone and found.start() == 0 and found["month"] in ("May", "March")

@@ -1,4 +1,4 @@
-"""Episodic memory: what happened, verbatim and in order, and found again by what a question means."""
+"""Episodic memory: turns of sessions, kept verbatim and in order, and found by meaning."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ from .turn import Turn, line, passages
 _ALL: Final = 1_000_000
 """More turns than any session has."""
 _RECENT: Final = 32
-"""Turns that were written last, where the last one of a session is looked for: an earlier one may have been changed since."""
+"""Number of recently written turns among which the last one of a session is searched: an earlier one may have been changed since."""
 
 
 @dataclass(slots=True)
@@ -29,15 +29,15 @@ class _Session:
     following: int = 0
     """Number of the next turn."""
     last: MemoryItem | None = None
-    """The turn before it."""
+    """The turn before the next one."""
     topic: Topic | None = None
-    """The turns that no segment is made of yet."""
+    """The turns that are in no segment yet."""
 
 
 class EpisodicMemory:
-    """What happened, in sessions of turns. Calls may come from any thread.
+    """Sessions of turns. Calls may come from any thread.
 
-    A session is written by one device at a time; where two write the same one, the store keeps what both say as conflicts.
+    A session is written by one device at a time; if two write the same one, the store keeps both versions as conflicts.
     """
 
     def __init__(self, store: MemoryStore, scope: Namespace = ()) -> None:
@@ -49,9 +49,9 @@ class EpisodicMemory:
         self._lock = RLock()
 
     def remember(self, turn: Turn, session: str) -> MemoryItem:
-        """Keep a turn behind the last one of the session, and return it as it is kept.
+        """Keep a turn after the last one of the session, and return its item.
 
-        It can be found at once. Together with its neighbours it is found from when their topic has ended.
+        The turn can be found at once; together with its neighbours once their topic has ended.
         """
         with self._lock:
             state = self._sessions.get(session) or self._resumed(session)
@@ -62,24 +62,24 @@ class EpisodicMemory:
             return item
 
     def close(self, session: str) -> None:
-        """Say that a session has come to an end, or pauses: its last topic can be found as a whole from now on."""
+        """End or pause a session: from now on, its last topic can be found as a whole."""
         with self._lock:
             state = self._sessions.pop(session, None)
             if state is not None and state.topic is not None:
                 self._keep_segment(state.topic)
 
     def turns(self, session: str) -> list[MemoryItem]:
-        """All turns of a session in order."""
+        """Return all turns of a session in order."""
         return sorted(self._of_session(self._turns, session), key=lambda item: item.key)
 
     def found(self, question: str, *, limit: int) -> list[MemoryItem]:
-        """The turns that answer a question best, the best first, each with its `score`, which says nothing beyond this order."""
+        """Return the turns that answer a question best, the best first. A turn's `score` means nothing beyond this order."""
         return find(self._store, self._scope, question, limit=limit)
 
     def forget(self, session: str, number: int) -> None:
-        """Delete a turn, and what repeats its words: in segments and summaries, and beside the turn behind it.
+        """Delete a turn, and everything that repeats its words: segments, summaries, and the passages of the next turn.
 
-        It is a deletion as any other, which other devices hear of. What must not be left in any file is erased by `MemoryStore.erase`.
+        It is a deletion like any other, and other devices are told of it. Use `MemoryStore.erase` to remove data from all files.
         """
         with self._lock:
             self.close(session)
@@ -94,7 +94,7 @@ class EpisodicMemory:
                         self._store.delete(item.namespace, item.key)
 
     def _resumed(self, session: str) -> _Session:
-        """A session that another process began, or this one closed."""
+        """Return the state of a session that another process began, or this one closed."""
         recent = self._of_session(self._turns, session, limit=_RECENT)
         last = max(recent, key=lambda item: item.key, default=None)
         while last is not None and (following := self._store.get(self._turns, turn_key(session, _number(last) + 1))):
@@ -102,7 +102,7 @@ class EpisodicMemory:
         return _Session() if last is None else _Session(_number(last) + 1, last)
 
     def _of_session(self, namespace: Namespace, session: str, *, limit: int = _ALL) -> list[MemoryItem]:
-        """What is about the session, the last written first, of `limit` items whose key begins as if they were."""
+        """Return the session's items, the last written first, out of `limit` items whose key begins with its name."""
         found = self._store.search(namespace, key_prefix=f"{session}:", limit=limit)
         return [item for item in found if (about := span(item.key)) is not None and about.session == session]
 
@@ -123,7 +123,7 @@ class EpisodicMemory:
         return item
 
     def _line_before(self, turn: Turn, last: MemoryItem | None) -> str | None:
-        """The turn before, if whoever may see this one may see that one, too, and it goes when this one is erased."""
+        """Return the line of the turn before, if all who may see this turn may see it, too, and it is erased with this one."""
         origin = self._store.origin
         tier, subject = turn.tier or origin.tier or Tier.DEVICE, origin.subject if turn.subject is None else turn.subject
         if last is None or TIERS.index(last.tier) < TIERS.index(tier) or last.subject != (subject or ""):
@@ -142,7 +142,7 @@ class EpisodicMemory:
         state.topic.add(text, vector)
 
     def _keep_segment(self, topic: Topic) -> None:
-        """Of what was derived from turns the store says that it is as private as they are, and no more to be trusted."""
+        """Store a segment; the store makes it as private as its turns, and no more trusted."""
         turns = [ItemAddress(self._turns, key) for key in topic.span.turns]
         value = {"session": topic.span.session, TEXT: "\n".join(topic.lines)}
         tier, subject = topic.about

@@ -1,14 +1,14 @@
-"""One experience at several granularities: where each of them is kept, and what their items have in common.
+"""The layout of episodes at several granularities: their namespaces and keys, and the fields of their items.
 
-What happened is kept verbatim as turns. The same is kept again in larger and in condensed pieces, each of which says which turns it is
-about. A question is compared with all of them, and answered with turns (MemGAS, arXiv 2505.19549).
+Turns are kept verbatim. The same episode is kept again in larger and in condensed pieces, each of which names the turns it is about. A
+question is compared with all of them, and answered with turns (MemGAS, arXiv 2505.19549).
 
-    (*scope, "episodic", "turn")      one turn each                       key: SESSION:000012
-    (*scope, "episodic", "segment")   turns in a row about one topic      key: SESSION:000012-000015
-    (*scope, "episodic", "summary")   what turns in a row come to         key: SESSION:000012-000031
-    (*scope, "episodic", "keywords")  the words that turns in a row are about, with the same key as their summary
-    (*scope, "semantic")              a fact each, see `semantic.py`
-    (*scope, "working", RUN)          what a run notes down, see `working.py`
+    (*scope, "episodic", "turn")        one turn each                       key: SESSION:000012
+    (*scope, "episodic", "segment")     turns in a row about one topic      key: SESSION:000012-000015
+    (*scope, "episodic", "summary")     a summary of turns in a row         key: SESSION:000012-000031
+    (*scope, "episodic", "keywords")    keywords of turns in a row, with the same key as their summary
+    (*scope, "semantic")                a fact each, see `semantic.py`
+    (*scope, "working", RUN)            notes of a run, see `working.py`
 
 The value of every episodic item has `TEXT`, which is shown, and `SEARCHABLE`, the passages by which it is found.
 """
@@ -26,14 +26,14 @@ WORKING: Final = "working"
 TEXT: Final = "text"
 SEARCHABLE: Final = "searchable"
 INDEX: Final = [f"{SEARCHABLE}[*]"]
-"""What to give as `index` when an item of this layout is put."""
+"""The `index` to pass when an item of this layout is put."""
 
 _DIGITS: Final = 6
 _KEY: Final = re.compile(r"(?P<session>.*):(?P<first>\d{6,})(?:-(?P<last>\d{6,}))?", re.DOTALL)
 
 
 class Granularity(StrEnum):
-    """How much of what happened an item is about."""
+    """The size of an episodic item, in turns."""
 
     TURN = "turn"
     SEGMENT = "segment"
@@ -42,7 +42,7 @@ class Granularity(StrEnum):
 
 
 class Span(NamedTuple):
-    """Turns in a row of one session; a single turn is its own first and last."""
+    """Consecutive turns of one session; a single turn is its own first and last."""
 
     session: str
     first: int
@@ -61,12 +61,12 @@ class Span(NamedTuple):
 
 
 def turn_key(session: str, number: int) -> str:
-    """The key of the `number`-th turn of a session, counted from 0."""
+    """Return the key of the `number`-th turn of a session, counted from 0."""
     return Span(session, number, number).key
 
 
 def span(key: str) -> Span | None:
-    """The turns that the item of this key is about; None: the key is of another layout."""
+    """Return the turns that the item of this key is about; None if the key is of another layout."""
     match = _KEY.fullmatch(key)
     if match is None:
         return None
@@ -75,5 +75,5 @@ def span(key: str) -> Span | None:
 
 
 def episodic(scope: Namespace, granularity: Granularity) -> Namespace:
-    """Where the episodic items of a granularity are kept."""
+    """Return the namespace of the episodic items of a granularity."""
     return (*scope, EPISODIC, granularity.value)

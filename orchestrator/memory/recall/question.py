@@ -1,4 +1,4 @@
-"""What a question looks for, in words."""
+"""Find the words of a question that are worth searching for."""
 
 import re
 from typing import Final
@@ -13,14 +13,14 @@ _COMMON: Final = frozenset(_COMMON_WORDS.split())
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of a text, each once, in lower case."""
+    """Return the words of a text, each once, in lower case."""
     return frozenset(_WORD.findall(text.casefold()))
 
 
 def keywords(question: str) -> str:
-    """The words of a question by which its answer can be found; all of it where each word is a common one.
+    """Return the words of a question that can find its answer; the whole question if all its words are common.
 
-    bm25 gives common words little weight, but a question is half made of them, and turns of a conversation are short.
+    bm25 gives common words little weight, but half of a question is made of them, and turns of a conversation are short.
     """
     rare = [word for word in _WORD.findall(question) if word.casefold() not in _COMMON]
     return " ".join(rare) or question

@@ -1,4 +1,4 @@
-"""Which turns answer a question: their own match with it, and that of everything larger that they are part of."""
+"""Rank turns by a question: by their own match with it, and by that of the larger pieces that contain them."""
 
 import math
 from collections import defaultdict
@@ -12,24 +12,24 @@ from .question import words
 from .relevance import certainty, relevance
 
 WEIGHT: Final = {Granularity.TURN: 1.5, Granularity.SEGMENT: 0.7, Granularity.SUMMARY: 0.15, Granularity.KEYWORDS: 0.15}
-"""What the relevance at a granularity counts, before the granularity's certainty about the question at hand."""
+"""Weight of the relevance at a granularity, before the granularity's certainty about the question at hand."""
 _SESSION: Final = 0.3
-"""What the relevance of a session counts, which is the mean of that of its best turns."""
+"""Weight of the relevance of a session, which is the mean of that of its best turns."""
 _BEST_OF_SESSION: Final = 3
 _SPEAKER: Final = 0.8
-"""What a turn gains if the question names who said it."""
+"""Bonus of a turn if the question names its speaker."""
 _LENGTH: Final = 0.3
-"""What a turn gains by being e times as long, up to a paragraph: short ones acknowledge, long ones tell."""
+"""Bonus of a turn for being e times as long, up to a paragraph: short turns acknowledge, long ones tell."""
 _PARAGRAPH: Final = 400
-"""Characters."""
+"""Characters of a paragraph."""
 _ASKING: Final = 0.4
-"""What a turn loses by ending with a question: the answer is in the next one."""
+"""Penalty of a turn that ends with a question: the answer is in the next one."""
 _DATE: Final = 1.0
-"""What a turn gains if it happened on a day that the question names; half of it counts for the month or the year."""
+"""Bonus of a turn that happened on a day that the question names; half of it for the month or the year."""
 
 
 class Matches(NamedTuple):
-    """What a search at one granularity found, by key."""
+    """The results of a search at one granularity, by key."""
 
     keyword: Mapping[str, float]
     """Scores by words, on any scale."""
@@ -38,16 +38,16 @@ class Matches(NamedTuple):
 
 
 class Said(NamedTuple):
-    """A turn, as far as ranking looks at it."""
+    """The fields of a turn that ranking uses."""
 
     speaker: str
     text: str
     at: date | None = None
-    """The day on which it happened, if that is known."""
+    """The day of the turn, if it is known."""
 
 
 def ranked(question: str, found: Mapping[Granularity, Matches], turns: Mapping[str, Said]) -> list[tuple[str, float]]:
-    """The turns' keys with their scores, the best first. `turns` are the candidates, by key."""
+    """Return the turns' keys with their scores, the best first. `turns` are the candidates, by key."""
     relevances = {granularity: relevance(*matches) for granularity, matches in found.items()}
     relevances = {granularity: of_items for granularity, of_items in relevances.items() if of_items}
     own = relevances.pop(Granularity.TURN, {})
@@ -71,7 +71,7 @@ def _weights(relevances: Mapping[Granularity, Mapping[str, float]]) -> dict[Gran
 
 
 def _handed_down(of_items: Mapping[str, float], of_turns: Mapping[str, float]) -> dict[str, float]:
-    """The relevance of what each turn is part of. A turn of which nothing larger was found speaks for itself: it may be too new."""
+    """Return the best relevance of the pieces around each turn. A turn without any found piece keeps its own: it may be too new."""
     spans: dict[str, list[tuple[Span, float]]] = defaultdict(list)
     for key, one in of_items.items():
         if (about := span(key)) is not None:
@@ -87,7 +87,7 @@ def _best_around(key: str, spans: Mapping[str, Sequence[tuple[Span, float]]], de
 
 
 def _of_sessions(scores: Mapping[str, float]) -> dict[str, float]:
-    """The relevance of the session of each turn."""
+    """Return the relevance of the session of each turn."""
     sessions: dict[str, list[str]] = defaultdict(list)
     for key in scores:
         turn = span(key)
@@ -102,7 +102,7 @@ def _mean_of_best(scores: Iterable[float], least: float) -> float:
 
 
 def _bearing(turn: Said, asked: frozenset[str], dates: Sequence[NamedDate]) -> float:
-    """What speaks for a turn whatever it is about."""
+    """Return the part of a turn's score that does not depend on its topic."""
     named = _SPEAKER if words(turn.speaker) & asked else 0.0
     asking = _ASKING if turn.text.rstrip().endswith("?") else 0.0
     return named + _LENGTH * math.log(max(1, min(len(turn.text), _PARAGRAPH)) / _PARAGRAPH) - asking + _dated(turn, dates)

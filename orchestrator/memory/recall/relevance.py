@@ -1,4 +1,4 @@
-"""How well what was found at one granularity fits a question, and how far that granularity is to be trusted with it."""
+"""Measure how well the results at one granularity fit a question, and how certain that granularity is about it."""
 
 import math
 from collections.abc import Collection, Hashable, Mapping
@@ -13,9 +13,10 @@ _TEMPERATURE: Final = 0.1
 
 
 def relevance(keyword: Mapping[Key, float], semantic: Mapping[Key, float]) -> dict[Key, float]:
-    """By key, from scores by words and cosine similarities. What only one of the two searches found is as bad in the other as its last hit.
+    """Return the relevance of each key, from scores by words and cosine similarities. An item that only one of the two searches found
+    counts in the other as its last hit.
 
-    Unlike ranks, this keeps how much better one item is than the next.
+    Unlike ranks, relevance keeps how much better one item is than the next.
     """
     best = max(keyword.values(), default=0.0) or 1.0
     last = min(semantic.values(), default=0.0)
@@ -23,8 +24,8 @@ def relevance(keyword: Mapping[Key, float], semantic: Mapping[Key, float]) -> di
 
 
 def certainty(relevances: Collection[float]) -> float:
-    """From 1/e, all of them fit equally well, to 1, one of them stands out: exp of the negative entropy of their softmax, in units of the
-    greatest that is possible (MemGAS, arXiv 2505.19549)."""
+    """Return a certainty from 1/e (all fit equally well) to 1 (one stands out): exp of the negative entropy of their softmax, in units
+    of the greatest that is possible (MemGAS, arXiv 2505.19549)."""
     if len(relevances) < 2:
         return 1.0
     best = max(relevances)

@@ -1,4 +1,4 @@
-"""What happened, found by a question at all granularities at once, and returned as turns."""
+"""Find turns by a question, searching all granularities at once."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from ..basic_store import BasicStore
 
 _CANDIDATES: Final = 100
-"""Hits that are looked at of each search, by words and by meaning. Twice as many gain nothing."""
+"""Hits of each search, by words and by meaning, that are ranked. Twice as many gain nothing."""
 _PIECES: Final = 5
-"""Of each granularity beyond the turn, the best pieces, all of whose turns are candidates."""
+"""Number of best pieces of each granularity above the turn, all of whose turns are candidates."""
 _WIDEST: Final = 64
-"""Turns of a piece for which that holds."""
+"""The most turns of such a piece."""
 
 
 def find(store: "BasicStore", scope: Namespace, question: str, *, limit: int) -> list[MemoryItem]:
-    """The turns that answer a question best, the best first, each with its `score`, which says nothing beyond this order."""
+    """Return the turns that answer a question best, the best first. A turn's `score` means nothing beyond this order."""
     places = [episodic(scope, granularity) for granularity in Granularity]
     answers = store.matches(places, keywords=keywords(question), text=question, limit=_CANDIDATES)
     found = {granularity: _by_key(answer) for granularity, answer in zip(Granularity, answers, strict=True)}
@@ -44,7 +44,7 @@ def _by_key(found: reading.Matches) -> Matches:
 
 
 def _turns_of_pieces(store: "BasicStore", scope: Namespace, found: Mapping[Granularity, Matches]) -> dict[str, MemoryItem]:
-    """Turns that were not found themselves, of the best pieces that were."""
+    """Return turns of the best pieces, without those that were found themselves."""
     of_turns = found[Granularity.TURN]
     pieces = (_best_of(matches) for granularity, matches in found.items() if granularity is not Granularity.TURN)
     keys = {turn for best in pieces for key in best for turn in _turns(key)} - of_turns.keyword.keys() - of_turns.semantic.keys()

@@ -1,4 +1,4 @@
-"""`MemoryStore.search` below a namespace of turns: the same turns in the same order as recalling gives."""
+"""`MemoryStore.search` below a namespace of turns: the same turns in the same order as recall."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from ..basic_store import BasicStore
 
 _ALL = 1_000_000
-"""More turns than `find` looks at."""
+"""More turns than `find` ranks."""
 
 
 def ranks_turns(query: Query) -> bool:
-    """Tell whether a search asks for turns by words and meaning, with nothing that only the engine can judge."""
+    """Return whether a search asks for turns by words and meaning, without conditions that only the engine can evaluate."""
     is_plain = not query.conditions and not query.key_prefix and query.ranking == Ranking() and query.mode is SearchMode.HYBRID
     return is_plain and query.prefix[-2:] == (EPISODIC, Granularity.TURN.value) and bool(query.text and query.text.strip())
 
 
 def search_turns(store: "BasicStore", reader: Reader, query: Query, *, refresh: bool) -> list[MemoryItem]:
-    """Return a page of turns: first those that recalling ranks, then all others that the engine finds.
+    """Return a page of turns: first those that recall ranks, then all others that the engine finds.
 
     The first ones do not depend on the page, so pages fit together.
     """

@@ -1,4 +1,4 @@
-"""Semantic memory: what is known, a fact at a time, and since when."""
+"""Semantic memory: facts, one per attribute, with the time from which they are valid."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,28 +15,28 @@ from .question import keywords
 
 _INDEX: Final = [TEXT]
 _SIMILAR: Final = 0.4
-"""Cosine similarity from which on a fact has to do with a question. Embeddings of unrelated sentences seldom come so close."""
+"""The least cosine similarity of a fact that is related to a question. Embeddings of unrelated sentences seldom come so close."""
 _CANDIDATES: Final = 50
 
 
 CLAIM: Final = "claim"
-"""Below the namespace of facts: what a less trusted source says against one of them."""
+"""The namespace below that of facts: statements by less trusted sources that contradict a fact."""
 
 
 class Learned(StrEnum):
-    """What became of a fact that was to be learned."""
+    """The result of learning a fact."""
 
     NOTHING = "nothing"
-    """It was known already."""
+    """The fact was known already."""
     FACT = "fact"
-    """It is what is known now."""
+    """The fact is the present one."""
     CLAIM = "claim"
-    """A more trusted source says something else, so that it is kept as what somebody says."""
+    """A more trusted source says something else, so the fact is kept as a claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One thing that is known. Of what it is about, there is one fact per attribute at a time."""
+    """One known fact. There is one fact per attribute of a thing at a time."""
 
     about: str
     attribute: str
@@ -45,11 +45,11 @@ class Fact:
     since: datetime | None = None
     """None: now."""
     sources: Sequence[ItemAddress] = ()
-    """The items that it was derived from: it is no more trusted than they are, and goes no further."""
+    """The items that the fact was derived from: it is no more trusted than they are, and goes no further."""
     source: Source | None = None
     tier: Tier | None = None
     subject: str | None = None
-    """Whom it is about, so that it goes when they are erased; None: whom the running task is about."""
+    """The person it is about, with whom it is erased; None: the subject of the running task."""
 
     @property
     def key(self) -> str:
@@ -57,9 +57,9 @@ class Fact:
 
 
 class SemanticMemory:
-    """What is known. A fact that contradicts an earlier one supersedes it; the earlier one stays in `history`.
+    """Known facts. A fact that contradicts an earlier one supersedes it; the earlier one stays in `history`.
 
-    Not so if it is less trusted, or what strangers write could change what a user said: then it is kept beside it as a claim.
+    A less trusted fact does not supersede: otherwise untrusted content could change what a user said. It is kept as a claim.
     """
 
     def __init__(self, store: MemoryStore, scope: Namespace = ()) -> None:
@@ -81,26 +81,26 @@ class SemanticMemory:
         return Learned.FACT
 
     def fact(self, about: str, attribute: str) -> MemoryItem | None:
-        """What is known now of an attribute."""
+        """Return the present fact about an attribute."""
         return self._store.get(self._namespace, Fact(about=about, attribute=attribute, statement="").key)
 
     def facts(self, about: str) -> list[MemoryItem]:
-        """All that is known now about somebody or something, the last learned first."""
+        """Return all present facts about a person or a thing, the last learned first."""
         return self._store.search(self._namespace, key_prefix=f"{about.casefold()}/", limit=1000)
 
     def history(self, about: str, attribute: str) -> list[MemoryItem]:
-        """All that ever was known of an attribute, as `MemoryStore.history` has it."""
+        """Return all facts that were ever known of an attribute, as `MemoryStore.history` does."""
         return self._store.history(self._namespace, Fact(about=about, attribute=attribute, statement="").key)
 
     def found(self, question: str, *, limit: int) -> list[MemoryItem]:
-        """The facts that have to do with a question, the best first; there may be none."""
+        """Return the facts that are related to a question, the best first; there may be none."""
         (matches,) = self._store.matches([self._namespace], keywords=keywords(question), text=question, limit=_CANDIDATES)
         scores = matches.semantic or matches.keyword
         fitting = [address for address, score in scores.items() if not matches.semantic or score >= _SIMILAR]
         return [matches.items[address] for address in fitting[:limit]]
 
     def _trust(self, store: MemoryStore, fact: Fact) -> float:
-        """Of what is written through a store that is bound to the fact's sources."""
+        """Return the trust of a write through a store that is bound to the fact's sources."""
         sources = [self._store.get(*address) for address in fact.sources]
         own = TRUST[store.origin.source or Source.INTERNAL_TOOL]
         return min((own, *(LEAST_TRUST if item is None else item.trust for item in sources)))

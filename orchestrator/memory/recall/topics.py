@@ -1,4 +1,4 @@
-"""Where one topic ends and the next one begins, turn by turn: the short-term memory of LightMem (arXiv 2510.18866)."""
+"""Detect the end of a topic, turn by turn: the short-term memory of LightMem (arXiv 2510.18866)."""
 
 import math
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _SIMILAR: Final = 0.45
 """Cosine similarity of a turn with the mean of its topic's turns, below which it begins another one."""
 _FEWEST: Final = 2
-"""Turns of a topic, unless privacy or the end of a session cut it."""
+"""The fewest turns of a topic, unless privacy or the end of a session cut it."""
 _MOST: Final = 8
 _LONGEST: Final = 2400
 """Characters of a topic, about 600 tokens."""
@@ -21,16 +21,16 @@ _LONGEST: Final = 2400
 
 @dataclass(slots=True)
 class Topic:
-    """Turns in a row that are about the same, as far as they have been heard."""
+    """Consecutive turns about one topic, so far."""
 
     span: Span
     about: tuple[Tier, str]
-    """How far all its turns may go, and whom they are about: a turn that differs begins another one."""
+    """Tier and subject of all its turns: a turn that differs begins another topic."""
     lines: list[str] = field(default_factory=list)
     vectors: "list[Vector]" = field(default_factory=list)
 
     def continues(self, line: str, vector: "Vector | None", about: tuple[Tier, str]) -> bool:
-        """Whether a further turn is about the same."""
+        """Return whether a further turn belongs to the topic."""
         if about != self.about or len(self.lines) >= _MOST or sum(map(len, self.lines)) + len(line) > _LONGEST:
             return False
         if len(self.lines) < _FEWEST or vector is None or not self.vectors:
@@ -40,7 +40,7 @@ class Topic:
         return length > 0 and bool(mean @ vector >= _SIMILAR * length)
 
     def add(self, line: str, vector: "Vector | None") -> None:
-        """Take in the turn behind the last one."""
+        """Add the next turn."""
         self.span = Span(self.span.session, self.span.first, self.span.first + len(self.lines))
         self.lines.append(line)
         if vector is not None:

@@ -1,4 +1,4 @@
-"""What is kept of one turn: what was said or done, verbatim, and the passages by which it is found again."""
+"""The stored form of a turn: its verbatim text, and the passages by which it is found."""
 
 import re
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from .granularity import SEARCHABLE, TEXT
 
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|\n+")
 _SHORTEST: Final = 16
-"""Characters of a sentence that is worth a passage of its own."""
+"""The least characters of a sentence that gets a passage of its own."""
 _MOST_SENTENCES: Final = 8
-"""A longer text is one passage: the store cuts it to what the embedder reads at once."""
+"""The most sentences with passages of their own; a longer text is one passage, which the store cuts for the embedder."""
 _CONTEXT: Final = 400
-"""Characters of the turn before, from its end."""
+"""Characters of the previous turn, from its end."""
 
 
 class TurnKind(StrEnum):
-    """What sort of thing happened."""
+    """The kind of event that a turn records."""
 
     MESSAGE = "message"
     TOOL_CALL = "tool_call"
     TOOL_RESULT = "tool_result"
     OUTCOME = "outcome"
-    """What became of a task."""
+    """The outcome of a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,20 +33,20 @@ class Turn:
     """Something that was said, called, returned or achieved."""
 
     speaker: str
-    """Who said it, or the tool that returned it."""
+    """The person who said it, or the tool that returned it."""
     text: str
     kind: TurnKind = TurnKind.MESSAGE
     at: datetime | None = None
     """None: now."""
     source: Source | None = None
-    """On whose word it is; None: on that of whoever the store is bound to."""
+    """The source of the turn; None: that of the writer that the store is bound to."""
     tier: Tier | None = None
-    """How far it may go; None: as far as what is written now may go."""
+    """The tier of the turn; None: the tier of writes now."""
     subject: str | None = None
-    """Whom it is about; None: whom the running task is about."""
+    """The person it is about; None: the subject of the running task."""
 
     def value(self, session: str, at: datetime, before: str | None) -> dict[str, Any]:
-        """What is stored. `before` is the line of the turn before, where both may be found by it."""
+        """Return the stored value. `before` is the line of the previous turn, if both may be found by it."""
         return {
             "session": session,
             "kind": self.kind.value,
@@ -58,13 +58,16 @@ class Turn:
 
 
 def line(speaker: str, text: str) -> str:
-    """A turn as it is read: who said what. Questions mostly name who."""
+    """Return a turn as readers see it, with its speaker: most questions name one."""
     return f"{speaker}: {text}"
 
 
 def passages(speaker: str, text: str, before: str | None) -> list[str]:
-    """By what a turn is found: itself behind the turn before, since an answer is made of words of its question; and sentence by sentence,
-    since a turn may say several things."""
+    """Return the passages by which a turn is found.
+
+    The first is the turn after the previous one, since an answer shares words with its question. The others are its sentences, since a
+    turn may say several things.
+    """
     own = line(speaker, text)
     sentences = [sentence for sentence in _SENTENCE_END.split(text) if len(sentence) >= _SHORTEST]
     if len(sentences) > _MOST_SENTENCES:

@@ -1,4 +1,4 @@
-"""The store on SQLite: a file on the device."""
+"""The store's engine on SQLite: a file on the device."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""How items are written into columns."""
+"""Encode items for the columns of SQLite."""
 
 import re
 import zlib
@@ -15,7 +15,7 @@ from ..engine import Row
 from .errors import damaged
 
 END: Final = "\x01"
-"""Behind every label of a namespace, so that `a` and `ab` are told apart and everything in and below a namespace is one range."""
+"""Stands after every label of a namespace, so that `a` and `ab` differ, and everything in and below a namespace is one range."""
 ESCAPE: Final = "\x02"
 _ESCAPED: Final = {"\x00": f"{ESCAPE}2", END: f"{ESCAPE}3", ESCAPE: f"{ESCAPE}4"}  # in the order of what they stand for
 _PLAIN: Final = {escaped: plain for plain, escaped in _ESCAPED.items()}
@@ -28,28 +28,28 @@ _DEFLATED: Final = b"\x01"
 _WORTH_DEFLATING: Final = 512
 """Bytes. To deflate fewer takes a good part of the time of a write."""
 _WORTH_COMPARING: Final = 64
-"""Bytes, where most of them are in other data that the reader has, too."""
+"""Bytes, if most of them are in other data that the reader has, too."""
 _LEVEL: Final = 6
 _WINDOW: Final = -12
-"""4 KiB, without a header; more memory takes longer to clear than what is kept takes to deflate."""
+"""4 KiB, without a header; more memory takes longer to clear than the data takes to deflate."""
 _DEFLATING_MEMORY: Final = 5
 _USUAL: Final = (
     b'[{"session":"","kind":"outcome","kind":"tool_call","kind":"tool_result","kind":"message","speaker":"assistant","speaker":"user",'
     b'"at":"2026-01-01T00:00:00+00:00","text":"","searchable":["the and you that is was for to of in it"]},["","","internal_tool",0.8,'
     b'"shared","user","device","",[],1700000000.0,null,null,null,["searchable[*]"],[]],null,null,{},[],"device",[],null],["episodic","turn"],'
 )
-"""What is in most rows. It is part of the format: another one needs another version of the tables."""
+"""Text that most rows contain. It is part of the format: a change needs a new version of the tables."""
 
 
 @lru_cache(maxsize=1024)
 def encode_namespace(namespace: Namespace) -> str:
-    """A text that is different for each namespace, and sorts as they do."""
+    """Return a text that differs for each namespace, and sorts as namespaces do."""
     return "".join(label.translate(_TABLE) + END for label in namespace)
 
 
 @lru_cache(maxsize=1024)
 def decode_namespace(text: str) -> Namespace:
-    """Raises `KeyError` for what `encode_namespace` never makes."""
+    """Return the namespace of a text. Raises `KeyError` for a text that `encode_namespace` never makes."""
     labels = text.split(END)[:-1]
     if ESCAPE not in text:
         return tuple(labels)
@@ -57,13 +57,13 @@ def decode_namespace(text: str) -> Namespace:
 
 
 def namespace_range(prefix: Namespace) -> tuple[str, str]:
-    """What encoded namespaces in and below `prefix`, which is not (), are at least, and what they are less than."""
+    """Return the least encoded namespace in or below `prefix`, which is not (), and the least one after all of them."""
     start = encode_namespace(prefix)
     return start, start.removesuffix(END) + ESCAPE
 
 
 def end_of_prefix(prefix: str) -> str | None:
-    """The least text that is greater than all texts with this prefix; None: there is none."""
+    """Return the least text that is greater than all texts with this prefix; None if there is none."""
     kept = prefix.rstrip(chr(0x10FFFF))
     if not kept:
         return None
@@ -72,7 +72,7 @@ def end_of_prefix(prefix: str) -> str | None:
 
 
 def decode_address(namespace: str, key: str) -> ItemAddress:
-    """Raises `StoreCorrupt` where it is none."""
+    """Return the address of two columns. Raises `StoreCorrupt` if it is none."""
     try:
         return ItemAddress(decode_namespace(namespace), key)
     except (AttributeError, KeyError) as error:
@@ -80,14 +80,14 @@ def decode_address(namespace: str, key: str) -> ItemAddress:
 
 
 def seed_of(address: ItemAddress) -> int:
-    """Where checksums begin of what belongs to an address, so that they are over both."""
+    """Return the seed of an address: checksums begin with it, so that they cover address and data."""
     namespace, key = address
     return crc32("\0".join((*namespace, key)).encode())
 
 
 def pack(seed: int, data: bytes, like: bytes = _USUAL) -> bytes:
-    """The data behind its checksum, which begins with the seed of the address that it belongs to. It is deflated where that is worth it:
-    as what differs from data that it is `like`."""
+    """Return the data after its checksum, which begins with the seed of the data's address. It is deflated if that saves space: as a
+    difference from the data that it is `like`."""
     checksum = crc32(data, seed).to_bytes(_CHECKSUM_BYTES, "big")
     if len(data) < (_WORTH_DEFLATING if like is _USUAL else _WORTH_COMPARING):
         return checksum + _PLAIN_DATA + data
@@ -96,28 +96,28 @@ def pack(seed: int, data: bytes, like: bytes = _USUAL) -> bytes:
 
 
 def unpack(address: ItemAddress, packed: bytes, like: bytes = _USUAL) -> bytes:
-    """Raises `StoreCorrupt` where it is not what was packed for this address."""
+    """Return packed data. Raises `StoreCorrupt` if it was not packed for this address."""
     payload = payload_of(packed, like)
     if int.from_bytes(packed[:_CHECKSUM_BYTES], "big") != crc32(payload, seed_of(address)):
-        raise damaged("what is kept of an item")
+        raise damaged("the data of an item")
     return payload
 
 
 def payload_of(packed: bytes, like: bytes = _USUAL) -> bytes:
-    """What was packed, unchecked. Raises `StoreCorrupt` where there can be nothing."""
+    """Return packed data, unchecked. Raises `StoreCorrupt` if it cannot be unpacked."""
     if not isinstance(packed, bytes):
-        raise damaged("what is kept of an item")
+        raise damaged("the data of an item")
     how, data = packed[_CHECKSUM_BYTES:_HEADER_BYTES], packed[_HEADER_BYTES:]
     if how != _DEFLATED:
         return data
     try:
         return zlib.decompressobj(_WINDOW, zdict=like).decompress(data)
     except zlib.error as error:
-        raise damaged("what is kept of an item") from error
+        raise damaged("the data of an item") from error
 
 
 def encode_row(row: Row, seed: int) -> bytes:
-    """Packed. The seed is that of the row's address."""
+    """Return a row, packed. The seed is that of the row's address."""
     content = (row.value, meta_fields(row.meta), row.version, row.device, row.updated_at, row.conflicts)
     return pack(seed, orjson.dumps(content))
 
@@ -129,7 +129,7 @@ def decode_row(namespace: str, key: str, content: bytes, expires_at: float | Non
 
 
 def encode_texts(texts: Sequence[str], seed: int, value: Mapping[str, Any], content: bytes) -> bytes | None:
-    """Pack the texts by which an item is searched. A text that the value has is kept as the number of that place in it.
+    """Pack the searchable texts of an item. A text that is in the value is kept as the number of its place there.
 
     The seed is that of the item's address; `content` is the row with the value, as `encode_row` made it.
     """
@@ -152,7 +152,7 @@ def decode_texts(address: ItemAddress, packed: bytes, content: bytes) -> tuple[s
 
 
 def _strings(value: object) -> Iterator[str]:
-    """All texts in a JSON value, in an order that is always the same."""
+    """Yield all texts in a JSON value, always in the same order."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -164,6 +164,6 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def value_of(content: bytes) -> dict[str, Any]:
-    """The value in what `encode_row` made, unchecked: whatever is shown of the row is checked when it is decoded."""
+    """Return the value of a row that `encode_row` made, unchecked: rows are checked when they are decoded to be shown."""
     value: dict[str, Any] = orjson.loads(payload_of(content))[0]
     return value

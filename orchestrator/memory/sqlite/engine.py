@@ -1,4 +1,4 @@
-"""The engine of the memory store on one SQLite file."""
+"""`Engine` on one SQLite file."""
 
 import os
 import secrets
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from .nearest import VectorCache
 
 MOST_CHECKED: Final = 1 << 24
-"""Bytes that are looked through in about 50 ms when they are opened. In a larger file, damage is noticed when what is damaged is read."""
+"""Bytes that are checked in about 50 ms when the file is opened. In a larger file, damage is noticed when the damaged part is read."""
 _ROW: Final = "namespace, key, content, expires_at"
 _ROWS: Final = "items JOIN contents USING (item)"
 _IN_ORDER: Final = "ORDER BY updated_at DESC, namespace, key"
 _NEWEST: Final = 8
-"""Times as many as are asked for are looked at before the selection narrows the search itself."""
+"""Factor for the number of newest items that are read first, before the selection narrows the search itself."""
 _OPERATIONS: Final = (
     "SELECT operations.position, namespace, key, operations.device, sequence, payload FROM operations JOIN items USING (item)"
 )
@@ -52,7 +52,7 @@ _NAMESPACES: Final = (
     "SELECT (SELECT min(namespace) FROM items WHERE namespace > name) FROM each_of WHERE name IS NOT NULL) "
     "SELECT name FROM each_of WHERE EXISTS (SELECT 1 FROM items WHERE namespace = name AND {where})"
 )
-"""From each to the next one by the index, however many items are in one."""
+"""Steps from each namespace to the next one by the index, however many items are in one."""
 _COUNTS: Final = {
     "items": "SELECT count(*) FROM items WHERE NOT is_deleted",
     "deleted": "SELECT count(*) FROM items WHERE is_deleted",
@@ -63,14 +63,14 @@ _COUNTS: Final = {
 
 
 class SqliteEngine:
-    """One replica in the file at `path`, which is made where it is missing, for its owner alone.
+    """One replica in the file at `path`, which is created if it is missing, readable by its owner alone.
 
-    `embedder` names what makes the vectors, with its version; vectors of others are left alone. With a `key`, the file is encrypted by
-    SQLCipher; the callable is asked for it at each connection. With a `sealer`, so is each operation about somebody, by their own key.
-    A new replica is named `device`, or at random.
+    `embedder` names the embedder of the vectors, with its version; vectors of others are left alone. With a `key`, the file is encrypted
+    by SQLCipher; the callable is called at each connection. With a `sealer`, each operation about a subject is encrypted by the
+    subject's own key. A new replica is named `device`, or at random.
 
-    Raises `StoreCorrupt` where the file is damaged, none of this store, or the key is wrong, `SyncRefused` where a newer nearfar made it,
-    and `StoreUnavailable` where it cannot be opened.
+    Raises `StoreCorrupt` if the file is damaged, is no memory store, or the key is wrong, `SyncRefused` if a newer nearfar made it, and
+    `StoreUnavailable` if it cannot be opened.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class SqliteEngine:
         self._connections.close()
 
     def _tidy(self) -> None:
-        """Finish what a process has left that died in the middle of it."""
+        """Finish the work of a process that died in the middle of it."""
         with self._connections.outside() as connection:
             if is_due(connection):
                 scrub(connection)
@@ -264,7 +264,8 @@ class SqliteEngine:
         return self._addresses("SELECT namespace, key FROM items WHERE namespace >= ? AND namespace < ?", namespace_range(prefix))
 
     def _about(self, subject: str | None, derived_from: frozenset[ItemAddress]) -> Iterator[ItemAddress]:
-        """A look at everything: to erase somebody is rare, and an index of subjects would be one more place to erase them from."""
+        """Yield items about the subject or derived from the items, reading all operations: such erasures are rare, and an index of
+        subjects would have to be erased as well."""
         with self._connections.reading() as connection:
             for columns in connection.execute(_OPERATIONS):
                 logged = self._logged(*columns)
@@ -289,11 +290,11 @@ def _is_about(operation: Operation, subject: str | None, derived_from: frozenset
 
 
 def _passing(connection: Connection, where: Where, items: Sequence[int]) -> set[int]:
-    """Those of the items that the selection lets through."""
+    """Return those of the items that the selection lets through."""
     query = f"SELECT item FROM (SELECT value AS number FROM json_each(?)) CROSS JOIN items ON item = number WHERE {where.sql}"
     return {item for (item,) in connection.execute(query, (orjson.dumps(items), *where.parameters))}
 
 
 def _selected(connection: Connection, where: Where) -> list[int]:
-    """All that the selection lets through."""
+    """Return all items that the selection lets through."""
     return [item for (item,) in connection.execute(f"SELECT item FROM items WHERE {where.sql}", where.parameters)]

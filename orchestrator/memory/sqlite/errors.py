@@ -1,4 +1,4 @@
-"""How errors speak of the memory store."""
+"""The wording of errors about the memory store's file."""
 
 from typing import Final
 

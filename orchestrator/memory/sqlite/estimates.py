@@ -1,4 +1,4 @@
-"""Vectors of one byte a number, and how the most similar of many are found among them.
+"""Vectors of one byte per number, and the search for the most similar ones among many.
 
 Up to `FEW` vectors are all compared. Of more, an outline is compared first: the directions in which the vectors differ most (principal
 components), for texts in a sixth or a third of the bytes. Only the best by that are compared as a whole.
@@ -10,7 +10,7 @@ import numpy
 
 try:
     import numkong
-except ImportError:  # it only makes searches faster; whoever brings an embedder of their own need not have it
+except ImportError:  # it only makes searches faster, and an app with its own embedder need not install it
     numkong = None  # type: ignore[assignment]  # there is no other name for what is not there
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 IS_AVAILABLE: Final = numkong is not None
 BLOCK: Final = 2048
-"""Vectors that are arranged at a time; the last ones, which are fewer, are left as they are."""
+"""Vectors that are arranged at a time; the last ones, which are fewer, are left in their order."""
 FEW: Final = 1 << 16
 """Vectors that are all compared in about 3 ms."""
 _OUTLINE_BLOCK: Final = 1 << 14
 _DIRECTIONS: Final = 64
-"""The outline has a multiple of so many directions, which the processor compares at a time."""
+"""The number of directions of an outline is a multiple of this, which the processor compares at a time."""
 _KEPT: Final = 0.7
 """Share of the squared lengths that an outline keeps, at least: with less, the nearest may not be among the candidates."""
 _SAMPLE: Final = 1 << 14
@@ -33,26 +33,26 @@ _SAMPLE: Final = 1 << 14
 _CANDIDATES: Final = 4096
 """Vectors that are compared as a whole, at least."""
 _SHARE: Final = 200
-"""One in so many of a large store is compared as a whole."""
+"""One in this many vectors of a large store is compared as a whole."""
 _EVERY: Final = 64
-"""One in so many estimates is looked at to choose what the candidates have to reach."""
+"""One in this many estimates is used to choose the threshold of the candidates."""
 _AT_ONCE: Final = 4096
-"""Vectors that are made numbers of four bytes at a time."""
+"""Vectors that are converted to numbers of four bytes at a time."""
 _LEVELS: Final = 127
 _ROUNDING: Final = 1e-5
-"""At most, of exact similarities of unit vectors in float32."""
+"""The greatest rounding error of exact similarities of unit vectors in float32."""
 
 
 class Outline(NamedTuple):
-    """The vectors in few directions."""
+    """The vectors, projected onto few directions."""
 
     directions: "NDArray[numpy.float32]"
-    """Of shape (width, number of directions)."""
+    """Shape (width, number of directions)."""
     scale: float
     blocks: "tuple[numkong.PackedMatrix, ...]" = ()
 
     def coded(self, vectors: "NDArray[numpy.float32]") -> "NDArray[numpy.int8]":
-        """The part of vectors in these directions."""
+        """Return the projection of vectors onto these directions."""
         rounded = numpy.rint(vectors @ self.directions / self.scale)
         made: NDArray[numpy.int8] = numpy.clip(rounded, -_LEVELS, _LEVELS).astype(numpy.int8)
         return made
@@ -62,30 +62,30 @@ class Codes(NamedTuple):
     """Vectors as `codes * scales`."""
 
     codes: "NDArray[numpy.int8]"
-    """Of shape (vectors, width)."""
+    """Shape (vectors, width)."""
     scales: "NDArray[numpy.float32]"
     length: float
-    """Of the longest vector."""
+    """Length of the longest vector."""
     blocks: "tuple[numkong.PackedMatrix, ...]" = ()
-    """The first codes once more, in the order in which the processor compares them three times as fast; none where there is an outline."""
+    """The first codes again, in the order in which the processor compares them three times as fast; empty if there is an outline."""
     outline: Outline | None = None
 
     def first(self, count: int) -> "Codes":
-        """The first ones."""
+        """Return the first `count` vectors."""
         return self._replace(codes=self.codes[:count], scales=self.scales[:count])
 
     def vectors(self, slots: "NDArray[numpy.intp] | slice") -> "NDArray[numpy.float32]":
-        """The vectors of these numbers."""
+        """Return the vectors of these slots."""
         return self.codes[slots].astype(numpy.float32) * self.scales[slots][:, None]
 
     def similarities(self, slots: "NDArray[numpy.intp]", vector: "Vector") -> "NDArray[numpy.float32]":
-        """Return the similarities of these slots, each the same whichever others there are."""
+        """Return the similarities of these slots, each independent of the other slots."""
         parts = [slots[start : start + _AT_ONCE] for start in range(0, len(slots), _AT_ONCE)]
         found = [numpy.einsum("ij,j->i", self.codes[part].astype(numpy.float32), vector) * self.scales[part] for part in parts]
         return numpy.concatenate(found) if found else numpy.zeros(0, numpy.float32)
 
     def arranged(self, count: int) -> "Codes":
-        """With blocks of as many of the first `count` codes as fill some."""
+        """Return the codes with blocks of as many of the first `count` codes as fill some."""
         if not IS_AVAILABLE:
             return self
         if count > FEW and self.codes.shape[1] > _DIRECTIONS:
@@ -101,7 +101,7 @@ class Codes(NamedTuple):
 
 
 def _learned(sample: "NDArray[numpy.float32]") -> Outline:
-    """Choose the directions that keep most of the similarities of vectors such as these, and no more of them than that takes."""
+    """Return the fewest directions that keep most of the similarities of vectors such as these."""
     squares, directions = numpy.linalg.eigh(sample.T @ sample)
     kept = numpy.cumsum(squares[::-1])
     needed = int(numpy.searchsorted(kept, _KEPT * kept[-1])) + 1
@@ -111,7 +111,7 @@ def _learned(sample: "NDArray[numpy.float32]") -> Outline:
 
 
 def coded(vectors: "NDArray[numpy.float32]") -> Codes:
-    """Of at least one vector. Each fills the range of a byte by itself, and is scaled so that as little of it as can be is left over."""
+    """Return the codes of at least one vector. Each vector fills the range of a byte by itself, and is scaled for the least remainder."""
     largest = numpy.abs(vectors).max(axis=1, initial=0.0, keepdims=True)
     rounded = numpy.rint(vectors * (_LEVELS / numpy.where(largest > 0, largest, 1.0)))
     squares = numpy.einsum("ij,ij->i", rounded, rounded)
@@ -121,10 +121,11 @@ def coded(vectors: "NDArray[numpy.float32]") -> Codes:
 
 
 def promising(stored: Codes, vector: "Vector", count: int) -> "NDArray[numpy.intp]":
-    """The numbers of the stored vectors that may be among the `count` most similar ones. Up to `FEW`, those surely are among them.
+    """Return the slots of the stored vectors that may be among the `count` most similar ones. Up to `FEW` vectors, those surely are
+    among them.
 
-    A similarity x·y is off by at most |x| |y - y'|, so that what is estimated to be further than that below the least of any `count`
-    exact ones is not above it.
+    The error of a similarity x·y is at most |x| |y - y'|. So a vector is not among the best if its estimate is further than that below
+    the least of any `count` exact ones.
     """
     query = coded(vector[None])
     slots = None if stored.outline is None else _candidates(stored, stored.outline, vector)
@@ -137,7 +138,7 @@ def promising(stored: Codes, vector: "Vector", count: int) -> "NDArray[numpy.int
 
 
 def _candidates(stored: Codes, outline: Outline, vector: "Vector") -> "NDArray[numpy.intp]":
-    """The best by the outline, and those that are in no block of it yet."""
+    """Return the best slots by the outline, and those that are in no block of it yet."""
     part = coded((vector @ outline.directions)[None])
     dots = numpy.concatenate([numpy.asarray(numkong.dots_packed(part.codes, block))[0] for block in outline.blocks])
     wanted = max(_CANDIDATES, len(dots) // _SHARE) // _EVERY

@@ -1,4 +1,4 @@
-"""Of which items nothing is kept any more, for the change feed."""
+"""Forgotten items, for the change feed."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from ...storage.sqlite.connections import Connection
 from ..engine import MOST_FORGOTTEN, Forgotten, check_told
 
 _OLDEST = ""
-"""In the place of a tag: the position of the last entry that was dropped."""
+"""Stands for a tag: the row has the position of the last entry that was dropped."""
 
 
 def note(connection: Connection, items: Sequence[Forgotten]) -> None:
-    """Keep them, and the latest of those before."""
+    """Store forgotten items, and drop the oldest beyond `MOST_FORGOTTEN`."""
     connection.executemany("INSERT OR REPLACE INTO forgotten VALUES (?, ?)", items)
     query = "SELECT position FROM forgotten WHERE tag <> ? ORDER BY position DESC LIMIT 1 OFFSET ?"
     dropped = connection.execute(query, (_OLDEST, MOST_FORGOTTEN)).fetchone()
@@ -20,7 +20,7 @@ def note(connection: Connection, items: Sequence[Forgotten]) -> None:
 
 
 def told(connection: Connection, after: int, limit: int) -> list[Forgotten]:
-    """As `Engine.forgotten`."""
+    """Return forgotten items, as `Engine.forgotten` does."""
     oldest = connection.execute("SELECT position FROM forgotten WHERE tag = ?", (_OLDEST,)).fetchone()
     check_told(after, oldest[0] if oldest else 0)
     query = "SELECT position, tag FROM forgotten WHERE position > ? AND tag <> ? ORDER BY position LIMIT ?"

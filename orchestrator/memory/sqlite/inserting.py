@@ -1,4 +1,4 @@
-"""Putting many rows into a table."""
+"""Insert many rows into a table."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -8,14 +8,14 @@ from typing import Final
 from ...storage.sqlite.connections import Connection
 
 _ROWS: Final = 32
-"""That one statement puts in: to run one costs as much as to insert a small row, and holds up all other threads when it begins and ends."""
+"""Rows per statement: running one costs as much as inserting a small row, and blocks all other threads when it begins and ends."""
 
 
 def insert(connection: Connection, columns: str, rows: Sequence[Sequence[int | float | str | bytearray | None]]) -> None:
-    """Put rows with these columns, given as `table (column, ...)`, into a table.
+    """Insert rows with these columns, given as `table (column, ...)`, into a table.
 
-    The driver looks for somebody's adapter for every `bytes`, `bool`, `None` or member of an enumeration that it is given, which takes
-    longer than to write it. So blobs come as `bytearray`, and what is NULL in all rows is best left out.
+    For every `bytes`, `bool`, `None` or member of an enumeration the driver searches for an adapter, which takes longer than writing the
+    value. Therefore blobs come as `bytearray`, and columns that are NULL in all rows are best left out.
     """
     many = len(rows) - len(rows) % _ROWS
     for start in range(0, many, _ROWS):

@@ -11,12 +11,12 @@ from .selecting import Where
 from .words import phrases
 
 MOST_RANKED: Final = 200
-"""Items, for the words of a query together. To rank one costs as much as to find forty."""
+"""The most items that are ranked for the words of a query together. Ranking an item costs as much as finding forty."""
 MOST_READ: Final = 1_000
-"""Items whose words are read to rank others."""
+"""The most items whose words are read to rank others."""
 _BEHIND_ALL: Final = 1 << 62
 _GROWTH: Final = 10
-"""Words are counted anew when a tenth has been added to the store."""
+"""Words are counted again when a tenth has been added to the store."""
 _COUNT: Final = f"SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT {MOST_READ + 1})"
 
 
@@ -28,9 +28,11 @@ class Counted(NamedTuple):
 
 
 class KeywordSearch:
-    """The words that most items have say the least and cost the most. So the items are ranked that have one of the query's rarest words,
-    for as long as these are few; other words count where they stand beside one of them. Only where that finds too little, the newest of
-    the items with any of the words follow. In a store of up to `MOST_RANKED` items, all of this comes to plain bm25.
+    """Search by the rarest words of a query.
+
+    The most common words say the least and cost the most. Therefore only items with the rarest words are ranked, for as long as these
+    are few; other words count only in such items. If too few are found, the newest items with any of the words follow. In a store of up
+    to `MOST_RANKED` items, the result is plain bm25.
     """
 
     def __init__(self) -> None:
@@ -39,7 +41,7 @@ class KeywordSearch:
         self._counts: dict[str, int] = {}
 
     def best(self, connection: Connection, query: str, where: Where, limit: int) -> list[Hit]:
-        """Within `where.active`. The first hits are the same for every limit, so that pages fit together."""
+        """Return the best hits; call it within `where.active`. The first hits are the same for every limit, so that pages fit together."""
         hits: dict[int, Hit] = {}
         counted = self._counted(connection, phrases(query))
         for expression in _expressions(counted, self._items):
@@ -52,28 +54,28 @@ class KeywordSearch:
         return list(hits.values())
 
     def _counted(self, connection: Connection, wanted: Sequence[str]) -> list[Counted]:
-        """Those that any item has, the rarest first."""
+        """Return the phrases that any item has, the rarest first."""
         (position,) = connection.execute("SELECT position FROM replica").fetchone()
         if position > self._position + max(self._position, 0) // _GROWTH:
             self._position, self._counts = position, {}
             (self._items,) = connection.execute("SELECT count(*) FROM items").fetchone()
         counts = self._counts
         for phrase in wanted:
-            if not counts.get(phrase):  # what nothing had so far may be in the item that was written last
+            if not counts.get(phrase):  # the last written item may be the first with this phrase
                 (counts[phrase],) = connection.execute(_COUNT, (phrase,)).fetchone()
         return sorted(Counted(counts[phrase], phrase) for phrase in wanted if counts[phrase])
 
 
 def _affordable(counted: Sequence[Counted], most: int) -> list[Counted]:
-    """The first of them, for as long as together not more than `most` items have them."""
+    """Return the first phrases that together at most `most` items have."""
     sums = accumulate(one.items for one in counted)
     return [one for one, total in zip(counted, sums, strict=True) if total <= most]
 
 
 def _expressions(counted: Sequence[Counted], items: int) -> Iterator[str]:
-    """What to match, the rarer first.
+    """Yield the expressions to match, the rarer words first.
 
-    FTS5 has no operator for what may be there and need not, so that rare words stand there twice, and count twice.
+    FTS5 has no operator for an optional word, so rare words occur twice in an expression, and count twice.
     """
     rare = counted if items <= MOST_RANKED else _affordable(counted, MOST_RANKED)
     others = counted[len(rare) :]
@@ -93,7 +95,7 @@ def _any(counted: Sequence[Counted]) -> str:
 
 
 def _windows(connection: Connection, expression: str, where: Where) -> Iterator[list[tuple[float, int]]]:
-    """Negative scores with the items that match and pass, the best first: of the newest ones, then of those before."""
+    """Yield negative scores with the items that match and pass, the best first: of the newest items, then of earlier ones."""
     query = (
         "SELECT bm25(words), item FROM words CROSS JOIN items ON item = words.rowid "
         f"WHERE words MATCH ? AND words.rowid < ? AND {where.sql} ORDER BY words.rowid DESC LIMIT {MOST_RANKED}"

@@ -1,4 +1,4 @@
-"""Search by meaning: all vectors of an embedder in memory, kept in step with the database."""
+"""Search by meaning: all vectors of an embedder in memory, updated from the database."""
 
 import logging
 import threading
@@ -23,24 +23,25 @@ log = logging.getLogger(__name__)
 
 _Number = TypeVar("_Number", bound=numpy.generic)
 _AT_ONCE: Final = 4096
-"""Rows."""
+"""Rows per fetch."""
 NOBODY: Final = 0
-"""No item has this number."""
+"""The number of no item."""
 _FEWEST_SLOTS: Final = 1024
 _SPARE: Final = 20
-"""So many more than are asked for are looked at first."""
+"""The number of passages that are ranked first, beyond those that are asked for."""
 
 
 class Passages(NamedTuple):
     """All passages at one state of the database."""
 
     items: "NDArray[numpy.int64]"
-    """Whose passage it is; `NOBODY`'s, if it is gone."""
+    """The item of each passage; `NOBODY` if it is gone."""
     codes: Codes
 
 
 class VectorCache:
-    """Each passage has a slot. Slots are only ever added, so that searches need no lock; a larger array leaves out those of the past."""
+    """The vectors of an embedder in memory. Each passage has a slot. Slots are only ever added, so that searches need no lock; a larger
+    array leaves out unused ones."""
 
     def __init__(self, width: int) -> None:
         self._lock = threading.Lock()
@@ -48,7 +49,7 @@ class VectorCache:
         self._forget()
 
     def passages(self, connection: Connection, embedder: int) -> Passages:
-        """As of what the connection sees."""
+        """Return the passages that the connection sees."""
         with self._lock:
             self._follow(connection, embedder)
             return Passages(self._items[: self._used], self._codes.first(self._used))
@@ -63,7 +64,7 @@ class VectorCache:
         self._codes = Codes(numpy.zeros((0, self._width), numpy.int8), numpy.zeros(0, numpy.float32), 0.0)
 
     def _follow(self, connection: Connection, embedder: int) -> None:
-        """Take over what changed since the last time."""
+        """Read the changes since the last time."""
         position, generation = connection.execute("SELECT position, generation FROM replica").fetchone()
         if generation != self._generation:
             self._forget()
@@ -74,7 +75,7 @@ class VectorCache:
         self._drop([item for (item,) in connection.execute("SELECT item FROM removals WHERE position > ?", (self._position,))])
         if self._used == 0:
             self._reserve(connection, embedder)
-        # Whatever is there was put behind all removals of the same item.
+        # Stored vectors are newer than all removals of the same item.
         added = "SELECT item, passages FROM vectors WHERE position > ? AND embedder = ?"
         rows = connection.execute(added, (self._position, embedder))
         while batch := rows.fetchmany(_AT_ONCE):
@@ -85,13 +86,13 @@ class VectorCache:
             log.info("reading %s vectors into memory took %.1f s", f"{self._used - before:,}", time.monotonic() - started)
 
     def _reserve(self, connection: Connection, embedder: int) -> None:
-        """Make room for what is to be read, which is cheaper than to grow step by step."""
+        """Reserve room for the rows to read, which is cheaper than growing step by step."""
         count = "SELECT count(*) FROM vectors INDEXED BY vectors_by_item WHERE embedder = ?"
         (rows,) = connection.execute(count, (embedder,)).fetchone()
         self._grow(rows)
 
     def _drop(self, items: Sequence[int]) -> None:
-        """Forget the passages of items that may have some."""
+        """Clear the passages of those items that may have some."""
         known = [item for item in items if item <= self._newest]
         if known:
             present = self._items[: self._used]
@@ -112,7 +113,7 @@ class VectorCache:
         self._newest = max(self._newest, *items)
 
     def _grow(self, least: int) -> None:
-        """Move to larger arrays, leaving out slots that nobody has; searches that run keep the old ones."""
+        """Move to larger arrays, without unused slots; running searches keep the old ones."""
         present = numpy.flatnonzero(self._items[: self._used])
         size = max(_FEWEST_SLOTS, 2 * (len(present) + least - self._used))
         self._items = _moved(self._items, present, size)
@@ -135,9 +136,9 @@ def best(
     passing: Callable[[Sequence[int]], Collection[int]],
     selected: Callable[[], Sequence[int]],
 ) -> list[Hit]:
-    """The best items, each by its best passage, of those that pass.
+    """Return the best items that pass, each by its best passage.
 
-    Most selections let most items through, so the best few of all are tried first. `selected` are all that pass.
+    Most selections let most items through, so the best few of all are tried first. `selected` returns all items that pass.
     """
     few = limit + _SPARE
     is_all = few >= len(passages.items)
@@ -151,14 +152,14 @@ def best(
 
 
 def _first(passages: Passages, vector: "Vector", count: int) -> "NDArray[numpy.intp]":
-    """The slots of the `count` best passages, and maybe more."""
+    """Return the slots of the `count` best passages, and maybe more."""
     if IS_AVAILABLE:
         return promising(passages.codes, vector, count)
     return numpy.argpartition(passages.codes.similarities(numpy.arange(len(passages.items)), vector), -count)[-count:]
 
 
 def _ranked(passages: Passages, slots: "NDArray[numpy.intp]", vector: "Vector", most: int) -> dict[int, float]:
-    """The first items of these slots with their scores, the best first; of equals, the older one."""
+    """Return the first items of these slots with their scores, the best first; of equals, the older one."""
     items, scores = passages.items[slots], passages.codes.similarities(slots, vector)
     order = numpy.lexsort((items, -scores))
     best_of: dict[int, float] = {}

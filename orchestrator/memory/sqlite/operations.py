@@ -1,4 +1,4 @@
-"""Where the heads of items are kept, which are what is synchronised."""
+"""The table of items' heads, which are the data that is synchronised."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -15,32 +15,32 @@ from .inserting import insert
 _OF_ITEM: Final = "SELECT position, device, sequence, payload FROM operations WHERE item = ? ORDER BY position"
 
 Heads = dict[int, Operation | None]
-"""Of an item, by position; None: it was erased, and nobody has its key any more."""
+"""The heads of an item, by position; None: the head was erased, and its key destroyed."""
 
 
 class State(NamedTuple):
-    """What an item is, and is to be."""
+    """The stored state of an item, and the change to make."""
 
     item: int
     seed: int
-    """Of its address, see `columns.seed_of`."""
+    """Seed of the item's address, see `columns.seed_of`."""
     present: Heads
     change: Change
 
 
 class OperationTable:
-    """With a sealer, operations about somebody are written so that they cannot be read without the key of whom they are about."""
+    """Stores operations. With a sealer, those about a subject cannot be read without the subject's key."""
 
     def __init__(self, sealer: Sealer | None) -> None:
         self._sealer = sealer
 
     def decode(self, address: ItemAddress, dot: Dot, packed: bytes) -> Operation | None:
-        """As in `Heads`."""
+        """Return a stored operation; None as in `Heads`."""
         logged = self.logged(address, dot, 0, packed)
         return None if logged is None else logged.operation
 
     def decode_alone(self, dot: Dot, packed: bytes) -> Operation | None:
-        """The same where nobody knows for certain of which item it is: it says so itself."""
+        """Return a stored operation whose item is not known for certain: the operation names it itself."""
         logged = self._opened(dot, 0, payload_of(packed))
         if logged is None:
             return None
@@ -48,7 +48,7 @@ class OperationTable:
         return logged.operation
 
     def logged(self, address: ItemAddress, dot: Dot, position: int, packed: bytes) -> Logged | None:
-        """With its payload, as it was before it was sealed; None as in `Heads`."""
+        """Return a stored operation with its unsealed payload; None as in `Heads`."""
         return self._opened(dot, position, unpack(address, packed))
 
     def of_item(self, connection: Connection, address: ItemAddress, item: int) -> Heads:
@@ -56,7 +56,7 @@ class OperationTable:
         return {position: self.decode(address, Dot(device, sequence), packed) for position, device, sequence, packed in found}
 
     def replace(self, connection: Connection, states: Iterable[State], next_position: Callable[[], int]) -> None:
-        """What of an item's heads is present already, and the same, keeps its position."""
+        """Replace the heads of items. A head that is stored already keeps its position."""
         left: list[tuple[int]] = []
         kept: list[tuple[bytes, int]] = []
         added: list[tuple[int, int, str, int, bytearray]] = []
@@ -72,7 +72,7 @@ class OperationTable:
                     added.append((next_position(), item, *head.dot, bytearray(self._packed(head, seed, change.payload))))
         if left:
             connection.executemany("DELETE FROM operations WHERE position = ?", left)
-        if kept:  # sealed anew: the key that they were sealed with may be one that is destroyed next
+        if kept:  # sealed again: their key may be one that is destroyed next
             connection.executemany("UPDATE operations SET payload = ? WHERE position = ?", kept)
         insert(connection, "operations (position, item, device, sequence, payload)", added)
 
@@ -84,7 +84,7 @@ class OperationTable:
         return pack(seed, payload)
 
     def _subjects(self, head: Operation) -> frozenset[Subject]:
-        """With whose keys an operation is sealed."""
+        """Return the subjects with whose keys an operation is sealed."""
         return frozenset() if self._sealer is None else subjects_of(head)
 
     def _opened(self, dot: Dot, position: int, payload: bytes) -> Logged | None:

@@ -1,4 +1,4 @@
-"""Saving what can be read of a damaged database."""
+"""Recover all readable data of a damaged database."""
 
 import contextlib
 import os
@@ -28,25 +28,25 @@ from .operations import OperationTable
 from .schema import APPLICATION
 
 LEAP: Final = 1_000_000
-"""Writes of this device that may be lost. Their numbers are not used again: others who have them would take new writes for those."""
+"""Numbers of this device's writes to skip, since that many may be lost: other devices that have them would take new writes for those."""
 _AT_ONCE: Final = 1000
-"""Rows."""
+"""Rows per query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What became of a damaged store."""
+    """The result of recovering a damaged store."""
 
     items: int
-    """That are there again, deleted ones among them."""
+    """Number of recovered items, deleted ones included."""
     remade: int
-    """Items among them of which a part was lost and made anew from the other: of these, an older state may be back."""
+    """Number of items of which one part was lost and restored from the other: they may be back in an older state."""
     unreadable: int
-    """Places in the file of which nothing could be read: at most so many items are lost, or their latest writes."""
+    """Number of places in the file that could not be read: at most that many items are lost, or their latest writes."""
     is_same_device: bool
-    """Else the store has a new name, and what was written under the old one counts as another device's."""
+    """False: the store has a new name, and writes under the old one count as another device's."""
     damaged: str
-    """Where the old file is now. It still has whatever it had, also of what is erased later: delete it when it is not needed."""
+    """The new path of the old file. It keeps all its data, also those that are erased later: delete it when it is not needed."""
 
 
 def recover(
@@ -56,9 +56,9 @@ def recover(
     sealer: Sealer | None = None,
     now: Callable[[], float] = time.time,
 ) -> Recovery:
-    """Put a new store with all that can be read of the old one in its place. Nobody may have it open. Vectors are made anew, later.
+    """Replace a damaged store by a new one with all its readable data. No process may have it open. Vectors are made again later.
 
-    Raises `StoreCorrupt` where nothing can be read, and then leaves everything as it is.
+    Raises `StoreCorrupt` if nothing can be read, and then changes nothing.
     """
     place = os.path.abspath(path)
     with tempfile.TemporaryDirectory(dir=os.path.dirname(place), prefix=".recovering-") as workshop:
@@ -79,7 +79,7 @@ def recover(
 
 @dataclass(slots=True)
 class _Remains:
-    """What is left of an item."""
+    """The recovered parts of an item."""
 
     row: Row | None = None
     texts: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class _Remains:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the row, which is None for a deleted item, is what the heads come to."""
+        """True if the row (None for a deleted item) is the merged state of the heads."""
         if not self.heads:
             return False
         state = merge(self.heads)
@@ -95,7 +95,7 @@ class _Remains:
 
 
 class _Salvage:
-    """What can be read of a damaged database."""
+    """The readable data of a damaged database."""
 
     def __init__(self, opened: Driver, path: str, operations: OperationTable) -> None:
         self.device: str | None = None
@@ -158,7 +158,7 @@ class _Salvage:
             return []
 
     def _by_number(self, connection: Connection, table: str, number: str, columns: str) -> Iterator[tuple[Any, ...]]:
-        """All rows that can be read. Around those that cannot, ever smaller ranges of numbers are tried."""
+        """Yield all readable rows. Around unreadable ones, ever smaller ranges of numbers are tried."""
         query = f"SELECT {columns} FROM {table} WHERE {number} BETWEEN ? AND ?"
         (last,) = next(iter(self._all(connection, f"SELECT max({number}) FROM {table}")), (None,))
         ranges = [(first, first + _AT_ONCE - 1) for first in range(1, (last or 0) + 1, _AT_ONCE)]
@@ -177,7 +177,7 @@ class _Salvage:
 
 
 def _write(engine: SqliteEngine, salvage: _Salvage, now: float) -> int:
-    """Put what was saved into an empty store. Returns how many items had to be made anew."""
+    """Write the recovered data into an empty store. Returns how many items had to be restored from one part."""
     remade = 0
     with engine.transaction() as transaction:
         known = {**salvage.known, **({salvage.device: salvage.sequence + LEAP} if salvage.device else {})}

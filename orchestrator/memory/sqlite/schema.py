@@ -1,4 +1,4 @@
-"""The tables. Where one row is spoken of as number so and so, that is `items.item`, which never means another item."""
+"""The tables. The number of a row is `items.item`, which is never used for another item."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from .errors import STORE, damaged
 APPLICATION: Final = 0x4E665253
 """Marks the file as one of this store (`PRAGMA application_id`)."""
 VERSION: Final = 5
-"""Of the tables, and of how texts are cut into words (`words.py`), in `PRAGMA user_version`."""
+"""Version of the tables, and of how texts are cut into words (`words.py`), in `PRAGMA user_version`."""
 
 TABLES: Final = """
 CREATE TABLE replica (
@@ -77,7 +77,7 @@ INSERT INTO words (words, rank) VALUES ('crisismerge', 8);
 
 
 def create(connection: Connection, device: str) -> None:
-    """Make the tables of a new replica, within a transaction."""
+    """Create the tables of a new replica, within a transaction."""
     for statement in TABLES.split(";\n"):
         connection.execute(statement)
     connection.execute("INSERT INTO replica VALUES (1, ?, 0, 0, 0, 0, 0)", (device,))
@@ -86,16 +86,16 @@ def create(connection: Connection, device: str) -> None:
 
 
 def check(connection: Connection) -> None:
-    """Look through the whole database. Raises `StoreCorrupt`."""
+    """Check the whole database. Raises `StoreCorrupt`."""
     (finding,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if finding != "ok":
         raise damaged(finding)
 
 
 def is_new(connection: Connection) -> bool:
-    """Whether the database is empty.
+    """Return whether the database is empty.
 
-    Raises `StoreCorrupt` where it is another program's, or has triggers or views, and `SyncRefused` where a newer nearfar made it.
+    Raises `StoreCorrupt` if it is another program's, or has triggers or views, and `SyncRefused` if a newer nearfar made it.
     """
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -103,9 +103,9 @@ def is_new(connection: Connection) -> bool:
         check_plain(connection, STORE)
         return False
     if application == APPLICATION and version > VERSION:
-        message = f"the memory store is of version {version}, and this nearfar knows version {VERSION}"
+        message = f"the memory store has version {version}, but this nearfar knows only version {VERSION}"
         raise SyncRefused(message, hint="update nearfar on this device")
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables or application or version:
-        raise StoreCorrupt("the file is a database, but no memory store", hint="choose another path")
+        raise StoreCorrupt("the file is a database, but not a memory store", hint="choose another path")
     return True

@@ -1,4 +1,4 @@
-"""Making unreadable what was deleted."""
+"""Make deleted data unreadable."""
 
 from typing import Final
 
@@ -6,16 +6,16 @@ from ...storage.sqlite.connections import Connection
 from ...storage.sqlite.log import empty_log
 
 PATIENCE: Final = 30.0
-"""Seconds that readers of older states have, to finish."""
+"""Seconds to wait for readers of older states to finish."""
 MOST_REMOVALS: Final = 10_000
 
 
 def scrub(connection: Connection) -> None:
-    """`secure_delete` overwrites what is deleted, but not everything that was ever copied. This gets the rest.
+    """Remove the copies of deleted data that `secure_delete` leaves.
 
-    Words are left in older segments of the index, until segments are merged. Where SQLite has moved rows to other pages, copies of them
-    stay in the gaps, until all pages are written anew. The pages of before are left in the log, until it is emptied, which needs all
-    readers to be of the present: raises `StoreUnavailable` where one is not, and the next scrub, or the next to open the store, goes on.
+    Older segments of the index keep words until segments are merged. Pages keep copies of rows that SQLite has moved, until all pages
+    are rewritten. The log keeps earlier pages until it is emptied, which needs all readers to be at the present state: raises
+    `StoreUnavailable` if one is not; the next scrub, or the next process that opens the store, continues.
     """
     connection.execute("UPDATE replica SET is_dirty = 1")
     forget_removals(connection)
@@ -26,13 +26,13 @@ def scrub(connection: Connection) -> None:
 
 
 def is_due(connection: Connection) -> bool:
-    """Whether something was forgotten since the last scrub, as when the process died before it."""
+    """Return whether data was deleted since the last scrub, as when the process died before it."""
     (is_dirty,) = connection.execute("SELECT is_dirty FROM replica").fetchone()
     return bool(is_dirty)
 
 
 def forget_removals(connection: Connection) -> None:
-    """Have everybody who keeps vectors in memory read them anew, without those that are gone."""
+    """Make all processes that keep vectors in memory read them again, without the removed ones."""
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("DELETE FROM removals")
     connection.execute("UPDATE replica SET generation = generation + 1")

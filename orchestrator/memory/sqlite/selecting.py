@@ -1,4 +1,4 @@
-"""A selection as a condition in SQL."""
+"""Translate a selection into a condition in SQL."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,12 +17,12 @@ _conditions: Final[ContextVar[tuple[Condition, ...]]] = ContextVar("conditions o
 
 
 def add_functions(connection: Connection) -> None:
-    """What `where` needs of a connection: conditions on values are checked in Python, where JSON has exactly one meaning."""
+    """Add the SQL function that `Where` uses: conditions on values are checked in Python, where JSON has exactly one meaning."""
     connection.create_function("meets_conditions", 1, _meets_conditions, deterministic=True)
 
 
 class Where:
-    """The condition `sql` with its `parameters`, on columns of `items`. Queries with it run within `active`."""
+    """The condition `sql` with its `parameters`, on columns of `items`. Run queries with it within `active`."""
 
     def __init__(self, selection: Selection) -> None:
         self.parameters: list[object] = []

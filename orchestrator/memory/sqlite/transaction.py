@@ -1,4 +1,4 @@
-"""A write to the database."""
+"""Write transactions."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -32,7 +32,7 @@ _UPDATE_REPLICA: Final = "UPDATE replica SET sequence = ?, clock = ?, position =
 
 
 class SqliteTransaction:
-    """Within a transaction of a connection. What it counts is written by `finish`."""
+    """A write transaction of a connection. `finish` writes its counters."""
 
     def __init__(self, connection: Connection, operations: OperationTable, vectors: VectorTable) -> None:
         self._connection = connection
@@ -42,9 +42,9 @@ class SqliteTransaction:
         self._device, *counters = connection.execute(query).fetchone()
         self._sequence, self._clock, self._position, self._is_dirty = self._before = tuple(counters)
         self._found: dict[ItemAddress, tuple[int, bytes | None, bytes] | None] = {}
-        """What was looked up since the last change."""
+        """Items that were looked up since the last change."""
         self._searched: dict[int, tuple[str, ...]] = {}
-        """Texts of items whose words come into the index at the end: it writes a segment whenever it is left for another table."""
+        """Texts of items whose words are indexed at the end: the index writes a segment whenever another table is written in between."""
 
     def finish(self) -> None:
         counters = (self._sequence, self._clock, self._position, self._is_dirty)
@@ -86,7 +86,7 @@ class SqliteTransaction:
 
     def learn(self, known: VersionVector, clock: int) -> None:
         self._clock = max(self._clock, clock)
-        # After the file was put back from an old copy, others know of writes of this device that it has forgotten itself.
+        # If the file was restored from an old copy, other devices know of writes of this device that it has lost.
         self._sequence = max(self._sequence, known.get(self._device, 0))
         others = [(device, sequence) for device, sequence in known.items() if device != self._device]
         raise_known = "INSERT INTO known VALUES (?, ?) ON CONFLICT DO UPDATE SET sequence = max(sequence, excluded.sequence)"
@@ -103,7 +103,7 @@ class SqliteTransaction:
             self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
 
     def embed(self, row: Unembedded, vectors: "Sequence[Vector]") -> None:
-        """Add the vectors of a row, if it still is at the version that they were made of."""
+        """Add the vectors of a row, if it still is at the version from which they were made."""
         query = "SELECT namespace, key, content, expires_at FROM items JOIN contents USING (item) WHERE item = ?"
         found = self._connection.execute(query, (row.row,)).fetchone()
         if found is None:
@@ -119,7 +119,7 @@ class SqliteTransaction:
         return int(self._position)
 
     def _find_all(self, addresses: Sequence[ItemAddress]) -> None:
-        """As `_find` for each, with one query per namespace."""
+        """Find the stored items at the addresses, with one query per namespace."""
         keys: dict[Namespace, list[str]] = {}
         for namespace, key in addresses:
             keys.setdefault(namespace, []).append(key)
@@ -129,7 +129,7 @@ class SqliteTransaction:
                 self._found[ItemAddress(namespace, key)] = tuple(found)
 
     def _find(self, address: ItemAddress) -> tuple[int, bytes | None, bytes] | None:
-        """The number of an item that there is, its texts and its row, as they are kept."""
+        """Return the number of a stored item, its texts and its row, packed; None if there is none."""
         if address not in self._found:
             self._found[address] = self._connection.execute(_FIND, (encode_namespace(address.namespace), address.key)).fetchone()
         found: tuple[int, bytes | None, bytes] | None = self._found[address]
@@ -140,14 +140,14 @@ class SqliteTransaction:
         return self._operations.of_item(self._connection, address, found[0]) if found else {}
 
     def _state(self, change: Change) -> State:
-        """A new item is numbered by its first position."""
+        """Return the stored state of an item with its change. A new item is numbered by its first position."""
         found, seed = self._find(change.address), seed_of(change.address)
         if found is None:
             return State(self._next_position(), seed, {}, change)
         return State(found[0], seed, self._operations.of_item(self._connection, change.address, found[0]), change)
 
     def _leave(self, address: ItemAddress, item: int, texts: bytes | None, content: bytes) -> None:
-        """Take back all that is kept of the item beside its heads."""
+        """Remove all data of the item but its heads."""
         if self._searched.pop(item, None) is None and texts is not None:
             words.remove(self._connection, item, decode_texts(address, texts, content))
         if self._connection.execute("DELETE FROM vectors WHERE item = ?", (item,)).rowcount:
@@ -156,11 +156,11 @@ class SqliteTransaction:
         self._connection.execute("DELETE FROM contents WHERE item = ?", (item,))
 
     def _note_removal(self, item: int) -> None:
-        """Have those who keep vectors in memory drop the item's."""
+        """Tell processes that keep vectors in memory to drop the item's."""
         self._connection.execute("INSERT INTO removals VALUES (?, ?)", (self._next_position(), item))
 
     def _forget(self, addresses: Sequence[ItemAddress]) -> None:
-        """Of these, nothing is left."""
+        """Report the items as forgotten."""
         gone = [address for address in addresses if self._found[address] is not None]
         forgotten.note(self._connection, [Forgotten(self._next_position(), address_tag(address)) for address in gone])
         self._is_dirty = 1

@@ -1,4 +1,4 @@
-"""Where vectors are kept: a few passages of an item in each row, each a scale and one byte for each number."""
+"""The table of vectors: a few passages of an item in each row, each a scale and one byte per number."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 _ROW_PASSAGES: Final = 2
-"""Rows of so many passages of the shipped embedder's fill pages of 4 KiB; longer rows leave up to half of a page empty."""
+"""Passages per row: rows of two passages of the shipped embedder fill pages of 4 KiB; longer rows leave up to half of a page empty."""
 
 
 class Passages(NamedTuple):
-    """The vectors of an item that has so many texts."""
+    """The vectors of an item with this number of texts."""
 
     item: int
     texts: int
@@ -29,7 +29,7 @@ class Passages(NamedTuple):
 
 
 def packed(vectors: "Sequence[Vector]") -> bytes:
-    """The vectors as they are kept."""
+    """Return the vectors as they are stored."""
     import numpy
 
     from .estimates import coded
@@ -41,7 +41,7 @@ def packed(vectors: "Sequence[Vector]") -> bytes:
 
 
 def unpacked(passages: Sequence[bytes], width: int) -> "tuple[Codes, list[int]]":
-    """The vectors of several rows, and how many each has. Raises `StoreCorrupt` for what `packed` never makes."""
+    """Return the vectors of several rows, and how many each row has. Raises `StoreCorrupt` for bytes that `packed` never makes."""
     import numpy
 
     from .estimates import Codes
@@ -76,14 +76,14 @@ class VectorTable:
         return self._name is not None
 
     def registered(self, connection: Connection) -> tuple[int, int] | None:
-        """The embedder's number and the width of its vectors; None: it has made none so far."""
+        """Return the embedder's number and the width of its vectors; None if it has made none so far."""
         found: tuple[int, int] | None = connection.execute("SELECT embedder, width FROM embedders WHERE name = ?", (self._name,)).fetchone()
         return found
 
     def put(self, connection: Connection, rows: Sequence[Passages], next_position: Callable[[], int]) -> None:
-        """Give vectors to items that have none of this embedder.
+        """Add vectors to items that have none of this embedder.
 
-        Raises `InvalidRequest` where they are of another width than those of the same embedder, or not one for each text.
+        Raises `InvalidRequest` if they are of another width than those of the same embedder, or not one for each text.
         """
         if not rows:
             return
@@ -92,7 +92,7 @@ class VectorTable:
         insert(connection, "vectors (position, item, embedder, passages)", kept)
 
     def remove(self, connection: Connection, item: int) -> bool:
-        """Remove the vectors of this embedder, to put others in their place, and return whether there were any."""
+        """Remove the vectors of this embedder before others are put, and return whether there were any."""
         delete = "DELETE FROM vectors WHERE item = ? AND embedder = (SELECT embedder FROM embedders WHERE name = ?)"
         return connection.execute(delete, (item, self._name)).rowcount > 0
 
@@ -104,14 +104,14 @@ class VectorTable:
         return [packed(row.vectors[start : start + _ROW_PASSAGES]) for start in range(0, row.texts, _ROW_PASSAGES)]
 
     def check(self, vector: "Vector", width: int) -> None:
-        """Raises `InvalidRequest` where a vector is not of the embedder's width."""
+        """Raise `InvalidRequest` if a vector is not of the embedder's width."""
         if vector.shape != (width,):
-            message = f"a vector of shape {vector.shape} cannot be of {self._name}, whose have width {width}"
+            message = f"a vector of shape {vector.shape} is not from embedder {self._name}, whose vectors have width {width}"
             raise InvalidRequest(message, hint="give every embedder, and every version of one, a name of its own")
 
     def _register(self, connection: Connection, first: Passages) -> tuple[int, int]:
         if self._name is None:
-            raise InvalidRequest("vectors need an embedder", hint="name what made them when the store is opened")
+            raise InvalidRequest("vectors need an embedder", hint="name the embedder when the store is opened")
         insert = "INSERT INTO embedders (name, width) VALUES (?, ?) RETURNING embedder, width"
         width = len(first.vectors[0]) if first.vectors else 0
         registered: tuple[int, int] = connection.execute(insert, (self._name, width)).fetchone()

@@ -1,7 +1,7 @@
 """The index of words (FTS5, https://www.sqlite.org/fts5.html).
 
-Words are cut at whatever is no letter or digit, freed of diacritics and of English endings. Scripts that put no spaces between words are
-cut into characters; a query for several of them looks for each two that are neighbours.
+Words are cut at every character that is no letter or digit, and stripped of diacritics and of English endings. Scripts that put no
+spaces between words are cut into characters; a query for several of them searches for each two neighbours.
 """
 
 import re
@@ -20,11 +20,11 @@ _UNSPACED: Final = (
 _CHARACTER: Final = re.compile(f"[{_UNSPACED}]")
 _WORD: Final = re.compile(f"[{_UNSPACED}]+|[^\\W{_UNSPACED}]+")
 MOST_PHRASES: Final = 64
-"""Of a query; those that follow are not looked for."""
+"""The most phrases of a query; further ones are not searched for."""
 
 
 def indexed(texts: Sequence[str]) -> str:
-    """What the index is given of an item."""
+    """Return the text that the index gets of an item."""
     text = "\n".join(texts)
     return text if text.isascii() else _CHARACTER.sub(r" \g<0> ", text)
 
@@ -34,12 +34,12 @@ def add(connection: Connection, items: Iterable[tuple[int, Sequence[str]]]) -> N
 
 
 def remove(connection: Connection, item: int, texts: Sequence[str]) -> None:
-    """The texts must be those that the item was added with."""
+    """Remove an item from the index. The texts must be those that it was added with."""
     connection.execute("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", (item, indexed(texts)))
 
 
 def phrases(query: str) -> list[str]:
-    """What of a text can be looked for, whatever else is in it."""
+    """Return the phrases of a query that can be searched for, whatever else it contains."""
     found = (phrase for word in _WORD.findall(query) for phrase in _phrases(word.casefold()))
     return [f'"{phrase}"' for phrase in dict.fromkeys(found)][:MOST_PHRASES]
 

@@ -1,1 +1,1 @@
-"""Keeping replicas in step: what travels to whom, what is taken from whom, and erasing at all of them."""
+"""Synchronize replicas: choose what is sent to a peer, check what a peer sends, and erase at all replicas."""

@@ -1,4 +1,4 @@
-"""Working on one thing while the next one is on its way."""
+"""Work on one thing while the next one is on its way."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 async def ahead(get: Callable[[], Coroutine[Any, Any, T | None]]) -> AsyncGenerator[T]:
-    """What `get` returns, up to the first None; the next one is got while the caller works on one. Close it when done."""
+    """Yield the results of `get` up to the first None; the next one is fetched while the caller works on one. Close it when done."""
     upcoming = asyncio.create_task(get())
     try:
         while (one := await upcoming) is not None:
@@ -16,4 +16,4 @@ async def ahead(get: Callable[[], Coroutine[Any, Any, T | None]]) -> AsyncGenera
             yield one
     finally:
         upcoming.cancel()
-        await asyncio.wait([upcoming])  # what runs in a thread is not left behind
+        await asyncio.wait([upcoming])  # a running thread is not left behind

@@ -1,4 +1,4 @@
-"""What a replica keeps of its own about synchronising, among the settings of its engine."""
+"""The synchronisation state of a replica, among the settings of its engine."""
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,25 +20,25 @@ _RESTORED: Final = "sync restored"
 _ERASING: Final = "sync erasing"
 _TOLD: Final = "sync told"
 _CHUNK: Final = 4096
-"""Numbers of one device whose arrival is kept together, one bit each."""
+"""Number of a device's writes whose arrival is kept together, one bit each."""
 
 
 class Told(NamedTuple):
-    """What peers were sent of the replica's own log."""
+    """The part of the replica's own log that was sent to peers."""
 
     position: int = 0
-    """Nobody has more of it. Who has was told by another copy of this store."""
+    """No peer has more of the log. A peer with more got it from another copy of this store."""
     sequence: int = 0
-    """Of the replica's last write before: every copy that was made since has the same up to here."""
+    """Number of the replica's last write before: every copy that was made since has the same up to here."""
 
 
 def facts(transaction: Transaction) -> Facts:
-    """All that the replica knows beside the items."""
+    """Return everything that the replica knows apart from the items."""
     kept = transaction.setting(_FACTS)
     try:
         return _decoded(kept) if kept else Facts()
     except ValueError as error:
-        raise StoreCorrupt("the replica's list of what was erased is damaged", hint="nearfar memory recover") from error
+        raise StoreCorrupt("the replica's list of erasures is damaged", hint="run nearfar memory recover") from error
 
 
 @lru_cache(maxsize=16)
@@ -47,9 +47,9 @@ def _decoded(kept: str) -> Facts:
 
 
 def erasures(transaction: Transaction) -> str:
-    """Names what is known to be erased; empty: nothing. It changes whenever there is more to forget."""
+    """Return a digest of all known erasures, empty if there are none. It changes whenever there is more to forget."""
     known = facts(transaction).erasures
-    # Not who has heard of each, which changes nothing here.
+    # Without the boundaries, which change nothing here.
     parts = [(id, {tag: dict(vector) for tag, vector in one.overwritten.items()}) for id, one in sorted(known.items())]
     return sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest() if parts else ""
 
@@ -59,7 +59,7 @@ def keep_facts(transaction: Transaction, known: Facts) -> None:
 
 
 def log(transaction: Transaction) -> str:
-    """The name of the replica's log, in which its positions count."""
+    """Return the name of the replica's log, in which its positions count."""
     name = transaction.setting(_LOG)
     if name is None:
         name = _new_name()
@@ -73,26 +73,26 @@ def told(transaction: Transaction) -> Told:
 
 
 def keep_told(transaction: Transaction, now: Told) -> None:
-    """To be kept before peers are sent it."""
+    """Store the position in the log, before peers are sent it."""
     transaction.set(_TOLD, orjson.dumps(tuple(now)).decode())
 
 
 def note_restored(transaction: Transaction, sequence: int) -> None:
-    """Remember up to where the replica has its own writes, being a copy: peers may have other ones behind."""
+    """Record up to which number the replica has its own writes, as a restored copy: peers may have other writes after it."""
     transaction.set(_RESTORED, str(sequence))
     transaction.set(_LOG, _new_name())  # positions are no longer what they were to peers
     keep_told(transaction, Told(0, sequence))
 
 
 def had(transaction: Transaction, own: str) -> dict[str, int]:
-    """The version vector, without writes of its own that the replica has lost."""
+    """Return the version vector, without writes of its own that the replica has lost."""
     restored = transaction.setting(_RESTORED)
     known = transaction.known()
     return known if restored is None else {**known, own: int(restored)}
 
 
 def position(transaction: Transaction, peer: Peer, log: str) -> int:
-    """Up to where the replica has a peer's log."""
+    """Return the position up to which the replica has a peer's log."""
     return int(transaction.setting(_place(peer, log)) or 0)
 
 
@@ -105,12 +105,12 @@ def _new_name() -> str:
 
 
 def _place(peer: Peer, log: str) -> str:
-    # What the sender picks out of its log is another matter for another user.
+    # A sender picks other operations out of its log for another user.
     return f"sync position {log} {peer.is_relay:d} {peer.user}"
 
 
 def introducer(transaction: Transaction, device: str) -> str | None:
-    """The credential with which a device came first."""
+    """Return the credential with which a device came first."""
     return transaction.setting(f"sync device {device}")
 
 
@@ -120,13 +120,13 @@ def introduce(transaction: Transaction, device: str, credential: str) -> None:
 
 
 def introduced(transaction: Transaction, credential: str) -> list[str]:
-    """All devices that came with a credential."""
+    """Return all devices that came with a credential."""
     kept = transaction.setting(f"sync credential {credential}")
     return [] if kept is None else [str(device) for device in orjson.loads(kept)]
 
 
 def note_arrivals(transaction: Transaction, sequences: Mapping[str, Iterable[int]]) -> None:
-    """Keep which writes of others, by device, have ever been here with their content."""
+    """Record which writes of others, by device, have ever arrived with their content."""
     for device, numbers in sequences.items():
         for chunk, some in groupby(sorted(numbers), key=lambda number: number // _CHUNK):
             bits = _arrivals(transaction, device, chunk)
@@ -136,7 +136,7 @@ def note_arrivals(transaction: Transaction, sequences: Mapping[str, Iterable[int
 
 
 def holes(transaction: Transaction, device: str) -> Iterator[tuple[int, int]]:
-    """First and last number of each run of writes of a device which the replica counts, and which were never here."""
+    """Yield the first and last number of each run of a device's writes that the replica counts and that never arrived."""
     open_first = open_last = 0
     for first, last in _missing(transaction, device):
         if open_first and first == open_last + 1:
@@ -150,14 +150,15 @@ def holes(transaction: Transaction, device: str) -> Iterator[tuple[int, int]]:
 
 
 def runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each run of numbers without a gap; they come in order."""
+    """Yield first and last of each run of numbers without a gap; the numbers come in order."""
     for _, run in groupby(enumerate(numbers), key=lambda one: one[1] - one[0]):
         first, *rest = (number for _, number in run)
         yield first, rest[-1] if rest else first
 
 
 def _missing(transaction: Transaction, device: str) -> Iterator[tuple[int, int]]:
-    """Runs of missing numbers, each within one chunk. A chunk of which nothing came is one run: a hub may claim billions of writes."""
+    """Yield runs of missing numbers, each within one chunk. A chunk of which nothing arrived is one run: a hub may claim billions of
+    writes."""
     last = transaction.known().get(device, 0)
     for chunk in range(last // _CHUNK + 1):
         bits = _arrivals(transaction, device, chunk)
@@ -179,7 +180,7 @@ def _chunk(device: str, chunk: int) -> str:
 
 
 def pending_keys(transaction: Transaction) -> list[bytes] | None:
-    """The keys that an erasure has still to destroy before the files are scrubbed; None: no erasure is under way."""
+    """Return the keys that an erasure has still to destroy before the files are scrubbed; None if no erasure is under way."""
     kept = transaction.setting(_ERASING)
     return None if kept is None else [bytes.fromhex(id) for id in orjson.loads(kept)]
 

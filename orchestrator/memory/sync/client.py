@@ -1,4 +1,4 @@
-"""Another replica, over gRPC."""
+"""Connect to another replica, over gRPC."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
@@ -21,14 +21,15 @@ from .limits import IDLE_LIMIT, UNARY_LIMIT, in_time
 from .messages import Batch, Hello, Received, Request
 
 Explain: TypeAlias = Callable[[grpc.aio.AioRpcError], Awaitable[NearfarError | None]]
-"""What stands in the way of a connection; None: nothing that is known."""
+"""Explains why a connection failed; None: the reason is not known."""
 
 _BATCHES_AHEAD: Final = 4
-"""That are sent before the first of them is confirmed."""
+"""Batches that are sent before the first of them is confirmed."""
 
 
 class Link:
-    """The way to a replica that others serve. Every method raises what the other side raised, and `Unavailable` where there is none."""
+    """A connection to a replica that another process serves. Every method raises what the other side raised, and `Unavailable` if it
+    cannot be reached."""
 
     def __init__(self, channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...], explain: Explain) -> None:
         self._stub = MemoryServiceStub(channel)
@@ -36,12 +37,12 @@ class Link:
         self._explain = explain
 
     async def greet(self, hello: Hello) -> Hello:
-        """Introduce oneself."""
+        """Exchange hellos with the other replica."""
         async with self._connecting():
             return wire.hello_from_proto(await self._stub.Greet(wire.hello_to_proto(hello), metadata=self._metadata, timeout=UNARY_LIMIT))
 
     async def pull(self, hello: Hello, request: Request) -> AsyncGenerator[Batch]:
-        """What the other replica has for this one. Close it when done."""
+        """Yield what the other replica has for this one. Close it when done."""
         message = pb.PullRequest(hello=wire.hello_to_proto(hello), continuation=wire.request_to_proto(request))
         async with aclosing(_messages(self._stub.Pull(message, metadata=self._metadata))) as messages:
             async for batch in messages:
@@ -49,7 +50,7 @@ class Link:
 
     @asynccontextmanager
     async def push(self, hello: Hello) -> AsyncIterator["Push"]:
-        """Send to the other replica."""
+        """Open a stream of batches to the other replica."""
         call = self._stub.Push(metadata=self._metadata)
         try:
             yield await Push.begun(call, hello)
@@ -57,7 +58,7 @@ class Link:
             call.cancel()
 
     async def watch(self, hello: Hello) -> AsyncGenerator[int]:
-        """Up to where the other replica's log goes, at once and whenever that changes. Close it when done; it has no time limit."""
+        """Yield the end of the other replica's log, at once and at each change. Close it when done; it has no time limit."""
         call = self._stub.Watch(pb.WatchRequest(hello=wire.hello_to_proto(hello)), metadata=self._metadata)
         try:
             async with self._connecting():
@@ -68,7 +69,7 @@ class Link:
 
     @asynccontextmanager
     async def _connecting(self) -> AsyncIterator[None]:
-        """Around the calls that come first: where certificates stand in the way of the connection, it is said how."""
+        """Explain certificate errors of the calls that come first."""
         try:
             yield
         except grpc.aio.AioRpcError as error:
@@ -82,7 +83,7 @@ class Push:
         self._call = call
         self._unconfirmed = 0
         self.request = request
-        """From where on the other side wants them."""
+        """The position from which the other side wants batches."""
 
     @classmethod
     async def begun(cls, call: "grpc.aio.StreamStreamCall[Any, Any]", hello: Hello) -> "Push":
@@ -95,7 +96,7 @@ class Push:
         return cls(call, wire.request_from_proto(reply.continuation))
 
     async def send(self, batch: Batch) -> list[Received]:
-        """Send one more batch; returns what has been confirmed meanwhile, perhaps nothing yet."""
+        """Send one more batch, and return what has been confirmed meanwhile, perhaps nothing yet."""
         try:
             with _reported(), in_time(IDLE_LIMIT):
                 await self._call.write(pb.PushMessage(batch=wire.batch_to_proto(batch)))
@@ -106,7 +107,7 @@ class Push:
         return [await self._confirmed()] if self._unconfirmed >= _BATCHES_AHEAD else []
 
     async def finish(self) -> list[Received]:
-        """All that is not confirmed yet."""
+        """Return all confirmations that have not come yet."""
         with _reported(), in_time(IDLE_LIMIT):
             await self._call.done_writing()
         return [await self._confirmed() for _ in range(self._unconfirmed)]
@@ -122,14 +123,14 @@ class Push:
 
 @asynccontextmanager
 async def connected(address: str, *, token: str | None = None, tls: ClientTls | None = None) -> AsyncIterator[Link]:
-    """The way to the replica at `host:port` or `unix:/path`. Raises `ConfigError` for an address or a token that cannot be one."""
+    """Connect to the replica at `host:port` or `unix:/path`. Raises `ConfigError` for an invalid address or token."""
     where = parse_address(address)
     async with open_channel(where, tls) as channel:
         yield Link(channel, bearer_metadata(token), partial(explained, where, tls))
 
 
 async def _messages(call: "grpc.aio.UnaryStreamCall[Any, Any]") -> AsyncGenerator[Any]:
-    """The messages of a stream, each within the time limit."""
+    """Yield the messages of a stream, each within the time limit."""
     try:
         while True:
             with _reported(), in_time(IDLE_LIMIT):

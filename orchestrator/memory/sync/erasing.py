@@ -1,4 +1,4 @@
-"""Forgetting items so that nothing of them is left in the database, and what was derived from them neither."""
+"""Erase items and everything derived from them, so that none of their data is left in the database."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,14 +16,14 @@ from .facts import Erasure, Erasures, without_siblings
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """A transaction in which items are forgotten."""
+    """A transaction in which items are erased."""
 
     engine: Engine
     transaction: Transaction
     fields: Sequence[str]
     now: float
     wording: Wording = field(default_factory=Wording)
-    """The name of whom the erasures are about, where it is known here: what has it in its text goes, too."""
+    """The name of the erasures' subject, if it is known here: items with the name in their text are erased, too."""
 
     def named(self) -> Iterator[Dot]:
         """Yield the writes whose text has the name."""
@@ -34,16 +34,16 @@ class Forgetting:
 
 
 def forget(forgetting: Forgetting, erasures: Sequence[Erasure]) -> tuple[list[ItemAddress], list[Erasure]]:
-    """Drop what the erasures cover, and what was derived from it.
+    """Drop the operations that the erasures cover, and those derived from them.
 
-    Returns the items of which nothing is left, and the erasures with what the dropped writes had overwritten.
+    Returns the items that are gone completely, and the erasures with what the dropped writes had overwritten.
     """
     reached = _reached(forgetting, erasures)
     changes: list[Change] = []
     for address, heads in forgetting.transaction.heads(sorted({one.operation.address for one in reached.values()})).items():
         left = [reached[head.dot].left if head.dot in reached else head for head in heads]
         changes.append(_change(forgetting, address, [head for head in left if head is not None]))
-    # The engine lets go of all that it has of an item only when the whole item goes.
+    # The engine removes all data of an item only if the whole item is forgotten.
     forgetting.transaction.apply([Change(change.address, (), None) for change in changes])
     forgetting.transaction.apply([change for change in changes if change.heads])
     grown = {erasure.id: erasure for erasure in erasures}
@@ -53,7 +53,7 @@ def forget(forgetting: Forgetting, erasures: Sequence[Erasure]) -> tuple[list[It
 
 
 def _overwritten(erasure: Erasure, dropped: Operation) -> Erasure:
-    """The erasure with the writes before a dropped one, and itself, where others can have these and would not find them."""
+    """Return the erasure with the dropped write and those that it overwrote, if other replicas may have these and would not find them."""
     needs_no_mention = dropped.meta.tier is Tier.DEVICE or erasure.names(dropped.address, dropped.meta)
     if dropped.reach is Tier.DEVICE and needs_no_mention:
         return erasure
@@ -71,30 +71,31 @@ class _Reached:
 
     operation: Operation
     by: list[Erasure]
-    """Those because of which it goes as a whole."""
+    """The erasures by which the whole write is dropped."""
     left: Operation | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Reach:
-    """The writes that erasures reach, beside those that they cover by themselves."""
+    """The writes that erasures reach, apart from those that they cover by themselves."""
 
     named: frozenset[Dot]
-    """Writes whose text names whom the erasures are about."""
+    """Writes whose text names the subject of the erasures."""
     sources: dict[ItemAddress, set[str]] = field(default_factory=dict)
-    """Items of which writes go, by which erasures."""
+    """Items with dropped writes, and the erasures that dropped them."""
 
     def has(self, write: Operation | Sibling, erasure: Erasure) -> bool:
-        """Return whether a value has the name, or was made, before its writer heard of the erasure, of something that it reaches.
+        """Return whether a value has the name, or was derived from an erased item before its writer heard of the erasure.
 
-        What another user made of it is theirs."""
+        A value that another user derived is that user's own.
+        """
         if not erasure.precedes(write.dot) or erasure.user not in (None, write.meta.user):
             return False
         return write.dot in self.named or any(erasure.id in self.sources.get(address, ()) for address in write.meta.lineage)
 
 
 def _reached(forgetting: Forgetting, erasures: Sequence[Erasure]) -> dict[Dot, _Reached]:
-    """The writes that erasures reach."""
+    """Return the writes that erasures reach."""
     reached: dict[Dot, _Reached] = {}
     index, by_id = Erasures(erasures), {erasure.id: erasure for erasure in erasures}
     reach = _Reach(frozenset(forgetting.named()))
@@ -119,7 +120,7 @@ def _writes(operation: Operation) -> Iterator[Operation | Sibling]:
 
 
 def _lineage(operation: Operation) -> set[ItemAddress]:
-    """What the values in an operation were made of."""
+    """Return the lineage of all values in an operation."""
     return {address for meta in (operation.meta, *(sibling.meta for sibling in operation.siblings)) for address in meta.lineage}
 
 

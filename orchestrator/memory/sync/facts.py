@@ -1,4 +1,4 @@
-"""What all replicas get to know beside the items: what was erased, which devices are shut out, and whose each device is. It only grows."""
+"""Facts that all replicas share apart from the items: erasures, revoked devices, and the owner of each device. They only grow."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,43 +16,44 @@ from ..operation import Dot, Operation, Sibling, VersionVector
 from .keys import tag_of
 
 _LONGEST = 256
-"""Characters of a device's, a user's or an erasure's name."""
+"""Characters of the name of a device, a user or an erasure."""
 _MOST_ERASURES = 100_000
 _MOST_DEVICES = 10_000
 _SHARE = 5
 """One user may take this part of either at a hub, so that others find room."""
 _SHARE_BYTES = 8 << 20
-"""One user's facts take this many bytes of JSON at most: a hub tells its facts to each peer in one message."""
+"""The most bytes of JSON of one user's facts: a hub sends its facts to each peer in one message."""
 _LATEST = 1 << 62
 """Numbers of writes are below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """Something to forget, said without naming it."""
+    """An erasure that does not name what it erases."""
 
     id: str
     subject: str | None
-    """Tag of whom it is about, see `keys.tag_of`."""
+    """Tag of the subject, see `keys.tag_of`."""
     prefix: str | None
     """Tag of a namespace with all below it, see `prefix_tag`."""
     user: str | None
-    """Whose items are meant; None: everybody's."""
+    """The user whose items are meant; None: all users."""
     boundaries: Mapping[str, int] = field(default_factory=dict)
-    """By device that has heard of it, its last write before. What a device wrote later is meant to be, all else is to go."""
+    """The last write of each device before it heard of the erasure. Later writes of the device stay, all earlier ones are dropped."""
     overwritten: Mapping[str, VersionVector] = field(default_factory=dict)
-    """By tag of an item of which a write was erased, the writes in whose place that one was: others may have them still."""
+    """By tag of an item with an erased write, the writes that it had overwritten: other replicas may have them still."""
 
     def covers(self, operation: Operation) -> bool:
-        """Whether the operation has to go, by what is said of it itself."""
+        """Return whether the operation has to be dropped, judged by the operation itself."""
         return self._names_earlier(operation.address, operation) or self._has_overwritten(operation)
 
     def covers_sibling(self, address: ItemAddress, sibling: Sibling) -> bool:
-        """Return whether a sibling of the item has to go: that depends on its own writer, not on the device that carries it along."""
+        """Return whether a sibling of the item has to be dropped: that depends on its own writer, not on the device that carries it
+        along."""
         return self._names_earlier(address, sibling)
 
     def names(self, address: ItemAddress, meta: Meta) -> bool:
-        """Whether it is meant for a value with this meta."""
+        """Return whether a value with this meta is meant."""
         if self.user not in (None, meta.user):
             return False
         if self.prefix is not None:
@@ -60,7 +61,7 @@ class Erasure:
         return any(_tag(subject) == self.subject for subject in meta.subjects)
 
     def __or__(self, other: "Erasure") -> "Erasure":
-        """What two replicas know of it."""
+        """Return the knowledge of two replicas about the erasure."""
         overwritten = {tag: _joined(self.overwritten.get(tag, {}), vector) for tag, vector in other.overwritten.items()}
         return replace(self, boundaries={**other.boundaries, **self.boundaries}, overwritten={**self.overwritten, **overwritten})
 
@@ -73,7 +74,7 @@ class Erasure:
         return self.precedes(write.dot) and self.names(address, write.meta)
 
     def _has_overwritten(self, operation: Operation) -> bool:
-        # Whoever states an erasure says what was overwritten: it reaches nothing of another user's, shared or not.
+        # The peer that states an erasure chooses `overwritten`, so it must not reach another user's items, shared or not.
         if not self.overwritten or self.user not in (None, operation.meta.user):
             return False
         device, sequence = operation.dot
@@ -82,14 +83,14 @@ class Erasure:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts of two replicas are put together by `|`, in any order and as often as one likes."""
+    """Facts of a replica. Facts of two replicas are merged by `|`, in any order and any number of times."""
 
     erasures: Mapping[str, Erasure] = field(default_factory=dict)
-    """By their ids."""
+    """Erasures by their ids."""
     revoked: frozenset[str] = frozenset()
-    """Devices that are shut out."""
+    """Revoked devices."""
     users: Mapping[str, str] = field(default_factory=dict)
-    """By device, whose it is. A hub's, which writes for several users, is not in it."""
+    """The user of each device. A hub's device, which writes for several users, is not in it."""
 
     def __or__(self, other: "Facts") -> "Facts":
         erasures = {**other.erasures, **self.erasures}
@@ -98,11 +99,11 @@ class Facts:
         return Facts(erasures, self.revoked | other.revoked, {**other.users, **self.users})
 
     def without_owner_of(self, device: str) -> "Facts":
-        """The same for a hub, which nobody but itself says whose it is."""
+        """Return the facts without a user of the device, for a hub: only the hub itself knows that it has none."""
         return replace(self, users={name: user for name, user in self.users.items() if name != device})
 
     def stated_for(self, user: str, known: "Facts") -> "Facts":
-        """Those that somebody who speaks for one user alone may state to a replica that knows `known`."""
+        """Return those facts that a peer with only this user may state to a replica that knows `known`."""
         users = {device: owner for device, owner in self.users.items() if owner == known.users.get(device, user) == user}
         return Facts(
             {id: erasure for id, erasure in self.erasures.items() if erasure.user == user},
@@ -112,7 +113,7 @@ class Facts:
 
 
 class Erasures:
-    """Finds, of however many erasures, the few that a write may be about."""
+    """Finds the few erasures, among any number, that may be about a write."""
 
     def __init__(self, erasures: Iterable[Erasure]) -> None:
         self._by_tag: dict[str, dict[str, Erasure]] = {}
@@ -122,7 +123,7 @@ class Erasures:
                     self._by_tag.setdefault(tag, {})[erasure.id] = erasure
 
     def near(self, operation: Operation) -> list[Erasure]:
-        """All that cover the operation or name any value in it, and perhaps others."""
+        """Return all erasures that cover the operation or name any value in it, and perhaps others."""
         if not self._by_tag:
             return []
         subjects = {name for meta in (operation.meta, *(sibling.meta for sibling in operation.siblings)) for name in meta.subjects}
@@ -137,7 +138,7 @@ class Erasures:
         return list(found.values())
 
     def left_of(self, operation: Operation) -> Operation | None:
-        """What is to be kept of an operation that arrives; None: nothing."""
+        """Return the part of an arriving operation that is kept; None: nothing."""
         erasures = self.near(operation)
         if not erasures:
             return operation
@@ -147,21 +148,21 @@ class Erasures:
 
 
 def without_siblings(operation: Operation, goes: Callable[[Sibling], bool]) -> Operation:
-    """Return the operation without those siblings that have to go."""
+    """Return the operation without those siblings that have to be dropped."""
     kept = tuple(sibling for sibling in operation.siblings if not goes(sibling))
     return operation if len(kept) == len(operation.siblings) else operation._replace(siblings=kept)
 
 
 def check_size(facts: Facts) -> None:
-    """Raises `InvalidRequest` for more than replicas tell each other."""
+    """Raise `InvalidRequest` for more facts than replicas exchange."""
     devices = max(len(facts.users.keys() | facts.revoked), *(len(one.boundaries) for one in facts.erasures.values()), 0)
     if len(facts.erasures) > _MOST_ERASURES or devices > _MOST_DEVICES:
-        hint = f"at most {_MOST_ERASURES:,} and {_MOST_DEVICES:,} are told; the peer is broken, or its store too old"
+        hint = f"at most {_MOST_ERASURES:,} and {_MOST_DEVICES:,} are exchanged; the peer is broken, or its store too old"
         raise InvalidRequest(f"a replica states {len(facts.erasures):,} erasures and {devices:,} devices", hint=hint)
 
 
 def check_share(facts: Facts, user: str) -> None:
-    """Raises `InvalidRequest` where a hub would know so much of one user that others have no room."""
+    """Raise `InvalidRequest` if a hub's facts about one user would leave too little room for others."""
     erasures = sum(one.user == user for one in facts.erasures.values())
     devices = sum(owner == user for owner in facts.users.values())
     is_too_long = len(encode_facts(facts.stated_for(user, facts))) > _SHARE_BYTES
@@ -171,19 +172,19 @@ def check_share(facts: Facts, user: str) -> None:
 
 
 def check_devices(devices: Collection[str]) -> None:
-    """Raises `InvalidRequest` where a replica counts the writes of more devices than there can be."""
+    """Raise `InvalidRequest` if a replica counts the writes of more devices than there can be."""
     if len(devices) > _MOST_DEVICES or not all(0 < len(device) <= _LONGEST for device in devices):
-        hint = f"at most {_MOST_DEVICES:,} are counted; the peer is broken, or no nearfar store"
-        raise InvalidRequest(f"the peer knows writes of {len(devices):,} devices, or of some that cannot be", hint=hint)
+        hint = f"at most {_MOST_DEVICES:,} are counted; the peer is broken, or not a nearfar store"
+        raise InvalidRequest(f"the peer counts writes of {len(devices):,} devices, or of devices with invalid names", hint=hint)
 
 
 def is_device(name: object) -> bool:
-    """Return whether a device, or the log of one, can be called so."""
+    """Return whether a device, or its log, can have this name."""
     return validation.is_name(name, _LONGEST)
 
 
 def encode_facts(facts: Facts) -> bytes:
-    """As JSON, the same bytes for the same facts."""
+    """Return the facts as JSON, the same bytes for the same facts."""
     erasures = [
         (
             one.id,
@@ -199,7 +200,7 @@ def encode_facts(facts: Facts) -> bytes:
 
 
 def decode_facts(encoded: bytes) -> Facts:
-    """Raises `ValueError` for what `encode_facts` never makes."""
+    """Return the facts that `encode_facts` encoded. Raises `ValueError` for any other bytes."""
     try:
         erasures, revoked, users = orjson.loads(encoded)
         read = [_erasure(*one) for one in erasures]
@@ -209,11 +210,11 @@ def decode_facts(encoded: bytes) -> Facts:
             {_name(device): _user(user) for device, user in users.items()},
         )
     except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError("what a replica states of erasures and devices cannot be read") from error
+        raise ValueError("a replica's statement about erasures and devices cannot be read") from error
 
 
 def prefix_tag(namespace: Namespace) -> str:
-    """Stands for a namespace where its name must not be."""
+    """Return a digest that stands for a namespace if its name must not be stored."""
     return sha256(b"nearfar prefix\0" + orjson.dumps(namespace)).hexdigest()
 
 
@@ -231,7 +232,7 @@ def _erasure(
     id: object, subject: object, prefix: object, user: object, boundaries: Mapping[str, Any], overwritten: Mapping[str, Any]
 ) -> Erasure:
     if (subject is None) == (prefix is None):
-        raise ValueError("an erasure is of a subject or of a prefix")
+        raise ValueError("an erasure needs either a subject or a prefix")
     vectors = {_name(tag): _vector(vector) for tag, vector in overwritten.items()}
     subject, prefix = (None if tag is None else _name(tag) for tag in (subject, prefix))
     return Erasure(_name(id), subject, prefix, None if user is None else _user(user), _vector(boundaries), vectors)
@@ -239,7 +240,7 @@ def _erasure(
 
 def _vector(value: Mapping[str, Any]) -> VersionVector:
     if not all(type(sequence) is int and 0 <= sequence < _LATEST for sequence in value.values()):
-        raise ValueError("a number of a write cannot be")
+        raise ValueError("the number of a write is out of range")
     return {_name(device): sequence for device, sequence in value.items()}
 
 

@@ -1,4 +1,4 @@
-"""A key for each subject, in a file beside the store, so that what is about a subject can be made unreadable wherever copies of it are."""
+"""A key for each subject, in a file next to the store. Destroying the key makes data about the subject unreadable in all copies."""
 
 import os
 import secrets
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 _SEALED: Final = b"\x01"
-"""First byte of a sealed payload, which plain ones never begin with: they are JSON."""
+"""First byte of a sealed payload; plain payloads are JSON and never begin with it."""
 _ID_BYTES: Final = 16
 _NONCE_BYTES: Final = 12
 _HEADER_BYTES: Final = 1 + _ID_BYTES + _NONCE_BYTES
@@ -36,17 +36,17 @@ class SubjectKey(NamedTuple):
 
     id: bytes
     tag: str
-    """Of the subject, see `tag_of`, and the user whose subject it is."""
+    """Tag of the subject, see `tag_of`, and the user whose subject it is."""
     key: bytes
 
 
 def tag_of(subject: str) -> str:
-    """Stands for a subject where its name must not be. Whoever guesses the name can check the guess."""
+    """Return a digest that stands for a subject if its name must not be stored. A guessed name can be checked against it."""
     return sha256(b"nearfar subject\0" + subject.encode()).hexdigest()
 
 
 def opener(keys: Iterable[SubjectKey]) -> Callable[[Dot, bytes], bytes | None]:
-    """Unseals with keys that a peer handed on. They are not kept: what is taken over is sealed with a key of one's own."""
+    """Return a function that unseals with keys from a peer. They are not kept: operations that are taken over are sealed with own keys."""
     given = {key.id: key.key for key in keys}
 
     def unseal(dot: Dot, sealed: bytes) -> bytes | None:
@@ -62,7 +62,7 @@ def _key_tag(subject: Subject) -> str:
 class SubjectKeys:
     """The keys of one replica, in the file at `path`; None: in memory. A `Sealer`.
 
-    Any thread and several processes may use the file. Raises `StoreUnavailable` and `StoreCorrupt` as engines do.
+    Several threads and processes may use the file. Raises `StoreUnavailable` and `StoreCorrupt` as engines do.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
@@ -70,12 +70,12 @@ class SubjectKeys:
         self._ciphers: dict[bytes, AESGCM] = {}
         self._current: dict[str, bytes] = {}
         self._version: int | None = None
-        """Of the file, as SQLite counts what other connections change."""
+        """Version of the file, as SQLite counts the changes of other connections."""
         self._path = path
         self._opened: sqlite3.Connection | None = None
 
     def seal(self, dot: Dot, subjects: AbstractSet[Subject], payload: bytes) -> bytes:
-        """With AES-256-GCM under a key of each subject, one around the other."""
+        """Encrypt a payload with AES-256-GCM under a key of each subject, one layer per key."""
         for subject in sorted(subjects):
             id, cipher = self._current_cipher(_key_tag(subject))
             nonce = os.urandom(_NONCE_BYTES)
@@ -86,15 +86,15 @@ class SubjectKeys:
         return _unsealed(dot, sealed, self._cipher)
 
     def handed_on(self, subjects: Iterable[Subject]) -> list[SubjectKey]:
-        """The keys with which `seal` seals now, for a peer that is to read it."""
+        """Return the keys with which `seal` seals now, for a peer that is to read the operations."""
         with self._lock:
             ids = [self._current_cipher(_key_tag(subject))[0] for subject in subjects]
             return [SubjectKey(*row) for id in ids for row in self._rows("SELECT id, tag, key FROM keys WHERE id = ?", id)]
 
     def retire(self, tag: str, user: str | None) -> list[bytes]:
-        """Seal what is about a subject of a user, or with None of any user, with a new key from now on.
+        """Retire the keys of a user's subject (None: of all users), so that new operations are sealed with a new key.
 
-        Returns the ids of all keys so far, which are to be destroyed.
+        Returns the ids of all earlier keys, which are to be destroyed.
         """
         if self._opened is None and (self._path is None or not os.path.exists(self._path)):
             return []
@@ -107,7 +107,7 @@ class SubjectKeys:
             return [id for (id,) in found]
 
     def destroy(self, ids: Iterable[bytes]) -> None:
-        """What was sealed with these keys can never be read again. Durable when it returns."""
+        """Destroy keys: everything sealed with them can never be read again. Durable when it returns."""
         rows = [(id,) for id in ids]
         if rows:
             with self._writing() as connection:
@@ -116,7 +116,7 @@ class SubjectKeys:
                 self._current.clear()
 
     def close(self) -> None:
-        """Release the file. The keys may be used again."""
+        """Close the file. It is opened again at the next use."""
         with self._lock:
             if self._opened is not None:
                 self._opened.close()
@@ -126,7 +126,7 @@ class SubjectKeys:
 
     @property
     def _connection(self) -> sqlite3.Connection:
-        """Opened when it is first needed: most stores have nothing about anybody."""
+        """The connection, opened at first use: most stores have no items about a subject."""
         if self._opened is None:
             self._opened = _connect(self._path)
         return self._opened
@@ -159,12 +159,12 @@ class SubjectKeys:
                     return None
                 ((key,),) = found
                 if type(key) is not bytes or len(key) != _KEY_BYTES:
-                    raise _damaged("a key in it is none")
+                    raise _damaged("a key in it is invalid")
                 self._ciphers[id] = _aes_gcm()(key)
             return self._ciphers[id]
 
     def _forget_if_changed(self) -> None:
-        """Other processes retire and destroy keys, too."""
+        """Clear the caches if another process retired or destroyed keys."""
         ((version,),) = self._rows("PRAGMA data_version")
         if version != self._version:
             self._ciphers.clear()
@@ -197,7 +197,7 @@ def _decrypted(cipher: "AESGCM", dot: Dot, sealed: bytes) -> bytes:
     try:
         return cipher.decrypt(sealed[1 + _ID_BYTES : _HEADER_BYTES], sealed[_HEADER_BYTES:], _bound_to(dot))
     except (InvalidTag, ValueError) as error:
-        raise ValueError(f"the operation {dot.sequence} of device {dot.device} was not sealed as it is") from error
+        raise ValueError(f"the operation {dot.sequence} of device {dot.device} is damaged, or was sealed for another write") from error
 
 
 def _bound_to(dot: Dot) -> bytes:

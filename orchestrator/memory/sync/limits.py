@@ -1,4 +1,4 @@
-"""How long a call may take, and how many a caller may make at once."""
+"""Limits on the duration of a call, and on the number of calls of one caller."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,18 +14,18 @@ UNARY_LIMIT: Final = 30.0
 IDLE_LIMIT: Final = 60.0
 """Seconds within which the next message of a stream must come, or be taken."""
 _CALLS: Final = 8
-"""That one caller may have open at once: two replicas need three."""
+"""Calls that one caller may have open at once: two replicas need three."""
 _RETRY_AFTER: Final = 1.0
 
 
 @contextmanager
 def in_time(seconds: float) -> Iterator[None]:
-    """Raises `DeadlineExceeded` where the block takes longer."""
+    """Raise `DeadlineExceeded` if the block takes longer."""
     try:
         with anyio.fail_after(seconds):
             yield
     except TimeoutError as error:
-        raise DeadlineExceeded(f"nothing came within {seconds:g} s", hint="look whether the other side still runs") from error
+        raise DeadlineExceeded(f"the other side did not answer within {seconds:g} s", hint="check that it still runs") from error
 
 
 class Calls:
@@ -36,9 +36,9 @@ class Calls:
 
     @contextmanager
     def one_of(self, caller: str) -> Iterator[None]:
-        """Count a call while it is open. Raises `RateLimited` where the caller has too many."""
+        """Count a call while it is open. Raises `RateLimited` if the caller has too many."""
         if self._open[caller] >= _CALLS:
-            raise RateLimited(f"{_CALLS} calls are open already", hint="close some of them", retry_after=_RETRY_AFTER)
+            raise RateLimited(f"{_CALLS} calls of this caller are open already", hint="close some of them", retry_after=_RETRY_AFTER)
         self._open[caller] += 1
         try:
             yield

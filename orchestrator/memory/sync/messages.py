@@ -1,4 +1,4 @@
-"""What two replicas tell each other. `wire.py` gives it the form of protobuf."""
+"""The messages between two replicas. `wire.py` converts them to protobuf."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,38 +9,38 @@ from .facts import Facts
 from .keys import SubjectKey
 
 SCHEMA: Final = 3
-"""Of operations, facts and what they mean. Replicas of different schemas do not synchronise."""
+"""Version of operations, facts and their meaning. Replicas of different schemas do not synchronise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """How a replica introduces itself."""
+    """The introduction of a replica."""
 
     device: str
     now: float
-    """Its clock, in seconds since the epoch."""
+    """The replica's clock, in seconds since the epoch."""
     known: VersionVector
     facts: Facts
     log: str
-    """Names its log, in which positions count."""
+    """Name of its log, in which positions count."""
     schema: int = SCHEMA
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Where a replica wants to go on."""
+    """The position from which a replica wants to continue."""
 
     known: VersionVector
     log: str
-    """Which log `position` counts in; another one than the sender's: begin anew."""
+    """The log in which `position` counts; if it is not the sender's, the sender starts at its beginning."""
     position: int
-    """Behind this position of the sender's log."""
+    """A position in the sender's log, after which to continue."""
     takes_all: bool
-    """The sender is its hub: it takes what the sender has of other users, too."""
+    """True: the sender's hub asks, which takes other users' items, too."""
 
 
 class SealedOperation(NamedTuple):
-    """An operation as it travels: encoded, and sealed if it is about somebody."""
+    """An operation as it travels: encoded, and sealed if it is about a subject."""
 
     dot: Dot
     payload: bytes
@@ -56,29 +56,29 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A piece of the sender's log, from behind one position up to another."""
+    """A part of the sender's log, from after one position up to another."""
 
     log: str
-    """Names the sender's log; it gets another name when the sender was put back from a copy."""
+    """Name of the sender's log; it changes if the sender was restored from a copy."""
     start: int
     end: int
     operations: Sequence[SealedOperation] = ()
     holes: tuple[Range, ...] = ()
     keys: tuple[SubjectKey, ...] = ()
-    """That the sealed operations need. Whoever keeps batches must not keep these with them."""
+    """Keys of the sealed operations. Never store them together with the batch."""
     facts: Facts | None = None
-    """What the sender knows beside the items, where that is more than it has said before."""
+    """The sender's facts apart from the items, if there are more than it has sent before."""
     known: VersionVector | None = None
-    """In the last batch: what the receiver knows when it has all batches."""
+    """In the last batch: the version vector of the receiver when it has all batches."""
 
 
 class Received(NamedTuple):
-    """What came of a batch."""
+    """The result of receiving a batch."""
 
     operations: int = 0
-    """That were new."""
+    """Number of new operations."""
     holes: int = 0
     refused: int = 0
-    """At addresses that are private to somebody else."""
+    """Number of operations at addresses that are private to another user."""
     conflicts: int = 0
-    """Items with siblings afterwards that had fewer before."""
+    """Number of items that have siblings afterwards and had fewer before."""

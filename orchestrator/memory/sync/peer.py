@@ -1,4 +1,4 @@
-"""Who a replica synchronises with, and which operations are for them."""
+"""The peers of a replica, and the operations that each may have."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -10,18 +10,19 @@ from ..operation import Operation
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another replica as its credential, or our own configuration, says who it is. Nothing of it comes from its messages."""
+    """Another replica, as its credential or our own configuration identifies it. Nothing in it comes from its messages."""
 
     name: str
     user: str
-    """Whose devices it may speak for, and whose items it may have."""
+    """The user whose devices it may speak for, and whose items it may have."""
     is_relay: bool = False
-    """A hub: it holds the items of all its users and speaks for every device. A device trusts its hub; a hub trusts no device so far."""
+    """A hub: it holds the items of all its users and speaks for every device. A device trusts its hub; a hub does not trust a device so
+    far."""
     maximum_trust: float = 1.0
-    """What it sends may not claim to be believed more than this."""
+    """The most trust that items from it may claim."""
 
     def may_have(self, user: str, tier: Tier) -> bool:
-        """Whether items of this user and tier may go to the peer."""
+        """Return whether items of this user and tier may be sent to the peer."""
         match tier:
             case Tier.SHARED:
                 return True
@@ -32,17 +33,17 @@ class Peer:
 
 
 class Part(Enum):
-    """How much of an operation goes to a peer."""
+    """The part of an operation that is sent to a peer."""
 
     WHOLE = auto()
     NOTICE = auto()
-    """That the item is withdrawn, of which it may have an earlier state."""
+    """A notice that the item, of which the peer may have an earlier state, is withdrawn."""
     NUMBER = auto()
-    """Nothing but that there is a write of this number: a hole."""
+    """Only the number of the write: a hole."""
 
 
 def for_peer(operation: Operation, peer: Peer) -> tuple[Part, Operation]:
-    """What of an operation is for the peer. Where it gets a number only, the operation must not be used."""
+    """Return the part of an operation that is for the peer. If that is only a number, the operation must not be used."""
     user = operation.meta.user
     if peer.may_have(user, operation.meta.tier):
         return Part.WHOLE, _without_hidden_siblings(operation, peer)

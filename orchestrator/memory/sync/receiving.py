@@ -1,4 +1,4 @@
-"""Taking in a piece of a peer's log. One with anything that this side would not write itself is refused: the peer is broken or hostile."""
+"""Receive a part of a peer's log. A batch with anything that this side would not write itself is refused: the peer is broken or hostile."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -23,28 +23,28 @@ from .peer import Peer
 from .replica import LARGEST_LOSS, Replica
 
 _LATEST: Final = 1 << 62
-"""Clocks from here on are refused: there must be room to count on from any that is taken."""
+"""Clocks from here on are refused: every clock that is accepted must leave room to count on."""
 _LONGEST: Final = 1024
 """Characters of a name."""
 _MOST_DEVICES: Final = 4096
-"""That wrote to one item."""
+"""The most devices that wrote to one item."""
 _AT_ONCE: Final = 32
-"""Operations that are looked at together: few enough that what is made of them is gone before garbage collection begins."""
+"""Operations that are handled together: few enough that their objects are gone before garbage collection begins."""
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-"""As JSON writes it, behind an even number of backslashes: after an odd one, `u0000` is plain text."""
+"""NUL as JSON writes it, after an even number of backslashes: after an odd one, `u0000` is plain text."""
 _DEEPEST: Final = 32
-"""So many brackets in a whole operation need no further look at how deeply its value is nested."""
+"""An operation with at most this many brackets needs no check of how deeply its value is nested."""
 _LARGE: Final = re.compile(rb"\d{19}")
 """Whole numbers of more than 64 bits have as many digits, and few others do."""
 _FLAT: Final = frozenset((str, int, float, bool, type(None)))
-"""What is in a value that is not nested."""
+"""The types in a value that is not nested."""
 
 
 def receive(replica: Replica, peer: Peer, device: str, batch: Batch) -> Received:
-    """Make a batch of the peer, which spoke as `device`, part of this replica: all of it durably, or nothing.
+    """Merge a batch of the peer, which spoke as `device`, into this replica: all of it durably, or nothing.
 
-    A batch that was received before changes nothing. Raises `SyncRefused` for a gap before it, or a device that is shut out;
-    `InvalidRequest` and `PrivacyViolation` for what the peer must not send.
+    A batch that was received before changes nothing. Raises `SyncRefused` for a gap before it, or a revoked device; `InvalidRequest` and
+    `PrivacyViolation` for data that the peer must not send.
     """
     if batch.facts is not None:
         replica.absorb(peer, batch.facts)
@@ -52,7 +52,7 @@ def receive(replica: Replica, peer: Peer, device: str, batch: Batch) -> Received
         replica.check_not_revoked(transaction, peer, device)
         position = books.position(transaction, peer, batch.log)
         if batch.start > position:
-            raise SyncRefused(f"the peer's log is here up to {position}, and it goes on at {batch.start}", hint="synchronise again")
+            raise SyncRefused(f"a part of the peer's log is missing: from {position} to {batch.start}", hint="synchronise again")
         if batch.end < position or (batch.end == position and batch.known is None):
             return Received()
         _check_holes(batch.holes)
@@ -64,11 +64,11 @@ def receive(replica: Replica, peer: Peer, device: str, batch: Batch) -> Received
 
 
 class _Arrived(NamedTuple):
-    """An operation of a peer, which is as it has to be."""
+    """A checked operation of a peer."""
 
     operation: Operation
     payload: bytes | None
-    """As it came, and may be kept."""
+    """The payload as it came, if it may be stored so."""
 
 
 class _Taking:
@@ -88,13 +88,13 @@ class _Taking:
         self._arrived: dict[str, list[int]] = {}
         """By device, the numbers of writes that came with their content."""
         self._latest = 0
-        """Clock of all that was new."""
+        """Greatest clock of the new operations."""
         self._taken = 0
         self._refused = 0
         self._in_conflict: set[ItemAddress] = set()
 
     def take(self, operations: Sequence[SealedOperation]) -> None:
-        """Merge those into the items which are new, and meant to be here. Raises what `receive` raises for operations."""
+        """Merge new and permitted operations into their items. Raises what `receive` raises for operations."""
         arriving: dict[ItemAddress, list[_Arrived]] = {}
         for sealed in operations:
             arrived = self._left_of(self._read(sealed))
@@ -105,7 +105,7 @@ class _Taking:
         self._transaction.apply([change for change in changes if change is not None])
 
     def note(self, batch: Batch) -> None:
-        """Keep what has arrived, and how far the peer's log is here."""
+        """Record which writes have arrived, and the position up to which the peer's log is here."""
         books.note_arrivals(self._transaction, self._arrived)
         self._transaction.learn({}, clock.received(0, self._latest, self._now))
         books.keep_position(self._transaction, self._peer, batch.log, batch.end)
@@ -113,27 +113,27 @@ class _Taking:
             claims = {device: sequence for device, sequence in batch.known.items() if self._may_count(device)}
             had = self._transaction.known()
             if any(sequence >= had.get(device, 0) + LARGEST_LOSS for device, sequence in claims.items()):
-                raise InvalidRequest("the peer claims more writes than there can be", hint="the peer is broken, or no nearfar store")
+                raise InvalidRequest("the peer claims more writes than are possible", hint="the peer is broken, or not a nearfar store")
             check_devices({*had, *claims})
             self._transaction.learn(claims, 0)
 
     def received(self, holes: Sequence[Range]) -> Received:
-        """What came of it."""
+        """Return the result of the batch."""
         return Received(self._taken, sum(hole.last - hole.first + 1 for hole in holes), self._refused, len(self._in_conflict))
 
     def _read(self, sealed: SealedOperation) -> _Arrived:
         try:
             payload = self._unseal(*sealed)
         except ValueError as error:
-            raise InvalidRequest(str(error), hint="the peer is broken, or somebody changed what it sent") from error
+            raise InvalidRequest(str(error), hint="the peer is broken, or its message was changed on the way") from error
         if payload is None:
-            raise SyncRefused("an operation is sealed with a key that the peer did not hand on", hint="synchronise again")
+            raise SyncRefused("an operation is sealed with a key that the peer did not send", hint="synchronise again")
         operation = read_operation(sealed.dot, payload, self._peer, maximum_bytes=self._replica.maximum_bytes)
-        # What is larger than the largest value is mostly blanks.
+        # A payload larger than the largest value is mostly blanks.
         return _Arrived(operation, payload if len(payload) <= self._replica.maximum_bytes else None)
 
     def _left_of(self, arrived: _Arrived) -> _Arrived | None:
-        """What is to be kept of an operation; None: nothing, as it is known here or was erased."""
+        """Return the part of an operation that is kept; None if it is known here or was erased."""
         device, sequence = arrived.operation.dot
         if sequence <= self._had.get(device, 0):
             return None
@@ -165,14 +165,15 @@ class _Taking:
         return self._lasting_from_its_write(change)
 
     def _lasting_from_its_write(self, change: Change) -> Change:
-        """It lives from its write on and not from now, or a device that was away for long would bring back what is over."""
+        """Return the change with an expiry that counts from the write, not from now: otherwise a device that was away for long would
+        bring back expired items."""
         row = change.row
         if row is None or row.meta.ttl is None:
             return change
         return change._replace(row=row._replace(expires_at=min(self._now, row.updated_at) + row.meta.ttl))
 
     def _may_count(self, device: str) -> bool:
-        # How many writes of its own there are, a replica hears when it is greeted.
+        # A replica learns the number of its own writes from hellos.
         return device != self._replica.engine.device and self._may_speak_for(device)
 
     def _check_author(self, device: str) -> None:
@@ -186,16 +187,16 @@ class _Taking:
 
 
 def read_operation(dot: Dot, payload: bytes, peer: Peer, *, maximum_bytes: int) -> Operation:
-    """An operation that a peer sent, if it is one that this side would write itself and that the peer may send.
+    """Decode an operation from a peer, and check that this side would write it itself and that the peer may send it.
 
     Raises `InvalidRequest`, and `PrivacyViolation` for content that must not have left its device.
     """
     try:
         operation = decode(dot, payload)
     except ValueError as error:
-        raise InvalidRequest(str(error), hint="the peer is broken, or no nearfar store") from error
+        raise InvalidRequest(str(error), hint="the peer is broken, or not a nearfar store") from error
     if dot.sequence == 0:
-        raise InvalidRequest("the peer sent a write without a number", hint="the peer is broken, or no nearfar store")
+        raise InvalidRequest("the peer sent a write without a number", hint="the peer is broken, or not a nearfar store")
     _check_dot(dot)
     _check_address(*operation.address)
     if b"\\u0000" in payload and _NUL.search(payload):
@@ -213,7 +214,7 @@ def read_operation(dot: Dot, payload: bytes, peer: Peer, *, maximum_bytes: int) 
 
 
 def _is_plain(value: Mapping[str, Any], payload: bytes) -> bool:
-    """Return whether there is no need to look how deeply the value is nested, and how large its numbers are."""
+    """Return whether the value needs no check of its depth and of its numbers."""
     if _LARGE.search(payload):
         return False
     return _FLAT.issuperset(map(type, value.values())) or payload.count(b"{") + payload.count(b"[") <= _DEEPEST
@@ -221,19 +222,19 @@ def _is_plain(value: Mapping[str, Any], payload: bytes) -> bool:
 
 def _check_address(namespace: Namespace, key: str) -> None:
     if not _is_namespace(namespace):
-        raise InvalidRequest("the peer sent an item outside of any namespace")
+        raise InvalidRequest("the peer sent an item without a namespace")
     if not key or len(key) > _LONGEST or not key.isprintable():
         validation.place(namespace, key)
 
 
 @lru_cache(maxsize=1024)
 def _is_namespace(namespace: Namespace) -> bool:
-    """Raises `InvalidRequest` for one that cannot be one."""
+    """Return whether the labels are a namespace to write into. Raises `InvalidRequest` for invalid labels."""
     return bool(validation.prefix(namespace))
 
 
 def _check_context(heads: Sequence[Operation]) -> None:
-    """Together they must not know of more than the next write may name, or no peer would take that."""
+    """Check that the heads together know of no more writes than the next write may name: otherwise every peer would refuse that one."""
     known = 0
     for head in heads:
         known += len(head.context) + len(head.unseen)
@@ -245,7 +246,9 @@ def _check_context(heads: Sequence[Operation]) -> None:
 
 def _check_dot(dot: Dot) -> None:
     if not 0 < len(dot.device) <= _LONGEST or dot.sequence >= _LATEST:
-        raise InvalidRequest("the peer sent a write of a device that cannot be", hint="the peer is broken, or no nearfar store")
+        raise InvalidRequest(
+            "the peer sent a write of a device with an invalid name or number", hint="the peer is broken, or not a nearfar store"
+        )
 
 
 def _check_causality(operation: Operation) -> None:
@@ -254,13 +257,13 @@ def _check_causality(operation: Operation) -> None:
     dot, clock = operation.dot, operation.clock
     before = [*operation.stamps.values(), *([] if operation.base in (None, NEVER) else [operation.whole])]
     if operation.knew(dot) or not all(stamp == operation.stamp or (stamp.clock < clock and operation.knew(stamp.dot)) for stamp in before):
-        raise InvalidRequest(f"write {dot.sequence} of device {dot.device} says that it came before itself")
+        raise InvalidRequest(f"write {dot.sequence} of device {dot.device} claims to come before itself")
     lost = [stamp for sibling in operation.siblings for stamp in sibling.lost.values()]
     dots = [*operation.context.items(), *operation.unseen, *[stamp.dot for stamp in lost], *[one.dot for one in operation.siblings]]
     for device, sequence in dots:
         _check_dot(Dot(device, sequence))
     if max([clock, *[stamp.clock for stamp in lost], *[sibling.clock for sibling in operation.siblings]]) >= _LATEST:
-        raise InvalidRequest(f"write {dot.sequence} of device {dot.device} has a clock that nothing can follow")
+        raise InvalidRequest(f"write {dot.sequence} of device {dot.device} has a clock that is too large")
 
 
 def _check_meta(meta: Meta, peer: Peer, *, is_own: bool) -> None:
@@ -269,18 +272,19 @@ def _check_meta(meta: Meta, peer: Peer, *, is_own: bool) -> None:
     if is_own and not peer.is_relay and meta.user != peer.user:
         raise InvalidRequest(f"the peer sent an item of another user than {peer.user!r}")
     if not 0 <= meta.trust <= min(TRUST[meta.source], peer.maximum_trust):
-        raise InvalidRequest(f"the peer claims a trust of {meta.trust:g} for what comes from source {meta.source}")
+        raise InvalidRequest(f"the peer claims a trust of {meta.trust:g} for an item with source {meta.source}")
     validation.check_meta(meta)
 
 
 def _is_taken(heads: Sequence[Operation], operation: Operation, peer: Peer) -> bool:
     """Return whether another user has an item at the address: only its owner writes there, shared or not.
 
-    A hub has decided so already for what it relays; then only an item that was always private here is in the way."""
+    A hub has checked that already for operations that it relays; then only an item that was always private here conflicts.
+    """
     others = (head for head in heads if head.meta.user != operation.meta.user)
     return any(not peer.is_relay or Tier.SHARED not in (head.meta.tier, head.reach) for head in others)
 
 
 def _check_holes(holes: Sequence[Range]) -> None:
     if not all(0 < hole.first <= hole.last < _LATEST for hole in holes) or sum(hole.last - hole.first for hole in holes) >= _LATEST:
-        raise InvalidRequest("the peer sent a hole that is none")
+        raise InvalidRequest("the peer sent an invalid range of writes")

@@ -1,4 +1,4 @@
-"""One replica as its peers meet it: what it knows, what it is told, and what it forgets."""
+"""A replica as its peers see it: its state, and what it learns and erases."""
 
 import logging
 import secrets
@@ -22,45 +22,45 @@ logger = logging.getLogger(__name__)
 
 _ID_BYTES: Final = 16
 LARGEST_LOSS: Final = 1 << 32
-"""So many writes nobody makes between two backups."""
+"""More writes than are ever made between two backups."""
 
 
 _MOST_INTRODUCED: Final = 100
-"""Devices that one credential may have, one after the other: each new store is one."""
+"""The most devices of one credential, one after the other: each new store is one."""
 
 
 def _nobody() -> None:
-    """Nobody wants to hear of it."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """A store's engine with what synchronising needs beside it. Its methods block, and may be called from any thread."""
+    """A store's engine with the state of its synchronisation. Its methods block, and may be called from any thread."""
 
     engine: Engine
     keys: SubjectKeys
-    """The same that the engine seals with."""
+    """The keys with which the engine seals."""
     user: str | None
-    """Whose device it is; None: it is a hub, which writes for several users."""
+    """The user of the device; None: it is a hub, which writes for several users."""
     fields: Sequence[str] = ()
-    """Paths into values that are searched where an item does not say which."""
+    """Paths into values that are searched if an item names none."""
     now: Callable[[], float] = field(repr=False)
     """The clock, in seconds since the epoch."""
     maximum_bytes: int = 1 << 20
-    """Of a value as JSON."""
+    """The most bytes of a value as JSON."""
     erased: Callable[[], None] = field(default=_nobody, repr=False)
-    """Called when something has been erased here, whoever asked for it: until it returns, the erasure counts as unfinished."""
+    """Called after each erasure here, also those of peers: until it returns, the erasure counts as unfinished."""
 
     def hello(self) -> Hello:
-        """How it introduces itself."""
+        """Return the introduction of this replica."""
         with self.engine.transaction() as transaction:
             return Hello(self.engine.device, self.now(), transaction.known(), self.known_facts(transaction), books.log(transaction))
 
     def meet(self, peer: Peer, hello: Hello, *, is_caller: bool) -> float:
-        """Take in how a peer introduced itself, and return by how many seconds its clock is ahead of ours.
+        """Check and learn the introduction of a peer, and return by how many seconds its clock is ahead of ours.
 
-        A device that called is bound to the credential which it came with. Raises `SyncRefused` for a peer of another schema, one that is
-        this replica itself, and one that is shut out, and `PermissionDenied` for a device that came with another credential before.
+        A calling device is bound to the credential that it came with. Raises `SyncRefused` for a peer of another schema, for this
+        replica itself and for a revoked peer, and `PermissionDenied` for a device that used another credential before.
         """
         check_schema(hello)
         if hello.device == self.engine.device:
@@ -71,38 +71,38 @@ class Replica:
         self.absorb(peer, hello.facts)
         skew = hello.now - self.now()
         if abs(skew) * 1000 > MAXIMUM_SKEW:
-            logger.info("the clock of device %s is %+.0f s off ours", hello.device, skew)
+            logger.info("the clock of device %s differs from ours by %+.0f s", hello.device, skew)
         return skew
 
     def absorb(self, peer: Peer, stated: Facts) -> None:
-        """Learn what a peer states beside the items, as far as it may, and forget what has been erased."""
+        """Learn the facts that a peer states, as far as it may state them, and erase what they say."""
         with self.engine.transaction() as transaction:
             known = self.known_facts(transaction)
             believed = stated if peer.is_relay else stated.stated_for(peer.user, known)
             learned = known | (believed if self.user is not None else believed.without_owner_of(self.engine.device))
             if learned != known:
-                check_size(learned)  # what is kept is told to others
+                check_size(learned)  # stored facts are sent to others
                 if self.user is None and not peer.is_relay:
                     check_share(learned, peer.user)
                 self._learn(transaction, known, learned)
         self.finish_erasing()
 
     def check_not_revoked(self, transaction: Transaction, peer: Peer, device: str) -> None:
-        """Raises `SyncRefused` if the device, or another one of its credential, is shut out."""
+        """Raise `SyncRefused` if the device, or another one of its credential, is revoked."""
         if revoked := self.known_facts(transaction).revoked.intersection([device, *books.introduced(transaction, peer.name)]):
-            raise SyncRefused(f"device {min(revoked)} is shut out", hint="pair the device anew if it is yours")
+            raise SyncRefused(f"device {min(revoked)} is revoked", hint="pair the device again if it is yours")
 
     def check_peer(self, peer: Peer, device: str) -> None:
-        """Raises `SyncRefused` if the device has been shut out since it was met."""
+        """Raise `SyncRefused` if the device has been revoked since it was met."""
         with self.engine.transaction() as transaction:
             self.check_not_revoked(transaction, peer, device)
 
     def erase(self, *, subject: str | None = None, prefix: Namespace | None = None, on_behalf_of: str | None = None) -> list[ItemAddress]:
-        """Forget everything about a subject, or in and below a prefix, and have all peers forget it.
+        """Erase everything about a subject, or in and below a prefix, here and at all peers.
 
-        What names the subject in its text is about it, too; peers, who are not told the name, forget of that what this replica has.
-        Here all goes, whoever's it is; peers forget what is the replica's user's, and those of a hub what is anybody's. `on_behalf_of` a
-        user, only what is theirs goes, everywhere. Returns which items are gone here.
+        Items with the subject's name in their text are about it, too; peers, who are not told the name, erase those of them that this
+        replica has. Here the items of all users are erased; peers erase those of the replica's user, or of all users if the replica is a
+        hub. `on_behalf_of` a user, only that user's items are erased, everywhere. Returns the items that are gone here.
         """
         tags = (None if subject is None else tag_of(subject), None if prefix is None else prefix_tag(prefix))
         with self.engine.transaction() as transaction:
@@ -120,7 +120,7 @@ class Replica:
         return gone
 
     def finish_erasing(self) -> None:
-        """Destroy keys and scrub the files where an erasure was interrupted before it had; call it when the store is opened."""
+        """Destroy keys and scrub the files, if an erasure was interrupted before it had; call it when the store is opened."""
         with self.engine.transaction() as transaction:
             pending = books.pending_keys(transaction)
         if pending is None:
@@ -133,49 +133,50 @@ class Replica:
                 books.keep_pending_keys(transaction, None)
 
     def revoke(self, device: str) -> None:
-        """Shut a device out, here and at every replica that hears of it. What it wrote before stays."""
+        """Revoke a device, here and at every replica that hears of it. Its earlier writes stay."""
         if not is_device(device):
-            raise InvalidRequest(f"{device!r:.80} is no device", hint="`nearfar memory stats` names them")
+            raise InvalidRequest(f"{device!r:.80} is no device", hint="`nearfar memory stats` lists the devices")
         if device == self.engine.device:
-            raise PermissionDenied("a device cannot shut itself out", hint="do it on another one")
+            raise PermissionDenied("a device cannot revoke itself", hint="revoke it on another device")
         with self.engine.transaction() as transaction:
             books.keep_facts(transaction, self.known_facts(transaction) | Facts(revoked=frozenset({device})))
 
     def request(self, peer: Peer, log: str) -> Request:
-        """Where it wants to go on in a peer's log."""
+        """Return the position from which to continue in a peer's log."""
         with self.engine.transaction() as transaction:
             position = books.position(transaction, peer, log)
             return Request(books.had(transaction, self.engine.device), log, position, takes_all=peer.is_relay)
 
     def notice_copy(self, transaction: Transaction, peer: Peer, request: Request) -> None:
-        """Go on under new numbers if the peer has more of this replica's log than it has ever told: another copy of this store told it."""
+        """Continue under new numbers if the peer has more of this replica's log than it has ever sent: another copy of this store sent
+        it."""
         is_copy = request.log == books.log(transaction) and request.position > books.told(transaction).position
         if is_copy:
             self._go_on_if_copy(transaction, peer, request.known.get(self.engine.device, 0), is_copy=True)
 
     def facts(self) -> Facts:
-        """What it knows beside the items."""
+        """Return the facts of this replica."""
         with self.engine.transaction() as transaction:
             return self.known_facts(transaction)
 
     def known_facts(self, transaction: Transaction) -> Facts:
-        """The same inside a transaction."""
+        """Return the facts of this replica within a transaction."""
         facts = books.facts(transaction)
         return facts if self.user is None else facts | Facts(users={self.engine.device: self.user})
 
     def state(self) -> tuple[int, Facts]:
-        """What changes when there is something new for peers: the position of the last change, and what is known beside the items."""
+        """Return a state that changes when there is news for peers: the position of the last change, and the facts."""
         return self.engine.position(), self.facts()
 
     def holes(self, device: str) -> list[tuple[int, int]]:
-        """First and last number of each run of a device's writes that this replica counts, and whose content was never here."""
+        """Return the first and last number of each run of a device's writes that this replica counts and that never arrived."""
         if device == self.engine.device:
             return []
         with self.engine.transaction() as transaction:
             return list(books.holes(transaction, device))
 
     def _learn(self, transaction: Transaction, known: Facts, learned: Facts) -> None:
-        """Keep facts that are new, and forget what they say is to be forgotten."""
+        """Store new facts, and erase what they say."""
         fresh = [
             one for id, one in learned.erasures.items() if id not in known.erasures or known.erasures[id].overwritten != one.overwritten
         ]
@@ -189,7 +190,7 @@ class Replica:
         books.keep_facts(transaction, learned)
 
     def _retire_keys(self, transaction: Transaction, erasures: Sequence[Erasure]) -> None:
-        """Have the keys destroyed, and the files scrubbed, once the transaction is done."""
+        """Mark keys to be destroyed, and files to be scrubbed, after the transaction."""
         ids = [id for erasure in erasures if erasure.subject is not None for id in self.keys.retire(erasure.subject, erasure.user)]
         books.keep_pending_keys(transaction, [*(books.pending_keys(transaction) or ()), *ids])
 
@@ -202,26 +203,26 @@ class Replica:
             if introducer is None:
                 self._introduce(transaction, peer, device)
             elif introducer != peer.name:
-                raise PermissionDenied(f"device {device} came with another credential before", hint="pair the device again")
+                raise PermissionDenied(f"device {device} used another credential before", hint="pair the device again")
         self.check_not_revoked(transaction, peer, device)
         facts = self.known_facts(transaction)
         if not peer.is_relay and facts.users.get(device) != peer.user:
-            # Its credential says whose it is, whatever was told of it before.
+            # Its credential decides its user, whatever peers stated before.
             known = books.facts(transaction)
             books.keep_facts(transaction, replace(known, users={**known.users, device: peer.user}))
 
     def _introduce(self, transaction: Transaction, peer: Peer, device: str) -> None:
-        """Bind a device to the credential that it comes with. One of which its owner's others told is not for another user to take."""
+        """Bind a device to the credential that it comes with. A device that belongs to another user is refused."""
         owner = self.known_facts(transaction).users.get(device, peer.user)
         if not peer.is_relay and owner != peer.user:
             hint = "if it is yours: export its items, and import them into a new store"
-            raise PermissionDenied(f"device {device} is known as another user's", hint=hint)
+            raise PermissionDenied(f"device {device} belongs to another user", hint=hint)
         if len(books.introduced(transaction, peer.name)) >= _MOST_INTRODUCED:
-            raise PermissionDenied(f"{_MOST_INTRODUCED} devices came with this credential already", hint="pair the device again")
+            raise PermissionDenied(f"{_MOST_INTRODUCED} devices have used this credential already", hint="pair the device again")
         books.introduce(transaction, device, peer.name)
 
     def _go_on_if_copy(self, transaction: Transaction, peer: Peer, remembered: int, *, is_copy: bool) -> None:
-        """Notice by what a peer knows that this store is a copy: others have writes under numbers that are not taken here."""
+        """Continue under new numbers if a peer knows more writes of this device than there are: this store is a copy."""
         had = transaction.known().get(self.engine.device, 0)
         may_say_so = peer.is_relay or self.user is None or peer.user == self.user
         if may_say_so and (is_copy or had < remembered) and remembered < had + LARGEST_LOSS:
@@ -229,10 +230,10 @@ class Replica:
 
 
 def check_schema(hello: Hello) -> None:
-    """Raises `SyncRefused` for a peer that understands operations in another way."""
+    """Raise `SyncRefused` for a peer with another version of operations."""
     if hello.schema != SCHEMA:
         older = "the peer" if hello.schema < SCHEMA else "this side"
         raise SyncRefused(
-            f"the peer synchronises by schema {hello.schema} and this side by {SCHEMA}",
-            hint=f"update nearfar on {older}: it is the older one",
+            f"the peer uses sync schema {hello.schema}, and this side schema {SCHEMA}",
+            hint=f"update nearfar on {older}, which is older",
         )

@@ -1,4 +1,4 @@
-"""Going on with a store that is a copy, put back from a backup or cloned: others have writes under numbers that it has given, too."""
+"""Continue with a store that is a copy, restored from a backup or cloned: other replicas have writes under the same numbers."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,16 @@ _PAGE: Final = 1000
 
 
 def go_on(engine: Engine, transaction: Transaction, fields: Sequence[str], *, remembered: int, now: float) -> None:
-    """Give new numbers to what was written since the copy was made, as far as that can be told, behind all that anybody has.
+    """Give new numbers, after all that are known anywhere, to the writes made since the copy, as far as these can be told.
 
-    So that nothing of either side is lost; what both have had all along is at worst written twice. `remembered` is the last number of
-    this device that peers know.
+    Therefore no write of either copy is lost; writes that both have may be written twice. `remembered` is the last number of this device
+    that peers know.
     """
     own, shared = engine.device, books.told(transaction).sequence
     had = transaction.known().get(own, 0)
-    logger.warning("this store is a copy: its last %d writes get new numbers, behind the %d that peers know", had - shared, remembered)
+    logger.warning(
+        "this store is a copy: its last %d writes get new numbers after %d, the last one that peers know", had - shared, remembered
+    )
     transaction.learn({own: remembered}, 0)
     changed: dict[ItemAddress, dict[Dot, Operation]] = {}
     for operation in _written_since(engine, shared):
@@ -38,7 +40,7 @@ def go_on(engine: Engine, transaction: Transaction, fields: Sequence[str], *, re
 
 
 def _renumbered(operation: Operation, dot: Dot, clock: int, shared: int) -> Operation:
-    """The write under another number. It also stands for those before it whose numbers the other copy has given to writes of its own."""
+    """Return the write under another number. It also supersedes earlier ones whose numbers the other copy has used for its own writes."""
     own = Stamp(clock, *dot)
 
     def is_shared(stamp: Stamp) -> bool:

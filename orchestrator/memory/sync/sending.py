@@ -1,4 +1,4 @@
-"""Reading a replica's log for a peer: what it may have goes as it is, the rest as numbers."""
+"""Read a replica's log for a peer: permitted operations are sent whole, all others as numbers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -18,26 +18,26 @@ from .replica import Replica
 _PAGE: Final = 128
 """Operations that are read at once: few enough that most are gone before garbage collection begins."""
 BATCH_BYTES: Final = 1 << 19
-"""A few batches fit into memory, whatever is sent, and nobody waits long for the transaction that takes one in."""
+"""A few batches fit into memory whatever is sent, and the transaction that takes one in is short."""
 _EXAMPLES: Final = 3
 
 
 @dataclass(slots=True)
 class Leaving:
-    """What of one namespace would leave this replica for a peer."""
+    """The part of one namespace that would be sent to a peer."""
 
     items: int = 0
     bytes: int = 0
     withdrawn: int = 0
     """Items of which the peer would hear only that they are withdrawn."""
     held_back: int = 0
-    """Items that stay here."""
+    """Items that are not sent."""
     examples: list[ItemAddress] = field(default_factory=list)
-    """A few of those that would leave."""
+    """A few of the items that would be sent."""
 
 
 def outgoing(replica: Replica, peer: Peer, request: Request) -> dict[Namespace, Leaving]:
-    """What `batches` would send, by namespace."""
+    """Return what `batches` would send, by namespace."""
     plan: dict[Namespace, Leaving] = {}
     for logged in _Log(replica, peer, request).operations():
         operation = logged.operation
@@ -57,7 +57,7 @@ def outgoing(replica: Replica, peer: Peer, request: Request) -> dict[Namespace, 
 
 
 def batches(replica: Replica, peer: Peer, request: Request, *, batch_bytes: int = BATCH_BYTES) -> Iterator[Batch]:
-    """The replica's log behind what is requested. The last batch says what the peer knows once it has them all.
+    """Yield the replica's log from the requested position on. The last batch names what the peer knows once it has all of them.
 
     A batch ends with the operation that brings it over `batch_bytes`. It is in no transaction while it waits for its reader.
     """
@@ -78,13 +78,13 @@ class _Log:
         with replica.engine.transaction() as transaction:
             replica.notice_copy(transaction, peer, request)
             self.name = books.log(transaction)
-            # Before the log is read, which then has all that this says: a superseded write has its successor further behind.
+            # Read before the log, so that the log has all these writes: the successor of a superseded write comes later in it.
             self._own = transaction.known()
         self._replica = replica
         self._request = request
         self._users = replica.facts().users
         self.end = request.position if request.log == self.name else 0
-        """Up to where it was read."""
+        """The position up to which the log was read."""
 
     def operations(self) -> Iterator[Logged]:
         known = self._request.known
@@ -96,7 +96,8 @@ class _Log:
             self.end = page[-1].position
 
     def _page(self) -> list[Logged]:
-        """The next heads. Whatever comes before one that the peer lacks is not even read, such as what it has just sent itself."""
+        """Return the next heads. Heads before the first one that the peer lacks are not read, such as those that it has just sent
+        itself."""
         engine = self._replica.engine
         end = engine.position()
         first = engine.first_unknown(self.end, self._request.known)
@@ -107,13 +108,13 @@ class _Log:
         return engine.operations(self.end, limit=_PAGE)
 
     def note_told(self, position: int) -> None:
-        """Keep that the peer is about to be sent this much."""
+        """Record that the peer is about to be sent this much."""
         with self._replica.engine.transaction() as transaction:
             if books.log(transaction) == self.name and position > books.told(transaction).position:
                 books.keep_told(transaction, books.Told(position, self._own.get(self._replica.engine.device, 0)))
 
     def claims(self) -> dict[str, int]:
-        """What the peer may count as known when it has the whole log."""
+        """Return the writes that the peer may count as known when it has the whole log."""
         return {device: sequence for device, sequence in self._own.items() if self._may_speak_for(device)}
 
     def _may_tell(self, operation: Operation) -> bool:
@@ -122,12 +123,12 @@ class _Log:
         return self._may_speak_for(operation.dot.device) and operation.meta.user == self._replica.user
 
     def _may_speak_for(self, device: str) -> bool:
-        """Whether the peer believes this replica what it says of the device's writes."""
+        """Return whether the peer accepts statements of this replica about the device's writes."""
         return self._request.takes_all or (self._replica.user is not None and self._users.get(device) == self._replica.user)
 
 
 class _Packer:
-    """Puts operations into batches."""
+    """Packs operations into batches."""
 
     def __init__(self, replica: Replica, peer: Peer, log: str, start: int) -> None:
         self._replica = replica
@@ -144,7 +145,7 @@ class _Packer:
         self._bytes = 0
 
     def add(self, logged: Logged) -> int:
-        """Put one more into the batch; returns how large that is now."""
+        """Add an operation to the batch, and return the batch's size."""
         part, shown = for_peer(logged.operation, self._peer)
         if part is Part.NUMBER:
             self._holes.setdefault(logged.operation.dot.device, []).append(logged.operation.dot.sequence)
@@ -159,8 +160,8 @@ class _Packer:
         return self._bytes
 
     def packed(self, end: int) -> Batch:
-        """The batch up to here; another one is begun."""
-        facts = self._replica.facts()  # read behind the operations: it has all that was known to whoever wrote them
+        """Return the batch up to here, and begin another one."""
+        facts = self._replica.facts()  # read after the operations: their writers knew no more than this
         holes = tuple(Range(device, *run) for device, numbers in self._holes.items() for run in books.runs(sorted(numbers)))
         fresh = None if facts == self._facts else facts
         batch = Batch(self._log, self._start, end, tuple(self._operations), holes, tuple(sorted(self._keys)), fresh)
@@ -171,5 +172,5 @@ class _Packer:
 
 
 def _payload(logged: Logged, shown: Operation) -> bytes:
-    """What the peer may see of an operation, as JSON."""
+    """Return the part of an operation that the peer may see, as JSON."""
     return logged.payload if shown is logged.operation and logged.payload else encode(shown)

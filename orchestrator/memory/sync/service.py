@@ -1,4 +1,4 @@
-"""`MemoryService`: a replica that others synchronise with, and a store for devices that have none of their own."""
+"""`MemoryService`: a replica to synchronise with, and a store for devices that have none of their own."""
 
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
 Identify = Callable[[str], Peer]
-"""Who calls, by the name that its token has. Raises `PermissionDenied`."""
+"""Returns the peer for the name that its token has. Raises `PermissionDenied`."""
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["MemoryService"].full_name
 
@@ -44,7 +44,7 @@ class MemoryService:
         self._thin = Thin(store)
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """For `protocols.server.serve(further={SERVICE: ...})`."""
+        """Return the handlers for `protocols.server.serve(further={SERVICE: ...})`."""
         thin = self._thin
         rpcs: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Put": self._unary(thin.put, pb.PutRequest),
@@ -60,7 +60,7 @@ class MemoryService:
         return grpc.method_handlers_generic_handler(SERVICE, rpcs)
 
     async def close(self) -> None:
-        """Nothing to end: what is durable stays, and whoever is cut off goes on from there."""
+        """Do nothing: written data is durable, and interrupted callers continue from it."""
 
     def _unary(self, method: Callable[[Peer, Request], Reply], request_type: type[Request]) -> "grpc.RpcMethodHandler[Request, Reply]":
         async def handle(request: Request, context: Context) -> Reply:
@@ -107,7 +107,7 @@ class MemoryService:
 
     @contextmanager
     def _call(self) -> Iterator[Peer]:
-        """A call by somebody who has a part in this memory."""
+        """Identify the caller, and count the call while it is open."""
         peer = self._identify(IDENTITY.get().caller)
         with self._calls.one_of(peer.name):
             yield peer
@@ -122,16 +122,16 @@ async def _read_hello(context: Context) -> Hello:
     with in_time(IDLE_LIMIT):
         message = await context.read()
     if not isinstance(message, pb.PushMessage) or message.WhichOneof("message") != "hello":
-        raise InvalidRequest("a push begins with a hello", hint="the peer is broken, or no nearfar store")
+        raise InvalidRequest("a push begins with a hello", hint="the peer is broken, or not a nearfar store")
     return wire.hello_from_proto(message.hello)
 
 
 async def _read_batch(context: Context) -> Batch | None:
-    """The next batch of a push; None at its end."""
+    """Return the next batch of a push; None at its end."""
     with in_time(IDLE_LIMIT):
         message = await context.read()
     if not isinstance(message, pb.PushMessage):
         return None
     if message.WhichOneof("message") != "batch":
-        raise InvalidRequest("behind its hello, a push has batches only", hint="the peer is broken, or no nearfar store")
+        raise InvalidRequest("after its hello, a push has batches only", hint="the peer is broken, or not a nearfar store")
     return wire.batch_from_proto(message.batch)

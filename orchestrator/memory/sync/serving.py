@@ -1,4 +1,4 @@
-"""A store behind a gRPC address, for devices that synchronise without a hub."""
+"""Serve a store at a gRPC address, for devices that synchronise without a hub."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -25,20 +25,20 @@ class MemoryServer:
     """A store that is being served."""
 
     address: str
-    """Where it really listens."""
+    """The address at which it really listens."""
     replace_tokens: Callable[[Tokens], None]
     """Let in the callers with these tokens and no others; raises as `protocols.server.Server.replace_tokens`."""
 
 
 def peers_of(users: Mapping[str, str]) -> Identify:
-    """Who calls: `users` tells whose device each caller is. Raises `ConfigError` for a user who cannot be called so."""
+    """Return a function that identifies callers: `users` names the user of each caller. Raises `ConfigError` for an invalid user name."""
     for user in users.values():
         validation.check_user(user)
 
     def identify(name: str) -> Peer:
         if name not in users:
             hint = f'in nearfar.toml of the hub, then start it again: [hub.workers.{name or "NAME"}] user = "..."'
-            raise PermissionDenied(f"the hub does not say whose device {name or 'a caller without a token'} is", hint=hint)
+            raise PermissionDenied(f"the hub has no user for {name or 'a caller without a token'} is", hint=hint)
         return Peer(name, users[name])
 
     return identify
@@ -58,8 +58,8 @@ async def serve_memory(
 ) -> AsyncIterator[MemoryServer]:
     """Serve a store until the context ends.
 
-    `tokens` maps each caller's name to its bearer token, or is what a token file holds; `users` maps the name to the user whose device it
-    is. Tokens expire by `clock`. Raises `ConfigError` as `protocols.serve` does.
+    `tokens` maps each caller's name to its bearer token, or is the content of a token file; `users` maps the name to the user of the
+    device. Tokens expire by `clock`. Raises `ConfigError` as `protocols.serve` does.
     """
     access = Access(tokens, clock=clock)
     service = MemoryService(store, peers_of(users), is_hub=is_hub)

@@ -1,4 +1,4 @@
-"""Bringing this store and another replica into step: once, or for as long as both are there."""
+"""Synchronise this store with another replica: once, or continuously."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 300.0
-"""Seconds between two attempts to reach a peer, at most."""
+"""The longest pause between two attempts to reach a peer, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +46,19 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What was done so far."""
+    """The state of a running synchronisation."""
 
     received: Received = Received()
     sent: Received = Received()
-    """As the other side has confirmed it."""
+    """The results that the other side has confirmed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Synchronised:
-    """What came of a synchronisation."""
+    """The result of a synchronisation."""
 
     device: str
-    """Of the other replica."""
+    """Device of the other replica."""
     received: Received
     sent: Received
     skew: float
@@ -69,9 +69,9 @@ Outcome = Synchronised | NearfarError
 
 
 async def plan(store: "MemoryStore", neighbour: Neighbour) -> dict[Namespace, Leaving]:
-    """What would leave for the neighbour now, by namespace.
+    """Return what would be sent to the neighbour now, by namespace.
 
-    To find that out, both sides tell each other what was erased, and erase it. Raises what `sync_once` raises.
+    To find that out, both sides exchange their erasures, and erase. Raises what `sync_once` raises.
     """
     async with _linked(neighbour) as link:
         replica = store.replica()
@@ -81,17 +81,17 @@ async def plan(store: "MemoryStore", neighbour: Neighbour) -> dict[Namespace, Le
 
 
 async def sync_once(store: "MemoryStore", neighbour: Neighbour, *, report: Callable[[Progress], None] | None = None) -> Synchronised:
-    """Get what the neighbour has for this store, and send what is for the neighbour.
+    """Pull what the neighbour has for this store, and push what is for the neighbour.
 
-    What was done stays done where it ends early, and the next time goes on from there. Raises `SyncRefused` where the two cannot be brought
-    together, `Unavailable` where the neighbour is not there, and otherwise what it raised.
+    If it ends early, what was done stays done, and the next call continues from there. Raises `SyncRefused` if the two cannot
+    synchronise, `Unavailable` if the neighbour cannot be reached, and otherwise what it raised.
     """
     async with _linked(neighbour) as link:
         return await _exchange(store, neighbour.peer, link, report or _ignore)
 
 
 async def keep_in_sync(store: "MemoryStore", neighbours: Sequence[Neighbour], report: Callable[[Neighbour, Outcome], None]) -> None:
-    """Stay in step with all neighbours, whenever they are there, until cancelled: what is new on either side is exchanged at once."""
+    """Synchronise with all neighbours whenever they can be reached, until cancelled: news of either side is exchanged at once."""
     async with anyio.create_task_group() as tasks:
         for neighbour in neighbours:
             tasks.start_soon(_keep, store, neighbour, report)
@@ -116,7 +116,7 @@ async def _keep(store: "MemoryStore", neighbour: Neighbour, report: Callable[[Ne
 
 
 async def _follow(store: "MemoryStore", peer: Peer, link: Link, tell: Callable[[Outcome], None]) -> None:
-    """Exchange what is new until the connection is lost."""
+    """Exchange news until the connection is lost."""
     replica, news = store.replica(), asyncio.Event()
     news.set()
     async with anyio.create_task_group() as tasks:
@@ -132,13 +132,13 @@ async def _signal(news: asyncio.Event, positions: AsyncGenerator[int]) -> None:
     async with aclosing(positions):
         async for _ in positions:
             news.set()
-    raise Unavailable("the other side tells no longer what is new")
+    raise Unavailable("the other side ended the watch call")
 
 
 async def _exchange(store: "MemoryStore", peer: Peer, link: Link, report: Callable[[Progress], None]) -> Synchronised:
     replica, progress = store.replica(), Progress()
     theirs, skew = await _greet(replica, peer, link)
-    # To send comes first: it may show that this store is a copy, which then needs writes of its own device back.
+    # Sending comes first: it may show that this store is a copy, which then has to get its own device's writes back.
     async with link.push(await in_thread(replica.hello)) as push:
         sending = batches(replica, peer, push.request)
         async with aclosing(ahead(lambda: in_thread(next, sending, None))) as made:
@@ -156,12 +156,14 @@ async def _exchange(store: "MemoryStore", peer: Peer, link: Link, report: Callab
             report(progress := replace(progress, received=_sum([progress.received, received])))
             is_whole = batch.known is not None
     if not is_whole:
-        raise Unavailable("the other side ended before it had sent all", hint="synchronise again: what has arrived is kept")
+        raise Unavailable(
+            "the other side ended the call before it had sent all", hint="synchronise again: the data that has arrived is kept"
+        )
     return Synchronised(theirs.device, progress.received, progress.sent, skew)
 
 
 async def _greet(replica: Replica, peer: Peer, link: Link) -> tuple[Hello, float]:
-    """Introduce both sides to each other; returns the other one's words, and by how many seconds its clock is ahead."""
+    """Exchange hellos; return the other side's, and by how many seconds its clock is ahead."""
     theirs = await link.greet(await in_thread(replica.hello))
     return theirs, await in_thread(replica.meet, peer, theirs, is_caller=False)
 
@@ -179,7 +181,7 @@ def _sum(all_received: Iterable[Received]) -> Received:
 
 
 def _first(errors: BaseExceptionGroup[NearfarError]) -> NearfarError:
-    """One of the errors in a group, however deep."""
+    """Return one of the errors in a group, however deep."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -188,4 +190,4 @@ def _first(errors: BaseExceptionGroup[NearfarError]) -> NearfarError:
 
 
 def _ignore(_: Progress) -> None:
-    """For those who do not want to know how far it is."""
+    """Do nothing."""

@@ -1,4 +1,4 @@
-"""The store as devices use it that have none of their own: they see and write what their user may."""
+"""Serve the store to devices without one of their own: they see and write what their user may."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +30,7 @@ class Thin:
     def put(self, peer: Peer, request: pb.PutRequest) -> pb.PutResponse:
         tier = _TIERS.get(request.tier, Tier.DEVICE) if request.HasField("tier") else None
         if tier is Tier.DEVICE:
-            raise PrivacyViolation("an item of tier device has left its device already", hint="keep it there, or write it with tier user")
+            raise PrivacyViolation("an item of tier device must not leave its device", hint="keep it there, or write it with tier user")
         version = self._view(peer).put(
             tuple(request.address.namespace),
             request.address.key,
@@ -48,7 +48,9 @@ class Thin:
 
     def search(self, peer: Peer, request: pb.SearchRequest) -> pb.SearchResponse:
         if request.limit > _LARGEST_PAGE:
-            raise InvalidRequest(f"{request.limit} items are too many at once", hint=f"ask for {_LARGEST_PAGE} at most, and for the next")
+            raise InvalidRequest(
+                f"a page of {request.limit} items is too large", hint=f"ask for {_LARGEST_PAGE} at most, then for the next"
+            )
         found = self._view(peer).search(
             tuple(request.namespace),
             query=request.query or None,
@@ -71,7 +73,7 @@ class Thin:
             case "prefix":
                 gone = view.erase(prefix=tuple(request.prefix.namespace))
             case _:
-                raise InvalidRequest("what to erase is named by a subject or by a namespace prefix", hint="give one of them")
+                raise InvalidRequest("an erasure needs either a subject or a namespace prefix", hint="give one of them")
         return pb.EraseResponse(items=len(gone))
 
     def _view(self, peer: Peer) -> "MemoryStore":
@@ -100,7 +102,7 @@ def _object(encoded: bytes) -> dict[str, Any]:
     try:
         value = orjson.loads(encoded)
     except orjson.JSONDecodeError as error:
-        raise InvalidRequest("what was sent is no JSON", hint="send a JSON object") from error
+        raise InvalidRequest("the value is no JSON", hint="send a JSON object") from error
     if not isinstance(value, dict):
-        raise InvalidRequest("what was sent is no JSON object", hint='wrap it: {"text": ...}')
+        raise InvalidRequest("the value is no JSON object", hint='wrap it: {"text": ...}')
     return value

@@ -1,4 +1,4 @@
-"""Hearing that a replica has something new for its peers."""
+"""Detect that a replica has news for its peers."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -11,11 +11,11 @@ from ..watching import Watchers
 from .replica import Replica
 
 _LOOK_EVERY: Final = 1.0
-"""Seconds after which is heard what other processes have written."""
+"""Seconds after which writes by other processes are noticed."""
 
 
 async def moves(replica: Replica, watchers: Watchers) -> AsyncGenerator[int]:
-    """Up to where the replica's log goes: at once, and whenever that, or what it knows beside the items, changes. Close it when done."""
+    """Yield the end of the replica's log: at once, and whenever that, or the facts, change. Close it when done."""
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
     def wake() -> None:

@@ -1,4 +1,4 @@
-"""Messages between replicas as protobuf."""
+"""Convert messages between replicas to protobuf and back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ def hello_to_proto(hello: Hello) -> pb.Hello:
 
 
 def hello_from_proto(message: pb.Hello) -> Hello:
-    """Raises `InvalidRequest` for what no replica says."""
+    """Convert a hello. Raises `InvalidRequest` if it is invalid."""
     if not is_device(message.device) or not is_device(message.log):
-        raise InvalidRequest("a replica says its name and that of its log", hint="the peer is broken, or no nearfar store")
+        raise InvalidRequest("a hello needs the names of a device and of its log", hint="the peer is broken, or not a nearfar store")
     if not isfinite(message.now):
-        raise InvalidRequest("the peer's clock shows no time", hint="the peer is broken, or no nearfar store")
-    facts = _facts(message.facts) if message.schema == SCHEMA else Facts()  # what another schema means by them is not known here
+        raise InvalidRequest("the peer's clock is not a number", hint="the peer is broken, or not a nearfar store")
+    facts = _facts(message.facts) if message.schema == SCHEMA else Facts()  # their meaning in another schema is unknown
     return Hello(message.device, message.now, dict(message.known), facts, message.log, message.schema)
 
 
@@ -52,9 +52,9 @@ def batch_to_proto(batch: Batch) -> pb.Batch:
 
 
 def batch_from_proto(message: pb.Batch) -> Batch:
-    """Raises `InvalidRequest` for what no replica sends."""
+    """Convert a batch. Raises `InvalidRequest` if it is invalid."""
     if not is_device(message.log) or not message.start <= message.end < 1 << 63:
-        raise InvalidRequest("a batch goes from one position of a log to a later one", hint="the peer is broken, or no nearfar store")
+        raise InvalidRequest("a batch must go from one position of a log to a later one", hint="the peer is broken, or not a nearfar store")
     return Batch(
         message.log,
         message.start,
@@ -82,20 +82,20 @@ def _operations_from_proto(message: pb.Operations) -> Sequence[SealedOperation]:
     devices, payloads = list(message.devices), message.payloads
     ends = list(accumulate(message.length))
     if not len(message.device) == len(message.sequence) == len(ends) or (ends[-1] if ends else 0) != len(payloads):
-        raise InvalidRequest("the columns of a batch are not of the same length", hint="the peer is broken, or no nearfar store")
+        raise InvalidRequest("the columns of a batch differ in length", hint="the peer is broken, or not a nearfar store")
     if message.device and max(message.device) >= len(devices):
-        raise InvalidRequest("a batch has writes of a device that it does not name", hint="the peer is broken, or no nearfar store")
+        raise InvalidRequest("a batch has writes of a device that it does not name", hint="the peer is broken, or not a nearfar store")
     return _Columns([devices[place] for place in message.device], list(message.sequence), [0, *ends], payloads)
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns(Sequence[SealedOperation]):
-    """Operations that are made when somebody looks at them, so that not all of a batch are there at once."""
+    """Operations that are made when they are read, so that not all of a batch exist at once."""
 
     devices: list[str]
     sequences: list[int]
     bounds: list[int]
-    """Of the payloads, one more than there are operations."""
+    """Bounds of the payloads, one more than there are operations."""
     payloads: bytes
 
     def __len__(self) -> int:
@@ -128,6 +128,6 @@ def _facts(encoded: bytes) -> Facts:
     try:
         facts = decode_facts(encoded)
     except ValueError as error:
-        raise InvalidRequest(str(error), hint="the peer is broken, or no nearfar store") from error
+        raise InvalidRequest(str(error), hint="the peer is broken, or not a nearfar store") from error
     check_size(facts)
     return facts

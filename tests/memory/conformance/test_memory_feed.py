@@ -184,7 +184,7 @@ def test_whoever_was_away_for_too_long_has_to_begin_anew(store: MemoryStore, eng
     for number in range(5):
         store.put((*NOTES, str(number)), "a", {})
         store.erase(prefix=(*NOTES, str(number)))
-    with pytest.raises(InvalidRequest, match="more was forgotten"):
+    with pytest.raises(InvalidRequest, match="no longer reaches back"):
         store.changes(position)
     assert told(store) == [("kept", True), *[("", False)] * 3]
     assert store.changes(engine.position() - 1)[0][0].item is None

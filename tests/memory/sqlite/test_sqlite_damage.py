@@ -178,7 +178,7 @@ def test_another_programs_database_stays_as_it_is_byte_for_byte(tmp_path: Path, 
         other.execute("CREATE TABLE items (theirs)")
         other.execute(f"PRAGMA user_version = {version}")
     before = path.read_bytes()
-    with pytest.raises(StoreCorrupt, match="no memory store"):
+    with pytest.raises(StoreCorrupt, match="not a memory store"):
         SqliteEngine(path)
     assert files_of(tmp_path) == {"memory.db": before}
 
@@ -204,8 +204,8 @@ def test_a_file_in_which_triggers_or_views_were_planted_is_refused(tmp_path: Pat
     ("planted", "told"),
     [
         ("CREATE TRIGGER t AFTER DELETE ON keys BEGIN INSERT INTO keys VALUES (old.id, old.tag, old.key, 0); END", "trigger"),
-        ("UPDATE keys SET key = 'text'", "is none"),
-        ("UPDATE keys SET key = x'00'", "is none"),
+        ("UPDATE keys SET key = 'text'", "is invalid"),
+        ("UPDATE keys SET key = x'00'", "is invalid"),
     ],
 )
 def test_damaged_keys_of_subjects_are_an_error_of_the_store(tmp_path: Path, planted: str, told: str) -> None:
@@ -240,7 +240,7 @@ def test_another_programs_database_and_one_of_a_newer_nearfar_are_refused(tmp_pa
     with engine._connections.writing() as connection:
         connection.execute("PRAGMA application_id = 1")
     engine.close()
-    with pytest.raises(StoreCorrupt, match="no memory store"):
+    with pytest.raises(StoreCorrupt, match="not a memory store"):
         SqliteEngine(other)
 
 

@@ -281,9 +281,9 @@ def test_a_sealed_operation_that_was_changed_on_its_way_is_refused(pair: tuple[N
     ((dot, payload),) = sent.operations
     changed = payload[:-1] + bytes([payload[-1] ^ 1])
     for operation in (SealedOperation(dot, changed), SealedOperation(Dot("phone", 2), payload)):
-        with pytest.raises(InvalidRequest, match="not sealed as it is"):
+        with pytest.raises(InvalidRequest, match="sealed for another write"):
             take(laptop, phone, replace(sent, operations=(operation,)))
-    with pytest.raises(SyncRefused, match="did not hand on"):
+    with pytest.raises(SyncRefused, match="did not send"):
         take(laptop, phone, replace(sent, keys=()))
 
 
