@@ -26,7 +26,7 @@ that was chosen for it."""
 
 
 class Total(Value):
-    """What a way to serve the whole stream came to."""
+    """Totals of one way to serve the whole stream."""
 
     score: float
     """Sum over the tasks."""
@@ -46,17 +46,17 @@ class ReplayedTask(Value):
     task: str
     seed: int
     task_class: str
-    """That `auto` took it for."""
+    """Class that `auto` assigned to the task."""
     chosen: str
     """Label of the configuration."""
     score: float
     dollars: float | None
     utility: float
-    """Of what was chosen."""
+    """Utility of the chosen configuration."""
     fixed_utility: float
-    """Of the best fixed configuration."""
+    """Utility of the best fixed configuration."""
     best_utility: float
-    """Of whatever configuration was best for this very task."""
+    """Utility of the configuration that was best for this very task."""
 
 
 class Replay(Value):
@@ -80,7 +80,7 @@ class Replay(Value):
 
     @property
     def regret_to_best(self) -> tuple[float, ...]:
-        """The same against the best configuration of each task, which no chooser can reach."""
+        """After each task, the utility by which the best configuration of each task is ahead, which no chooser can reach."""
         return tuple(accumulate(task.best_utility - task.utility for task in self.tasks))
 
 
@@ -128,7 +128,7 @@ def replay(records: Iterable[RunRecord], settings: AutoConfig | None = None, *, 
 
 
 def _cases(records: Iterable[RunRecord]) -> tuple[list[_Case], int]:
-    """The tasks that were run under every configuration, and how many were not."""
+    """Return the tasks that were run under every configuration, and how many were not."""
     runs: defaultdict[tuple[str, str, int], dict[str, Outcome]] = defaultdict(dict)
     for record in records:
         for outcome in outcomes_of([record]):
@@ -145,7 +145,7 @@ def _cases(records: Iterable[RunRecord]) -> tuple[list[_Case], int]:
 
 
 def _frozen_choosers(cases: Sequence[_Case], settings: AutoConfig) -> dict[int, Chooser]:
-    """For each seed a chooser that knows only the others."""
+    """Return for each seed a chooser that knows only the other seeds."""
     frozen = settings.model_copy(update={"explore_share": 0.0})
     seeds = sorted({case.seed for case in cases})
     if len(seeds) < 2:
@@ -162,13 +162,13 @@ def _others(cases: Sequence[_Case], seed: int) -> Iterator[Outcome]:
 
 
 def _one_chooser(cases: Sequence[_Case], settings: AutoConfig, order: int) -> dict[int, Chooser]:
-    """One chooser for all, which has yet to try every configuration."""
+    """Return one chooser for all seeds, which has yet to try every configuration."""
     chooser = _chooser(settings, cases, (), seed=order)
     return {case.seed: chooser for case in cases}
 
 
 def _chooser(settings: AutoConfig, cases: Sequence[_Case], outcomes: Iterable[Outcome], *, seed: int = 0) -> Chooser:
-    """A chooser among the recorded configurations."""
+    """Return a chooser among the recorded configurations."""
     chooser = Chooser(settings, outcomes, has_defaults=False, seed=seed)
     for outcome in cases[0].outcomes.values():
         chooser.offer(outcome.arm, outcome.label)
@@ -176,7 +176,7 @@ def _chooser(settings: AutoConfig, cases: Sequence[_Case], outcomes: Iterable[Ou
 
 
 def _serve(case: _Case, chooser: Chooser, *, is_online: bool) -> tuple[str, str]:
-    """The label that was chosen, and the class that the task was taken for."""
+    """Return the label that was chosen, and the class that the task was taken for."""
     decision = chooser.choose(case.profile, Policy(sensitivity=Sensitivity.PUBLIC))
     outcome = next(outcome for outcome in case.outcomes.values() if outcome.arm == decision.chosen)
     if is_online:

@@ -40,7 +40,7 @@ _WAITING: Final = 0.03
 _BILLS: Final = 15.0
 """Bills over which the price of a task that goes far is taken."""
 _DOUBT: Final = 2.0
-"""Set aside for a task of which nobody knows what it will cost, over the usual bill or what it has taken so far."""
+"""Factor for the amount set aside for a task of unknown cost: it multiplies the usual bill, or the dollars spent on the task so far."""
 _DEAREST: Final = 16.0
 """Bound of how many times more than expected tasks are taken to cost: a single odd task does not hold others back for long."""
 _RELIEF: Final = 0.2
@@ -50,16 +50,16 @@ _HALF_LIFE: Final = 1800.0
 
 
 class FarShareState(Value):
-    """What a `FarShareController` has learned."""
+    """The learned state of a `FarShareController`."""
 
     debt: FiniteFloat = 0.0
     """Tasks that should have gone far by now, less those that did."""
     advantages: tuple[FiniteFloat, ...] = ()
-    """Those seen lately, the oldest first."""
+    """Recent advantages, the oldest first."""
 
 
 class DollarRateState(Value):
-    """What a `DollarRateController` has learned. Its clock does not outlive the process, so time in between earns nothing."""
+    """The learned state of a `DollarRateController`. Its clock does not outlive the process, so time in between earns nothing."""
 
     credit: FiniteFloat = 0.0
     """Dollars earned and neither spent nor set aside; negative: spent before they were earned."""
@@ -68,7 +68,7 @@ class DollarRateState(Value):
     price: float | None = Field(default=None, ge=0)
     """Mean dollars of a task that goes far; None: not known of any."""
     advantages: tuple[FiniteFloat, ...] = ()
-    """Those seen lately, the oldest first."""
+    """Recent advantages, the oldest first."""
     paid: tuple[tuple[float, float], ...] = ()
     """The bills of the last hour, the oldest first: how many seconds ago, and dollars."""
 
@@ -82,7 +82,7 @@ class BudgetController(Protocol):
         ...
 
     def affords(self, dollars: float | None) -> bool:
-        """Return whether a task that may cost so many dollars may go far now; None: nobody knows what it costs."""
+        """Return True if a task that may cost so many dollars may go far now. None: its cost is unknown."""
         ...
 
     def observe(self, advantage: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
@@ -129,12 +129,12 @@ class FarShareController:
         self._lock = Lock()
 
     def affords(self, dollars: float | None) -> bool:
-        """As `BudgetController` says: a share looks at no dollars."""
+        """Return True: a share of tasks does not limit dollars."""
         return True
 
     @property
     def threshold(self) -> float:
-        """As `BudgetController` says."""
+        """The advantage above which a task goes far, an infinity where the share's bounds force a side."""
         with self._lock:
             if self._debt + self._target > self._bound:
                 return -math.inf
@@ -143,7 +143,7 @@ class FarShareController:
             return self._recent.threshold(self._target + self._debt / self._horizon, takes_ties=self._debt > 0)
 
     def observe(self, advantage: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
-        """As `BudgetController` says; dollars make no difference here."""
+        """Record a decision; the dollars are checked and not used. See `BudgetController.observe`."""
         _check(advantage, dollars)
         if forced:
             return
@@ -153,7 +153,7 @@ class FarShareController:
 
     @property
     def state(self) -> FarShareState:
-        """What it has learned so far."""
+        """The learned state, for a later controller."""
         with self._lock:
             return FarShareState(debt=self._debt, advantages=self._recent.values)
 
@@ -162,16 +162,16 @@ class FarShareController:
 
 
 class DollarRateController:
-    """Holds what is spent in an hour, as far as tasks are worth it: the threshold is never below 0.
+    """Holds the dollars spent per hour at a target. The threshold is never below 0, so a task goes far only where that is worth it.
 
     Credit is earned with the time, and tasks spend it, forced ones included. The threshold is the one whose far share spends, at the
     recent pace of tasks and the recent bill of one that goes far, what is earned, and the credit over the next tasks. Credit beyond a
     tenth of an hour's dollars lapses, so that no burst after a quiet time leaves the rest of the hour without any.
 
-    What a task costs is known when it has ended. Until then the most that it is expected to cost is set aside (`commit`), and its bill
-    takes the place of that (`settle`). A task is not afforded where bills and what is set aside would come to more than `_MOST` of the
-    hourly dollars in the last hour. Where nobody knows yet what tasks cost, one that goes far sets aside all that is left, so that the
-    first bill is known before a second task goes. Where a task takes several times what was expected, as after a rise of prices, as
+    The cost of a task is known when it has ended. Until then `commit` sets aside the most that it is expected to cost, and `settle`
+    replaces that by the bill. A task is not afforded where bills and what is set aside would come to more than `_MOST` of the
+    hourly dollars in the last hour. Until the first bill is known, a task that goes far sets aside all that is left, so that
+    no second task goes far before it. Where a task takes several times what was expected, as after a rise of prices, as
     many times more is set aside for all that are under way and for the next ones, until bills or time say otherwise:
     estimates are means over dozens of tasks, and follow too late.
 
@@ -179,7 +179,7 @@ class DollarRateController:
         dollars_per_hour: the target; positive.
         now: seconds of a clock that never goes back, such as `time.monotonic`.
         state: of an earlier controller; None: nothing is known.
-        billed: dollars of the last hour that other processes know of, with what this one has told them of.
+        billed: dollars of the last hour in the shared budget book, those of this process included.
 
     Raises `ConfigError` for a target that is not positive.
     """
@@ -213,7 +213,7 @@ class DollarRateController:
 
     @property
     def threshold(self) -> float:
-        """As `BudgetController` says."""
+        """The advantage above which a task goes far: 0 or more, infinite while the credit is overdrawn by more than a usual bill."""
         with self._lock:
             self._earn()
             price = self._price.value
@@ -232,22 +232,22 @@ class DollarRateController:
             self._credit = min(self._credit, _BURST * dollars_per_hour)
 
     def affords(self, dollars: float | None) -> bool:
-        """As `BudgetController` says."""
+        """Return True if a task that may cost so many dollars fits what is left of this hour. None: it counts as the usual bill."""
         with self._lock:
             self._earn()
             left, usual = self._left, self._price.value or 0.0  # once: it may have to be read from a database
             return left > 0 and left >= (usual if dollars is None else self._dearness * dollars)
 
     def observe(self, advantage: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
-        """As `BudgetController` says. Unknown dollars of a far task count as those of the usual one, since it was not free."""
+        """Record a decision and its bill at once. Unknown dollars of a far task count as the usual bill, since it was not free."""
         usual = self._price.value if went_far and dollars is None else None
         committed = self.commit(advantage, went_far=went_far, dollars=usual or dollars or 0.0, forced=forced)
         self._settle(committed, usual or dollars or 0.0, is_known=dollars is not None)
 
     def commit(self, advantage: float, *, went_far: bool, dollars: float | None, forced: bool = False) -> Commitment:
-        """Take a decision into account and set aside the most that the task is expected to cost, until `settle` gets the bill.
+        """Record a decision and set aside the most that the task is expected to cost, until `settle` gets the bill.
 
-        `dollars`: None: nobody knows. The rest as `BudgetController.observe` says.
+        `dollars` is None where the cost is unknown. The other arguments are those of `BudgetController.observe`.
         """
         _check(advantage, dollars)
         with self._lock:
@@ -293,7 +293,7 @@ class DollarRateController:
 
     @property
     def state(self) -> DollarRateState:
-        """What it has learned so far. What is set aside counts as paid: no bill comes to a later controller."""
+        """The learned state. Dollars set aside count as paid, since no bill reaches a later controller."""
         with self._lock:
             self._earn()
             paid = [(self._earned_until - when, dollars) for when, dollars in self._paid]
@@ -309,7 +309,7 @@ class DollarRateController:
 
     @property
     def _unknown(self) -> float:
-        """Dollars to set aside for a task of which nobody knows what it costs."""
+        """Dollars to set aside for a task of unknown cost."""
         usual = self._price.value
         return max(self._left, 0.0) if usual is None else _DOUBT * usual
 

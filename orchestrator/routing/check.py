@@ -34,7 +34,7 @@ class Finding(Value):
 
 
 def findings(policy: Policy, agents: Mapping[str, Side]) -> list[Finding]:
-    """Everything that is wrong or strange, errors first. `agents` are those of the team, by name."""
+    """Return all errors and warnings about a policy, errors first. `agents` are those of the team, by name."""
     found = [
         *_on_modes(policy),
         *_on_agents(policy, agents),
@@ -110,7 +110,7 @@ class _Named:
 
 
 def _on_strategies(policy: Policy, agents: Mapping[str, Side]) -> Iterator[Finding]:
-    """Strategies that these agents cannot serve, and agents that no strategy asks."""
+    """Find strategies that these agents cannot serve, and agents that no strategy asks."""
     if not agents:
         return
     asked: set[str] = {policy.evidence.second_opinion or ""}
@@ -152,7 +152,7 @@ def _ways(policy: Policy) -> Iterator[_Way]:
 
 
 def _asked(policy: Policy, agents: Mapping[str, Side], strategy: Strategy, mode: Mode) -> set[str]:
-    """The agents that a public task may be given to. Raises `ConfigError` where none can serve it."""
+    """Return the agents that a public task may be given to. Raises `ConfigError` where none can serve it."""
     team = [_Named(name, side) for name, side in agents.items()]
     known = Strategy.ROUTE if strategy is Strategy.AUTO else strategy
     executor = policy.supervision.executor
@@ -202,7 +202,7 @@ def _on_one_rule(rule: Rule, policy: Policy, agents: Mapping[str, Side]) -> Iter
 
 
 def _on_restricted(rule: Rule, others: list[Rule]) -> Iterator[Finding]:
-    """A rule that a restriction or a denial overrules in all its cases, wherever that one stands."""
+    """Warn where a restriction or a denial overrules the rule in all its cases, wherever that one stands."""
     for other in others:
         if not _takes_in(other.when, rule.when):
             continue
@@ -213,7 +213,7 @@ def _on_restricted(rule: Rule, others: list[Rule]) -> Iterator[Finding]:
 
 
 def _never(when: When, policy: Policy) -> str | None:
-    """Why no situation is like this, as far as the policy shows."""
+    """Return why no situation can meet the conditions, as far as the policy shows; None if one can."""
     for name in _SHARES:
         wanted: Range | None = getattr(when, name)
         if wanted is not None and ((wanted.at_least or 0) > 1 or (wanted.below is not None and wanted.below <= 0)):
@@ -227,7 +227,7 @@ def _never(when: When, policy: Policy) -> str | None:
 
 
 def _on_pairs(policy: Policy) -> Iterator[Finding]:
-    """Restrictions that leave no side where both apply."""
+    """Find restrictions that leave no side where both apply."""
     restrictions = [rule for rule in policy.rules if rule.mode in RESTRICTIONS]
     for one, other in combinations(restrictions, 2):
         if one.mode is other.mode or _exclude_each_other(one.when, other.when):
@@ -255,7 +255,7 @@ def _on_settings(policy: Policy) -> Iterator[Finding]:
 
 
 def _on_files(policy: Policy, agents: Mapping[str, Side]) -> Iterator[Finding]:
-    """What was trained, and for whom."""
+    """Check the files that the policy names: the head and the escalation."""
     if policy.router.head is not None:
         yield from _unless_usable("policy.router.head", lambda head: _require_head(head, agents), policy.router.head)
     if policy.evidence.escalation is not None:
@@ -285,7 +285,7 @@ def _on_limits(policy: Policy) -> Iterator[Finding]:
 
 
 def _leaves_nothing(earlier: Rule, later: Rule) -> bool:
-    """The earlier rule applies wherever the later one does, and has said all of what it says. Restrictions always count."""
+    """Return True if the earlier rule applies wherever the later one does and decides all that it decides. Restrictions always count."""
     if later.deny is not None or later.mode in RESTRICTIONS or not _takes_in(earlier.when, later.when):
         return False
     if earlier.deny is not None:
@@ -295,13 +295,13 @@ def _leaves_nothing(earlier: Rule, later: Rule) -> bool:
 
 
 def _takes_in(wide: When, narrow: When) -> bool:
-    """Every condition of the wide one is one of the narrow one's, or wider."""
+    """Return True if every condition of the wide one is met whenever the narrow one's conditions are."""
     named = [name for name in When.model_fields if getattr(wide, name) not in (None, ()) and name != "task_class"]
     return _is_wider_class(wide, narrow) and all(_is_wider(getattr(wide, name), getattr(narrow, name)) for name in named)
 
 
 def _is_wider_class(wide: When, narrow: When) -> bool:
-    """Classes below those of the wide one are within it."""
+    """Return True if the narrow one's classes are those of the wide one, or below them."""
     if not wide.task_class:
         return True
     return bool(narrow.task_class) and all(is_of_class(name, wide.task_class) for name in narrow.task_class)
@@ -317,7 +317,7 @@ def _is_wider(wide: object, narrow: object) -> bool:
 
 
 def _exclude_each_other(one: When, other: When) -> bool:
-    """Some condition cannot hold for both."""
+    """Return True if some condition cannot hold for both."""
     for name in ("sensitivity", "offline", "power_source"):
         first, second = getattr(one, name), getattr(other, name)
         if first is not None and second is not None and first != second:

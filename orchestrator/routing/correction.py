@@ -40,7 +40,7 @@ class CorrectionPolicy(Value):
 
 
 class AgentState(Value):
-    """What was learned of one agent."""
+    """The learned state of one agent."""
 
     evidence: Mapping[str, Evidence] = {}
     """By class; that of all tasks has no name."""
@@ -48,7 +48,7 @@ class AgentState(Value):
 
 
 class CorrectionState(Value):
-    """What was learned of all agents."""
+    """The learned state of all agents."""
 
     agents: Mapping[str, AgentState] = {}
 
@@ -62,7 +62,7 @@ class Corrected:
     deviation: float
     """How unsure the correction leaves it: a standard deviation, in probability."""
     outcomes: int
-    """Of the agent on tasks of the class, and of those inside it."""
+    """Outcomes of the agent on tasks of the class and of the classes inside it."""
 
 
 class Correction:
@@ -82,10 +82,10 @@ class Correction:
         self._lock = Lock()
 
     def corrected(self, agent: str, task_class: str, probability: float = PRIOR) -> Corrected:
-        """What to expect of an agent.
+        """Return the corrected probability that an agent gets a task right.
 
         Args:
-            agent: its name; of an unknown one the prediction stands.
+            agent: its name; for an unknown agent the prediction is returned as it is.
             task_class: from coarse to fine, such as `search/hops`; empty: unknown.
             probability: that it gets the task right, as predicted without outcomes.
 
@@ -96,7 +96,7 @@ class Correction:
             return self._agents.get(agent, self._unknown).corrected(task_class, probability)
 
     def learn(self, agent: str, task_class: str, probability: float, outcome: float | None) -> str | None:
-        """Learn what a task came to; where nobody knows (None), nothing. The other arguments are those of `corrected`.
+        """Learn from the outcome of a task; an unknown outcome (None) teaches nothing. The other arguments are those of `correct`.
 
         Returns a sentence where the agent has drifted, so that what was learned of it counts for less from now on.
         Raises `InvalidRequest` for a probability or an outcome outside 0 to 1.
@@ -112,13 +112,13 @@ class Correction:
 
     @property
     def state(self) -> CorrectionState:
-        """What was learned so far."""
+        """The learned state, for a later correction."""
         with self._lock:
             return CorrectionState(agents={agent: known.state for agent, known in self._agents.items()})
 
 
 class _Agent:
-    """What was learned of one agent."""
+    """Offsets and drift detector of one agent."""
 
     def __init__(self, deviation: float, state: AgentState) -> None:
         self._offsets = NestedOffsets(deviation, state.evidence)
@@ -153,7 +153,7 @@ class _Agent:
 
 
 def _moved(probability: float, offset: float) -> float:
-    """A probability after its log-odds were moved."""
+    """Add an offset to the log-odds of a probability."""
     moved = min(max(_logit(probability) + offset, -_MOST_LOGIT), _MOST_LOGIT)
     return 1 / (1 + exp(-moved))
 
@@ -169,4 +169,4 @@ def _sentence(agent: str, drift: Drift) -> str:
 
 def _check(what: str, value: float) -> None:
     if not 0 <= value <= 1:
-        raise InvalidRequest(f"{what} lies between 0 and 1, not at {value}", hint="an outcome that nobody knows is None")
+        raise InvalidRequest(f"{what} lies between 0 and 1, not at {value}", hint="pass None for an unknown outcome")

@@ -25,14 +25,14 @@ class Drift(StrEnum):
 
 
 class DriftState(Value):
-    """What a detector has seen since its last alarm."""
+    """The state of a detector since its last alarm."""
 
     residuals: int = 0
     mean: float = 0.0
     rise: float = 0.0
     """How far the residuals have lately summed up above their mean and the tolerance."""
     fall: float = 0.0
-    """The same below."""
+    """How far the residuals have lately summed up below their mean and the tolerance."""
 
 
 class DriftDetector:
@@ -42,7 +42,7 @@ class DriftDetector:
         self.state = state or DriftState()
 
     def observe(self, residual: float) -> Drift | None:
-        """Take in an outcome less its predicted probability, from -1 to 1. After an alarm it starts anew."""
+        """Take in a residual: the outcome less its predicted probability, from -1 to 1. After an alarm the detector starts over."""
         count = self.state.residuals + 1
         mean = self.state.mean + (residual - self.state.mean) / count
         rise = max(self.state.rise + residual - mean - TOLERANCE, 0.0)

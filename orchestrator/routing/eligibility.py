@@ -31,9 +31,9 @@ class Eligible:
         self.reasons.append(f"{agent.name} left out: {objection}")
 
     def leave_out_of_all_roles(self, agent: AgentView, objection: str) -> None:
-        """One that lacks what only the executor needs may still supervise; one that nobody may ask may not."""
+        """Leave an agent out as executor and as supervisor, because it may not be asked at all."""
         self.leave_out(agent, objection)
-        is_alone = bool(self.agents) and self.agents[0].name == self.supervisor  # nobody supervises itself
+        is_alone = bool(self.agents) and self.agents[0].name == self.supervisor  # no agent supervises itself
         self.supervisor = None if is_alone or agent.name == self.supervisor else self.supervisor
 
 
@@ -68,7 +68,7 @@ def eligible(
 
 
 def _note_sides(agents: Sequence[AgentView], found: Eligible, mode: Mode) -> None:
-    """Which agents are not even looked at; the first reason says so already."""
+    """Record why agents were left out by mode and strategy; the first reason of the decision says it already."""
     for agent in agents:
         if agent not in found.agents:
             found.objections[agent.name] = f"mode {mode} and the strategy leave the {agent.side} side out"
@@ -77,7 +77,7 @@ def _note_sides(agents: Sequence[AgentView], found: Eligible, mode: Mode) -> Non
 def _assign_roles(
     agents: Sequence[AgentView], *, strategy: Strategy, mode: Mode, sensitivity: Sensitivity, needs: Needs, executor: Side
 ) -> Eligible:
-    """Who works and who supervises. The executor's side must be allowed; a supervisor that is not allowed is left out."""
+    """Assign executor and supervisor. The executor's side must be allowed; a supervisor that is not allowed is left out."""
     other = Side.FAR if executor is Side.NEAR else Side.NEAR
     allowed = SIDES_OF_MODE[mode]
     if executor not in allowed:
@@ -99,12 +99,12 @@ def _assign_roles(
         raise ConfigError(f"no {other} agent is configured", hint=f"strategy {strategy} needs one to supervise")
     _keep_capable(found, needs)
     if found.agents[0].side is not executor:
-        found.supervisor = None  # nobody supervises itself
+        found.supervisor = None  # no agent supervises itself
     return found
 
 
 def _order(strategy: Strategy, mode: Mode) -> tuple[Side, ...]:
-    """The sides to try, in order."""
+    """Return the sides to try, in order."""
     allowed = SIDES_OF_MODE[mode]
     first = {Strategy.DEVICE: Side.NEAR, Strategy.CLOUD: Side.FAR}.get(strategy)
     if first is not None and first not in allowed:
@@ -119,7 +119,7 @@ def _order(strategy: Strategy, mode: Mode) -> tuple[Side, ...]:
 
 
 def _check_both_sides(agents: Sequence[AgentView], order: Sequence[Side], mode: Mode) -> None:
-    """The near side reads the context in any case; the far side writes the jobs, unless the mode keeps the task on this device."""
+    """Check the sides that minions need. The near side reads the context; the far side writes the jobs, unless the mode forbids it."""
     if Side.NEAR not in order:
         raise ConfigError(f"strategy {Strategy.MINIONS} contradicts mode {mode}", hint="its context is read on this device")
     for side in order:
@@ -138,13 +138,13 @@ def _keep_private(found: Eligible, strategy: Strategy, sensitivity: Sensitivity)
     far = [agent for agent in found.agents if agent.side is Side.FAR]
     for agent in far:
         found.leave_out(agent, "the task is private and stays on this device")
-    # Whoever asks for the cloud by name should learn that it was not used, rather than get the device's answer.
+    # A user who asks for the cloud by name should get an error rather than the device's answer.
     if not found.agents or (far and strategy in (Strategy.CLOUD, Strategy.MINIONS)):
         raise leaves_the_device()
 
 
 def leaves_the_device() -> PrivacyViolation:
-    """The error for a private task that no near agent is left for."""
+    """Return the error for a private task that no near agent is left for."""
     return PrivacyViolation(
         "the task is private and was to be served by a far agent", hint='pass sensitivity="public" if its text may leave this device'
     )
@@ -160,5 +160,5 @@ def _keep_capable(found: Eligible, needs: Needs) -> None:
 
 
 def _missing(needs: Needs, capabilities: Capabilities | None) -> list[str]:
-    """A far agent that was never met may have any capability; it says so itself when it is opened."""
+    """Return the missing capabilities. A far agent that was not opened yet may have any; opening it finds out."""
     return needs.missing_in(capabilities) if capabilities is not None else []

@@ -21,7 +21,7 @@ class Prospect:
 
 
 class ExplorationReport(Value):
-    """What exploration has cost so far."""
+    """The cost of exploration so far."""
 
     decisions: int
     explored: int
@@ -54,7 +54,7 @@ class Explorer:
         self._lock = Lock()
 
     def choose(self, prospects: Sequence[Prospect], *, best: str | None = None) -> Prospect:
-        """The best one, or where exploration is due the one that is best in one draw from what is believed: Thompson sampling
+        """Return the best prospect or, when exploration is due, the one that is best in one draw from the beliefs: Thompson sampling
         (arXiv 1111.1797).
 
         Args:

@@ -19,7 +19,7 @@ from .traces import AgentOutcome, Trace
 
 
 class LoggedAttempt(Value):
-    """What one agent's try at a task came to."""
+    """One agent's attempt at a task."""
 
     agent: str
     outcome: Literal["accepted", "rejected", "failed"]
@@ -29,7 +29,7 @@ class LoggedAttempt(Value):
     dollars: float | None
     seconds: float
     joules: float | None = None
-    """Of this device's energy."""
+    """Energy of this device."""
     is_grounded: bool | None = None
     answer: str | None = None
     """None where the task is private, or was told anything private; here and below."""
@@ -49,7 +49,7 @@ class LoggedTask(Value):
     tools: tuple[str, ...]
     decision: RouteDecision
     head: Path | None = None
-    """That made the predictions."""
+    """Folder of the head that made the predictions."""
     attempts: tuple[LoggedAttempt, ...]
 
 
@@ -60,7 +60,7 @@ class LoggedScore(Value):
     id: str
     agent: str
     task_class: str = ""
-    """As the app named it with the score; empty: as it was known before."""
+    """Class that the app reported with the score; empty: unchanged."""
     score: float = Field(ge=0, le=1)
 
 
@@ -108,18 +108,18 @@ def log_score(path: Path, result: Result, score: float, *, task_class: str) -> N
 
 @dataclass(frozen=True, slots=True)
 class LoggedOutcome:
-    """What is learned from a task whose answer was scored."""
+    """A scored answer, to learn from."""
 
     decision: RouteDecision
     agent: str
     task_class: str
-    """As the app named it with the score; empty: as it was known before."""
+    """Class that the app reported with the score; empty: unchanged."""
     score: float
     head: Path | None
 
 
 def logged_outcomes(path: Path) -> Iterator[LoggedOutcome]:
-    """What a log tells of the agents, in the order in which it was reported; nothing where there is no file yet.
+    """Yield the scored outcomes of a log, in the order in which they were reported; nothing if the file does not exist.
 
     Raises `ConfigError` that names the line which belongs to no log.
     """
@@ -136,9 +136,9 @@ def logged_outcomes(path: Path) -> Iterator[LoggedOutcome]:
 
 
 def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | None:
-    """The task as a trace; `scores` are by task and agent. None where its words were not written.
+    """Convert a logged task to a trace; `scores` are keyed by task and agent. None if the words of the task were not logged.
 
-    An attempt that nobody judged has an unknown outcome, also where the evidence spoke against it: the evidence may be wrong.
+    An attempt without a score has an unknown outcome, even if the evidence rejected it: the evidence may be wrong.
     """
     if not task.prompt:
         return None

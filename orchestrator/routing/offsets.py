@@ -22,7 +22,7 @@ _NOTHING: Final = (0.0, 0.0)
 
 
 class Evidence(Value):
-    """What the outcomes of a class say of its offset, without those of the classes inside it."""
+    """Evidence about the offset of a class from its own outcomes, without those of the classes inside it."""
 
     precision: float = Field(default=0.0, ge=0)
     shift: FiniteFloat = 0.0
@@ -31,7 +31,7 @@ class Evidence(Value):
     """Faded or not."""
 
     def faded(self, kept: float) -> "Evidence":
-        """The same with a share of its precision."""
+        """Return the evidence with a share of its precision."""
         return Evidence(precision=kept * self.precision, shift=kept * self.shift, outcomes=self.outcomes)
 
 
@@ -53,15 +53,15 @@ class NestedOffsets:
             self.put(name, known)
 
     def of(self, task_class: str) -> Evidence:
-        """The evidence of a class; none where it was never met."""
+        """Return the evidence of a class; empty if the class was never met."""
         return self.evidence.get(task_class, _NO_EVIDENCE)
 
     def outcomes(self, task_class: str) -> int:
-        """How many were learned of a class and those inside it."""
+        """Return the number of outcomes of a class and those inside it."""
         return self._outcomes[task_class]
 
     def belief(self, task_class: str) -> tuple[float, float]:
-        """Mean and variance of the offset of a class; one that was never met inherits from the wider ones."""
+        """Return mean and variance of the offset of a class; one that was never met inherits from the wider ones."""
         path = _path(task_class)
         if not self.evidence:
             return 0.0, len(path) * self._variance
@@ -86,13 +86,13 @@ class NestedOffsets:
             self._inside[wider] = (precision + new[0] - old[0], shift + new[1] - old[1])
 
     def _known(self, name: str) -> Message:
-        """What the outcomes of a class and of those inside it say of its offset."""
+        """Return the evidence about a class's offset from its outcomes and those of the classes inside it."""
         own = self.of(name)
         precision, shift = self._inside.get(name, _NOTHING)
         return own.precision + precision, own.shift + shift
 
     def _told(self, name: str) -> Message:
-        """What a class tells the wider one: what it knows, the less sure the more the two may differ."""
+        """Return the message of a class to the wider one: its evidence, weakened by how much the two may differ."""
         precision, shift = self._known(name)
         doubt = 1 + precision * self._variance
         return precision / doubt, shift / doubt
@@ -102,5 +102,5 @@ _NO_EVIDENCE: Final = Evidence()
 
 
 def _path(task_class: str) -> tuple[str, ...]:
-    """A class and those above it, the widest first; that of all tasks has no name."""
+    """Return a class and those above it, the widest first; the class of all tasks has the empty name."""
     return ("", *lineage(task_class))

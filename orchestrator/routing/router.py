@@ -53,7 +53,7 @@ _CHOOSING = frozenset({Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy
 _NO_LIMITS = LimitsConfig()
 _GUESS = "nothing is known yet of how these agents do, so the near side goes first, since it is free"
 _UNKNOWN_DOLLARS = 0.01
-"""Of a task whose price nobody knows, where no other price is known either: not nothing."""
+"""Dollars assumed for a task of unknown price if no other price is known either: not nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,10 @@ class Router:
         device_state: looks at the device.
         now: local time.
         monotonic: seconds that never run backwards.
-        seed: of the exploration; None: another one each time.
-        paces: what was measured of agents before this process began, by their names.
-        budgets: what was spent; None: it is kept in this process alone.
-        health: of agents by their names; None: nobody keeps it.
+        seed: seed of the exploration; None: a new one each time.
+        paces: returns the pace of an agent measured before this process began, by its name.
+        budgets: the budget book; None: spending is counted in this process only.
+        health: returns the health of an agent by its name; None if it is not tracked.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Router:
         self._now = now
 
     def ruled(self, task: Task, *, tools: Collection[str] = ()) -> Task:
-        """The task with the mode and the strategy that the rules give it. One that they keep on the device is private from here on, so
+        """Return the task with the mode and the strategy that the rules give it. A task that they keep on the device becomes private, so
         that every agent in the cloud refuses it as well.
 
         Raises `PermissionDenied` where a rule denies it, `PrivacyViolation` where it was to leave the device and a rule keeps it there.
@@ -111,16 +111,16 @@ class Router:
             return task
         found = self._ruling(task, tools)
         changes: dict[str, object] = {"mode": _mode(task, found), "sensitivity": _sensitivity(task, found)}
-        if found.strategy is not None and "strategy" not in task.stated:  # one that nobody chose stays open
+        if found.strategy is not None and "strategy" not in task.stated:  # a strategy that was not chosen stays open
             changes["strategy"] = found.strategy
         return task.model_copy(update={"policy": task.policy.model_copy(update=changes)})
 
     def account(self, task: Task) -> "Account":
-        """What the task may spend."""
+        """Return the account that the task spends from."""
         return self.spending.account(task)
 
     def explain(self, task: Task, agents: Sequence[AgentView], *, tools: Collection[str] = (), spent: Spent = Spent()) -> RouteDecision:  # noqa: B008 - immutable
-        """What would be decided; nothing is learned from it and nothing is explored. Raises what `decide` raises."""
+        """Return the decision for a task without learning from it and without exploring. Raises what `decide` raises."""
         policy = task.policy
         if policy.router.log is not None and policy.router.learn:
             self._relearn(policy.router.log)
@@ -281,7 +281,7 @@ class Router:
         )
 
     def _judged(self, task: Task, remaining: Eligible, tools: Collection[str]) -> tuple[Success, list[_Judged]]:
-        """What is expected of each agent that remains. A prompt is looked into only where there is a choice."""
+        """Estimate success, costs and utility of each remaining agent. The prompt is read only if there is a choice."""
         agents = remaining.agents
         if len(agents) > 1 and task.policy.strategy in _CHOOSING:
             success = self.success.success(last_words(task.messages), task.task_class, agents, head=task.policy.router.head)
@@ -305,7 +305,7 @@ class Router:
         )
 
     def _leave_alone(self, policy: Policy, remaining: Eligible) -> None:
-        """Leave out whoever is not to be asked now, after failures. Raises `Unavailable` where nobody is left."""
+        """Leave out agents whose circuit breaker is open. Raises `Unavailable` if no agent is left."""
         waits: list[float] = []
         for agent in tuple(remaining.agents):
             health = self._health(agent.name)
@@ -323,7 +323,7 @@ class Router:
             raise Unavailable(f"no agent may be asked now: {objections}", hint=hint, retry_after=min(waits))
 
     def _hold_limits(self, task: Task, remaining: Eligible, judged: Sequence[_Judged], spent: Spent) -> None:
-        """Leave out whoever would go beyond a limit. Only what was measured speaks against an agent, and the price of the prompt alone."""
+        """Leave out agents that would exceed a limit, judged by measured costs and by the price of the prompt alone."""
         for each in judged:
             expected = _expected(each, tokens=_tokens(task))
             reason = self.spending.objection(task, expected, spent=spent)
@@ -374,7 +374,7 @@ class Router:
         )
 
     def _preferred(self, task: Task, order: list[_Judged], found: Ruling, remaining: Eligible) -> tuple[list[_Judged], bool]:
-        """The order once rules, the session and the order of fallback have had their say, and whether one of them settled the first."""
+        """Apply rules, session and order of fallback to the order. Return it, and True if rules or session settled the first agent."""
         names = [each.agent.name for each in order]
         first = self._first(task, names, found, remaining)
         rest = [name for name in (first, *names[:1], *task.policy.fallback.order, *names) if name in names]
@@ -382,7 +382,7 @@ class Router:
         return [by_name[name] for name in dict.fromkeys(rest)], first is not None
 
     def _first(self, task: Task, names: Sequence[str], found: Ruling, remaining: Eligible) -> str | None:
-        """Who is to try first, whatever it is worth; None where nobody says so."""
+        """Return the agent that a rule or the session puts first, whatever its utility; None if neither does."""
         if found.agent is not None:
             if found.agent in names:
                 return found.agent
@@ -402,7 +402,8 @@ def _no_side(found: Ruling) -> str:
 
 
 def _mode(task: Task, found: Ruling) -> Mode:
-    """What a rule restricts holds against everybody; what it prefers yields to what was said with the task, and to any restriction."""
+    """Return the mode of a task: a rule's restriction always holds; a rule's preference yields to the task's own mode and to
+    restrictions."""
     own = task.policy.mode
     if found.mode is None:
         return own
@@ -421,7 +422,7 @@ def _sensitivity(task: Task, found: Ruling) -> Sensitivity:
 
 
 def _languages(task: Task) -> frozenset[str | None]:
-    """Of everything that the user said and gave, or as the app states it."""
+    """Return the languages of the user's messages and context, or the one that the app states."""
     if task.language is not None:
         return frozenset({primary_language(task.language)})
     texts = [message.text for message in task.messages if message.role == "user"]
@@ -437,7 +438,7 @@ def _tokens(task: Task) -> int:
 
 
 def _utility(objective: ObjectiveConfig, estimate: AgentEstimate, unknown_dollars: float) -> float:
-    """The policy's objective. An unknown price counts as the dearest one that is known, since it is not free."""
+    """Return the policy's objective. An unknown price counts as the dearest known one, since it is not free."""
     dollars = unknown_dollars if estimate.dollars is None else estimate.dollars.value
     joules = 0.0 if estimate.joules is None else estimate.joules.value
     gain = objective.quality * estimate.success.value
@@ -445,7 +446,7 @@ def _utility(objective: ObjectiveConfig, estimate: AgentEstimate, unknown_dollar
 
 
 def _expected(judged: _Judged, *, tokens: int) -> Spent:
-    """What a task takes at least, and what such tasks were measured to take."""
+    """Return the least that a task takes: the price of its prompt, and the measured costs of such tasks."""
 
     def measured(figure: Estimate | None) -> float:
         return figure.value if figure is not None and figure.source in (EstimateSource.MEASURED, EstimateSource.PROFILE) else 0.0
@@ -459,7 +460,7 @@ def _expected(judged: _Judged, *, tokens: int) -> Spent:
 
 
 def _advantage(judged: Sequence[_Judged]) -> float | None:
-    """Utility of the best far candidate less that of the best near one."""
+    """Return the utility of the best far candidate less that of the best near one; None if a side has no candidate."""
     best: Mapping[Side, float] = {
         side: max(each.utility for each in judged if each.agent.side is side) for side in {each.agent.side for each in judged}
     }
@@ -467,7 +468,7 @@ def _advantage(judged: Sequence[_Judged]) -> float | None:
 
 
 def _far_dollars(judged: Sequence[_Judged]) -> Estimate | None:
-    """Return what the best far candidate is expected to cost; None where nobody knows, or there is none."""
+    """Return the expected dollars of the best far candidate; None if they are unknown or there is no far candidate."""
     best = max((each for each in judged if each.agent.side is Side.FAR), key=lambda each: each.utility, default=None)
     return None if best is None else best.estimate.dollars
 
@@ -491,14 +492,14 @@ def _taken(calls: Sequence[Call], *, prompt_tokens: int) -> TaskTaken:
 
 
 def _by_side(judged: Sequence[_Judged], strategy: Strategy) -> list[_Judged]:
-    """The sides in the order that they have, the most useful agent of each first. A near draft that is doubted goes to the far side."""
+    """Order candidates by side as given, the most useful agent of each side first. In a cascade the far side follows the first draft."""
     sides = list(dict.fromkeys(each.agent.side for each in judged))
     order = sorted(judged, key=lambda each: (sides.index(each.agent.side), -each.utility))
     return [*order[:1], *sorted(order[1:], key=lambda each: each.agent.side is Side.NEAR)] if strategy is Strategy.CASCADE else order
 
 
 def _by_utility(judged: Sequence[_Judged], threshold: float, advantage: float | None) -> list[_Judged]:
-    """The best agent of the side that the advantage speaks for, then the more useful ones."""
+    """Put the best agent of the side that the advantage speaks for first, then the others by utility."""
     first = Side.FAR if advantage is not None and advantage > threshold else Side.NEAR
     ranked = sorted(judged, key=lambda each: -each.utility)
     best = next((each for each in ranked if each.agent.side is first), ranked[0])
@@ -506,7 +507,7 @@ def _by_utility(judged: Sequence[_Judged], threshold: float, advantage: float | 
 
 
 def _is_guess(judged: Sequence[_Judged], settings: RouterConfig) -> bool:
-    """Nothing is known of how these agents do, and no budget asks for some tasks to go far whatever is known."""
+    """Return True if no outcome of these agents is known, and no budget asks for some tasks to go far all the same."""
     has_budget = settings.far_share is not None or settings.dollars_per_hour is not None
     return not has_budget and all(each.estimate.success.source is EstimateSource.PRIOR for each in judged)
 

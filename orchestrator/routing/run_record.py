@@ -11,12 +11,12 @@ from ...protocols.messages import Value
 
 
 def _as_utf8(text: str) -> str:
-    """Half a character, where a model was cut off, stands in no file."""
+    """Replace half a character, where a model was cut off: UTF-8 cannot encode it."""
     return text.encode(errors="replace").decode()
 
 
 def _finite(figures: Mapping[str, float | None]) -> Mapping[str, float | None]:
-    """JSON has no NaN and no infinity."""
+    """Replace NaN and infinities by None: JSON has neither."""
     return {name: None if figure is None or not math.isfinite(figure) else figure for name, figure in figures.items()}
 
 
@@ -29,7 +29,7 @@ class Check(Value):
     turn: int = Field(ge=0)
     """Executor turns done when it was made."""
     trigger: str | None
-    """What asked for it: `interval`, `tool_error`, `loop`, `stall`, `long_observation`, `low_confidence`, `half_spent`, `answer`."""
+    """Trigger of the check: `interval`, `tool_error`, `loop`, `stall`, `long_observation`, `low_confidence`, `half_spent`, `answer`."""
     verdict: Literal["continue", "intervene", "unreadable"] | None
     """None where the supervisor failed."""
 
@@ -50,12 +50,12 @@ class RunRecord(Value):
     kind: str
     difficulty: int
     seed: int
-    """That the task was drawn with."""
+    """Seed that the task was drawn with."""
     configuration: str
     """A label such as `pevr/8`."""
     strategy: str
     knobs: Mapping[str, JsonValue] = {}
-    """What differs from the policy, apart from the strategy, in the shape of the `[policy]` section."""
+    """Differences from the policy, apart from the strategy, in the shape of the `[policy]` section."""
     oracle: bool = False
     """The far side was the world's own solver: a ceiling, not a model."""
     near_model: str | None

@@ -26,7 +26,7 @@ _UNSURE: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class StepTaken:
-    """What one step of an agent took. None: unknown."""
+    """Measured cost of one step of an agent. None: unknown."""
 
     input_tokens: int
     output_tokens: int
@@ -38,7 +38,7 @@ class StepTaken:
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Of the latest observations of one figure."""
+    """Statistics of the latest observations of one figure."""
 
     count: int
     mean: float
@@ -87,7 +87,7 @@ class Window:
 
 @dataclass(slots=True)
 class _Agent:
-    """What was seen of one agent."""
+    """Observations of one agent."""
 
     pace: Pace | None = None
     first_token: dict[int, Window] = field(default_factory=dict)
@@ -98,25 +98,25 @@ class _Agent:
     dollars_per_token: Window = field(default_factory=Window)
     tasks: TaskTallies = field(default_factory=TaskTallies)
     expected: "dict[tuple[TaskKind, int], _Expected]" = field(default_factory=dict)
-    """What follows from all this, by the kind of task and the size of the prompt, until something new is learned."""
+    """Expected figures by kind of task and size of prompt, cached until something new is learned."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """What does not depend on the prompt but by its size."""
+    """Expected figures of a prompt that depend on nothing but its size."""
 
     first_token_seconds: Estimate
     seconds: Estimate
     output_tokens: Estimate
-    """Of a step."""
+    """Output tokens of a step."""
     joules: Estimate | None
     tasks: TaskMeans | None
-    """What whole tasks of this kind took; None where none was seen."""
+    """Mean costs of whole tasks of this kind; None if none was seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a task is expected to take with one agent."""
+    """Expected cost of a task with one agent."""
 
     first_token_seconds: Estimate
     seconds: Estimate
@@ -125,9 +125,9 @@ class Costs:
 
 
 class RunningEstimates:
-    """What each agent was seen to take, by its name. Calls may come from any thread.
+    """Running estimates of the cost of each agent, by its name. Calls may come from any thread.
 
-    Until an agent was seen, its pace stands in for it where there is one, else what is typical of its side.
+    Before the first step of an agent, its measured pace is used; without a pace, typical figures of its side.
     """
 
     def __init__(self, paces: PaceSource = no_pace) -> None:
@@ -167,7 +167,7 @@ class RunningEstimates:
             known.tasks.add(kind, task)
 
     def latency(self, agent: str, tokens: int) -> Quantiles | None:
-        """Seconds of a step on prompts of about so many tokens; None where none was seen."""
+        """Return the seconds of a step on prompts of about so many tokens; None if no step was seen."""
         with self._lock:
             known = self._agents.get(agent)
             window = _nearest(known.step, _size(tokens)) if known is not None else None
@@ -218,13 +218,13 @@ def _expected(known: _Agent, side: Side, kind: TaskKind, size: int) -> _Expected
 
 
 def _before_it_was_seen(pace: Pace | None, side: Side, size: int, output: Estimate) -> tuple[Estimate, Estimate, Estimate | None]:
-    """Seconds to the first token, and seconds and joules of a step, on prompts of this size."""
+    """Estimate seconds to the first token, and seconds and joules of a step, before any step on prompts of this size was seen."""
     if pace is None:
         first_token, seconds = _PRIOR_SECONDS[side]
         return _prior(first_token), _prior(seconds), None
     tokens = _typical(size)
     seconds = pace.seconds(tokens, output.value)
-    more = pace.seconds(tokens, output.value + output.deviation) - seconds  # nobody knows how long the output will be
+    more = pace.seconds(tokens, output.value + output.deviation) - seconds  # the length of the output is unknown
     joules = None if pace.watts is None else Estimate(pace.watts * seconds, pace.watts * more, EstimateSource.PROFILE)
     return Estimate(pace.first_token_seconds(tokens), 0.0, EstimateSource.PROFILE), Estimate(seconds, more, EstimateSource.PROFILE), joules
 
@@ -234,23 +234,23 @@ def _prior(value: float) -> Estimate:
 
 
 def _size(tokens: int) -> int:
-    """Prompts of one size differ by less than a factor of two."""
+    """Return the size class of a prompt. Prompts of one size differ by less than a factor of two."""
     return max(tokens, 1).bit_length()
 
 
 def _typical(size: int) -> int:
-    """Tokens in the middle of a size."""
+    """Return the number of tokens in the middle of a size."""
     return (3 << size) >> 2
 
 
 def _nearest(windows: Mapping[int, Window], size: int) -> Window | None:
-    """The observations on prompts of this size, or of the nearest one of which there are enough."""
+    """Return the observations on prompts of this size, or of the nearest size with enough of them."""
     enough = {known: window for known, window in windows.items() if len(window) >= _LEAST} or windows
     return enough[min(enough, key=lambda known: (abs(known - size), known))] if enough else None
 
 
 def _figure(window: Window | None, prior: Estimate | None) -> Estimate:
-    """What was seen, else `prior`, of which there has to be one then."""
+    """Return the mean of the observations, or `prior` if there are none; `prior` must be given then."""
     if window is None or not len(window):
         assert prior is not None, "the caller has looked"
         return prior

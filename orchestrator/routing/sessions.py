@@ -30,7 +30,7 @@ class Sessions:
                 self._served.popitem(last=False)
 
     def agent_of(self, session: str, *, seconds: float) -> str | None:
-        """Who answered last, at most so many seconds ago; None where nobody did."""
+        """Return the agent that answered last, at most so many seconds ago; None if there is none."""
         with self._lock:
             agent, when = self._served.get(session, ("", float("-inf")))
             return agent if agent and self._clock() - when <= seconds else None

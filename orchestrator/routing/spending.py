@@ -1,4 +1,4 @@
-"""What is spent, as the router looks at it: whether an agent is expected to go beyond a limit, and how much of the limits is left."""
+"""Spending as the router sees it: whether an agent is expected to exceed a limit, and how much of the limits is left."""
 
 import logging
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Spending:
         self._book = book
 
     def account(self, task: Task) -> "Account":
-        """What the task may spend."""
+        """Return the account that the task spends from."""
         from ..budgets.account import Account  # it waits for others, which deciding and explaining never do
 
         is_paced = task.policy.router.dollars_per_hour is not None and self._book.is_shared
@@ -31,7 +31,7 @@ class Spending:
         return Account(self._book, limits, task=task.idempotency_key, session=task.session, user=task.user, is_paced=is_paced)
 
     def dollars_of_last_hour(self) -> float:
-        """Dollars that tasks under `dollars_per_hour` took in the last hour, of all processes; 0 where the book is this process's own."""
+        """Return the dollars that tasks under `dollars_per_hour` took in the last hour, of all processes; 0 if the book is not shared."""
         try:
             return self._book.dollars_of_last_hour() if self._book.is_shared else 0.0
         except StoreUnavailable as error:
@@ -39,12 +39,12 @@ class Spending:
             return 0.0
 
     def share_left(self, task: Task) -> float | None:
-        """Of the limits for the session, the user and the day, the share that is left where least is; None: there are none."""
+        """Return the smallest share left of the limits for the session, the user and the day; None if there are no such limits."""
         shares = [_share_left(amounts, spent) for _, amounts, spent in self._scopes(task)]
         return min((share for share in shares if share is not None), default=None)
 
     def objection(self, task: Task, expected: Spent, *, spent: Spent) -> str | None:
-        """Why what the task is expected to take would go beyond a limit; None where it would not. `spent`: by the task so far.
+        """Return why the expected cost of the task would exceed a limit; None if it would not. `spent`: by the task so far.
 
         What is reserved for calls under way is passed over here: most of it comes back before the call is made.
         """
@@ -57,7 +57,7 @@ class Spending:
         return None
 
     def _scopes(self, task: Task) -> Iterator[tuple[str, AmountsConfig, Spent]]:
-        """Those with a limit."""
+        """Yield the scopes that have a limit, with the limit and what is spent."""
         for scope, amounts in _limited(task.policy.limits, task):
             balance = self._book.balance(scope)
             spent = balance.spent.spent
@@ -82,10 +82,10 @@ def _share_left(amounts: AmountsConfig, spent: Spent) -> float | None:
 
 
 def _excess(measure: str, amounts: AmountsConfig, already: Spent, more: Spent, *, allows_unknown: bool) -> str | None:
-    """Joules that nobody measures are let pass; dollars that nobody knows are not, since they are not free."""
+    """Return why a measure would exceed its limit, or None. Unknown joules pass; unknown dollars do not, since they are not free."""
     limit, spent, expected = getattr(amounts, measure), getattr(already, measure), getattr(more, measure)
     if limit is None or (measure in ("dollars", "joules") and expected == 0):
-        return None  # what is free may follow when all is spent, or nobody knows how much
+        return None  # free agents may serve when all is spent, and when spending is unknown
     if measure == "joules" or allows_unknown:
         spent, expected = spent or 0.0, expected or 0.0
     if spent is None or expected is None:

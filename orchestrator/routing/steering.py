@@ -1,4 +1,4 @@
-"""What moves decisions from outside of a single task: the budget's threshold, exploration, shadow mode."""
+"""Influences on decisions from outside a single task: the budget's threshold, exploration, shadow mode."""
 
 from collections.abc import Callable, Sequence
 from threading import Lock
@@ -83,7 +83,7 @@ class Steering:
         return _in_shadow(decision) if settings.shadow else decision
 
     def exploration(self, settings: RouterConfig) -> ExplorationReport:
-        """What exploration has cost under these settings."""
+        """Return the cost of exploration under these settings."""
         return self._explorer(settings).report
 
     def paid_to_explore(self, settings: RouterConfig, dollars: float) -> None:
@@ -121,7 +121,7 @@ class Steering:
             return self._explorers.setdefault(settings.explore_share, Explorer(settings.explore_share, seed=self._seed))
 
     def _controller(self, settings: RouterConfig) -> BudgetController | None:
-        """The one that holds the target of a task that is being placed. A share that is new begins anew."""
+        """Return the controller of a task that is being placed. A share that was not used before starts without a history."""
         rate = self._rate(settings)
         if rate is not None:
             self._retarget(rate, settings.dollars_per_hour)
@@ -132,7 +132,7 @@ class Steering:
             return self._shares.setdefault(settings.far_share, FarShareController(settings.far_share))
 
     def _rate(self, settings: RouterConfig) -> DollarRateController | None:
-        """The one that has all bills; it keeps its target, since a task that ends may have begun under an older policy."""
+        """Return the controller of the dollar rate. It keeps its target, since a task that ends may have begun under an older policy."""
         if settings.dollars_per_hour is None:
             return None
         with self._lock:
@@ -161,13 +161,13 @@ def _prospect(each: ConsideredAgent, threshold: float, quality: float) -> Prospe
 
 
 def _in_order(considered: Sequence[ConsideredAgent], candidates: Sequence[str]) -> tuple[ConsideredAgent, ...]:
-    """The candidates in their order, then those that were left out."""
+    """Return the candidates in their order, then the agents that were left out."""
     by_name = {each.agent: each for each in considered}
     return (*(by_name[agent] for agent in candidates), *(each for each in considered if each.objection is not None))
 
 
 def _in_shadow(decision: RouteDecision) -> RouteDecision:
-    """What would be done without the router, with what it would have done on record."""
+    """Return the decision that would be made without the router, and record what the router would have done."""
     if decision.strategy is not Strategy.ROUTE or decision.mode is not Mode.AUTO or decision.is_bound:
         return decision
     sides = {each.agent: each.side for each in decision.considered}

@@ -24,23 +24,23 @@ _ENOUGH: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """What is expected of each agent on one task."""
+    """The expected success of each agent on one task."""
 
     estimates: Mapping[str, Estimate]
     predicted: Mapping[str, float]
-    """The same before they were corrected by outcomes."""
+    """Probabilities before the correction by outcomes."""
     is_learned: bool = False
     """A head predicted it."""
     similarity: float | None = None
-    """Of the prompt to those that the head was trained on."""
+    """Similarity of the prompt to those that the head was trained on."""
     impression: Impression | None = None
-    """What the prior saw in the prompt; None where the head knew it, or nobody looked."""
+    """Impression of the prior; None where the head knew the prompt, or the prompt was not read."""
     reason: str = ""
-    """What the prior makes of it."""
+    """The prior's explanation of its estimate."""
 
     @property
     def predictor(self) -> Literal["head", "prior", "nobody"]:
-        """Who looked at the prompt."""
+        """The model that read the prompt; `nobody` where it was not read."""
         return "prior" if self.impression is not None else "head" if self.is_learned else "nobody"
 
 
@@ -55,7 +55,7 @@ class SuccessModel:
         self._lock = Lock()
 
     def unread(self, agents: Sequence[AgentView], task_class: str) -> Success:
-        """What is expected where the prompt is not looked at, since there is no choice."""
+        """Estimate success without reading the prompt, for a task with only one possible agent."""
         return self._corrected(None, {agent.name: PRIOR for agent in agents}, task_class)
 
     def success(self, prompt: str, task_class: str, agents: Sequence[AgentView], *, head: Path | None) -> Success:
@@ -96,7 +96,7 @@ class SuccessModel:
             logger.warning("%s", drift)
 
     def _correction(self, basis: Path | None) -> Correction:
-        """Of what one head, or the prior, predicts."""
+        """Return the correction of the predictions of one head, or of the prior."""
         with self._lock:
             if basis not in self._corrections:
                 self._corrections[basis] = Correction()
@@ -128,7 +128,7 @@ class SuccessModel:
 
 
 def _source(found: Corrected, correction: Correction, agent: str, learned: EstimateSource) -> EstimateSource:
-    """Measured on such tasks, learned from others, or a guess."""
+    """Return the source of an estimate: measured on such tasks, learned from others, or a guess."""
     if found.outcomes >= _ENOUGH:
         return EstimateSource.MEASURED
     if learned is EstimateSource.PRIOR and correction.corrected(agent, "").outcomes >= _ENOUGH:
@@ -138,5 +138,5 @@ def _source(found: Corrected, correction: Correction, agent: str, learned: Estim
 
 @cache
 def _embedder() -> Embedder:
-    """One for all heads of the process: it takes 25 MB."""
+    """Return the embedder, one for all heads of the process: it takes 25 MB."""
     return Embedder()

@@ -35,7 +35,7 @@ class TaskKind:
 
 @dataclass(frozen=True, slots=True)
 class TaskTaken:
-    """What one task took of an agent, over all its steps."""
+    """Measured cost of one task with one agent, over all its steps."""
 
     prompt_tokens: int
     """Estimated before the task was served."""
@@ -46,7 +46,7 @@ class TaskTaken:
     cache_write_tokens: int
     output_tokens: int
     seconds: float | None
-    """None: nobody measured it."""
+    """None: not measured."""
     dollars: float | None
     """None: the price is unknown."""
     joules: float | None = None
@@ -109,11 +109,11 @@ _FIGURES: Final = (*_TOKENS, "steps", "dollars", "joules")
 
 @dataclass(frozen=True, slots=True)
 class TaskMeans:
-    """What tasks of a kind took."""
+    """Mean costs of tasks of one kind."""
 
     figures: Mapping[str, Faded]
     seconds: Estimate | None
-    """None: nobody measured them."""
+    """None: not measured."""
 
     @property
     def joules(self) -> Estimate | None:

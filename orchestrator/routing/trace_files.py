@@ -20,7 +20,7 @@ _AGENT_OF_RUN: Final = {"device": "near", "cloud": "far"}
 
 
 def read_traces(path: Path) -> list[Trace]:
-    """The traces of a JSON Lines file, gzipped or not: traces as such, a router's log, or the runs of a sweep.
+    """Read traces from a JSON Lines file, gzipped or not: traces as such, a router's log, or the runs of a sweep.
 
     In a log, tasks whose words were not written are left out; of a sweep, the runs of the two sides alone count.
     Raises `ConfigError` that names the lines which are none of these, and for a file without any trace.
@@ -93,7 +93,7 @@ def _problem(error: Exception) -> str:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The lines that hold something."""
+    """Yield the lines that are not empty."""
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8") as file:

@@ -8,16 +8,16 @@ from ...protocols.messages import Value
 
 
 class AgentOutcome(Value):
-    """What one agent came to on one task."""
+    """The outcome of one agent on one task."""
 
     score: float | None = Field(default=None, ge=0, le=1)
-    """1 for a task well done, 0 for one that failed; None: nobody knows, and nothing is learned from it."""
+    """1 for a task well done, 0 for one that failed; None: unknown, and nothing is learned from it."""
     answer: str | None = None
     """Its final answer, by which agents are said to agree; None: not recorded, or it gave none."""
     is_valid: bool | None = None
-    """The draft kept to its schema, or its tool calls to theirs; None: there was none, or nobody looked."""
+    """The draft kept to its schema, or its tool calls to theirs; None: there was none, or it was not checked."""
     is_grounded: bool | None = None
-    """Its claims occur in a tool result or the prompt; None: nobody looked."""
+    """Its claims occur in a tool result or the prompt; None: not checked."""
     confidence: float | None = Field(default=None, ge=0, le=1)
     """The lowest of its steps' confidences; None where unknown."""
     input_tokens: int | None = Field(default=None, ge=0)
@@ -41,5 +41,5 @@ class Trace(Value):
 
 
 def agents_of(traces: Sequence[Trace]) -> tuple[str, ...]:
-    """The agents that the traces tell of, in the order in which they are first met."""
+    """Return the agents that the traces tell of, in the order in which they are first met."""
     return tuple(dict.fromkeys(agent for trace in traces for agent in trace.outcomes))

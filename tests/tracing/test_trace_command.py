@@ -137,7 +137,7 @@ def test_blame_names_the_agent_and_the_step(configuration: Path, config: RunsCon
     assert "Step 2, near (near), failed run bad." in runner.invoke(app, asked).output
 
 
-@pytest.mark.parametrize(("told", "outcome", "because"), [([], "unknown", "nobody asks the agents anew"), (["--ask-far"], "success", "")])
+@pytest.mark.parametrize(("told", "outcome", "because"), [([], "unknown", "no live agent can be asked"), (["--ask-far"], "success", "")])
 def test_a_far_agent_is_asked_anew_only_where_the_user_says_so(
     configuration: Path, config: RunsConfig, monkeypatch: pytest.MonkeyPatch, told: list[str], outcome: str, because: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""Who says what an agent should have done."""
+"""Correctors: sources of the reply that an agent should have given."""
 
 import itertools
 from collections import Counter
@@ -18,17 +18,19 @@ class Corrector(Protocol):
 
     @property
     def name(self) -> str:
-        """As a report names it."""
+        """Name of the corrector in reports."""
         ...
 
     async def correct(self, step: RecordedStep) -> Message | None:
-        """What the agent should have replied; None: what it replied is right, or nothing is known of such a step."""
+        """Return the reply that the agent should have given; None if its reply was right, or the corrector knows nothing about such a
+        step."""
         ...
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What does the task. Who was asked the very same there should have said the same; else any order of the calls will do."""
+    """A known solution of the task. Agents asked the same as in `run` should reply the same; an executor may make the calls in any
+    order."""
 
     name: str
     calls: Sequence[ToolCall]
@@ -38,7 +40,7 @@ class Reference:
 
     @classmethod
     def of(cls, run: RecordedRun) -> "Reference":
-        """A run that went well."""
+        """Make a reference of a run that went well."""
         return cls(f"run {run.name}", run.solutions.get("", ()), run.answer or "", run)
 
     async def correct(self, step: RecordedStep) -> Message | None:
@@ -52,7 +54,7 @@ class Reference:
         return None if _says_the_same(step.reply, known) else known
 
     def _known(self, step: RecordedStep) -> Message | None:
-        """What was said to the very same; of an executor, to the same opening."""
+        """Return the reply that `run` has to the same request, or, for an executor, to the same opening."""
         steps = () if self.run is None else self.run.steps
         if step.role == "execute":
             fitting = (each for each in steps if (each.scope, each.role, _opening(each)) == (step.scope, step.role, _opening(step)))
@@ -67,7 +69,7 @@ class Reference:
 
 
 def _corrected(step: RecordedStep, calls: Sequence[ToolCall], answer: str) -> Message | None:
-    """What an executor should have replied, on the way to the answer by these calls, in whatever order; None: it did."""
+    """Return the reply that leads an executor to the answer by these calls, in any order; None if its own reply does."""
     left = _left(step.done, calls)
     wanted = Counter(map(action_of, left))
     made = Counter(map(action_of, step.reply.tool_calls))
@@ -81,7 +83,7 @@ def _corrected(step: RecordedStep, calls: Sequence[ToolCall], answer: str) -> Me
 
 
 def _left(made: Sequence[ToolCall], wanted: Sequence[ToolCall]) -> list[ToolCall]:
-    """Those of the wanted that were not made yet."""
+    """Return the wanted calls that were not made yet."""
     done = Counter(map(action_of, made))
     left = []
     for call in wanted:
@@ -93,7 +95,7 @@ def _left(made: Sequence[ToolCall], wanted: Sequence[ToolCall]) -> list[ToolCall
 
 
 def _opening(step: RecordedStep) -> Sequence[Message]:
-    """What the agent was asked in the first place."""
+    """Return the system and user messages that the agent's request starts with."""
     return tuple(itertools.takewhile(lambda message: message.role in ("system", "user"), step.messages))
 
 
@@ -130,6 +132,6 @@ def _says_the_same(first: Message, second: Message) -> bool:
 
 
 def same(answer: str, expected: str) -> bool:
-    """Whether two answers agree but for case, spacing and a final full stop."""
+    """Return True if two answers agree but for case, spacing and a final full stop."""
     first, second = (" ".join(text.split()).casefold().removesuffix(".") for text in (answer, expected))
     return first == second

@@ -1,4 +1,4 @@
-"""What a trace knows that a replay needs: the steps with their whole requests, and what each call of a tool came to."""
+"""The parts of a trace that a replay needs: the steps with their whole requests, and the results of all tool calls."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,12 +35,12 @@ class RecordedStep:
     reply: Message
     error: str | None
     sensitivity: Sensitivity
-    """Of the request."""
+    """Sensitivity of the request."""
     confidence: float | None
     scope: str
     """The part of the run that it belongs to; empty: the whole."""
     done: tuple[ToolCall, ...]
-    """What had been called by then, and did not fail, in this part and attempt."""
+    """Calls that were made before the step and did not fail, in this part and attempt."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class RecordedRun:
 
     @cached_property
     def label(self) -> Label:
-        """Of all that the run was told: any of it may be in a step's request."""
+        """Joined label of all that the run was told: any of it may be in a step's request."""
         own = Label(tier=Tier.USER, origins=(THE_TASK,)) if self.task.policy.sensitivity is Sensitivity.PRIVATE else Label()
         seen = (entry.label for entry in self.entries if isinstance(entry, (AgentStepped, Labelled, RunEnded, ToolRan)))
         return joined((own, *seen))
@@ -113,11 +113,11 @@ class RecordedRun:
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """Those that were run and did not fail."""
+        """Tool calls that were run and did not fail."""
         return tuple(entry.call for entry in self.entries if isinstance(entry, ToolRan) and not entry.result.is_error)
 
     def changes_of(self, calls: Sequence[ToolCall]) -> Sequence[Action]:
-        """Those among the calls that may change something, in no order."""
+        """Return the calls that may change something, sorted."""
         effects = {traced.spec.name: traced.declared.effect for traced in self.tools}
         return sorted(action_of(call) for call in calls if effects.get(call.name) is not Effect.READ)
 
@@ -139,7 +139,7 @@ class RecordedRun:
 
 
 def _do(entry: AnyEntry, done: dict[str, list[ToolRan]]) -> None:
-    """Add a call that did not fail to those of its scope, which begin anew with each attempt."""
+    """Add a call that did not fail to those of its scope. A new attempt starts with an empty list."""
     if isinstance(entry, Happened) and isinstance(entry.event, AttemptStarted):
         done[entry.scope] = []
     elif isinstance(entry, ToolRan) and not entry.result.is_error and not _is_repeated(entry, done.setdefault(entry.scope, [])):
@@ -151,7 +151,7 @@ def _is_repeated(entry: ToolRan, before: Sequence[ToolRan]) -> bool:
 
 
 def effects_of(runs: Sequence[RecordedRun]) -> Effects:
-    """What calls came to in any of the runs, which all began in the same world."""
+    """Return the results of calls in any of the runs, which all began in the same world."""
     known: dict[tuple[Action, tuple[Action, ...]], list[ToolResult]] = {}
     for run in runs:
         changes = Changes()
@@ -166,7 +166,7 @@ def effects_of(runs: Sequence[RecordedRun]) -> Effects:
 
 
 class Changes:
-    """What was called so far that may change something. Calls of one message run side by side, and so none is before another."""
+    """The calls so far that may change something. Calls of one message run at the same time, so none is before another."""
 
     def __init__(self) -> None:
         self.before: tuple[Action, ...] = ()
@@ -178,7 +178,7 @@ class Changes:
             self._beside.append(action)
 
     def settle(self) -> None:
-        """An agent is asked: what was called is done."""
+        """Count the calls so far as done, because an agent is asked again."""
         self.before = (*self.before, *sorted(self._beside))
         self._beside = []
 

@@ -54,7 +54,7 @@ _ERRORS: Final = {kind.__name__: kind for kind in MAPPINGS if issubclass(kind, F
 
 @dataclass
 class Branch:
-    """What a replay knows while it goes on."""
+    """The state of a replay while it runs."""
 
     run: RecordedRun
     effects: Effects
@@ -64,16 +64,16 @@ class Branch:
     live: Mapping[str, Member]
     """The run's agents, for what they were never asked before."""
     calls: list[ToolCall] = field(default_factory=list)
-    """Of tools that did not fail, so far."""
+    """Tool calls that did not fail, so far."""
     unknown: str | None = None
-    """Why nobody can say what would have come of it."""
+    """The reason why the outcome of the replay is unknown; None: it is known."""
     changes: Changes = field(default_factory=Changes)
     seen: dict[tuple[Action, tuple[Action, ...]], int] = field(default_factory=dict)
     used: set[int] = field(default_factory=set)
     """Numbers of recorded steps that were replayed."""
 
     def recorded(self, agent: str, request: StepRequest) -> RecordedStep | None:
-        """The step in which the agent was asked just this."""
+        """Find the unused step in which the agent was asked just this, and mark it as used."""
         steps = (step for step in self.run.steps if step.number not in self.used and step.agent == agent)
         found = next((step for step in steps if step.messages == request.messages), None)
         if found is not None:
@@ -85,12 +85,12 @@ class Branch:
         return NotFound(because)
 
     def was_refused(self, call: ToolCall) -> bool:
-        """Whether somebody said no, or nobody could be asked."""
+        """Return True if every recorded result of the call says that it was refused or could not be approved."""
         results = self.effects.get((action_of(call), self.changes.before), ())
         return bool(results) and all(result.is_error and result.content.startswith(NOT_RUN) for result in results)
 
     def result(self, call: ToolCall, effect: Effect) -> ToolResult:
-        """What is on record of the call. Raises `NotFound` where nothing is."""
+        """Return the recorded result of a call. Raises `NotFound` if there is none."""
         action = action_of(call)
         key = (action, self.changes.before)
         results = self.effects.get(key)
@@ -116,7 +116,7 @@ class ReplayedAgent:
         self.card = AgentCard(name=name, side=side, model=name, description="replays", capabilities=everything, limits=Limits())
 
     async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
-        """One step."""
+        """Give the recorded reply, the correction, or the reply of the run's own agent."""
         branch, name = self._branch, self.card.name
         branch.changes.settle()
         found = branch.recorded(name, request)
@@ -126,7 +126,7 @@ class ReplayedAgent:
                     yield event
             return
         if found is None:
-            went = "nobody asks the agents anew" if branch.at.number in branch.used else "the run cannot be replayed up to the step"
+            went = "no live agent can be asked" if branch.at.number in branch.used else "the run cannot be replayed up to the step"
             raise branch.give_up(f"{name} was never asked this, and {went}")
         if found.error is not None and found is not branch.at:
             raise _ERRORS.get(found.error, Unavailable)(f"as on record: {found.error}")
@@ -135,7 +135,7 @@ class ReplayedAgent:
             yield event
 
     async def aclose(self) -> None:
-        """Nothing is held; the live agents are somebody else's."""
+        """Close nothing: the live agents belong to the caller."""
 
 
 class RecordedEffects:
@@ -148,7 +148,7 @@ class RecordedEffects:
         return self
 
     async def known(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
-        """What was run had been allowed; of what is on record nowhere, `run` says so."""
+        """Return for each call whether it was allowed. A call without a recorded result is allowed here, and fails in `run`."""
         return {one.request.call.id: not self._branch.was_refused(one.request.call) for one in asked}
 
     async def ask(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
@@ -180,7 +180,7 @@ class _RecordedRouter(Router):
 
 
 async def replay(branch: Branch) -> str | None:
-    """The answer that the run comes to; None: it fails. Where `branch.unknown` says why, nobody knows."""
+    """Replay the run and return its answer; None if it fails. If `branch.unknown` is set, the outcome is unknown."""
     run = branch.run
     task = run.task.with_memory_in_prompt()
     # A replay neither spends from a budget, nor teaches the router.
@@ -218,7 +218,7 @@ def _said(message: Message, model: str, confidence: float | None) -> list[StepEv
 
 
 def _tool(traced: TracedTool) -> Tool:
-    """With the schema of the recorded one, and nothing behind it."""
+    """Return a tool with the schema of the recorded one, and nothing behind it."""
     made = Tool(_nothing, name=traced.spec.name)
     made.spec, made.declared = traced.spec, traced.declared
     return made
@@ -229,4 +229,4 @@ async def _nothing() -> str:
 
 
 Judge = Callable[[str, Sequence[ToolCall]], bool]
-"""Whether an answer is right, given the calls of tools that were made on the way."""
+"""Decides whether an answer is right, given the tool calls made on the way."""

@@ -18,7 +18,7 @@ from .replay import Branch, Judge, replay
 
 
 class Trial(Value):
-    """What came of correcting one step."""
+    """The outcome of correcting one step."""
 
     step: int
     """From 1, in the order of the trace."""
@@ -29,7 +29,7 @@ class Trial(Value):
     corrected: str
     outcome: Literal["success", "failure", "unknown"]
     answer: str | None
-    """Of the replay."""
+    """Answer of the replay."""
     because: str = ""
     """Why the outcome is unknown."""
 
@@ -67,7 +67,9 @@ async def blame(
         also: further runs of the same task, from the same state of the world, whose effects are on record.
     """
     if run.answer is not None and judge(run.answer, run.calls):
-        raise InvalidRequest(f"run {run.name} did not fail: its answer is the expected one", hint="there is nobody to blame")
+        raise InvalidRequest(
+            f"run {run.name} did not fail: its answer is the expected one", hint="only a failed run can be blamed on a step"
+        )
     effects = effects_of((run, *also))
     trials: list[Trial] = []
     unchallenged: list[int] = []

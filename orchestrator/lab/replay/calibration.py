@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 _AMOUNT: Final = re.compile(r"(?P<dollars>\$)?(?P<number>\d+(\.\d*)?([eE][+-]?\d+)?|\.\d+)(?P<percent>\s*%)?")
 _DIGITS: Final = 6
-"""Of a threshold, as it is written into a file."""
+"""Significant digits of a threshold in a configuration file."""
 _MARGIN: Final = 0.01
-"""Of a threshold beyond all advantages, over their spread."""
+"""Distance of a threshold beyond all advantages, over their spread."""
 _ROUNDING: Final = 1e-9
 
 
 class Measure(StrEnum):
-    """What is to be kept to."""
+    """The figure that a target limits."""
 
     FAR_SHARE = "far_share"
     """At most this share of the tasks goes far."""
@@ -73,7 +73,7 @@ class Calibration(Value):
     expected: Served
     """On tasks that the threshold was not chosen on."""
     wanted: float
-    """What `target` comes to, in the unit of `reached`."""
+    """The value that `target` asks for, in the unit of `reached`."""
     reached: Interval
     """Far share, dollars per task or score, whichever is to be kept to: on tasks that the threshold was not chosen on."""
     misses: tuple[float, ...]
@@ -82,16 +82,16 @@ class Calibration(Value):
 
     @property
     def worst_miss(self) -> float:
-        """Of all parts."""
+        """The largest miss of all parts."""
         return max(self.misses)
 
     def summary(self) -> dict[str, Any]:
-        """All of it, as JSON can hold it."""
+        """Return the calibration as JSON can hold it."""
         return self.model_dump(mode="json") | {"worst_miss": self.worst_miss}
 
 
 def budget_target(text: str) -> Target:
-    """`30%` or `0.3` of the tasks may go far, or `$0.002` may be spent per task. Raises `ConfigError` for anything else."""
+    """Parse a budget: `30%` or `0.3` of the tasks may go far, or `$0.002` may be spent per task. Raises `ConfigError` for anything else."""
     number, is_dollars, _ = _amount(text, "a budget", hint="a share of far tasks such as 30%, or dollars per task such as $0.002")
     if not is_dollars and number > 1:
         raise ConfigError(f"a share of far tasks lies between 0 and 100 %, not at {text}", hint="dollars per task begin with $")
@@ -99,7 +99,7 @@ def budget_target(text: str) -> Target:
 
 
 def quality_target(text: str) -> Target:
-    """`95%` of the far side's score, or a mean score of `0.82`. Raises `ConfigError` for anything else."""
+    """Parse a quality: `95%` of the far side's score, or a mean score of `0.82`. Raises `ConfigError` for anything else."""
     hint = "a share of the far side's score such as 95%, or a score such as 0.82"
     number, is_dollars, is_share = _amount(text, "a quality", hint=hint)
     if is_dollars or (not is_share and number > 1):
@@ -136,7 +136,7 @@ def calibrate(replayed: Replayed, *, budget: str | None = None, quality: str | N
 
 
 def _amount(text: str, what: str, *, hint: str) -> tuple[float, bool, bool]:
-    """The number, whether it is in dollars, and whether it is in per cent."""
+    """Parse an amount. Return the number, True if it is in dollars, and True if it is in per cent."""
     found = _AMOUNT.fullmatch(text.strip())
     if found is None or (found["dollars"] and found["percent"]):
         raise ConfigError(f"{text!r} is not {what}", hint=f"give {hint}")
@@ -146,7 +146,7 @@ def _amount(text: str, what: str, *, hint: str) -> tuple[float, bool, bool]:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """What the target looks at, per task: which side brings how much."""
+    """The search for a threshold, over the target's figure per task for either side."""
 
     target: Target
     advantages: "Floats"
@@ -167,20 +167,20 @@ class _Search:
         return self.target.measure in (Measure.FAR_SHARE, Measure.DOLLARS)
 
     def wanted(self, rows: "Rows") -> float:
-        """What the target comes to on some tasks."""
+        """Return the value that the target asks for on some tasks."""
         if self.target.measure is Measure.SCORE_SHARE:
             return self.target.amount * float(self.far[rows].mean())
         return self.target.amount
 
     def miss(self, rows: "Rows", threshold: float) -> float:
-        """By how much a threshold goes beyond the budget, or falls short of the quality."""
+        """Return how far a threshold goes beyond the budget, or falls short of the quality."""
         import numpy
 
         value = float(numpy.where(self.advantages[rows] > threshold, self.far[rows], self.near[rows]).mean())
         return value - self.wanted(rows) if self.is_budget else self.wanted(rows) - value
 
     def threshold_on(self, rows: "Rows") -> tuple[float, float]:
-        """The threshold that keeps to the target on some tasks, else the one that misses it least; and its miss there."""
+        """Return the threshold that keeps to the target on some tasks, else the one that misses it least; and its miss there."""
         import numpy
 
         candidates = _candidates(self.advantages[rows])
@@ -193,7 +193,7 @@ class _Search:
         return float(f"{candidates[place]:.{_DIGITS}g}"), float(misses[place])
 
     def _misses(self, rows: "Rows") -> "Floats":
-        """Of all candidates."""
+        """Return the misses of all candidates."""
         import numpy
 
         order = numpy.argsort(-self.advantages[rows], kind="stable")
@@ -205,7 +205,7 @@ class _Search:
 
 
 def _candidates(advantages: "Floats") -> list[float]:
-    """Thresholds between the advantages, from above the highest to below the lowest."""
+    """Return thresholds between the advantages, from above the highest to below the lowest."""
     import numpy
 
     known = numpy.unique(advantages)[::-1]
@@ -249,7 +249,7 @@ def _unreachable(search: _Search, miss: float, wanted: float) -> ConfigError:
 
 
 def _toml(policy: Policy, threshold: float) -> str:
-    """The lines that let the threshold decide."""
+    """Return the lines of nearfar.toml that set the threshold."""
     lines = [f'strategy = "{Strategy.ROUTE}"'] if policy.strategy is not Strategy.ROUTE else []
     lines += [f'mode = "{Mode.AUTO}"'] if policy.mode is not Mode.AUTO else []
     head = ["[policy]", *lines, ""] if lines else []

@@ -23,7 +23,7 @@ _OUTER: Final = (0.025, 0.975)
 
 
 class Point(Value):
-    """What one threshold comes to."""
+    """Share of far tasks and quality under one threshold."""
 
     far_share: float
     """Share of tasks that the far side serves."""
@@ -50,7 +50,7 @@ class RoutingCurve(Value):
         return (area - self.near) / (self.far - self.near)
 
     def far_share_for(self, gap_share: float) -> float:
-        """CPT: the smallest share of far calls at which so much of the gap is recovered, between points linearly."""
+        """Return CPT: the smallest share of far calls at which so much of the gap is recovered, interpolated linearly between points."""
         wanted = self.near + gap_share * (self.far - self.near)
         sign = 1 if self.far > self.near else -1
         for left, right in zip(self.points, self.points[1:], strict=False):
@@ -63,7 +63,7 @@ class RoutingCurve(Value):
 
 
 class CurveFigures(Value):
-    """What a curve is summed up in, with 95 % bootstrap intervals over tasks."""
+    """Summary figures of a curve, with 95 % bootstrap intervals over tasks."""
 
     recovered: Interval
     """APGR: 0.5 is random."""
@@ -74,7 +74,7 @@ class CurveFigures(Value):
 
 
 def routing_curve(scores: "Column", near: "Column", far: "Column") -> RoutingCurve:
-    """The curve of a router.
+    """Return the curve of a router.
 
     Args:
         scores: what it expects to gain from the far side, per task; the highest go there first.
@@ -87,14 +87,14 @@ def routing_curve(scores: "Column", near: "Column", far: "Column") -> RoutingCur
 
 
 def with_interval(scores: "Column", near: "Column", far: "Column", *, seed: int = 0) -> tuple[RoutingCurve, Interval]:
-    """The curve, and APGR with its 95 % bootstrap interval over tasks. Raises what `routing_curve` raises."""
+    """Return the curve, and APGR with its 95 % bootstrap interval over tasks. Raises what `routing_curve` raises."""
     columns = _columns(scores, near, far)
     curve = _curve(*columns)
     return curve, _interval(curve.recovered, [drawn.recovered for drawn in _resampled(columns, seed)])
 
 
 def curve_figures(scores: "Column", near: "Column", far: "Column", *, seed: int = 0) -> CurveFigures:
-    """APGR, CPT(50 %) and CPT(80 %). Raises what `routing_curve` raises."""
+    """Return APGR, CPT(50 %) and CPT(80 %). Raises what `routing_curve` raises."""
     columns = _columns(scores, near, far)
     curve, resampled = _curve(*columns), list(_resampled(columns, seed))
     half, most = (_interval(curve.far_share_for(part), [drawn.far_share_for(part) for drawn in resampled]) for part in (0.5, 0.8))
@@ -103,7 +103,7 @@ def curve_figures(scores: "Column", near: "Column", far: "Column", *, seed: int 
 
 
 def estimated_means(columns: "Sequence[Floats]", *, seed: int = 0) -> list[Interval]:
-    """The mean of each column, one value per task, with its interval: every resample takes the same tasks of all columns."""
+    """Return the mean of each column, one value per task, with its interval: every resample takes the same tasks of all columns."""
     import numpy
 
     table = numpy.stack(columns, axis=1)
@@ -116,7 +116,7 @@ def estimated_means(columns: "Sequence[Floats]", *, seed: int = 0) -> list[Inter
 
 
 def _interval(value: float, resampled: "Column") -> Interval:
-    """A figure and the 95 % percentile interval of its resamples. Where there are none, it is a point."""
+    """Return a figure and the 95 % percentile interval of its resamples. Where there are none, it is a point."""
     import numpy
 
     low, high = numpy.quantile(resampled, _OUTER) if len(resampled) else (value, value)
@@ -135,7 +135,7 @@ def _columns(scores: "Column", near: "Column", far: "Column") -> "tuple[Floats, 
 
 
 def _resampled(columns: "tuple[Floats, Floats, Floats]", seed: int) -> Iterator[RoutingCurve]:
-    """Curves of the same tasks, drawn with replacement; draws without a gap between the sides are passed over."""
+    """Yield curves of the same tasks, drawn with replacement; draws without a gap between the sides are skipped."""
     import numpy
 
     random = numpy.random.default_rng(seed)
@@ -162,7 +162,7 @@ def _curve(scores: "Floats", near: "Floats", far: "Floats") -> RoutingCurve:
 
 
 def quantiles(scores: "Floats") -> "Floats":
-    """The thresholds that a curve is drawn from: the edges of ten equally large groups, each once, in ascending order."""
+    """Return the thresholds that a curve is drawn from: the edges of ten equally large groups, each once, in ascending order."""
     import numpy
 
     edges: Floats = numpy.unique(numpy.quantile(scores, numpy.linspace(0, 1, QUANTILES + 1)))

@@ -29,7 +29,7 @@ Place = Callable[[Served], float]
 
 
 def draw(simulation: Simulation, folder: Path | None = None) -> list[Picture]:
-    """Every picture; with a folder, each is also written there as PNG and SVG. Raises `ConfigError` where matplotlib is not installed."""
+    """Draw every picture; with a folder, each is also written there as PNG and SVG. Raises `ConfigError` if matplotlib is not installed."""
     require_matplotlib()
     pictures = [_shares(simulation, folder)]
     if simulation.policy.dollars is not None:
@@ -40,7 +40,7 @@ def draw(simulation: Simulation, folder: Path | None = None) -> list[Picture]:
 
 
 def _shares(simulation: Simulation, folder: Path | None) -> Picture:
-    """Score against the share of far tasks."""
+    """Draw score against the share of far tasks."""
     figure, axes = _wide("tasks that go far", "mean score")
     _front(axes, simulation, lambda way: way.far_share.value)
     oracle = simulation.oracle_front
@@ -52,7 +52,7 @@ def _shares(simulation: Simulation, folder: Path | None) -> Picture:
 
 
 def _dollars(simulation: Simulation, folder: Path | None) -> Picture:
-    """Score against dollars."""
+    """Draw score against dollars."""
     figure, axes = _wide("US dollars per 1,000 tasks", "mean score")
 
     def place(way: Served) -> float:
@@ -65,7 +65,7 @@ def _dollars(simulation: Simulation, folder: Path | None) -> Picture:
 
 
 def _budget(online: Online, folder: Path | None) -> Picture:
-    """The running share of far tasks over the stream."""
+    """Draw the running share of far tasks over the stream."""
     figure, axes = _wide("task of the stream", f"of the last {online.window:,} tasks, went far")
     tasks = range(online.window, online.window + len(online.running))
     low, high = online.target - online.tolerance, online.target + online.tolerance
@@ -80,7 +80,7 @@ def _budget(online: Online, folder: Path | None) -> Picture:
 
 
 def _front(axes: "Axes", simulation: Simulation, place: Place) -> None:
-    """The router under all thresholds, and what chance would make of the same two ends."""
+    """Draw the router under all thresholds, and chance between the same two ends."""
     front = simulation.front
     across = [place(way) for way in front]
     axes.fill_between(across, [way.score.low for way in front], [way.score.high for way in front], color=_ROUTER, alpha=0.15, linewidth=0)
@@ -90,7 +90,7 @@ def _front(axes: "Axes", simulation: Simulation, place: Place) -> None:
 
 
 def _points(axes: "Axes", simulation: Simulation, place: Place) -> None:
-    """The policy above all others, single agents, and the oracle."""
+    """Draw the policy, its share drawn by lot, the single agents, and the oracle."""
     _point(axes, simulation.policy, place, name="this policy", mark="*", colour=_POLICY, is_main=True)
     _point(axes, simulation.random, place, name="the same share by lot", mark="x", colour=_CHANCE)
     sides = [simulation.sides[way.name] for way in simulation.singles]
@@ -118,7 +118,7 @@ def _point(axes: "Axes", way: Served, place: Place, *, name: str, mark: str, col
 
 
 def _wide(across: str, up: str) -> "tuple[Figure, Axes]":
-    """A figure with room for a legend beside it."""
+    """Return a figure with room for a legend at its right."""
     figure, axes = blank(across, up)
     figure.set_size_inches(9.5, 4.8)
     return figure, axes
@@ -139,5 +139,5 @@ def _in_per_cent(axis: "Axis") -> None:
 
 
 def _short(name: str) -> str:
-    """The end of a long name, which is what tells models apart."""
+    """Return the end of a long name, which is what tells models apart."""
     return name if len(name) <= _LONGEST_NAME else f"…{name[-_LONGEST_NAME + 1 :]}"

@@ -22,7 +22,7 @@ class Part:
     """Some tasks of a recording."""
 
     places: tuple[int, ...]
-    """Of its tasks among the recording's cases."""
+    """Places of its tasks among the recording's cases."""
     others: tuple[int, ...]
     """Places of the tasks that may be learned from."""
     head: Path
@@ -33,7 +33,7 @@ class Part:
 def held_out(
     recording: Recording, *, head: Path | None, embedder: Embedder | None, folds: int, seed: int, progress: Progress
 ) -> Iterator[list[Part]]:
-    """The parts, as long as the context lasts.
+    """Split a recording into parts. Yield them with a head for each that has not seen it; heads last as long as the context.
 
     Args:
         head: that the policy names and that is used for all parts, whatever it has seen; None: one is trained for each part.
@@ -59,7 +59,7 @@ def held_out(
 
 
 def _split(recording: Recording, folds: int, seed: int) -> list[tuple[int, ...]]:
-    """Places of the cases of each part."""
+    """Return places of the cases of each part."""
     prompts = [case.prompt for case in recording.cases]
     if not 2 <= folds <= len(set(prompts)):
         raise ConfigError(f"{len(set(prompts)):,} different prompts cannot be split into {folds} parts", hint="5 parts are usual")
@@ -73,7 +73,7 @@ def _part(recording: Recording, places: Sequence[int], head: Path) -> Part:
 
 
 def _examples(recording: Recording, embedder: Embedder | None, progress: Progress) -> Examples:
-    """All that a head can be trained on. Raises `ConfigError` where torch is not installed."""
+    """Return all examples that a head can be trained on. Raises `ConfigError` where torch is not installed."""
     try:
         import torch  # noqa: F401 - asked for here, before anything takes long
     except ImportError as error:

@@ -14,7 +14,7 @@ from .held_out import Part
 from .recording import REFUSALS, Recording, freed, learn_costs, task_of, with_router
 
 _WINDOW: Final = 500
-"""Of the running share: that over which the controller holds it, and a shorter one in a short stream."""
+"""Window of the running share: the one over which the controller holds it; a short stream has a shorter one."""
 _SHORTEST_WINDOW: Final = 50
 _WINDOWS: Final = 5
 """In a short stream."""
@@ -26,7 +26,7 @@ class Online(Value):
     target: float
     """Share of tasks that were to go far."""
     far_share: float
-    """That did."""
+    """Share of tasks that went far."""
     window: int
     """Tasks over which the running share is taken."""
     running: tuple[float, ...]
@@ -55,7 +55,7 @@ class _Stream:
     """For each task, with a head that has not seen it."""
 
     def served(self, place: int) -> str | None:
-        """Whom a task goes to, which the router then learns from; None where it is refused."""
+        """Serve a task: return the agent that it goes to first, and let the router learn from it. None if it is refused."""
         case = self.recording.cases[place]
         try:
             task = self.router.ruled(task_of(case, self.policies[place]), tools=case.tools)

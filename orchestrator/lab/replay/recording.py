@@ -34,18 +34,18 @@ class Recording:
     """Tasks with what the agents of both sides came to."""
 
     cases: tuple[Trace, ...]
-    """Those on which the score of every agent is known, with the outcomes of these agents alone."""
+    """Tasks for which the score of every agent is known, with the outcomes of these agents alone."""
     incomplete: tuple[Trace, ...]
     """The others: a head can learn from them, and nothing can be judged on them."""
     sides: Mapping[str, Side]
-    """Of each agent."""
+    """Side of each agent, by name."""
 
     @classmethod
     def of(cls, traces: Sequence[Trace], sides: Mapping[str, Side]) -> Self:
-        """What can be used of some traces.
+        """Split traces into those that a replay can use and those that it cannot.
 
         Args:
-            sides: of the agents that take part, by name; outcomes of others are passed over.
+            sides: side of each agent that takes part, by name; outcomes of other agents are ignored.
 
         Raises `ConfigError` for an agent without outcomes, a side without agents, and too few tasks that all agents were tried on.
         """
@@ -62,17 +62,17 @@ class Recording:
 
 
 def task_of(case: Trace, policy: Policy) -> Task:
-    """The recorded task, as an app would pass it."""
+    """Return the recorded task as an app would pass it."""
     return Task(messages=conversation(case.prompt), task_class=case.task_class, policy=policy)
 
 
 def with_router(policy: Policy, **changes: object) -> Policy:
-    """The policy with other settings of its router."""
+    """Return the policy with other settings of its router."""
     return policy.model_copy(update={"router": policy.router.model_copy(update=changes)})
 
 
 def freed(policy: Policy) -> Policy:
-    """The policy with the choice between the sides left to the router."""
+    """Return the policy with the choice between the sides left to the router."""
     return policy.model_copy(update={"strategy": Strategy.ROUTE, "mode": Mode.AUTO, "sensitivity": Sensitivity.PUBLIC})
 
 
@@ -90,7 +90,7 @@ def _taken(case: Trace, outcome: AgentOutcome) -> TaskTaken:
         input_tokens=prompt_tokens if outcome.input_tokens is None else outcome.input_tokens,
         cached_tokens=0,
         cache_write_tokens=0,
-        # Where nobody counted what was written, the price is learned per token read.
+        # If the output tokens were not counted, the price is learned per input token.
         output_tokens=outcome.output_tokens or 0,
         seconds=outcome.seconds,
         dollars=outcome.dollars,
@@ -114,7 +114,7 @@ def _restricted(trace: Trace, sides: Mapping[str, Side]) -> Trace:
 
 
 def _missing(trace: Trace, sides: Mapping[str, Side]) -> list[str]:
-    """Agents whose score is unknown."""
+    """Return the agents whose score is unknown."""
     return [agent for agent in sides if agent not in trace.outcomes or trace.outcomes[agent].score is None]
 
 

@@ -28,11 +28,11 @@ class ReplayedTask:
 
     trace: Trace
     part: int
-    """Of the recording, that it belongs to."""
+    """Number of the recording's part that the task belongs to."""
     near: str
     """Whom the near side would send: the most useful of its agents."""
     far: str
-    """The same of the far side; the same agent where something else than the threshold settles who serves."""
+    """The most useful far agent; equal to `near` where the threshold does not decide who serves."""
     advantage: float
     """By how much the far agent is expected to be more useful."""
     chosen: str
@@ -44,7 +44,7 @@ class ReplayedTask:
         return self.near != self.far
 
     def served_by(self, threshold: float) -> str:
-        """Whom the policy would ask first under another threshold."""
+        """Return the agent that the policy would ask first under another threshold."""
         return self.far if self.advantage > threshold else self.near
 
 
@@ -55,10 +55,10 @@ class Replayed:
     tasks: tuple[ReplayedTask, ...]
     """In the order in which they were recorded."""
     sides: Mapping[str, Side]
-    """Of each agent."""
+    """Side of each agent, by name."""
     parts: int
     policy: Policy
-    """As it is written."""
+    """The policy as it is written."""
     incomplete: int
     """Traces that lack the score of an agent, and were left out."""
     refused: Mapping[str, int]
@@ -83,7 +83,7 @@ class Replayed:
 
     @property
     def advantages(self) -> "Floats":
-        """Of the tasks that were free to go to either side."""
+        """Advantages of the tasks that were free to go to either side."""
         import numpy
 
         return numpy.array([task.advantage for task in self.tasks if task.is_free])
@@ -95,24 +95,24 @@ class Replayed:
         return all(outcome.dollars is not None for agent, outcome in outcomes if self.sides[agent] is Side.FAR)
 
     def served_by(self, threshold: float) -> list[str]:
-        """Who serves each task under a threshold."""
+        """Return the agent that serves each task under a threshold."""
         return [task.served_by(threshold) for task in self.tasks]
 
     def scores(self, agents: Sequence[str]) -> "Floats":
-        """What one agent for each task came to."""
+        """Return the score of one agent for each task."""
         import numpy
 
         scores = (task.trace.outcomes[agent].score for task, agent in zip(self.tasks, agents, strict=True))
         return numpy.array(list(scores), dtype=numpy.float64)
 
     def dollars(self, agents: Sequence[str]) -> "Floats":
-        """What one agent for each task cost; a near agent without a price costs nothing."""
+        """Return the dollars of one agent for each task; a near agent without a price costs nothing."""
         import numpy
 
         return numpy.array([task.trace.outcomes[agent].dollars or 0.0 for task, agent in zip(self.tasks, agents, strict=True)])
 
     def is_far(self, agents: Sequence[str]) -> "Floats":
-        """1 for a far agent, 0 for a near one."""
+        """Return 1 for each far agent, 0 for each near one."""
         import numpy
 
         return numpy.array([float(self.sides[agent] is Side.FAR) for agent in agents])
@@ -156,7 +156,7 @@ def replay(
 
 
 def _ask(recording: Recording, parts: Sequence[Part], policy: Policy, progress: Progress) -> Replayed:
-    """The replay proper. Raises `ConfigError` where no task may go to either side."""
+    """Ask the router about every task. Raises `ConfigError` where no task may go to either side."""
     asked: dict[int, ReplayedTask] = {}
     refused: Counter[str] = Counter()
     for number, part in enumerate(parts):
@@ -180,9 +180,9 @@ class _Panel:
     router: Router
     agents: Sequence[RecordedAgent]
     written: Policy
-    """As it is written, but with the part's head, and with nothing that changes from one task to the next or writes to a file."""
+    """The policy as it is written, but with the part's head, and without what changes from task to task or writes to a file."""
     freed: Policy
-    """The same, with the choice between the sides left to the threshold."""
+    """The written policy with the choice between the sides left to the threshold."""
 
     @classmethod
     def of(cls, recording: Recording, part: Part, policy: Policy) -> Self:
@@ -193,7 +193,7 @@ class _Panel:
         return cls(router, recording.agents, written, freed(written))
 
     def asked(self, case: Trace, part: int) -> ReplayedTask:
-        """What the router thinks of a task."""
+        """Ask the router about a task."""
         decision = self._explained(case, self.freed)
         first = decision.candidates[0]
         chosen = first if self.written == self.freed else self._explained(case, self.written).candidates[0]
@@ -207,7 +207,7 @@ class _Panel:
         return self.router.explain(task, self.agents, tools=case.tools)
 
     def _is_free(self, case: Trace, decision: RouteDecision) -> bool:
-        """Another threshold would let the other side go first. Without rules that is so wherever both sides remain."""
+        """Return True if another threshold would let the other side go first. Without rules that is so wherever both sides remain."""
         if decision.advantage is None or not self.freed.rules:
             return decision.advantage is not None
         is_far = decision.considered[0].side is Side.FAR
@@ -217,6 +217,6 @@ class _Panel:
 
 
 def _most_useful(decision: RouteDecision, side: Side) -> str:
-    """Of the candidates of a side, of which there is at least one."""
+    """Return the most useful candidate of a side that has at least one."""
     known = [(each.utility, each.agent) for each in decision.considered if each.side is side and each.utility is not None]
     return max(known, key=lambda pair: pair[0])[1]

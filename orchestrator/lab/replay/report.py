@@ -40,7 +40,7 @@ def write_report(simulation: Simulation, folder: Path) -> Path:
 
 
 def render(simulation: Simulation) -> str:
-    """The page alone. Raises `ConfigError` where matplotlib is not installed."""
+    """Render the page without writing files. Raises `ConfigError` where matplotlib is not installed."""
     return _render(simulation, draw(simulation))
 
 
@@ -93,7 +93,7 @@ def _left_out(simulation: Simulation) -> Iterator[str]:
 
 
 def _ways(simulation: Simulation) -> Iterator[str]:
-    yield "<h2>Beside what else could have been done</h2>"
+    yield "<h2>Compared with other ways to serve the tasks</h2>"
     names = {"the policy": "this policy", "random": "the same share by lot", "oracle": "the best agent for each task, in hindsight"}
     ways = (simulation.policy, simulation.random, *simulation.singles, simulation.oracle)
     rows = [[escape(names.get(way.name) or f"{way.name} ({simulation.sides[way.name]})"), *_cells(way)] for way in ways]

@@ -1,4 +1,4 @@
-"""`simulate`: what a policy would have come to on recorded tasks, beside what else could have been done with them."""
+"""`simulate`: the result of a policy on recorded tasks, compared with the alternatives on the same tasks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +28,7 @@ _ORACLE_POINTS: Final = 41
 
 
 class Served(Value):
-    """What one way to serve the tasks comes to, as means per task with their 95 % intervals."""
+    """The result of one way to serve the tasks, as means per task with their 95 % intervals."""
 
     name: str
     far_share: Interval
@@ -47,9 +47,9 @@ class ClassResult(Value):
     """Empty: unknown."""
     tasks: int
     far_share: float
-    """That the policy sends far."""
+    """Share of tasks that the policy sends far."""
     score: Interval
-    """Of the policy."""
+    """Mean score of the policy."""
     near: float
     """Mean score where all of them go to the near side."""
     far: float
@@ -60,7 +60,7 @@ class Simulation(Value):
 
     tasks: int
     settled: int
-    """Of the tasks, where something else than the threshold decides: a rule, or a limit."""
+    """Tasks for which a rule or a limit decides rather than the threshold."""
     sides: Mapping[str, Side]
     incomplete: int
     """Traces that lack the score of an agent; they are no part of any figure."""
@@ -69,11 +69,11 @@ class Simulation(Value):
     front: tuple[Served, ...]
     """The router under thresholds from the highest to the lowest: ever more tasks go far."""
     figures: CurveFigures | None
-    """Of the tasks that the threshold decides; None where the sides do equally well on them."""
+    """Figures over the tasks that the threshold decides; None where the sides do equally well on them."""
     policy: Served
-    """As it is written."""
+    """The policy as it is written."""
     random: Served
-    """As many tasks to the far side as under the policy, but drawn by lot."""
+    """A router that sends as many tasks far as the policy, but draws them by lot."""
     singles: tuple[Served, ...]
     """Every agent alone, the best one first."""
     oracle: Served
@@ -85,7 +85,7 @@ class Simulation(Value):
     online: Online | None = Field(exclude=True)
     """The tasks as a stream over which a budget is held; None where the policy has none."""
     warnings: tuple[str, ...]
-    """What a reader has to know to read the figures rightly."""
+    """Caveats for reading the figures."""
 
     @property
     def best_single(self) -> Served:
@@ -93,7 +93,7 @@ class Simulation(Value):
         return self.singles[0]
 
     def summary(self) -> dict[str, Any]:
-        """All figures, as JSON can hold them."""
+        """Return all figures as JSON can hold them."""
         found = self.model_dump(mode="json")
         if self.online is not None:
             found["online"] = self.online.model_dump(mode="json", exclude={"running", "chosen"}) | {"worst_miss": self.online.worst_miss}
@@ -117,7 +117,7 @@ def simulate(
 
 
 def simulation(replayed: Replayed, *, seed: int = 0) -> Simulation:
-    """What the policy came to in a replay, and what else could have been done with the same tasks. `seed` is that of the resamples."""
+    """Summarise a replay: the policy's result, and the alternatives on the same tasks. `seed` is that of the resamples."""
     ways = {agent: [agent] * len(replayed.tasks) for agent in replayed.sides}
     *found, policy, oracle = served(replayed, {**ways, "the policy": replayed.chosen, "oracle": _best_agents(replayed)}, seed=seed)
     return Simulation(
@@ -140,7 +140,7 @@ def simulation(replayed: Replayed, *, seed: int = 0) -> Simulation:
 
 
 def thresholds(replayed: Replayed) -> list[float]:
-    """The thresholds of a front, from the one above which nothing goes far to the one above which everything does."""
+    """Return the thresholds of a front, from the one above which nothing goes far to the one above which everything does."""
     import numpy
 
     highest, *lower = quantiles(replayed.advantages)[::-1]
@@ -148,7 +148,7 @@ def thresholds(replayed: Replayed) -> list[float]:
 
 
 def served(replayed: Replayed, ways: Mapping[str, Sequence[str]], *, seed: int) -> list[Served]:
-    """What ways to serve the tasks come to, each given by its name and an agent for each task."""
+    """Estimate ways to serve the tasks, each given by its name and an agent for each task."""
     return _estimated(replayed, {name: _columns(replayed, agents) for name, agents in ways.items()}, seed)
 
 
@@ -159,7 +159,7 @@ def _front(replayed: Replayed, seed: int) -> tuple[Served, ...]:
 
 
 def _columns(replayed: Replayed, agents: Sequence[str]) -> "Floats":
-    """Of shape (3, tasks): whether a far agent serves, its score, its dollars."""
+    """Return an array of shape (3, tasks): 1 for a far agent, its score, its dollars."""
     import numpy
 
     return numpy.stack([replayed.is_far(agents), replayed.scores(agents), replayed.dollars(agents)])
@@ -181,7 +181,7 @@ def _figures(replayed: Replayed, seed: int) -> CurveFigures | None:
 
 
 def _random(replayed: Replayed, seed: int) -> Served:
-    """What the threshold decides is drawn by lot instead."""
+    """Estimate a router that sends as many of the free tasks far as the policy, drawn by lot."""
     import numpy
 
     free = numpy.array([task.is_free for task in replayed.tasks])
@@ -191,7 +191,7 @@ def _random(replayed: Replayed, seed: int) -> Served:
 
 
 def _best_agents(replayed: Replayed) -> list[str]:
-    """The agent with the highest score for each task; of several a near one, and then the cheapest."""
+    """Return the agent with the highest score for each task; of several a near one, and then the cheapest."""
 
     def merit(trace: Trace, agent: str) -> tuple[float, bool, float]:
         outcome = trace.outcomes[agent]

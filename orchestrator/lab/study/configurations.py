@@ -36,7 +36,7 @@ STANDARD: Final = (
     "pevr/8+reversed",
     "eva/8+reversed",
 )
-"""What a sweep runs where it is not told otherwise."""
+"""Configurations of a sweep that names none."""
 
 _SUPERVISED: Final = ("pevr", "eva")
 _SECTIONS: Final = {"pevr": "supervision", "eva": "supervision", "minions": "minions", "subtasks": "subtasks", "auto": "auto"}
@@ -64,7 +64,7 @@ class Configuration(Value):
 
     @property
     def knobs(self) -> Json:
-        """What differs from the policy's defaults, strategy and sensitivity aside, in the shape of the `[policy]` section."""
+        """Differences from the policy's defaults, strategy and sensitivity aside, in the shape of the `[policy]` section."""
         changed = _difference(self.policy.model_dump(mode="json"), Policy().model_dump(mode="json"))
         return {name: value for name, value in changed.items() if name not in ("strategy", "sensitivity")}
 
@@ -74,12 +74,12 @@ class Configuration(Value):
         return self.strategy != Strategy.DEVICE and not self.oracle
 
     def key(self, *, world: str, task: str, seed: int) -> str:
-        """Of the run of one task."""
+        """Return the key of the run of one task."""
         return run_key(world=world, task=task, seed=seed, strategy=self.strategy, knobs=self.knobs, oracle=self.oracle)
 
 
 def parse_configurations(specs: Iterable[str], base: Policy) -> list[Configuration]:
-    """The configurations of several specs, each once, in their order; a spec may hold several words.
+    """Parse several specs into configurations, each once, in their order; a spec may hold several words.
 
     Raises `ConfigError` for a spec that cannot be read, or that the policy does not allow.
     """
@@ -88,7 +88,8 @@ def parse_configurations(specs: Iterable[str], base: Policy) -> list[Configurati
 
 
 def configuration_of(label: str, changes: Mapping[str, Any], base: Policy, *, oracle: bool = False) -> Configuration:
-    """The configuration that differs from `base` by `changes`, sections merged. Raises `ConfigError` where the policy refuses them."""
+    """Return the configuration that differs from `base` by `changes`, sections merged. Raises `ConfigError` where the policy refuses
+    them."""
     strategy = str(changes.get("strategy", base.strategy))
     # Worlds' tasks are checked for whether they may leave the device before the first run.
     fixed = {"sensitivity": "public", "mode": _MODES.get(strategy, "auto")}
@@ -103,7 +104,7 @@ def configuration_of(label: str, changes: Mapping[str, Any], base: Policy, *, or
 
 
 def distinct(configurations: Iterable[Configuration]) -> list[Configuration]:
-    """Each configuration once. Raises `ConfigError` where two different ones share a label, or one has two."""
+    """Return each configuration once. Raises `ConfigError` where two different ones share a label, or one has two."""
     by_label: dict[str, Configuration] = {}
     labels: dict[str, str] = {}
     for configuration in configurations:
@@ -135,7 +136,7 @@ def _parse(word: str, base: Policy) -> Iterator[Configuration]:
 
 
 def _knobs(text: str | None, word: str) -> dict[str, list[str]]:
-    """Each knob with its alternatives."""
+    """Return each knob with its alternatives."""
     knobs: dict[str, list[str]] = {}
     for part in text.split(",") if text else []:
         knob, equals, values = part.partition("=")
@@ -181,13 +182,13 @@ def _paced(name: str, pace: str) -> Json:
 
 
 def _label(name: str, pace: str | None, extras: Sequence[str], knobs: Mapping[str, str]) -> str:
-    """The same for the same configuration, in whatever order it was written."""
+    """Return a label that does not depend on the order in which a configuration was written."""
     settings = ",".join(f"{knob}={knobs[knob]}" for knob in sorted(knobs))
     return "".join([name, f"/{pace}" if pace else "", *(f"+{extra}" for extra in extras), f":{settings}" if settings else ""])
 
 
 def _field(name: str, knob: str, label: str) -> tuple[bool, Any]:
-    """Whether the knob belongs to the strategy's own section, and the type of its values."""
+    """Return True if the knob belongs to the strategy's own section, and the type of its values."""
     section = Policy.model_fields.get(_SECTIONS.get(name, ""))
     kind = section.annotation if section is not None else None
     own = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else {}
@@ -200,7 +201,7 @@ def _field(name: str, knob: str, label: str) -> tuple[bool, Any]:
 
 
 def _value(text: str, annotation: Any) -> JsonValue:  # noqa: ANN401 - any type expression
-    """A knob's value as JSON; pydantic turns it into the knob's type, or says what is wrong."""
+    """Parse a knob's value as JSON; pydantic converts it to the knob's type, or says what is wrong."""
     if get_origin(annotation) in (tuple, list, frozenset, set):
         return [] if text == "none" else list(text.split("+"))
     if text in ("inf", "none"):
@@ -216,7 +217,7 @@ def _value(text: str, annotation: Any) -> JsonValue:  # noqa: ANN401 - any type 
 
 
 def _without_infinity(value: Any) -> Any:  # noqa: ANN401 - any TOML value
-    """TOML has no null: `inf`, as a number or a word, stands for "no bound"."""
+    """Replace `inf`, as a number or a word, by None: TOML has no null, and `inf` stands for "no bound"."""
     if isinstance(value, Mapping):
         return {name: _without_infinity(inner) for name, inner in value.items()}
     return None if value == "inf" or value == float("inf") else value

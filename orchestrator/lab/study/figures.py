@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK: Final = "#010203"
-"""Of text and lines; in a page it becomes the page's own colour."""
+"""Colour of text and lines; in a page it becomes the page's own colour."""
 _COLOURS: Final = {
     Strategy.DEVICE: "#2a9d8f",
     Strategy.CLOUD: "#4f7cac",
@@ -42,13 +42,13 @@ class Picture:
 
     name: str
     title: str
-    """What it shows, for readers who do not see it."""
+    """Description of the picture, for readers who do not see it."""
     svg: str
     """To be put into a page as it stands."""
 
 
 def draw_all(outcomes: Outcomes, world: str, folder: Path | None = None) -> list[Picture]:
-    """Every picture of a world; with a folder, each is also written there as PNG and SVG.
+    """Draw every picture of a world; with a folder, each is also written there as PNG and SVG.
 
     Raises `ConfigError` where matplotlib is not installed.
     """
@@ -59,7 +59,7 @@ def draw_all(outcomes: Outcomes, world: str, folder: Path | None = None) -> list
 
 
 def draw_regret(curve: Sequence[float], *, against: str, folder: Path | None = None) -> Picture:
-    """The regret of `auto` against a fixed configuration over a stream of tasks."""
+    """Draw the regret of `auto` against a fixed configuration over a stream of tasks."""
     require_matplotlib()
     figure, axes = blank("task of the mixed stream", f"perfect answers, less dollars, behind {against}")
     axes.plot(range(1, len(curve) + 1), curve, color=_COLOURS[Strategy.PEVR])
@@ -78,9 +78,9 @@ def require_matplotlib() -> None:
 
 
 _LABEL_WIDTH: Final = 0.2
-"""Of a label in a picture, as a share of the largest cost."""
+"""Width of a label in a picture, as a share of the largest cost."""
 _LABEL_HEIGHT: Final = 0.04
-"""Of a label, as a share of the picture."""
+"""Height of a label, as a share of the picture."""
 
 _NAMED: Final = 10
 """Configurations up to which a picture has room for the names of all; of more, those on the front and either side alone are named."""
@@ -89,7 +89,7 @@ Drawn = tuple["Figure", str, str]
 
 
 def _pareto(outcomes: Outcomes, world: str, cost: str) -> Drawn | None:
-    """Score against a cost; the front is a line through the configurations that nothing beats."""
+    """Draw score against a cost; the front is a line through the configurations that nothing beats."""
     labels = [label for label in outcomes.configurations(world) if not outcomes.is_shadow(world, label)]
     points = {
         label: (costs, score)
@@ -126,7 +126,7 @@ def _point(axes: "Axes", outcomes: Outcomes, world: str, label: str, cost: Estim
 
 
 def _name(axes: "Axes", points: dict[str, tuple[float, float]]) -> None:
-    """Labels beside their points, moved up where they would cover each other."""
+    """Draw labels at their points, moved up where they would cover each other."""
     width = max(across for across, _ in points.values()) or 1.0
     bottom, top = axes.get_ylim()
     high = _LABEL_HEIGHT * (top - bottom)
@@ -142,7 +142,7 @@ def _name(axes: "Axes", points: dict[str, tuple[float, float]]) -> None:
 
 
 def _explain_marks(axes: "Axes", outcomes: Outcomes, world: str, labels: Sequence[str]) -> None:
-    """What colours and shapes mean."""
+    """Add a legend of colours and shapes."""
     from matplotlib.lines import Line2D
 
     marks = {outcomes.first(world, label).strategy: ("o", colour(outcomes.first(world, label).strategy)) for label in labels}
@@ -152,14 +152,14 @@ def _explain_marks(axes: "Axes", outcomes: Outcomes, world: str, labels: Sequenc
 
 
 def _kind(outcomes: Outcomes, world: str, label: str) -> tuple[str, str]:
-    """What is unusual about a configuration, if anything is, and the shape of its mark."""
+    """Return the special kind of a configuration, empty for most, and the shape of its mark."""
     if outcomes.first(world, label).oracle:
         return "oracle", "^"
     return ("reversed", "s") if outcomes.is_reversed(world, label) else ("", "o")
 
 
 def _interventions(outcomes: Outcomes, world: str) -> Drawn | None:
-    """How many runs had how many interventions, and the median score of each group."""
+    """Draw how many runs had how many interventions, with the median score of each group."""
     labels = [label for label in outcomes.configurations(world) if _intervenes(outcomes, world, label)]
     if not labels:
         return None
@@ -183,7 +183,7 @@ _LABELLED: Final = 6
 
 
 def _context(outcomes: Outcomes, world: str) -> Drawn | None:
-    """Mean context by turn."""
+    """Draw the mean context by turn."""
     supervised = [label for label in outcomes.configurations(world) if _intervenes(outcomes, world, label)]
     labels = [label for label in (outcomes.near_alone(world), outcomes.far_alone(world), *supervised) if label is not None]
     if not labels:
@@ -199,7 +199,7 @@ def _context(outcomes: Outcomes, world: str) -> Drawn | None:
 
 
 def colour(strategy: str) -> str:
-    """The colour of a strategy in every picture."""
+    """Return the colour of a strategy in every picture."""
     return _COLOURS.get(Strategy(strategy), _OTHER)
 
 
@@ -239,7 +239,7 @@ def _legend(axes: "Axes") -> None:
 
 
 def _shade(base: str, place: int) -> str:
-    """Neighbours of one strategy in slightly different colours."""
+    """Lighten a colour by place, so that neighbours of one strategy differ slightly."""
     from matplotlib.colors import to_hex, to_rgb
 
     lighter = 0.13 * (place % 5)
@@ -248,7 +248,7 @@ def _shade(base: str, place: int) -> str:
 
 
 def finish(figure: "Figure", name: str, title: str, folder: Path | None) -> Picture:
-    """The picture, and its files."""
+    """Convert a figure to a picture, and write its files if a folder is given."""
     import matplotlib
 
     safe = re.sub(r"[^\w.-]+", "_", name)
@@ -265,7 +265,7 @@ def finish(figure: "Figure", name: str, title: str, folder: Path | None) -> Pict
 
 
 def _inline(svg: str, title: str) -> str:
-    """The drawing alone, named for readers who do not see it, in the page's colour of text."""
+    """Return the drawing alone, with a title for screen readers, in the page's colour of text."""
     from html import escape
 
     start = svg.index("<svg")

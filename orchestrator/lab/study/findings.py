@@ -48,7 +48,7 @@ WorldTest = Callable[[Outcomes, str], Verdict]
 
 
 def findings(outcomes: Outcomes) -> list[Finding]:
-    """All eleven lessons, in the paper's order."""
+    """Return all eleven lessons, in the paper's order."""
     found = []
     for number, (lesson, rule, test) in enumerate(_LESSONS, start=1):
         answer, because = test(outcomes)
@@ -57,7 +57,7 @@ def findings(outcomes: Outcomes) -> list[Finding]:
 
 
 def _everywhere(test: WorldTest, worlds: Sequence[str] | None = None) -> Test:
-    """A test of each world, or of the named ones among them: it must hold in all that can tell."""
+    """Return a test of each world, or of the named ones among them: it must hold in all that can tell."""
 
     def over_worlds(outcomes: Outcomes) -> Verdict:
         tested = [world for world in outcomes.worlds if worlds is None or world in worlds]
@@ -121,7 +121,7 @@ def _more_is_not_better(outcomes: Outcomes, world: str) -> Verdict:
 
 
 def _optimal_interval(outcomes: Outcomes, world: str, strategy: Strategy) -> Verdict | None:
-    """Whether checking most often scores below the best interval."""
+    """Test whether checking most often scores below the best interval."""
     intervals = paced(outcomes, world, strategy)
     best = outcomes.best(world, intervals.values())
     if len(intervals) < 3 or best is None:
@@ -177,7 +177,8 @@ def _light_advice(outcomes: Outcomes, world: str) -> Verdict:
 
 
 def _drop_with_interventions(outcomes: Outcomes, world: str, label: str) -> Estimate | None:
-    """Mean score of runs without interventions minus that of runs with two or more; the two are different tasks, so this is unpaired."""
+    """Return the mean score of runs without interventions less that of runs with two or more. These are different tasks, so it is
+    unpaired."""
     runs = [(record.interventions, f"{record.task}/{record.seed}", record.score) for record in outcomes.runs(world, label)]
     calm = {run: [score] for count, run, score in runs if count == 0}
     restless = {run: [score] for count, run, score in runs if count > 1}
@@ -201,14 +202,14 @@ def _policy_depends(outcomes: Outcomes) -> Verdict:
 
 
 def _best_interval(outcomes: Outcomes, world: str) -> tuple[str, int] | None:
-    """The best configuration on schedule, and its turns between two checks."""
+    """Return the best configuration on schedule, and its turns between two checks."""
     intervals = {label: turns for strategy in (Strategy.PEVR, Strategy.EVA) for turns, label in paced(outcomes, world, strategy).items()}
     best = outcomes.best(world, intervals) if len(set(intervals.values())) > 1 else None
     return (best, intervals[best]) if best is not None else None
 
 
 def _lead_over_interval(outcomes: Outcomes, world: str, turns: int) -> Estimate | None:
-    """Of a world's best configuration on schedule over the best one with another interval."""
+    """Return the lead of a world's best configuration on schedule over the best one with another interval."""
     intervals = [paced(outcomes, world, strategy) for strategy in (Strategy.PEVR, Strategy.EVA)]
     best = outcomes.best(world, [label for labels in intervals for label in labels.values()])
     other = outcomes.best(world, [labels[turns] for labels in intervals if turns in labels])
@@ -255,7 +256,7 @@ def _memory(outcomes: Outcomes, world: str) -> Verdict:
 
 
 def _peaks_where_reset(outcomes: Outcomes, world: str) -> list[str]:
-    """What a reset does to the peak of the same tasks: the pevr that was reset most against the one that never is."""
+    """Compare the KV peak of runs that were reset with that of the same tasks under the pevr that never resets."""
     planned = plan_only(outcomes, world)
     most = outcomes.best(world, outcomes.family(world, Strategy.PEVR), "interventions")
     if planned is None or most is None or planned == most:
@@ -276,7 +277,7 @@ def _is_below(estimate: Estimate | None, bound: float) -> bool:
 
 
 def _points(estimate: Estimate | None) -> str:
-    """A difference of shares, in points."""
+    """Format a difference of shares in points."""
     if estimate is None:
         return "an unknown number of points"
     return f"{100 * estimate.value:+.1f} points [{100 * estimate.low:+.1f}, {100 * estimate.high:+.1f}]"

@@ -38,7 +38,7 @@ def claim_folder(folder: Path, study: Study) -> Path:
 
 
 def _write_at_once(path: Path, text: str) -> None:
-    """The old text or the new one is there whenever the sweep is stopped."""
+    """Replace a file atomically: it has the old text or the new one whenever the sweep is stopped."""
     fresh = path.with_suffix(".new")
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(path)
@@ -51,4 +51,6 @@ def _models_before(note: Path) -> dict[str, str]:
         models = json.loads(note.read_text(encoding="utf-8"))["models"]
         return {str(side): str(model) for side, model in models.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{note} is damaged: {error}", hint="delete it if all runs beside it were made with the same models") from error
+        raise ConfigError(
+            f"{note} is damaged: {error}", hint="delete it if all runs in this folder were made with the same models"
+        ) from error

@@ -15,9 +15,9 @@ from .paces import scheduled, triggered
 from .statistics import Estimate, difference
 
 NEAR_SHARE: Final = 0.5
-"""Of far's dollars, that a hybrid which is to beat near alone may cost."""
+"""Share of far's dollars that a hybrid which is to beat near alone may cost."""
 FAR_SHARE: Final = 0.4
-"""Of far's dollars, that a hybrid which is to approach far alone may cost."""
+"""Share of far's dollars that a hybrid which is to approach far alone may cost."""
 SAME_POINTS: Final = 1.0
 """A loss of so many points of score counts as the same score."""
 AUTO_WEIGHTS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.01)
@@ -25,7 +25,7 @@ AUTO_WEIGHTS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.01)
 
 
 class Reached(Value):
-    """What a configuration reaches on its own."""
+    """The score and price of one configuration."""
 
     configuration: str
     score: Estimate
@@ -46,10 +46,10 @@ class Comparison(Value):
     score_share: Estimate | None
     success_share: Estimate | None
     dollar_share: Estimate | None
-    """Of the far side alone."""
+    """Share of the far side's dollars when it works alone."""
     far_call_share: Estimate | None
     kv_share: Estimate | None
-    """Of the other's peak KV bytes."""
+    """Share of the other configuration's peak KV bytes."""
 
 
 class WorldHeadline(Value):
@@ -103,13 +103,13 @@ class AutoHeadline(Value):
     most_useful_fixed: str
     """The single configuration with the highest score less its dollars by their weight, which is what `auto` aims at."""
     front: tuple[AutoPoint, ...]
-    """What it would have reached had dollars weighed more or less; the weights that spend most come last."""
+    """Results of `auto` had dollars weighed more or less; the weights that spend most come last."""
     regret: tuple[float, ...]
     """After each task, how much of that the most useful single configuration is ahead; 1 is a perfect answer."""
 
 
 def auto_headline(records: Iterable[RunRecord]) -> AutoHeadline | None:
-    """How `auto` would have done; None where the runs cannot tell: with a single seed, or no task run under all configurations."""
+    """Replay `auto` on the runs; None where they cannot tell: with a single seed, or no task run under all configurations."""
     known = list(records)
     try:
         replayed = replay(known)
@@ -150,7 +150,7 @@ def _best_fixed(replayed: Replay) -> str:
 
 
 def _lead(replayed: Replay, records: Iterable[RunRecord], fixed: str) -> Estimate:
-    """Of `auto` over a fixed configuration, in points, over the tasks of the stream."""
+    """Return the lead of `auto` over a fixed configuration, in points, over the tasks of the stream."""
     scores = {(record.world, record.task, record.seed): record.score for record in records if record.configuration == fixed}
     auto, other = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     for task in replayed.tasks:
@@ -164,7 +164,7 @@ def _per_task(dollars: float | None, tasks: int) -> float | None:
 
 
 def headline(outcomes: Outcomes, world: str) -> WorldHeadline:
-    """The figures of one world."""
+    """Return the figures of one world."""
     near, far, hybrids = outcomes.near_alone(world), outcomes.far_alone(world), outcomes.hybrids(world)
     records = [record for record in outcomes.records if record.world == world]
     oracles = [
@@ -194,7 +194,7 @@ def _reached(outcomes: Outcomes, world: str, label: str | None) -> Reached | Non
 
 
 def _affordable(outcomes: Outcomes, world: str, hybrids: Sequence[str], against: str | None, share: float) -> Comparison | None:
-    """The best hybrid that costs at most a share of far alone, against another configuration."""
+    """Return the best hybrid that costs at most a share of far alone, against another configuration."""
     far = outcomes.far_alone(world)
     if far is None or against is None:
         return None
@@ -212,7 +212,7 @@ def _events(outcomes: Outcomes, world: str) -> Comparison | None:
 
 
 def _fewest_far_calls(outcomes: Outcomes, world: str, labels: Iterable[str], fixed: str) -> str | None:
-    """Of those that score the same as the fixed one, if any does."""
+    """Return the label with the fewest far calls among those that score the same as the fixed one; None if none does."""
     leads = {label: outcomes.difference(world, label, fixed) for label in labels}
     same = [label for label, lead in leads.items() if lead is not None and 100 * lead.value >= -SAME_POINTS]
     calls = {label: estimate.value for label in same if (estimate := outcomes.estimate(world, label, "far_calls")) is not None}

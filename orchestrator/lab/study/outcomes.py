@@ -27,7 +27,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "turns": lambda record: record.turns,
     "interventions": lambda record: record.interventions,
 }
-"""What is averaged over runs; None: unknown for a run, which is then left out."""
+"""Figures averaged over runs. None: unknown for a run, which is then left out."""
 
 
 class VerifierErrors(Value):
@@ -79,73 +79,73 @@ class Outcomes:
         self.ratio = cache(self._ratio)
 
     def configurations(self, world: str) -> list[str]:
-        """Labels of the configurations with runs in a world, by strategy and then as people count."""
+        """Return labels of the configurations with runs in a world, by strategy and then in natural order."""
         labels = [label for name, label in self._runs if name == world]
         return sorted(labels, key=lambda label: _place(self.first(world, label)))
 
     def runs(self, world: str, label: str) -> Sequence[RunRecord]:
-        """The runs of a configuration in a world."""
+        """Return the runs of a configuration in a world."""
         return list(self._runs.get((world, label), {}).values())
 
     def first(self, world: str, label: str) -> RunRecord:
-        """Any run of a configuration, which tells what the configuration is."""
+        """Return any run of a configuration, which tells what the configuration is."""
         return next(iter(self._runs[world, label].values()))
 
     def supervision(self, world: str, label: str) -> SupervisionConfig | None:
-        """How a supervised configuration is supervised; None for others."""
+        """Return the supervision of a supervised configuration; None for others."""
         record = self.first(world, label)
         if record.strategy not in (Strategy.PEVR, Strategy.EVA):
             return None
         return SupervisionConfig.model_validate(record.knobs.get("supervision", {}))
 
     def near_alone(self, world: str) -> str | None:
-        """The configuration in which the near agent works alone."""
+        """Return the configuration in which the near agent works alone."""
         return self._alone(world, Strategy.DEVICE)
 
     def far_alone(self, world: str) -> str | None:
-        """The configuration in which the far agent works alone."""
+        """Return the configuration in which the far agent works alone."""
         return self._alone(world, Strategy.CLOUD)
 
     def hybrids(self, world: str) -> list[str]:
-        """The configurations in which both sides take part; without oracles, and without shadows, which only measure."""
+        """Return the configurations in which both sides take part; without oracles, and without shadows, which only measure."""
         return [label for label in self.configurations(world) if self._is_hybrid(world, label)]
 
     def family(self, world: str, strategy: Strategy) -> list[str]:
-        """The hybrids of one strategy with the near side as executor."""
+        """Return the hybrids of one strategy with the near side as executor."""
         return [
             label for label in self.hybrids(world) if self.first(world, label).strategy == strategy and not self.is_reversed(world, label)
         ]
 
     def is_reversed(self, world: str, label: str) -> bool:
-        """The far side works and the near one supervises."""
+        """Return True if the far side works and the near one supervises."""
         supervision = self.supervision(world, label)
         return supervision is not None and supervision.executor == "far"
 
     def is_shadow(self, world: str, label: str) -> bool:
-        """Verdicts are recorded and change nothing."""
+        """Return True if verdicts are recorded and change nothing."""
         supervision = self.supervision(world, label)
         return supervision is not None and supervision.shadow
 
     def best(self, world: str, labels: Iterable[str], measure: str = "score") -> str | None:
-        """The label with the highest mean; the cheaper one of equals."""
+        """Return the label with the highest mean; the cheaper one of equals."""
         estimates = {label: self.estimate(world, label, measure) for label in labels}
         known = {label: estimate.value for label, estimate in estimates.items() if estimate is not None}
         return max(known, key=lambda label: (known[label], -self._dollars(world, label)), default=None)
 
     def common(self, world: str, labels: Sequence[str]) -> list[tuple[str, int]]:
-        """The tasks, with their seeds, that all of these configurations have run."""
+        """Return the tasks, with their seeds, that all of these configurations have run."""
         first, *others = (self._runs.get((world, label), {}) for label in labels)
         return [run for run in first if all(run in other for other in others)]
 
     def solved(self, world: str, *, near: str, far: str, hybrid: str) -> Solved:
-        """Which of the three solved what, over the tasks that all have run."""
+        """Count which of the three solved what, over the tasks that all have run."""
         runs = [self._runs[world, label] for label in (near, far, hybrid)]
         counts = Counter(tuple(each[task].success for each in runs) for task in self.common(world, [near, far, hybrid]))
         names = ("none", "hybrid_only", "far_only", "far_and_hybrid", "near_only", "near_and_hybrid", "near_and_far", "all_three")
         return Solved(**{name: counts[bool(region & 4), bool(region & 2), bool(region & 1)] for region, name in enumerate(names)})
 
     def hindsight(self, world: str, labels: Sequence[str], single: str) -> Estimate | None:
-        """Share of tasks that any of the configurations solves, minus the share that one of them does: what a perfect choice would gain."""
+        """Return the gain of a perfect choice: the share of tasks that any configuration solves, less the share that `single` solves."""
         tasks = self.common(world, [single, *labels])
         if not tasks:
             return None
@@ -154,7 +154,7 @@ class Outcomes:
         return statistics.difference(union, alone)
 
     def verifier_errors(self, world: str, label: str) -> VerifierErrors | None:
-        """Of a shadow configuration; None where no run was checked."""
+        """Return the error rates of a shadow configuration's supervisor; None where no run was checked."""
         checked = [record for record in self.runs(world, label) if record.checks]
         if not checked:
             return None
@@ -168,7 +168,7 @@ class Outcomes:
         )
 
     def interventions(self, world: str, label: str) -> list[Interventions]:
-        """Runs and their median score by the number of interventions."""
+        """Return runs and their median score by the number of interventions."""
         scores: dict[int, list[float]] = defaultdict(list)
         for record in self.runs(world, label):
             scores[record.interventions].append(record.score)
@@ -178,7 +178,7 @@ class Outcomes:
         ]
 
     def context_growth(self, world: str, label: str) -> list[tuple[float, int]]:
-        """For each executor turn, the mean context in tokens and how many runs got that far."""
+        """Return for each executor turn the mean context in tokens and how many runs got that far."""
         lengths: dict[int, list[int]] = defaultdict(list)
         for record in self.runs(world, label):
             for turn, tokens in enumerate(record.context_tokens):
@@ -203,12 +203,12 @@ class Outcomes:
         return statistics.mean(units) if units else None
 
     def _difference(self, world: str, first: str, second: str, measure: str = "score") -> Estimate | None:
-        """Of means over the tasks that both have run."""
+        """Return the difference of means over the tasks that both have run."""
         one, other = self._paired(world, first, second, measure)
         return statistics.difference(one, other) if one else None
 
     def _ratio(self, world: str, first: str, second: str, measure: str) -> Estimate | None:
-        """Of means over the tasks that both have run; None where the second may be 0."""
+        """Return the ratio of means over the tasks that both have run; None where the second may be 0."""
         one, other = self._paired(world, first, second, measure)
         return statistics.ratio(one, other) if one else None
 
@@ -223,7 +223,7 @@ class Outcomes:
 
     @staticmethod
     def _units(values: Iterable[tuple[tuple[str, int], float]]) -> Unit:
-        """Values by task."""
+        """Group values by task."""
         units: dict[str, list[float]] = defaultdict(list)
         for (task, _), value in values:
             units[task].append(value)
@@ -231,6 +231,6 @@ class Outcomes:
 
 
 def _place(record: RunRecord) -> tuple[int, list[tuple[int, str]]]:
-    """Where a configuration stands in tables: pevr/8 before pevr/16."""
+    """Return the sort key of a configuration in tables: pevr/8 comes before pevr/16."""
     parts = re.findall(r"\d+|\D+", record.configuration)
     return list(Strategy).index(Strategy(record.strategy)), [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

@@ -8,7 +8,7 @@ from .outcomes import Outcomes
 
 
 def paced(outcomes: Outcomes, world: str, strategy: Strategy) -> dict[int, str]:
-    """One configuration of a strategy for each interval that it checks at, on schedule alone: the one with the shortest label."""
+    """Return one configuration of a strategy for each interval that it checks at, on schedule alone: the one with the shortest label."""
     found: dict[int, str] = {}
     for label, turns in _on_schedule(outcomes, world, strategy):
         if turns not in found or len(label) < len(found[turns]):
@@ -17,12 +17,12 @@ def paced(outcomes: Outcomes, world: str, strategy: Strategy) -> dict[int, str]:
 
 
 def scheduled(outcomes: Outcomes, world: str) -> list[str]:
-    """All configurations of pevr and eva that check on schedule alone."""
+    """Return all configurations of pevr and eva that check on schedule alone."""
     return [label for strategy in (Strategy.PEVR, Strategy.EVA) for label, _ in _on_schedule(outcomes, world, strategy)]
 
 
 def _on_schedule(outcomes: Outcomes, world: str, strategy: Strategy) -> Iterator[tuple[str, int]]:
-    """With the turns between two checks."""
+    """Yield configurations that check on schedule alone, with the turns between two checks."""
     for label in outcomes.family(world, strategy):
         supervision = outcomes.supervision(world, label)
         if supervision is not None and supervision.interval is not None and not _waits_for_events(strategy, supervision):
@@ -30,14 +30,14 @@ def _on_schedule(outcomes: Outcomes, world: str, strategy: Strategy) -> Iterator
 
 
 def triggered(outcomes: Outcomes, world: str) -> list[str]:
-    """The configurations of pevr and eva in which the supervisor speaks by event alone, apart from a plan before the first step."""
+    """Return the configurations of pevr and eva in which the supervisor speaks by event alone, apart from a plan before the first step."""
     labels = [(strategy, label) for strategy in (Strategy.PEVR, Strategy.EVA) for label in outcomes.family(world, strategy)]
     kinds = [(strategy, label, outcomes.supervision(world, label)) for strategy, label in labels]
     return [label for strategy, label, kind in kinds if kind is not None and kind.interval is None and _waits_for_events(strategy, kind)]
 
 
 def plan_only(outcomes: Outcomes, world: str) -> str | None:
-    """The configuration of pevr that plans and never checks."""
+    """Return the configuration of pevr that plans and never checks."""
     for label in outcomes.family(world, Strategy.PEVR):
         supervision = outcomes.supervision(world, label)
         if supervision is not None and supervision.interval is None and not _waits_for_events(Strategy.PEVR, supervision):

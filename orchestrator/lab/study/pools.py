@@ -1,4 +1,4 @@
-"""Where runs are made: `LocalPool` has processes on this machine; `ray_pool.RayPool` has actors on a Ray cluster."""
+"""Pools that make runs: `LocalPool` has processes on this machine, `ray_pool.RayPool` actors on a Ray cluster."""
 
 import asyncio
 import itertools
@@ -72,7 +72,7 @@ class LocalPool:
 
 
 class _Worker:
-    """A child process, started anew when it has died."""
+    """A child process, replaced when it has died."""
 
     def __init__(self, study: Study) -> None:
         self._study = study
@@ -135,7 +135,7 @@ class _Worker:
             del self._answers[number]
 
     async def _listen(self, output: BufferedByteReceiveStream) -> None:
-        """Hand each answer to whoever waits for it; when the process ends, tell all who still wait."""
+        """Pass each answer to the run that waits for it; when the process ends, fail all runs that still wait."""
         try:
             while True:
                 message: Json = json.loads(await output.receive_until(b"\n", LONGEST_LINE))
@@ -188,5 +188,5 @@ class _Worker:
 
 
 def as_error(answer: Json) -> NearfarError:
-    """The error that a process of the sweep has answered with."""
+    """Convert the answer of a process of the sweep to the error that it describes."""
     return BY_REASON[answer["error"]](answer["message"], hint=answer["hint"])

@@ -17,14 +17,14 @@ from ...routing.run_record import RunRecord
 
 
 def run_key(*, world: str, task: str, seed: int, strategy: str, knobs: Mapping[str, JsonValue], oracle: bool) -> str:
-    """A short name that the same run has in every process; labels may change, what is run may not."""
+    """Return a short name that the same run has in every process, whatever its label."""
     identity = {"world": world, "task": task, "seed": seed, "strategy": strategy, "knobs": knobs, "oracle": oracle}
     text = json.dumps(identity, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def read_records(path: Path) -> list[RunRecord]:
-    """The records of a file, without a last line that was cut off while it was written.
+    """Read the records of a file, without a last line that was cut off while it was written.
 
     Raises `ConfigError` that names the line which is no record.
     """
@@ -36,7 +36,7 @@ def read_records(path: Path) -> list[RunRecord]:
 
 
 def _whole(data: bytes) -> int:
-    """The length of the lines that are complete."""
+    """Return the length of the lines that are complete."""
     return data.rfind(b"\n") + 1
 
 

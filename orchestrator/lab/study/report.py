@@ -1,4 +1,4 @@
-"""The sweep's report: one self-contained HTML page beside the runs, and its pictures as PNG and SVG."""
+"""The sweep's report: one self-contained HTML page in the folder of the runs, and its pictures as PNG and SVG."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -27,8 +27,8 @@ _ANSWERS: Final = {"holds": "holds", "does not hold": "fails", "cannot be tested
 _MILLI: Final = 1e-3
 _NOTE: Final = (
     "Brackets and bars are 95 % bootstrap intervals over tasks. Joules are estimated as 2 x parameters x tokens / efficiency. Seconds are "
-    "wall time and include waiting for runs beside them. Shadow configurations only measure the supervisor. An oracle is the world's own "
-    "solver: a ceiling, not a model. At reference prices prompt tokens count in full."
+    "wall time and include waiting for other runs of the process. Shadow configurations only measure the supervisor. An oracle is the "
+    "world's own solver: a ceiling, not a model. At reference prices prompt tokens count in full."
 )
 
 
@@ -51,12 +51,12 @@ def write_report(records: Sequence[RunRecord], folder: Path, *, missing: int) ->
 
 
 def render(records: Sequence[RunRecord], *, missing: int, title: str) -> str:
-    """The page alone. Raises `ConfigError` where matplotlib is not installed."""
+    """Render the page without writing files. Raises `ConfigError` where matplotlib is not installed."""
     return _render(Outcomes(records), missing=missing, title=title, pictures=None)
 
 
 def summary(records: Sequence[RunRecord], *, missing: int) -> dict[str, object]:
-    """What the report says, for scripts."""
+    """Return the content of the report, for scripts."""
     return _summary(Outcomes(records), missing=missing)
 
 

@@ -1,6 +1,6 @@
 """Statistics of recorded runs: bootstrap intervals, paired comparisons, the Pareto front. Needs numpy.
 
-Intervals are 95 % percentile bootstraps (Efron 1979) over tasks: a task's runs under several seeds stay together and are drawn anew
+Intervals are 95 % percentile bootstraps (Efron 1979) over tasks: a task's runs under several seeds stay together and are resampled
 inside it, so that repeating a task does not pass for having more tasks. Where all runs agree the interval is a point.
 """
 
@@ -36,19 +36,20 @@ class Estimate(Value):
 
 
 def mean(values: Unit) -> Estimate:
-    """The mean over tasks. Raises `ValueError` without a value."""
+    """Return the mean over tasks. Raises `ValueError` without a value."""
     means = _resampled([values])
     return _estimate(_mean(values), means[:, 0])
 
 
 def difference(first: Unit, second: Unit) -> Estimate:
-    """Mean of `first` minus mean of `second`, over the tasks and seeds that both have: each resample takes the same tasks of both."""
+    """Return the mean of `first` less the mean of `second`. Both have the same tasks and seeds, and each resample takes the same of
+    both."""
     means = _resampled([first, second])
     return _estimate(_mean(first) - _mean(second), means[:, 0] - means[:, 1])
 
 
 def ratio(first: Unit, second: Unit) -> Estimate | None:
-    """Mean of `first` over mean of `second`, paired as `difference`; None where the second may be 0."""
+    """Return the mean of `first` over the mean of `second`, paired as in `difference`; None where the second may be 0."""
     means = _resampled([first, second])
     if not means[:, 1].all() or _mean(second) == 0:
         return None
@@ -56,7 +57,7 @@ def ratio(first: Unit, second: Unit) -> Estimate | None:
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Indices of the points (cost, score) that no other beats in one without losing in the other, cheapest first."""
+    """Return the indices of the points (cost, score) that no other beats in one without losing in the other, cheapest first."""
     order = sorted(range(len(points)), key=lambda index: (points[index][0], -points[index][1]))
     front: list[int] = []
     best = float("-inf")
@@ -68,7 +69,7 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle value, or the mean of the two in the middle."""
+    """Return the middle value, or the mean of the two in the middle."""
     import statistics
 
     return statistics.median(values)
@@ -86,7 +87,7 @@ def _estimate(value: float, resampled: "Floats") -> Estimate:
 
 
 def _resampled(measures: Sequence[Unit]) -> "Floats":
-    """Resampled means, one column per measure; all measures have the same tasks with as many runs."""
+    """Return resampled means, one column per measure; all measures have the same tasks with as many runs."""
     import numpy
 
     table, counts = _table(measures)
@@ -112,7 +113,7 @@ def _resample(table: "Floats", counts: "NDArray[numpy.int64]", random: "numpy.ra
 
 
 def _table(measures: Sequence[Unit]) -> "tuple[Floats, NDArray[numpy.int64]]":
-    """An array (task, run, measure), padded with zeros, and the number of runs of each task."""
+    """Return an array (task, run, measure), padded with zeros, and the number of runs of each task."""
     import numpy
 
     tasks = list(measures[0])

@@ -61,7 +61,7 @@ class StudyFile(Value):
 
 
 class Study(Value):
-    """What a sweep runs: every configuration on every task of every world, drawn with every seed."""
+    """The plan of a sweep: every configuration on every task of every world, drawn with every seed."""
 
     worlds: tuple[str, ...]
     tasks: int
@@ -95,7 +95,7 @@ def read_study_file(path: Path) -> StudyFile:
 
 
 def parse_study_file(text: str, source: str) -> StudyFile:
-    """Validate the text of a study file; `source` names it in errors."""
+    """Parse and validate the text of a study file; `source` names it in errors."""
     try:
         return StudyFile.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
@@ -105,7 +105,7 @@ def parse_study_file(text: str, source: str) -> StudyFile:
 
 
 def with_options(file: StudyFile, options: Mapping[str, object]) -> StudyFile:
-    """The file with the keys that were given on the command line in place of its own. Raises `ConfigError` for a wrong value."""
+    """Return the file with the keys that were given on the command line in place of its own. Raises `ConfigError` for a wrong value."""
     try:
         return StudyFile.model_validate({**file.model_dump(exclude_unset=True), **options})
     except ValidationError as error:
@@ -113,9 +113,10 @@ def with_options(file: StudyFile, options: Mapping[str, object]) -> StudyFile:
 
 
 def make_study(file: StudyFile, *, near: NearConfig | None, far: FarConfig | None, policy: Policy) -> Study:
-    """The study that a file describes, with the agents and the policy of a `nearfar.toml`.
+    """Return the study that a file describes, with the agents and the policy of a `nearfar.toml`.
 
-    Raises `ConfigError` for a configuration that cannot be, for private tasks that would leave the device, and where an agent is missing.
+    Raises `ConfigError` for a configuration that cannot be, for private tasks that would leave the device, and where an agent is
+    missing.
     """
     configurations = tuple(_configurations(file, policy))
     study = Study(configurations=configurations, near=near, far=far, **file.model_dump(include=_SHARED))
@@ -129,7 +130,7 @@ _SHARED: Final = set(Study.model_fields) & set(StudyFile.model_fields)
 
 
 def models_of(study: Study) -> dict[str, str]:
-    """Which models a study runs, by side, such that a model file that was replaced is told from the one before."""
+    """Return the models that a study runs, by side. A replaced model file gets another name than the one before."""
     if study.agents is not None:
         return {"agents": study.agents}
     sides = {"near": study.near, "far": study.far}
@@ -167,7 +168,7 @@ def _spelt_out(tables: Sequence[dict[str, Any]], base: Policy) -> Iterator[Confi
 
 
 def _check_privacy(study: Study, *, public: bool) -> None:
-    """The worlds that ship with nearfar are generated; a user's tasks are private until the user says otherwise."""
+    """Check that no private task would leave the device. Tasks of the user's own worlds are private until the user says otherwise."""
     private = [world for world in study.worlds if world not in SHIPPED]
     leaving = [configuration.label for configuration in study.configurations if configuration.uses_far]
     if private and leaving and not public:

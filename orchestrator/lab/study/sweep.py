@@ -32,7 +32,7 @@ class Run:
 
 
 def all_runs(study: Study) -> list[Run]:
-    """Every run of a study, such that one stopped early has compared all configurations on as many tasks.
+    """Return every run of a study, in an order in which a sweep stopped early has compared all configurations on as many tasks.
 
     Raises `ConfigError` where a world cannot be opened or draws no tasks.
     """
@@ -52,10 +52,10 @@ def _runs_at(study: Study, drawn: Mapping[tuple[str, int], Sequence[WorldTask]],
 
 
 class Budget:
-    """What may still be spent. A run is let through when the dearest one like it so far would still fit.
+    """The dollar budget of a sweep. It admits a run if the dearest run like it so far would still fit.
 
-    Until one run of a configuration in a world has ended its price is unknown, and it is taken to need all that is left; so the
-    ceiling is passed by at most the last runs' distance from the dearest before them.
+    Until one run of a configuration in a world has ended its price is unknown, and it reserves all that is left. So the ceiling is
+    exceeded by at most what the last runs cost beyond the dearest before them.
     """
 
     def __init__(self, ceiling: float | None, spent: Sequence[RunRecord]) -> None:
@@ -68,7 +68,7 @@ class Budget:
             self._count(record)
 
     def reserve(self, item: Item) -> float | None:
-        """The dollars set aside for a run; None where they are not left."""
+        """Reserve dollars for a run; None if they are not left."""
         if self._ceiling is None:
             return 0.0
         left = self._ceiling - self.spent - self._reserved
@@ -84,7 +84,7 @@ class Budget:
         self._count(record)
 
     def lose(self, reserved: float, item: Item) -> None:
-        """The same for a run that was lost with its process, and what it spent with it."""
+        """Release the reservation of a run that was lost with its process, and count the run as dear as the dearest like it."""
         self._reserved -= reserved
         self._spend((item.world, item.configuration), None)
 
@@ -149,7 +149,7 @@ class Sweep:
             raise handout.failure
 
     async def _next(self, handout: "_Handout") -> tuple[Run, float] | None:
-        """The next run that the budget allows; waits while those under way may still free some of it."""
+        """Return the next run that the budget allows; wait while those under way may still free some of it."""
         async with handout.ended:
             while True:
                 handout.waiting = handout.waiting or next(handout.left, None)
@@ -165,7 +165,7 @@ class Sweep:
                 await handout.ended.wait()
 
     async def _made(self, pool: Pool, run: Run, *, is_last: bool) -> RunRecord | None:
-        """The record of a run; None where its process died, unless this was its last try."""
+        """Make a run; None if its process died, unless this was its last try."""
         try:
             return await pool.run(run.item)
         except WorkerCrashed as error:
@@ -188,18 +188,18 @@ class Sweep:
 
 @dataclass(slots=True)
 class _Handout:
-    """What those who hand out runs share."""
+    """The shared state of the tasks that hand out runs."""
 
     left: Iterator[Run]
     listener: Listener
     is_last: bool = False
     """No run has another try after this one."""
     ended: anyio.Condition = field(default_factory=anyio.Condition)
-    """That some run has."""
+    """Notified when a run has ended."""
     waiting: Run | None = None
     """The next run, for which the budget does not suffice yet."""
     under_way: int = 0
     crashed: list[Run] = field(default_factory=list)
     """Runs whose process died."""
     failure: NearfarError | None = None
-    """What keeps the study from being run."""
+    """The error that ends the sweep."""

@@ -33,17 +33,17 @@ class Item(Value):
     """One run to be made: a task of a world under a configuration."""
 
     world: str
-    """As the study names it."""
+    """Name of the world in the study."""
     seed: int
     index: int
-    """Of the task among those drawn with the seed."""
+    """Index of the task among those drawn with the seed."""
     configuration: str
     """A label of the study."""
 
 
 @dataclass(slots=True)
 class Course:
-    """What is known of a run while it is under way, so that it can be recorded however it ends."""
+    """The state of a run while it is under way, so that it can be recorded however it ends."""
 
     calls: list[Call] = field(default_factory=list)
     answer: str = ""
@@ -168,7 +168,7 @@ class Workbench:
         return self._tasks[drawn][item.index]
 
     def _hybrid(self, item: Item, configuration: Configuration) -> Hybrid:
-        """One over the agents of the study; one more for each world whose oracle supervises."""
+        """Return the `Hybrid` over the agents of the study, or the one of the world whose oracle supervises."""
         key = item.world if configuration.oracle else ""
         if key not in self._hybrids:
             far = _oracle(self._world(item.world)) if configuration.oracle else self._far
@@ -196,7 +196,7 @@ class Workbench:
 
 
 def new_record(item: Item, task: WorldTask, configuration: Configuration, course: Course, **figures: object) -> RunRecord:
-    """The record of a run with its figures."""
+    """Make the record of a run with its figures."""
     run = {"world": item.world, "task": task.identifier, "seed": item.seed}
     described = {
         **run,
@@ -221,10 +221,10 @@ def new_record(item: Item, task: WorldTask, configuration: Configuration, course
 
 
 def failed_record(item: Item, task: WorldTask, configuration: Configuration, error: str) -> RunRecord:
-    """The record of a run that was lost together with its process, and what it had spent with it."""
+    """Make the record of a run that was lost with its process; its costs are unknown."""
     unknown = {"dollars": None, "dollars_source": "unknown", "joules": None, "joules_source": "unavailable", "peak_kv_bytes": None}
-    nobody = {"near_model": None, "far_model": None, "turns": 0, "near_calls": 0, "far_calls": 0}
-    return new_record(item, task, configuration, Course(error=error), **unknown, **nobody)
+    no_agents = {"near_model": None, "far_model": None, "turns": 0, "near_calls": 0, "far_calls": 0}
+    return new_record(item, task, configuration, Course(error=error), **unknown, **no_agents)
 
 
 def _grade(episode: Episode, task: WorldTask, course: Course) -> None:

@@ -48,19 +48,19 @@ async def _run(workbench: Workbench, order: Json, send: Send) -> None:
 
 
 async def answer_of(workbench: Workbench, item: Json) -> Json:
-    """The record of a run, as JSON. A failure outside of it, as of the study itself, is the parent's to handle."""
+    """Make a run and return its record as JSON, or the error for the parent to handle."""
     try:
         record = await workbench.run(Item.model_validate(item))
     except NearfarError as error:
         return error_as_json(error)
-    except Exception as error:  # a task boundary: what one user's world breaks must not end the runs beside it
+    except Exception as error:  # a task boundary: a failure in the user's world must not end the other runs of the process
         logger.exception("run %s broke", item)
         return error_as_json(WorkerCrashed(f"the run broke: {type(error).__name__}: {error}"))
     return {"record": record.model_dump(mode="json")}
 
 
 def error_as_json(error: NearfarError) -> Json:
-    """An error as it travels to the parent; `pools.as_error` makes it one again."""
+    """Convert an error to JSON for the parent; `pools.as_error` converts it back."""
     return {"error": travelling_class(error).__name__, "message": error.message, "hint": error.hint}
 
 
@@ -71,7 +71,7 @@ async def _standard_input() -> asyncio.StreamReader:
 
 
 def _private_output() -> Send:
-    """A way to the parent that the prints of a user's world do not disturb: those go to standard error from now on."""
+    """Redirect prints to standard error, and return a function that sends messages to the parent on the old standard output."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
@@ -83,7 +83,7 @@ def _private_output() -> Send:
 
 
 def main() -> None:
-    """Entry point of the child process."""
+    """Run the child process."""
     logging.basicConfig(level=logging.WARNING, format="nearfar sweep: %(message)s")
     # Ctrl-C reaches the whole terminal; the parent decides when its workers stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -16,11 +16,11 @@ SHIPPED: Final[Mapping[str, str]] = {
     "search": "nearfar.orchestrator.lab.worlds.search:SearchWorld",
     "apps": "nearfar.orchestrator.lab.worlds.apps:AppsWorld",
 }
-"""Generated, so their tasks are nobody's secrets; each opens on its test split."""
+"""Worlds with generated tasks, which contain no secrets; each opens on its test split."""
 
 
 def open_world(name: str) -> World:
-    """The world of a name. Raises `ConfigError` that says what is missing where it is none."""
+    """Open the world of a name. Raises `ConfigError` that says what is missing if it is no world."""
     world = open_factory(SHIPPED.get(name, name), "world")
     missing = [part for part in ("name", "tasks", "reset") if not hasattr(world, part)]
     if missing:
@@ -44,7 +44,7 @@ def open_factory(name: str, what: str) -> object:
 
 
 def draw_tasks(world: World, count: int, seed: int) -> Sequence[WorldTask]:
-    """Tasks of the world, with identifiers of their own. Raises `ConfigError` where the world breaks its contract."""
+    """Draw tasks of the world, with distinct identifiers. Raises `ConfigError` where the world breaks its contract."""
     try:
         tasks = list(world.tasks(count, seed))
     except NearfarError:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _OPERATORS: Final = 18
 _FORMAT: Final = 9
-"""Of the file: what onnxruntime 1.20 reads."""
+"""Version of the file format: onnxruntime 1.20 reads it."""
 
 
 def write_head(parts: Parts, folder: Path) -> None:
@@ -47,7 +47,8 @@ def write_head(parts: Parts, folder: Path) -> None:
 
 
 def _words(part: WordsPart) -> "onnx.ModelProto":
-    """`buckets` and `values`, of shape (n-grams,), and `surface`, of shape (measures,), to `logits`, of shape (agents,)."""
+    """Build the words model. It maps `buckets` and `values`, of shape (n-grams,), and `surface`, of shape (measures,), to `logits`, of
+    shape (agents,)."""
     import numpy
 
     graph = _Graph()
@@ -68,7 +69,8 @@ def _words(part: WordsPart) -> "onnx.ModelProto":
 
 
 def _likeness(part: LikenessPart) -> "onnx.ModelProto":
-    """`embedding`, of shape (768,), and `surface`, of shape (measures,), to `corrections`, of shape (agents,), and `similarity`."""
+    """Build the likeness model. It maps `embedding`, of shape (768,), and `surface`, of shape (measures,), to `corrections`, of shape
+    (agents,), and `similarity`."""
     import numpy
 
     graph = _Graph()

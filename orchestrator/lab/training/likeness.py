@@ -31,10 +31,10 @@ NEAREST: Final = 5
 UNFAMILIAR: Final = 0.02
 """Share of the training prompts that count as unlike the others."""
 _STEPS: Final = 4
-"""Of Newton's method; each about squares the error."""
+"""Steps of Newton's method; each about squares the error."""
 _JITTER: Final = 1e-3
 _LEAST_VARIANCE: Final = 0.02
-"""Of an outcome: one that is expected with certainty and does not come would else count without bound."""
+"""Least variance of an outcome: one that is expected with certainty and does not come would else count without bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ class LikenessPart:
 
 
 def fit_likeness(embeddings: "Floats", surface: "Floats", outcomes: "Floats", offset: "Floats", seed: int) -> "tuple[LikenessPart, Floats]":
-    """The part, and for each prompt the correction that it would make had it not seen that prompt's outcomes, of shape (prompts, agents).
+    """Fit the likeness part. Return it, and for each prompt its correction had it not seen that prompt's outcomes, of shape (prompts,
+    agents).
 
     `embeddings` have shape (prompts, 768), `surface` has shape (prompts, measures). `outcomes` and `offset`, in log-odds, have shape
     (prompts, agents); an outcome is NaN where it is unknown.
@@ -81,14 +82,14 @@ def fit_likeness(embeddings: "Floats", surface: "Floats", outcomes: "Floats", of
 
 
 def surface_weight(measures: int) -> "numpy.float32":
-    """Of each of so many measures, beside an embedding of unit length."""
+    """Return the weight of each of so many measures, for an embedding of unit length."""
     import numpy
 
     return numpy.float32(SURFACE_WEIGHT / sqrt(measures))
 
 
 def _unit(vectors: "Floats") -> "Floats":
-    """The same directions with length 1."""
+    """Scale vectors to length 1."""
     import numpy
 
     scaled: Floats = vectors / numpy.maximum(numpy.linalg.norm(vectors, axis=-1, keepdims=True), 1e-6)
@@ -102,7 +103,7 @@ def _kernel(similar: "Floats") -> "torch.Tensor":
 
 
 def _fit_agent(inputs: "torch.Tensor", outcomes: "torch.Tensor", offset: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
-    """One agent's slopes, by Newton's method, and the corrections of all prompts, each as if its outcome had been left out.
+    """Fit one agent by Newton's method. Return its slopes, and the corrections of all prompts, each as if its outcome had been left out.
 
     Leaving one out takes no second fit: near the optimum, the logistic regression is a weighted linear one (Rasmussen & Williams 2006,
     sections 3.4 and 5.4.2).
@@ -124,7 +125,7 @@ def _fit_agent(inputs: "torch.Tensor", outcomes: "torch.Tensor", offset: "torch.
 
 
 def _curvature(inputs: "torch.Tensor", logits: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
-    """Expected outcomes, their variances, and the Cholesky factor of the second derivatives of the loss."""
+    """Return expected outcomes, their variances, and the Cholesky factor of the second derivatives of the loss."""
     import torch
 
     expected = torch.sigmoid(logits)

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 LEAST_GAP: Final = 0.1
 """Between the mean outcomes of two agents, from which one counts as the near side and the other as the far side."""
 RIDGE: Final = 0.2
-"""What is added to the variance of each measure, which is 1: the larger, the smaller the weights."""
+"""Added to the variance of each measure, which is 1: the larger, the smaller the weights."""
 UNFAMILIAR: Final = 0.02
 """Share of the prompts that count as unlike the others."""
 LEAST_SCALE: Final = 0.05
 """A measure that hardly varies in training would be magnified without bounds."""
 LEAST_LENGTH: Final = 0.01
-"""Where length has no bearing on the gain in training, longer prompts still go first."""
+"""Least weight of the length: without any bearing on the gain in training, longer prompts still go first."""
 
 
 def fit_prior(kinds: Sequence[Sequence[Trace]]) -> PriorNumbers:
@@ -59,7 +59,7 @@ def fit_prior(kinds: Sequence[Sequence[Trace]]) -> PriorNumbers:
 
 
 def _gains(traces: Sequence[Trace]) -> "Floats":
-    """What the far side gained on each task, less the mean gain: the mean over all pairs of agents that differ enough."""
+    """Return the far side's gain on each task, less the mean gain: the mean over all pairs of agents that differ enough."""
     import numpy
 
     agents = agents_of(traces)
@@ -78,13 +78,13 @@ def _gains(traces: Sequence[Trace]) -> "Floats":
 
 
 def _slope(values: "Floats", gains: "Floats") -> float:
-    """Of a line through gains, which have mean 0."""
+    """Return the slope of a line through gains, which have mean 0."""
     centred = values - values.mean()
     return float(centred @ gains / max(centred @ centred, 1e-9))
 
 
 def _quantile(values: "Floats", shares: "Floats", wanted: float) -> float:
-    """The smallest value that at least a share of all are not above."""
+    """Return the smallest value that at least a share of all are not above."""
     import numpy
 
     order = numpy.argsort(values)

@@ -1,4 +1,4 @@
-"""What a head is worth on prompts that it has not seen: calibration of each agent, and what routing between each two of them recovers."""
+"""The held-out report of a head: calibration of each agent, and the gap that routing between each two of them recovers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -57,9 +57,9 @@ class AgentReport(Value):
     quality: float
     """Its mean outcome."""
     before: Calibration
-    """Of the head's log-odds as its parts say them."""
+    """Calibration of the head's log-odds before they are calibrated."""
     after: Calibration
-    """Of the probabilities that it predicts."""
+    """Calibration of the probabilities that the head predicts."""
 
 
 class PairReport(Value):
@@ -97,7 +97,7 @@ class Remembered:
         self._vectors = dict(zip(texts, embeddings, strict=True))
 
     def early(self, text: str) -> "Floats":
-        """The embedding of a text. Raises `KeyError` for one that is not known."""
+        """Return the embedding of a text. Raises `KeyError` for an unknown text."""
         vector: Floats = self._vectors[text]
         return vector
 
@@ -116,7 +116,8 @@ def held_out_report(examples: Examples, *, seed: int, progress: "Callable[[str],
 
 
 def held_out(examples: Examples, *, seed: int, progress: "Callable[[str], None]") -> "tuple[Floats, Floats]":
-    """Each agent's probability on each prompt before and after calibration, of shape (prompts, agents), by heads that have not seen it."""
+    """Return each agent's probability on each prompt before and after calibration, of shape (prompts, agents), by heads that have not
+    seen it."""
     import numpy
 
     folds = folds_of(examples.prompts, FOLDS, seed)
@@ -132,14 +133,14 @@ def held_out(examples: Examples, *, seed: int, progress: "Callable[[str], None]"
 
 @contextmanager
 def loaded(parts: Parts, embedder: EmbedsText | None) -> "Iterator[Head]":
-    """The head, written to a folder that is there for as long as the context, and loaded."""
+    """Write a head to a temporary folder and load it. The folder lasts as long as the context."""
     with TemporaryDirectory() as name:
         write_head(parts, Path(name))
         yield Head(Path(name), embedder)
 
 
 def predictions(head: Head, examples: Examples) -> "tuple[Floats, Floats]":
-    """What a head says of prompts, before and after calibration, of shape (prompts, agents)."""
+    """Return a head's predictions before and after calibration, each of shape (prompts, agents)."""
     import numpy
 
     classes = examples.classes or [""] * len(examples.prompts)

@@ -31,7 +31,7 @@ class Parts:
     classes: ClassLogits
     """Empty: it was trained without classes."""
     blends: tuple[Blend, ...]
-    """Of the words with each choice of the other parts, for a prompt whose class is unknown or which is not embedded."""
+    """Blends of the words with each choice of the other parts, for a prompt whose class is unknown or which is not embedded."""
 
 
 def train_head(examples: Examples, *, seed: int = 0) -> Parts:
@@ -44,7 +44,7 @@ def train_head(examples: Examples, *, seed: int = 0) -> Parts:
 
 
 def fit_head(examples: Examples, *, seed: int) -> Parts:
-    """`train_head` of examples of which nothing is asked, as the folds of a cross-validation are."""
+    """Fit a head without checking the examples, as for the folds of a cross-validation."""
     import numpy
 
     features = Features.of(examples.prompts)
@@ -68,7 +68,7 @@ def fit_head(examples: Examples, *, seed: int) -> Parts:
 
 
 def _unseen_words(features: Features, examples: Examples, seed: int) -> "Floats":
-    """What the words part says of each prompt, trained on the other folds."""
+    """Return the words part's log-odds of each prompt, trained on the other folds."""
     import numpy
 
     folds = folds_of(examples.prompts, FOLDS, seed)
@@ -80,7 +80,7 @@ def _unseen_words(features: Features, examples: Examples, seed: int) -> "Floats"
 
 
 def _choices(parts: "Mapping[Part, Floats]") -> list[tuple[Part, ...]]:
-    """The words, with none, each and all of the other parts that there are."""
+    """Return the choices of parts: the words with none, each and all of the other available parts."""
     choices: list[tuple[Part, ...]] = [(Part.WORDS,)]
     for part in (Part.LIKENESS, Part.CLASS):
         if part in parts:

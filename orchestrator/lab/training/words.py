@@ -58,7 +58,7 @@ class Features:
         )
 
     def part(self, rows: "Rows") -> "Features":
-        """Of some of the prompts."""
+        """Return the features of some of the prompts."""
         import numpy
 
         lengths = self.starts[rows + 1] - self.starts[rows]
@@ -89,7 +89,7 @@ def fit_words(features: Features, outcomes: "Floats") -> WordsPart:
 
 
 def words_logits(part: WordsPart, features: Features) -> "Floats":
-    """What the part says, of shape (prompts, agents)."""
+    """Return the log-odds of the words part, of shape (prompts, agents)."""
     import torch
 
     plain = torch.from_numpy((features.surface - part.centre) / part.scale)
@@ -111,7 +111,7 @@ def minimise(parameters: "list[torch.Tensor]", loss: "Callable[[], torch.Tensor]
         return float(value.detach())
 
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # beside other work, threads that wait for each other take minutes for what one does in seconds
+    torch.set_num_threads(1)  # on a busy machine, threads that wait for each other take minutes for what one does in seconds
     try:
         optimizer.step(closure)
     finally:
@@ -119,7 +119,7 @@ def minimise(parameters: "list[torch.Tensor]", loss: "Callable[[], torch.Tensor]
 
 
 def errors(logits: "torch.Tensor", wanted: "torch.Tensor") -> "torch.Tensor":
-    """The summed logarithmic loss of all known outcomes."""
+    """Return the summed logarithmic loss of all known outcomes."""
     import torch
     from torch.nn import functional
 
@@ -128,7 +128,7 @@ def errors(logits: "torch.Tensor", wanted: "torch.Tensor") -> "torch.Tensor":
 
 
 def _rarity(features: Features) -> "Floats":
-    """Of each n-gram: the smoothed logarithm of the inverse of the share of prompts that have it."""
+    """Return for each n-gram the smoothed logarithm of the inverse of the share of prompts that have it."""
     import numpy
 
     counts = numpy.bincount(features.buckets, minlength=BUCKETS)
@@ -137,7 +137,7 @@ def _rarity(features: Features) -> "Floats":
 
 
 def _bags(features: Features, rarity: "Floats") -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
-    """Buckets, starts and values of the prompts, each of unit length."""
+    """Return buckets, starts and values of the prompts, each of unit length."""
     import numpy
     import torch
 

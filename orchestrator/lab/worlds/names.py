@@ -69,7 +69,7 @@ def split_of(name: str) -> Split:
 
 @lru_cache(maxsize=32)
 def names(kind: str, split: Split) -> tuple[str, ...]:
-    """Every name of a kind that a split may use."""
+    """Return every name of a kind that a split may use."""
     firsts, seconds = (words.split() for words in _WORDS[kind])
     combinations = (f"{first} {second}" for first in firsts for second in seconds)
     return tuple(name for name in combinations if split_of(name) == split)

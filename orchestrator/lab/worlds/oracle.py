@@ -42,17 +42,17 @@ class Solution(Protocol):
 
 
 def verdict_on_plan(solution: Solution, state: Progress) -> str:
-    """What a check under a plan should say."""
+    """Return the right verdict of a check under a plan."""
     return CONTINUE if state.on_track else f"{INTERVENE}\n{solution.program.plan(state.done)}"
 
 
 def verdict_on_progress(solution: Solution, state: Progress) -> str:
-    """What a check without a plan should say."""
+    """Return the right verdict of a check without a plan."""
     return CONTINUE if state.on_track else f"{INTERVENE}\n{guidance(solution, state.done, state.mistake)}"
 
 
 def guidance(solution: Solution, done: Collection[int], avoid: ToolCall | None) -> str:
-    """A summary and advice."""
+    """Return a summary and advice."""
     summary = "; ".join(solution.program.facts(done)) or "nothing yet"
     warning = f" Avoid {call_text(avoid)}." if avoid is not None else ""
     return f"Summary: {summary}.\nAdvice: {solution.advice(done)}{warning}"
@@ -84,7 +84,7 @@ class OracleAgent:
         yield Finished(reason=FinishReason.STOP, usage=usage, model=self._card.model)
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the oracle holds no resources."""
 
     def _reply(self, request: StepRequest) -> str:
         role = request.messages[0].text
@@ -124,7 +124,7 @@ def _parse_call(line: str) -> ToolCall | None:
 
 
 def _parse_arguments(text: str) -> dict[str, JsonValue] | None:
-    """The inverse of `call_text` between the brackets; None where it is something else."""
+    """Parse the arguments that `call_text` writes between the brackets; None if the text is something else."""
     arguments: dict[str, JsonValue] = {}
     place = 0
     while place < len(text):
@@ -139,7 +139,7 @@ def _parse_arguments(text: str) -> dict[str, JsonValue] | None:
 
 
 def _known(program: Program, carried: Iterable[str]) -> set[int]:
-    """The steps done before the context was last reset: those that the plan no longer has, or that the summary tells of."""
+    """Return the steps done before the context was last reset: those missing from the plan, or told of in the summary."""
     text = "\n\n".join(carried)
     if text.startswith("Plan:\n"):
         return _missing_from(program, [line.partition(". ")[2] for line in text.splitlines()[1:]])
@@ -160,7 +160,7 @@ def _missing_from(program: Program, lines: Collection[str]) -> set[int]:
 
 
 def _forms(step: Step) -> Iterable[str]:
-    """Every way in which a plan may write the step, with or without what earlier ones reveal."""
+    """Yield every way in which a plan may write the step, with or without what earlier ones reveal."""
     sources = sorted({argument.source for _, argument in step.arguments if argument.source is not None})
     for size in range(len(sources) + 1):
         for done in itertools.combinations(sources, size):

@@ -23,11 +23,11 @@ class Argument:
     source: int | None = None
 
     def text(self, done: Collection[int]) -> str:
-        """As a plan writes it: the value where it is known by now, else `<name>`."""
+        """Return the argument as a plan writes it: the value if it is known by now, else `<name>`."""
         return json.dumps(self.value, ensure_ascii=False) if self.is_known(done) else f"<{self.name}>"
 
     def plain(self, done: Collection[int]) -> str:
-        """The same without quotation marks, for an answer."""
+        """Return the argument without quotation marks, for an answer."""
         return str(self.value) if self.is_known(done) else f"<{self.name}>"
 
     def is_known(self, done: Collection[int]) -> bool:
@@ -80,20 +80,20 @@ class Program:
     ending: Ending
 
     def plan(self, done: Collection[int] = ()) -> str:
-        """Numbered lines for what remains after the steps in `done`."""
+        """Return numbered lines for what remains after the steps in `done`."""
         lines = [step.text(done) for index, step in enumerate(self.steps) if index not in done]
         return "\n".join(f"{number}. {line}" for number, line in enumerate([*lines, self.ending.text(done)], start=1))
 
     def step_of(self, call: ToolCall, done: Collection[int]) -> int | None:
-        """The step still to do that a call carries out, if any."""
+        """Return the remaining step that a call carries out, if any."""
         return next((index for index, step in enumerate(self.steps) if index not in done and step.matches(call)), None)
 
     def next_step(self, done: Collection[int]) -> int | None:
-        """The first step that is still to do; None when only the answer is left."""
+        """Return the first step that is still to do; None when only the answer is left."""
         return next((index for index in range(len(self.steps)) if index not in done), None)
 
     def facts(self, done: Collection[int]) -> list[str]:
-        """What the done steps did or revealed, a sentence each."""
+        """Return the effects and findings of the done steps, a sentence each."""
         return [self._fact(index) for index in sorted(done)]
 
     def _fact(self, index: int) -> str:

@@ -34,7 +34,7 @@ def _proper_words() -> frozenset[str]:
 
 
 def _growing_vocabulary() -> Iterator[set[str]]:
-    """The words of more and more prompts: making them all takes a tenth of a second, which few prompts need."""
+    """Yield the words of more and more prompts: making them all takes a tenth of a second, which few prompts need."""
     known = set(_proper_words())
     for seed in range(_BATCHES):
         for world in (SearchWorld(), AppsWorld()):

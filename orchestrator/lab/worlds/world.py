@@ -18,7 +18,7 @@ class WorldTask(Value):
     identifier: str = Field(min_length=1)
     """Names the same task in every process and every run."""
     prompt: str = Field(min_length=1)
-    """What the agents are asked."""
+    """Text that the agents are given."""
     kind: str
     """Its class, for comparing like with like: `hops`, `payment` ..."""
     difficulty: int = Field(ge=1)
@@ -43,7 +43,7 @@ class Episode(Protocol):
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """What the agents may call; they act on this episode's state."""
+        """Tools that the agents may call; they act on this episode's state."""
         ...
 
     def grade(self, answer: str) -> Grade:
@@ -76,5 +76,5 @@ class SolvableWorld(World, Protocol):
     """A world that knows its own solutions."""
 
     def oracle(self) -> Agent:
-        """A far supervisor that plans, verifies, replans and advises by the world's own solver: a ceiling, not a model."""
+        """Return a far supervisor that plans, verifies, replans and advises by the world's own solver: a ceiling, not a model."""
         ...

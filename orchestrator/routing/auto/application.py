@@ -11,7 +11,7 @@ from ...task.task import Policy
 
 
 def applied(arm: Arm, policy: Policy) -> Policy:
-    """The policy that serves a task this way: the configuration's knobs stand above the policy's own.
+    """Return the policy that serves a task with an arm: the arm's knobs override the policy's own.
 
     Raises `ConfigError` for knobs that no policy has, and for those that are the user's alone.
     """
@@ -29,7 +29,7 @@ def applied(arm: Arm, policy: Policy) -> Policy:
 
 
 def _merged(base: Mapping[str, JsonValue], over: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """`base` with the values of `over` in their places, section by section."""
+    """Return `base` with the values of `over`, merged section by section."""
     merged = dict(base)
     for name, value in over.items():
         section = merged.get(name)

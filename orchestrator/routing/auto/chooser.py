@@ -22,13 +22,13 @@ _NO_DOLLARS: Final[SideDollars] = {}
 
 
 class Chooser:
-    """What was learned so far, and the choices made from it.
+    """Chooses a configuration for each task whose strategy is `auto`, and learns from outcomes.
 
     Args:
-        settings: the knobs.
-        outcomes: what is known from the start.
+        settings: the `[policy.auto]` section.
+        outcomes: recorded outcomes to start from.
         has_defaults: whether the documented defaults are candidates too, measured or not.
-        seed: of the exploration; None: another one each time.
+        seed: seed of the exploration; None: a new one each time.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Chooser:
     def explain(
         self, profile: TaskProfile, policy: Policy, *, sides: Collection[Side] = tuple(Side), dollars: SideDollars = _NO_DOLLARS
     ) -> SelectionDecision:
-        """The best choice known, which `choose` makes unless it explores. Raises what `choose` raises."""
+        """Return the best choice known, which `choose` makes unless it explores. Raises what `choose` raises."""
         guess = self._classes.guess(profile, minimum_familiarity=self.settings.minimum_familiarity)
         candidates = self._candidates(profile, guess, policy, sides, dollars)
         allowed = _allowed(candidates, policy)
@@ -98,7 +98,7 @@ class Chooser:
     def _candidates(
         self, profile: TaskProfile, guess: ClassGuess, policy: Policy, sides: Collection[Side], dollars: SideDollars
     ) -> tuple[ConsideredArm, ...]:
-        """Every arm as it is judged for the task, the best first."""
+        """Return every arm as it is judged for the task, the best first."""
         arms = self._arms(profile)
         priors = {key: _prior(key, profile.shape) for key in arms}
         shares = guess.shares or {guess.name: 1.0}
@@ -112,7 +112,7 @@ class Chooser:
         return tuple(sorted(judged, key=_rank))
 
     def _arms(self, profile: TaskProfile) -> dict[str, tuple[Arm, str]]:
-        """Every arm by its key, with its label."""
+        """Return every arm by its key, with its label."""
         defaults = starting_points(profile.shape) if self._has_defaults else ()
         return {**{default.key: (default, default.key) for default in defaults}, **self._known}
 
@@ -131,7 +131,7 @@ class Chooser:
         )
 
     def _drawn(self, allowed: Sequence[ConsideredArm]) -> ConsideredArm:
-        """The candidate that is worth most if each scores what one draw from its belief says: Thompson sampling."""
+        """Draw a score for each candidate from its belief and return the one that is then worth most (Thompson sampling)."""
 
         def worth(candidate: ConsideredArm) -> float:
             drawn = draw_score(candidate.score, candidate.weight, self._random)
@@ -154,7 +154,7 @@ def _prior(key: str, shape: Shape) -> float:
 
 
 def _rank(candidate: ConsideredArm) -> tuple[bool, float, float, str]:
-    """What may be chosen first, then the more useful, the cheaper, and the name, so that the order never hangs on chance."""
+    """Return the sort key of candidates: allowed ones first, then by utility, dollars and key, so that the order is deterministic."""
     dollars = float("inf") if candidate.dollars is None else candidate.dollars
     return (candidate.objection is not None, -candidate.utility, dollars, candidate.arm.key)
 
@@ -170,7 +170,7 @@ def _allowed(ranked: Sequence[ConsideredArm], policy: Policy) -> list[Considered
 
 
 def _likeness(guess: ClassGuess) -> str:
-    """Which recorded tasks a task is judged by."""
+    """Describe the recorded tasks that a task is judged by."""
     if not guess.name:
         return "no recorded class"
     shares = sorted(guess.shares.items(), key=lambda item: -item[1])

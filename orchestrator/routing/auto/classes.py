@@ -36,7 +36,7 @@ class ClassGuess:
     """The class that a task seems to belong to."""
 
     name: str
-    """As far as it is sure: `search/hops`, `search`, or nothing."""
+    """The class as far as the guess is sure: `search/hops`, `search`, or empty."""
     probability: float
     familiarity: float
     """Share of the prompt's words that tasks of this class have used before."""
@@ -71,7 +71,7 @@ class TaskClasses:
         self._vocabulary.update(features)
 
     def guess(self, profile: TaskProfile, *, minimum_familiarity: float) -> ClassGuess:
-        """The class of a task; `UNKNOWN` where its words or tools are new."""
+        """Return the class of a task; `UNKNOWN` where its words or tools are new."""
         scores = self._scores(profile)
         if not scores:
             return UNKNOWN
@@ -83,7 +83,7 @@ class TaskClasses:
         return ClassGuess(name, probability, familiarity, _shares(probabilities))
 
     def _scores(self, profile: TaskProfile) -> dict[str, float]:
-        """Logarithms of the classes' probabilities, but for a constant. Words that no class has met tell nothing."""
+        """Return the logarithms of the classes' probabilities, up to a constant. Words that no class has met are ignored."""
         features = [feature for feature in _features(profile) if feature in self._vocabulary]
         return {name: self._score(known, features) for name, known in self._of_shape(profile).items()}
 
@@ -101,13 +101,13 @@ class TaskClasses:
 
 
 def lineage(name: str) -> tuple[str, ...]:
-    """A class and those above it, the widest first: `search`, `search/hops`."""
+    """Return a class and those above it, the widest first: `search`, `search/hops`."""
     parts = name.split("/") if name else []
     return tuple("/".join(parts[: depth + 1]) for depth in range(len(parts)))
 
 
 def _features(profile: TaskProfile) -> Iterator[str]:
-    """Words and pairs of neighbouring words, how the prompt starts, how long it is, and the tools."""
+    """Yield words, pairs of neighbouring words, word counts, the prompt's form, relations and parts, and the tools."""
     words = profile.words
     yield from words
     yield from (f"{first} {second}" for first, second in pairwise(("^", *words)))
@@ -132,7 +132,7 @@ def _shares(probabilities: Mapping[str, float]) -> dict[str, float]:
 
 
 def _deepest_sure(probabilities: Mapping[str, float]) -> tuple[str, float]:
-    """The narrowest class on the way to the likeliest one that is likely enough; empty where none is."""
+    """Return the narrowest class on the way to the likeliest one that is likely enough, with its probability; empty if none is."""
     together: defaultdict[str, float] = defaultdict(float)
     for name, probability in probabilities.items():
         for level in lineage(name):

@@ -1,4 +1,5 @@
-"""What `auto` does before anything was measured: the literature's finding for each shape of task (arXiv 2605.30102, lessons 2, 6, 7)."""
+"""The defaults of `auto` before anything was measured: the literature's finding for each shape of task (arXiv 2605.30102, lessons 2, 6,
+7)."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -16,12 +17,12 @@ DEFAULTS: Final[Mapping[Shape, Strategy]] = {
 """Plans matter where wrong actions cannot be undone; searches want light advice; a long text is best read where it lies."""
 
 FALLBACKS: Final = (Strategy.DEVICE, Strategy.CLOUD)
-"""What remains where privacy, mode or a missing side rule the default out."""
+"""Strategies that remain where privacy, mode or a missing side rule the default out."""
 
 DEFAULT_SCORE: Final = 0.6
 """Expected of the default before any outcome; other configurations are expected to score `estimates.PRIOR_SCORE`."""
 
 
 def starting_points(shape: Shape) -> tuple[Arm, ...]:
-    """The configurations that are candidates without any outcome, the default first."""
+    """Return the configurations that are candidates without any outcome, the default first."""
     return tuple(Arm(strategy=strategy) for strategy in dict.fromkeys((DEFAULTS[shape], *DEFAULTS.values(), *FALLBACKS)))

@@ -1,9 +1,9 @@
-"""What a configuration is expected to score and cost on a task, from the outcomes of wider and narrower groups of tasks.
+"""Estimate the score and dollars of a configuration on a task, from the outcomes of wider and narrower groups of tasks.
 
 Groups are nested: all tasks, the kind of tools, the class and those above it, the features within it. The estimate of each group starts
 from the one around it, moved by how much easier or harder its tasks are for all configurations, and is replaced by the group's own
-outcomes the faster, the more the groups were seen to differ (`Tallies.credibility`). A score is a share, so what is believed of its mean
-is a Beta distribution.
+outcomes the faster, the more the groups were seen to differ (`Tallies.credibility`). A score is a share, so the belief about
+its mean is a Beta distribution.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ _LEAST_MEAN: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What is believed of a configuration on a task."""
+    """The belief about a configuration on a task."""
 
     score: float
     """Expected, between 0 and 1."""
@@ -35,7 +35,7 @@ class Estimate:
     outcomes: int
     """Recorded for the configuration, on whatever tasks."""
     similar: int
-    """Of those, on tasks of the narrowest groups that it was judged by."""
+    """Outcomes of the configuration in the narrowest groups that the task is in."""
 
     @property
     def deviation(self) -> float:
@@ -44,7 +44,7 @@ class Estimate:
 
 
 def estimates(tallies: Tallies, priors: Mapping[str, float], groups: Sequence[Group]) -> dict[str, Estimate]:
-    """The belief about each configuration on a task of these groups, the widest first.
+    """Return the belief about each configuration on a task of these groups, the widest first.
 
     `priors` are the scores expected before any outcome. Each outcome counts once, in the narrowest group that it shares with the task.
     """
@@ -53,7 +53,7 @@ def estimates(tallies: Tallies, priors: Mapping[str, float], groups: Sequence[Gr
 
 
 def mixed(beliefs: Sequence[tuple[float, Mapping[str, Estimate]]]) -> dict[str, Estimate]:
-    """The belief about each configuration on a task that may be of several classes, each with its share of 1.
+    """Return the belief about each configuration on a task that may be of several classes, each with its share of 1.
 
     It is a belief about the mean over such tasks, so that not knowing the class of this one does not make it less sure.
     """
@@ -75,10 +75,10 @@ def _mixed(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """What one of the nested groups adds to an estimate."""
+    """The contribution of one of the nested groups to an estimate."""
 
     tallies: Mapping[str, Tally]
-    """Of its outcomes outside the next narrower group."""
+    """Tallies of the group's outcomes outside the next narrower group."""
     shift: float
     """How much better its tasks go than the others around it."""
     credibility: float
@@ -112,6 +112,6 @@ def _shrunk_dollars(wider: float | None, tally: Tally, inherited: float) -> floa
 
 
 def draw_score(mean: float, weight: float, random: Random) -> float:
-    """One sample of a mean score from the Beta distribution that is believed of it, as Thompson sampling takes it (arXiv 1111.1797)."""
+    """Draw a mean score from the Beta distribution of the belief, as in Thompson sampling (arXiv 1111.1797)."""
     inner = min(max(mean, _LEAST_MEAN), 1 - _LEAST_MEAN)
     return random.betavariate(inner * weight, (1 - inner) * weight)

@@ -1,4 +1,4 @@
-"""What tasks came to under which configuration: read from the runs of sweeps and from the reports of an app."""
+"""Outcomes of tasks by configuration, read from the runs of sweeps and from the reports of an app."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ class Outcome(Value):
 
     type: Literal["outcome"] = "outcome"
     task_class: str = ""
-    """What the task was, from coarse to fine: `search/hops`. Empty: only its features are known."""
+    """The class of the task, from coarse to fine: `search/hops`. Empty: only its features are known."""
     profile: TaskProfile
     arm: Arm
     label: str = ""
@@ -32,7 +32,7 @@ class Outcome(Value):
 
 
 def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
-    """The outcomes of a sweep's runs.
+    """Yield the outcomes of a sweep's runs.
 
     Left out are those that tell nothing about a configuration: of an oracle, in shadow mode, of `auto` itself, and those that failed
     before any agent was asked, as where the world could not start over or the process died.
@@ -52,7 +52,7 @@ def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
 
 
 def arm_of(record: RunRecord) -> Arm:
-    """The configuration of a run. Raises `ConfigError` for a strategy that there is none of."""
+    """Return the configuration of a run. Raises `ConfigError` for an unknown strategy."""
     # A sweep runs these two without the other side to fall back to; here the mode is the user's to say.
     implied = ("mode",) if record.strategy in (Strategy.DEVICE, Strategy.CLOUD) else ()
     knobs = {name: value for name, value in record.knobs.items() if name not in implied}
@@ -63,7 +63,7 @@ def arm_of(record: RunRecord) -> Arm:
 
 
 def read_outcomes(path: Path) -> list[Outcome]:
-    """The outcomes of a file whose lines are runs of a sweep, or reports, or both. A last line that was cut off is left out.
+    """Read the outcomes of a file whose lines are runs of a sweep, or reports, or both. A last line that was cut off is left out.
 
     Raises `ConfigError` that names the line which is neither.
     """
@@ -91,12 +91,12 @@ class ReportLog:
             raise ConfigError(message, hint="[policy.auto] reports names it") from error
 
     def read(self) -> list[Outcome]:
-        """What was reported so far; nothing where there is no file yet."""
+        """Return the outcomes reported so far; none if the file does not exist."""
         return read_outcomes(self._path) if self._path.exists() else []
 
 
 def _outcome(line: bytes, where: str) -> Outcome | None:
-    """None for a run that tells nothing about a configuration."""
+    """Parse a line; None for a run that says nothing about a configuration."""
     try:
         fields = json.loads(line)
         if isinstance(fields, dict) and fields.get("type") == "outcome":
@@ -116,7 +116,7 @@ def _problem(error: Exception) -> str:
 
 
 def _never_began(record: RunRecord) -> bool:
-    """Its tools are unknown as well, so that it would pass for a task without any."""
+    """Return True if the run failed before any call. Its tools are unknown then, so it would pass for a task without tools."""
     return record.error is not None and record.near_calls + record.far_calls == 0
 
 

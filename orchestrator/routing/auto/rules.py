@@ -10,7 +10,7 @@ from ...task.task import Policy
 
 
 def objection_to(arm: Arm, profile: TaskProfile, policy: Policy, *, sides: Collection[Side]) -> str | None:
-    """Why a task under `policy` may not be served by `arm`, given the sides that there are; None where it may."""
+    """Return why a task under `policy` may not be served by `arm`, given the available sides; None if it may."""
     reserved = sorted(set(arm.knobs) & set(RESERVED))
     if reserved:
         return f"it sets {reserved[0]}, which is the user's to say"
@@ -25,13 +25,13 @@ def objection_to(arm: Arm, profile: TaskProfile, policy: Policy, *, sides: Colle
 
 
 def is_preferred(arm: Arm, mode: Mode) -> bool:
-    """Whether the side that the mode prefers takes part."""
+    """Return True if the arm uses the side that the mode prefers."""
     shunned = {Mode.PREFER_ON_DEVICE: Strategy.CLOUD, Mode.PREFER_IN_CLOUD: Strategy.DEVICE}
     return arm.strategy is not shunned.get(mode)
 
 
 def _objection_to_far(policy: Policy, sides: Collection[Side]) -> str | None:
-    """Every strategy but `device` may show the task to the far side."""
+    """Return why the far side may not serve. Every strategy but `device` may show the task to the far side."""
     if policy.sensitivity is not Sensitivity.PUBLIC:
         return "the task is private and stays on this device"
     if policy.mode is Mode.ONLY_ON_DEVICE:
@@ -40,7 +40,7 @@ def _objection_to_far(policy: Policy, sides: Collection[Side]) -> str | None:
 
 
 def _objection_to_near(policy: Policy, sides: Collection[Side]) -> str | None:
-    """Every strategy but `cloud` works on the near side."""
+    """Return why the near side may not serve. Every strategy but `cloud` works on the near side."""
     if policy.mode is Mode.ONLY_IN_CLOUD:
         return f"mode {policy.mode}"
     return None if Side.NEAR in sides else "there is no near agent"

@@ -44,7 +44,7 @@ class Selector:
         return task.model_copy(update=settled)
 
     def explain(self, task: Task, *, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars) -> SelectionDecision:
-        """What the task would be settled to, whatever its strategy. Raises what `settle` raises."""
+        """Return the decision for a task without settling it, whatever its strategy. Raises what `settle` raises."""
         return self._decision(task, tools, sides, dollars, explores=False)
 
     def report(self, result: Result, settings: AutoConfig, *, score: float, task_class: str = "") -> None:
@@ -87,7 +87,7 @@ class Selector:
 
 
 def with_open_choice(task: Task, tools: Mapping[str, Tool]) -> Task:
-    """Return the task with the strategy `auto` where nobody chose one, and where it has a tool that is not declared to read only."""
+    """Return the task with strategy `auto` if no strategy was chosen for it and it has a tool that is not declared read-only."""
     is_chosen = "strategy" in task.policy.model_fields_set
     if is_chosen or all(tool.declared.effect is Effect.READ for tool in tools.values()):
         return task

@@ -8,11 +8,11 @@ from typing import Final
 USUAL_CREDIBILITY: Final = 20.0
 """Outcomes that the wider group counts for, before anything is known of how groups differ."""
 MOST_CREDIBILITY: Final = 10_000.0
-"""The same where groups do not differ at all in which configuration is better."""
+"""Upper bound of the credibility, reached where groups do not differ in which configuration is better."""
 _PRIOR_OUTCOMES: Final = 400.0
 """Outcomes by which the usual credibility is outweighed by what the groups show."""
 _GROWTH: Final = 1.2
-"""Growth of the number of outcomes after which the credibility is computed anew."""
+"""Growth of the number of outcomes after which the credibility is computed again."""
 
 Group = tuple[str, ...]
 """A group of tasks by the path to it: `("shape: a prompt alone", "class: search")` lies in `("shape: a prompt alone",)`."""
@@ -47,7 +47,7 @@ class Tally:
 
 @dataclass(slots=True)
 class _Differences:
-    """What the groups of one depth show about how much the advantage of a configuration hangs on the group."""
+    """Evidence from the groups of one depth about how much the advantage of a configuration depends on the group."""
 
     between: float = 0.0
     """Squared differences, less what chance alone would make, weighted by outcomes."""
@@ -88,7 +88,7 @@ class Tallies:
             self._groups.setdefault(group, {}).setdefault(arm, Tally()).add(score, dollars)
 
     def of(self, group: Group, *, without: Group | None = None) -> Mapping[str, Tally]:
-        """The tallies of a group by configuration, without those of a group inside it."""
+        """Return the tallies of a group by configuration, without those of a group inside it."""
         whole = self._groups.get(group, {})
         if without is None or without not in self._groups:
             return whole
@@ -96,13 +96,13 @@ class Tallies:
         return {arm: tally.less(inner[arm]) if arm in inner else tally for arm, tally in whole.items()}
 
     def shift(self, group: Group, parent: Group) -> float:
-        """How much better the tasks of a group go than the others around it, whatever the configuration."""
+        """Return how much better the tasks of a group go than the others around it, whatever the configuration."""
         pairs = [(_comparable(own, other), own.mean - other.mean) for own, other in self._pairs(group, parent).values()]
         outcomes = sum(count for count, _ in pairs)
         return sum(count * difference for count, difference in pairs) / (outcomes + USUAL_CREDIBILITY)
 
     def credibility(self, depth: int) -> float:
-        """Outcomes that the wider group counts for in the groups of a depth."""
+        """Return the number of outcomes that the wider group counts for in the groups of a depth."""
         if self._outcomes > _GROWTH * self._fitted:
             self._fit()
         return self._credibility.get(depth, USUAL_CREDIBILITY)
@@ -119,7 +119,8 @@ class Tallies:
         self._fitted = self._outcomes
 
     def _residuals(self, group: Group, parent: Group) -> Iterator[tuple[float, float, float]]:
-        """For each configuration: the squared interaction less its noise, the variance of its outcomes, and their comparable number."""
+        """Yield for each configuration the squared interaction less its noise, the variance of its outcomes, and their comparable
+        number."""
         pairs, shift = self._pairs(group, parent), self.shift(group, parent)
         if len(pairs) < 2:
             return
@@ -131,11 +132,11 @@ class Tallies:
             yield (own.mean - other.mean - shift) ** 2 - noise, within, outcomes
 
     def _pairs(self, group: Group, parent: Group) -> dict[str, tuple[Tally, Tally]]:
-        """The configurations that were measured both in a group and in the rest of the one around it, with both tallies."""
+        """Return the configurations that were measured both in a group and in the rest of the one around it, with both tallies."""
         rest = self.of(parent, without=group)
         return {arm: (own, rest[arm]) for arm, own in self.of(group).items() if rest[arm].outcomes}
 
 
 def _comparable(own: Tally, other: Tally) -> float:
-    """The number of outcomes whose mean is as uncertain as the difference of the two means."""
+    """Return the number of outcomes whose mean is as uncertain as the difference of the two means."""
     return 1 / (1 / own.outcomes + 1 / other.outcomes)

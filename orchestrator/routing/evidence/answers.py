@@ -18,7 +18,7 @@ _LONGEST_LITERAL: Final = 20_000
 _DECORATION: Final = " \t\r\n.,;:!?\"'`*$"
 _NUMBER: Final = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|[-+]?\.\d+")
 _LATEX: Final = re.compile(r"\\(?:left|right|displaystyle|[!,;: ])|(?<=\\)[dt](?=frac)|\\(?:text|mathrm|mbox|boxed)(?=\s*\{)")
-"""What only sets a formula."""
+"""LaTeX commands that only affect how a formula is typeset."""
 _SINGLE: Final = re.compile(r"\{(\w)\}")
 """Braces that may be left out."""
 _ESCAPE: Final = re.compile(r"\\([\\'\"nrt])|\\")
@@ -26,7 +26,7 @@ _ESCAPE: Final = re.compile(r"\\([\\'\"nrt])|\\")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an agent answered, in a form in which equal answers are equal."""
+    """An agent's answer in a canonical form: equal answers compare equal."""
 
     parts: tuple[str, ...]
     """One for each tool call, in no order; one for a text, or for calling none; empty where it says nothing."""
@@ -35,7 +35,7 @@ class Answer:
 
     @classmethod
     def of_text(cls, text: str | None) -> "Answer":
-        """The answer of a text; a JSON list of objects with `name` and `arguments` is taken for the tool calls that it states."""
+        """Return the answer of a text. A JSON list of objects with `name` and `arguments` counts as the tool calls that it states."""
         if text is None or not text.strip():
             return cls(())
         stated = _stated_calls(text)
@@ -43,24 +43,24 @@ class Answer:
 
     @classmethod
     def of_calls(cls, calls: Sequence[ToolCall]) -> "Answer":
-        """The answer that tool calls are; that of none is that no tool is needed."""
+        """Return the answer of tool calls. An empty list says that no tool is needed."""
         if not calls:
             return cls((_NO_CALL,))
         return cls(tuple(sorted(_call_form(call) for call in calls)), tuple(sorted(call.name for call in calls)))
 
     def agrees(self, other: "Answer") -> bool:
-        """Whether both say the same. An answer that says nothing agrees with none, not even with another one."""
+        """Return True if both say the same. An empty answer agrees with none, not even with another empty one."""
         return bool(self.parts) and self.parts == other.parts
 
     def overlap(self, other: "Answer") -> float:
-        """Share of the parts of both that they have in common (Jaccard); 1 where neither says anything."""
+        """Return the share of the parts of both that they have in common (Jaccard); 1 if both are empty."""
         mine, theirs = Counter(self.parts), Counter(other.parts)
         either = (mine | theirs).total()
         return (mine & theirs).total() / either if either else 1.0
 
 
 def agree(first: str | Sequence[ToolCall] | None, second: str | Sequence[ToolCall] | None) -> bool:
-    """Whether two answers say the same.
+    """Return True if two answers say the same.
 
     Texts are compared without regard to case, spacing and decoration, numbers by their value (1,000 = 1000.0), Python and JSON literals
     by theirs. Tool calls are the same in any order where name and arguments are; in arguments, case makes no difference, nor does
@@ -74,18 +74,18 @@ def _answer(given: str | Sequence[ToolCall] | None) -> Answer:
 
 
 def number_of(text: str) -> float | None:
-    """The number that a text is, or None: thousands may be separated by commas."""
+    """Parse a text as a number, with commas between thousands; None if it is none."""
     found = text.strip().strip("$%").strip()
     return float(found.replace(",", "")) if _NUMBER.fullmatch(found) else None
 
 
 def is_literal(text: str) -> bool:
-    """Whether a text is a list, tuple, set, dictionary or quoted string, as Python or JSON write it."""
+    """Return True if a text is a list, tuple, set, dictionary or quoted string in Python or JSON notation."""
     return _literal(text) is not None
 
 
 def _stated_calls(text: str) -> list[ToolCall] | None:
-    """The tool calls that a JSON text states, or None where it is something else."""
+    """Return the tool calls that a JSON text states, or None where it is something else."""
     if not text.lstrip().startswith("["):
         return None
     try:
@@ -109,7 +109,7 @@ def _words_form(text: str) -> str:
 
 
 def _literal(text: str) -> str | None:
-    """The form of a literal, in which case and types make a difference; None where the text is none."""
+    """Return the form of a literal, in which case and types make a difference; None if the text is no literal."""
     stripped = text.strip()
     if not stripped.startswith(("[", "(", "{", '"', "'")) or len(stripped) > _LONGEST_LITERAL:
         return None
@@ -132,7 +132,7 @@ def _call_form(call: ToolCall) -> str:
 
 
 def _form(value: object, *, is_exact: bool) -> str:
-    """Canonical text of a value. `is_exact`: case matters, and whether a sequence is a list or a tuple."""
+    """Return the canonical text of a value. `is_exact`: case matters, and whether a sequence is a list or a tuple."""
     if isinstance(value, bool) or value is None:
         return str(value)
     if isinstance(value, int | float):

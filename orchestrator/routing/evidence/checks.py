@@ -20,7 +20,7 @@ _WORD = re.compile(rf"\d+(?:\.\d+)*(?![^\W\d_])|{_UNSPACED.pattern}|\w+")
 def objection(
     answer: str, *, messages: Sequence[Message], has_tools: bool, confidence: float | None, minimum_confidence: float
 ) -> str | None:
-    """The reason to distrust a draft, or None.
+    """Return the reason to distrust a draft, or None.
 
     Args:
         answer: the draft.
@@ -39,10 +39,10 @@ def objection(
 
 
 def is_grounded(answer: str, messages: Sequence[Message]) -> bool:
-    """Whether tool results support the answer.
+    """Return True if tool results support the answer.
 
     A short answer must occur in a result as it stands. Of a longer one, every number and every name (a capitalised word
-    inside a sentence) must occur in a result or in what the user said, and at least one in a result. Thousands separators,
+    inside a sentence) must occur in a result or in the user's words, and at least one in a result. Thousands separators,
     closing zeros and the Unicode form make no difference.
     """
     results = [message.tool_result for message in messages if message.tool_result is not None]
@@ -69,7 +69,7 @@ class _Words:
 
 
 def _claims(answer: str) -> list[str]:
-    """Numbers anywhere, and capitalised words that do not merely open a sentence."""
+    """Return numbers anywhere, and capitalised words that do not merely open a sentence."""
     text = _without_separators(_LIST_NUMBER.sub("", answer))
     return [match.group() for match in _WORD.finditer(text) if _is_claim(match.group(), text[: match.start()])]
 

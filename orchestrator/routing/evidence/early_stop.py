@@ -17,7 +17,7 @@ CERTAINTY: Final = 0.95
 """Share of the drafts below a learned threshold that are wrong, at least."""
 LEAST_DRAFTS: Final = 20
 _QUANTILE: Final = 1.645
-"""Of the normal distribution, for a bound that holds with 95 %."""
+"""Quantile of the normal distribution for a one-sided bound that holds with 95 %."""
 
 
 class EarlyStop(Value):
@@ -27,7 +27,7 @@ class EarlyStop(Value):
     """A draft with a step below it is stopped; 0: none is. With the policy's own `minimum_confidence`, exactly the drafts are stopped that
     it would reject in the end."""
     certainty: float = Field(default=1.0, ge=0, le=1)
-    """That a draft which is stopped would have been rejected or wrong, at least."""
+    """Lower bound of the probability that a stopped draft would have been rejected or wrong."""
 
 
 class ConfidenceWatch:
@@ -57,7 +57,7 @@ class ConfidenceWatch:
 
 
 def learn_early_stop(confidences: Sequence[float | None], scores: Sequence[float | None], *, certainty: float = CERTAINTY) -> EarlyStop:
-    """The highest threshold below which drafts were wrong nearly always.
+    """Return the highest threshold below which drafts were wrong nearly always.
 
     Args:
         confidences: the lowest confidence of each draft; None where unknown.
@@ -81,7 +81,7 @@ def learn_early_stop(confidences: Sequence[float | None], scores: Sequence[float
 
 
 def _threshold(drafts: Sequence[tuple[float, float]], certainty: float) -> float:
-    """Drafts come with rising confidence; those of equal confidence are stopped together or not at all."""
+    """Return the threshold for drafts in the order of their confidence. Drafts of equal confidence are stopped together or not at all."""
     wrong, threshold = 0.0, 0.0
     for count, ((_, score), (following, _)) in enumerate(zip(drafts, drafts[1:], strict=False), start=1):
         wrong += 1 - score
@@ -91,6 +91,6 @@ def _threshold(drafts: Sequence[tuple[float, float]], certainty: float) -> float
 
 
 def _lower_bound(successes: float, count: int) -> float:
-    """Wilson's lower bound of a share (1927)."""
+    """Return Wilson's lower bound of a share (1927)."""
     share, weight = successes / count, _QUANTILE**2 / count
     return (share + weight / 2 - _QUANTILE * sqrt((share * (1 - share) + weight / 4) / count)) / (1 + weight)

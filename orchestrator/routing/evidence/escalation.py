@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Floats = NDArray[numpy.float64]
 
 VERSION: Final = "escalation/1"
-"""Of what a card holds: another one cannot be used."""
+"""Version of the card's format; a card of another version cannot be used."""
 MOST_PAID_LOOKS: Final = 5
 """Every set of paid looks has a fit of its own: 32 at most."""
 FARTHEST: Final = 4.0
@@ -44,7 +44,7 @@ class LearnedLook(Look):
     """A look that was recorded in the traces."""
 
     measures: tuple[str, ...]
-    """What it was seen to find."""
+    """Names of the measures that the look found in the traces."""
     gives_answer: bool
     """Another agent answers the task."""
 
@@ -59,7 +59,7 @@ class Fit(Value):
     draft: tuple[float, ...]
     """Weights for the log odds that the draft is right; the last one stands alone."""
     far: tuple[float, ...]
-    """The same for the far agent."""
+    """Weights for the log odds that the far agent is right; the last one stands alone."""
 
 
 class Outlook(Value):
@@ -75,7 +75,7 @@ class Outlook(Value):
 
 
 class EscalationCard(Value):
-    """What was learned: the file."""
+    """A learned escalation, as stored in its file."""
 
     version: str = VERSION
     draft: str
@@ -92,7 +92,7 @@ class EscalationCard(Value):
 
 
 class Action(StrEnum):
-    """What to do with a draft."""
+    """The possible actions on a draft."""
 
     ACCEPT = "accept"
     LOOK = "look"
@@ -101,22 +101,22 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do with a draft, and why."""
+    """The action to take on a draft, and the reason."""
 
     action: Action
     look: str | None
     """Which to take; None unless the action is a look."""
     p_draft: float
-    """That the draft is right, given what was seen."""
+    """Probability that the draft is right, given the findings."""
     p_far: float
-    """That the far agent would be."""
+    """Probability that the far agent would be right."""
     worth: float
     """Expected utility over that of accepting at once."""
     reason: str
 
 
 class Escalation:
-    """What was learned, ready to decide. Calls may come from any thread."""
+    """Decides about drafts with a learned card. Calls may come from any thread."""
 
     def __init__(self, card: EscalationCard) -> None:
         """Raises `ConfigError` for a card of another version."""
@@ -154,7 +154,7 @@ class Escalation:
             raise ConfigError(f"the escalation needs looks that cannot be taken: {', '.join(missing)}", hint="train one without them")
 
     def probabilities(self, findings: Mapping[str, Finding]) -> tuple[float, float]:
-        """That the draft is right, and that the far agent would be, given what the looks found, by name.
+        """Return the probabilities that the draft is right and that the far agent would be, given findings by the name of their look.
 
         A look that could not be taken has a finding without measures. Raises `ConfigError` for a look that it does not know.
         """
@@ -197,7 +197,7 @@ class Escalation:
         return tuple(look for look in self._paid if look in findings)
 
     def _worth(self, seen: tuple[str, ...], gain: float, far: Cost, objective: ObjectiveConfig) -> dict[str, float]:
-        """What each option is worth over accepting at once, in the order of preference where they are equal."""
+        """Return the worth of each option over accepting at once, in the order of preference where they are equal."""
         grid = _grid()
         import numpy
 
@@ -207,7 +207,8 @@ class Escalation:
         return found
 
     def _planned(self, far_price: float, objective: ObjectiveConfig) -> "Mapping[tuple[str, ...], Mapping[str, Floats]]":
-        """What each further look is worth, on the grid of gains, by the looks seen before it: from everything seen to nothing seen."""
+        """Return the worth of each further look on the grid of gains, by the looks seen before it, computed from everything seen to
+        nothing seen."""
         grid = _grid()
         import numpy
 
@@ -225,17 +226,17 @@ class Escalation:
 
 
 def price(cost: Cost, objective: ObjectiveConfig) -> float:
-    """What a cost takes from the utility."""
+    """Return the utility that a cost takes away."""
     return objective.dollars * cost.dollars + objective.seconds * cost.seconds + objective.joules * cost.joules
 
 
 def sets_of(paid: Sequence[str]) -> list[tuple[str, ...]]:
-    """All sets of the paid looks, smaller ones first, each in the order given."""
+    """Return all sets of the paid looks, smaller ones first, each in the order given."""
     return [seen for size in range(len(paid) + 1) for seen in combinations(paid, size)]
 
 
 def measures_of(looks: Sequence[LearnedLook], seen: Sequence[str], findings: Mapping[str, Finding]) -> list[float]:
-    """The numbers that a fit reads: of each look that is free or seen, whether it could not be had, and its measures (NaN: unknown).
+    """Return the numbers that a fit reads: for each free or seen look, 1 if it found nothing, and its measures (NaN: unknown).
 
     Where two or more answers besides the draft were seen, how they lie to each other follows.
     """
@@ -254,7 +255,7 @@ def measures_of(looks: Sequence[LearnedLook], seen: Sequence[str], findings: Map
 
 
 def _expected(outlook: Outlook, then: "Floats", grid: "Floats") -> "Floats":
-    """The mean value after a look, on the grid of gains before it."""
+    """Return the mean value after a look, on the grid of gains before it."""
     import numpy
 
     moves = numpy.array(outlook.moves).T

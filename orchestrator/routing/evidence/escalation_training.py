@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 PENALTY: Final = 50.0
 """On half the squared weights of standardised measures: few traces move them little from 0."""
 FOLDS: Final = 5
-"""Of the traces, in which each regression predicts what it has not seen, so that it can be calibrated."""
+"""Folds of the traces: each regression predicts the fold that it has not seen, so that it can be calibrated."""
 LEAST_TRACES: Final = 40
 GROUPS: Final = 8
 """Equally large groups of gains before a look, and equally likely moves in each."""
 _STEPS: Final = 25
 _LEAST_DEVIATION: Final = 1e-9
-"""Of a measure that varies at all, and not by rounding alone."""
+"""Deviation from which a measure counts as varying, not only by rounding."""
 _DIGITS: Final = 6
-"""That are kept of each number."""
+"""Significant digits kept of each number."""
 
 Predict = Callable[[str], Mapping[str, float]]
 """The probability that each agent gets a prompt right."""
@@ -51,16 +51,16 @@ class Examples:
     """Traces in which one of both scores was unknown."""
 
     def part(self, rows: "Rows") -> "Examples":
-        """Some of them."""
+        """Return the examples of some rows."""
         findings = [self.findings[row] for row in rows]
         return Examples(self.draft, self.far, self.looks, findings, self.draft_scores[rows], self.far_scores[rows])
 
 
 def examples_of(traces: Sequence[Trace], *, draft: str, far: str, opinions: Mapping[str, Cost], predict: Predict | None = None) -> Examples:
-    """What traces tell of drafts of one agent, judged by free looks and by the opinions of other agents.
+    """Return drafts of one agent as examples, judged by the free looks and by the opinions of other agents.
 
     Args:
-        opinions: what asking each of those takes.
+        opinions: the cost of asking each of these agents, by name.
         predict: the probabilities of a learned head that has not seen these traces; None: there is none.
 
     Traces in which the score of either agent is unknown are left out, and counted.
@@ -109,7 +109,8 @@ def train_escalation(examples: Examples, *, seed: int = 0) -> EscalationCard:
 
 
 def out_of_fold_gains(examples: Examples, *, seed: int = 0) -> "Floats":
-    """P(far right) - P(draft right) of each example after all looks, by regressions that have not seen it. Raises as `train_escalation`."""
+    """Return P(far right) - P(draft right) of each example after all looks, from regressions that have not seen it. Raises what
+    `train_escalation` raises."""
     _check(examples)
     looks = _learned(examples)
     return _fitted(examples, looks, tuple(look.name for look in looks if not look.is_free), seed)[1]
@@ -163,7 +164,7 @@ def _learned(examples: Examples) -> list[LearnedLook]:
 
 
 def _fitted(examples: Examples, looks: Sequence[LearnedLook], seen: tuple[str, ...], seed: int) -> "tuple[Fit, Floats]":
-    """The regressions on a set of looks, and the gains that they predict out of fold."""
+    """Fit the regressions on a set of looks, and return them with the gains that they predict out of fold."""
     import numpy
 
     table = numpy.array([measures_of(looks, seen, findings) for findings in examples.findings])
@@ -176,7 +177,7 @@ def _fitted(examples: Examples, looks: Sequence[LearnedLook], seen: tuple[str, .
 
 
 def _calibrated(table: "Floats", scores: "Floats", folds: "Rows") -> "tuple[Floats, Floats]":
-    """Weights of a regression on the standardised table, and its predictions out of fold, both calibrated on the latter (Platt 1999)."""
+    """Fit a regression on the standardised table. Return its weights and its predictions out of fold, both calibrated (Platt 1999)."""
     import numpy
 
     unseen = numpy.zeros(len(table))
@@ -192,7 +193,7 @@ def _calibrated(table: "Floats", scores: "Floats", folds: "Rows") -> "tuple[Floa
 
 
 def _regression(table: "Floats", scores: "Floats", penalty: float) -> "Floats":
-    """Weights, and the bias last, of a penalised logistic regression by Newton's method."""
+    """Fit a penalised logistic regression by Newton's method. Return the weights, the bias last."""
     import numpy
 
     inputs = numpy.column_stack([table, numpy.ones(len(table))])
@@ -211,7 +212,7 @@ def _regression(table: "Floats", scores: "Floats", penalty: float) -> "Floats":
 
 
 def _standard(table: "Floats") -> "tuple[Floats, Floats]":
-    """Mean and deviation of each column, over the rows in which it is known."""
+    """Return mean and deviation of each column, over the rows in which it is known."""
     import numpy
 
     known = ~numpy.isnan(table)
@@ -222,7 +223,7 @@ def _standard(table: "Floats") -> "tuple[Floats, Floats]":
 
 
 def _filled(table: "Floats", centre: "Floats", scale: "Floats") -> "Floats":
-    """The standardised table; the mean stands for what is unknown."""
+    """Standardise the table; unknown values become the mean."""
     import numpy
 
     filled: Floats = numpy.nan_to_num(numpy.clip((table - centre) / scale, -FARTHEST, FARTHEST))
@@ -230,7 +231,7 @@ def _filled(table: "Floats", centre: "Floats", scale: "Floats") -> "Floats":
 
 
 def _outlook(seen: tuple[str, ...], look: str, before: "Floats", after: "Floats") -> Outlook:
-    """Groups the examples by the gain before the look. A calibrated belief does not move on average, so the moves of a group cancel out."""
+    """Group the examples by the gain before the look. A calibrated belief does not move on average, so the moves of a group cancel out."""
     import numpy
 
     groups = numpy.array_split(numpy.argsort(before, kind="stable"), GROUPS)

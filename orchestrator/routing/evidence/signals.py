@@ -33,7 +33,7 @@ _SHORTEST: Final = 3
 
 
 class Cost(Value):
-    """What a look or an agent takes."""
+    """The cost of a look or of asking an agent."""
 
     dollars: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
@@ -54,22 +54,22 @@ class Look(Value):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a look found."""
+    """The result of a look."""
 
     measures: Mapping[str, float] = field(default_factory=dict)
     """By name; one that is missing could not be had."""
     answer: Answer | None = None
-    """Of the agent that was asked: the draft, or a second opinion on the task; None: nobody was."""
+    """Answer of the agent that was asked: the draft, or a second opinion on the task; None: no agent was asked."""
 
 
 def prompt_surface(prompt: str, probabilities: Mapping[str, float] | None = None) -> Finding:
-    """What a prompt shows at a glance, and what the learned head predicts of each agent, as log odds."""
+    """Measure the surface of a prompt, and the learned head's prediction for each agent as log odds."""
     predicted = {f"log odds of {agent}": log_odds(probability) for agent, probability in (probabilities or {}).items()}
     return Finding(dict(zip(SURFACE, surface(prompt), strict=True)) | predicted)
 
 
 def text_form(draft: str | None, prompt: str, *, output_characters: int | None = None) -> Finding:
-    """What kind of answer a text is, without judging it. `output_characters`: what the agent wrote to come to it, where that is known."""
+    """Measure the kind of answer a text is, without judging it. `output_characters`: length of all that the agent wrote, if known."""
     text = (draft or "").strip()
     written = {} if output_characters is None else {"length of the output": math.log1p(output_characters)}
     measures = {
@@ -83,7 +83,7 @@ def text_form(draft: str | None, prompt: str, *, output_characters: int | None =
 
 
 def call_form(calls: Sequence[ToolCall], tools: Sequence[ToolSpec], prompt: str) -> Finding:
-    """What kind of calls a draft makes: how many, of how many tools, and how much of them the prompt speaks of."""
+    """Measure the kind of calls a draft makes: how many, of how many tools, and how much of them the prompt mentions."""
     given = list(_groundedness(calls, prompt))
     called = [tool for tool in tools if any(call.name == tool.name for call in calls)]
     spoken = _stems(prompt)
@@ -104,7 +104,7 @@ def call_form(calls: Sequence[ToolCall], tools: Sequence[ToolSpec], prompt: str)
 
 
 def schema_check(text: str, schema: JsonSchema) -> Finding:
-    """Whether a text is JSON that is valid against a schema. Raises `InvalidRequest` for a schema that is none."""
+    """Check that a text is JSON and valid against a schema. Raises `InvalidRequest` for an invalid schema."""
     try:
         parse_output(text, schema)
     except InvalidOutput:
@@ -113,7 +113,7 @@ def schema_check(text: str, schema: JsonSchema) -> Finding:
 
 
 def call_check(calls: Sequence[ToolCall], tools: Sequence[ToolSpec]) -> Finding:
-    """Whether each call names a tool, with the arguments that it requires, of the right types, and no others.
+    """Check that each call names a declared tool and has all required arguments, of the right types, and no others.
 
     Raises `InvalidRequest` for a tool whose schema is none.
     """
@@ -123,14 +123,14 @@ def call_check(calls: Sequence[ToolCall], tools: Sequence[ToolSpec]) -> Finding:
 
 
 def grounding(answer: str, messages: Sequence[Message]) -> Finding:
-    """Whether the tool results among the messages support the answer; nothing is found where there are none."""
+    """Check whether the tool results among the messages support the answer; the finding is empty if there are no tool results."""
     if not any(message.tool_result is not None for message in messages):
         return Finding()
     return Finding({"is grounded": float(is_grounded(answer, messages))})
 
 
 def token_confidence(confidences: Sequence[float | None]) -> Finding:
-    """The lowest confidence of the draft's steps, as log odds; nothing is found where none is known.
+    """Measure the lowest confidence of the draft's steps, as log odds; the finding is empty if none is known.
 
     Each is that of the lowest window of tokens in the step (DeepConf, arXiv 2508.15260).
     """
@@ -139,7 +139,7 @@ def token_confidence(confidences: Sequence[float | None]) -> Finding:
 
 
 def self_consistency(draft: Answer, samples: Sequence[Answer]) -> Finding:
-    """Share of further samples of the same agent that agree with its draft (arXiv 2203.11171); nothing is found without samples."""
+    """Measure the share of further samples of the same agent that agree with its draft (arXiv 2203.11171); empty without samples."""
     if not samples:
         return Finding()
     most = max(sum(sample.agrees(other) for other in samples) for sample in samples)
@@ -148,10 +148,10 @@ def self_consistency(draft: Answer, samples: Sequence[Answer]) -> Finding:
 
 
 def second_opinion(draft: Answer, opinion: Answer, *, is_valid: bool | None = None, further: Mapping[str, float] | None = None) -> Finding:
-    """How another agent's answer, or a second one of the same agent, compares with the draft.
+    """Compare another agent's answer, or a second one of the same agent, with the draft.
 
     Args:
-        is_valid: it keeps to its schema; None: nobody looked.
+        is_valid: it keeps to its schema; None: unknown.
         further: whatever else is known of the opinion, such as its length.
     """
     measures = {
@@ -173,11 +173,11 @@ def free_findings(
     confidence: float | None,
     probabilities: Mapping[str, float] | None = None,
 ) -> dict[str, Finding]:
-    """All free looks at a draft, from what a trace records of it.
+    """Return the findings of all free looks at a draft, from what a trace records of it.
 
     Args:
         draft: the final answer, or the JSON list of the tool calls.
-        is_valid: it keeps to its schema; None, here and below: nobody looked, or it could not be known.
+        is_valid: it keeps to its schema; None, here and below: unknown.
         is_grounded: tool results support it.
         confidence: the lowest of its steps.
         probabilities: that each agent gets the prompt right, as a learned head predicts it.
@@ -192,7 +192,7 @@ def free_findings(
 
 
 def crowd(draft: Answer, opinions: Sequence[Answer]) -> dict[str, float]:
-    """How several opinions lie to each other and to the draft."""
+    """Measure how several opinions relate to each other and to the draft."""
     sizes = Counter(answer.parts for answer in opinions if answer.parts)
     with_draft = sizes.pop(draft.parts, 0)
     return {
@@ -203,11 +203,11 @@ def crowd(draft: Answer, opinions: Sequence[Answer]) -> dict[str, float]:
 
 
 CROWD: Final = tuple(crowd(Answer(()), ()))
-"""What `crowd` measures, in its order."""
+"""Names of the measures of `crowd`, in its order."""
 
 
 def log_odds(probability: float) -> float:
-    """ln(p / (1 - p)), with p kept off 0 and 1."""
+    """Return ln(p / (1 - p)), with p kept off 0 and 1."""
     inner = min(max(probability, 1e-4), 1 - 1e-4)
     return math.log(inner / (1 - inner))
 
@@ -225,7 +225,7 @@ def _is_valid(call: ToolCall, tools: Sequence[ToolSpec]) -> bool:
 
 
 def _groundedness(calls: Sequence[ToolCall], prompt: str) -> Iterator[float]:
-    """For each value among the arguments: the share of its words that the prompt speaks of."""
+    """Yield for each value among the arguments the share of its words that the prompt mentions."""
     spoken = _stems(prompt)
     for value in _leaves([call.arguments for call in calls]):
         stems = _stems(f"{value:g}" if isinstance(value, float) else str(value))
@@ -246,7 +246,7 @@ def _described(tool: ToolSpec) -> frozenset[str]:
 
 
 def _stems(text: str) -> frozenset[str]:
-    """The beginnings of the words of a text that say something, and its numbers."""
+    """Return the beginnings of the longer words of a text, and its numbers."""
     words = (word.lower() for word in _WORD.findall(text.replace(",", "")))
     return frozenset(word[:_STEM] for word in words if len(word) >= _SHORTEST or word[0].isdigit())
 

@@ -15,31 +15,32 @@ from .measures import MEASURES
 WEIGHT: Final = 0.1
 """Standard deviation of a weight before any outcome, relative to that of an outcome around what is expected."""
 LEVEL: Final = 1.4
-"""The same of the share of prompts that an agent gets right."""
+"""Standard deviation of the share of prompts that an agent gets right, before any outcome, relative to the noise of an outcome."""
 
 
 class AdaptivePrior:
-    """What every agent is expected to come to, by prompts and outcomes so far. Calls may come from any thread."""
+    """Expected outcome of every agent by prompt, learned from outcomes so far. Calls may come from any thread."""
 
     def __init__(self) -> None:
         self._agents: dict[str, _Regression] = {}
         self._lock = Lock()
 
     def probability(self, agent: str, side: Side, seen: Impression) -> float:
-        """That an agent gets a prompt right, between 0 and 1."""
+        """Return the probability that an agent gets a prompt right, between 0 and 1."""
         return min(max(self.score(agent, side, seen), 0.0), 1.0)
 
     def score(self, agent: str, side: Side, seen: Impression) -> float:
-        """The same before it is cut off at 0 and 1, so that prompts beyond either can still be told apart."""
+        """Return the expected outcome without the cut at 0 and 1, so that prompts beyond either can still be told apart."""
         with self._lock:
             return _believed(side, seen) + self._of(agent).correction(seen.deviations)
 
     def learn(self, agent: str, side: Side, seen: Impression, outcome: float | None) -> None:
-        """Learn what a prompt came to; where nobody knows (None), nothing. Raises `InvalidRequest` for an outcome outside 0 to 1."""
+        """Learn from the outcome of a prompt; an unknown one (None) teaches nothing. Raises `InvalidRequest` for an outcome outside 0 to
+        1."""
         if outcome is None:
             return
         if not 0 <= outcome <= 1:
-            raise InvalidRequest(f"an outcome lies between 0 and 1, not at {outcome}", hint="an outcome that nobody knows is None")
+            raise InvalidRequest(f"an outcome lies between 0 and 1, not at {outcome}", hint="pass None for an unknown outcome")
         with self._lock:
             known = self._agents[agent] = self._of(agent)
             known.learn(seen.deviations, outcome - _believed(side, seen))
@@ -73,5 +74,5 @@ class _Regression:
 
 
 def _believed(side: Side, seen: Impression) -> float:
-    """What the prior alone expects: the sides differ by the gain, and nothing is known of how hard the prompts are."""
+    """Return the outcome that the prior alone expects: the sides differ by the gain, and the difficulty of the prompts is unknown."""
     return (1 + (seen.gain if side is Side.FAR else -seen.gain)) / 2

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Part(StrEnum):
-    """What a head looks at."""
+    """A part of a head, by the input that it looks at."""
 
     WORDS = "words"
     """N-grams and the surface of a prompt. Always there."""
@@ -31,14 +31,14 @@ class Blend(Value):
     """
 
     weights: Mapping[Part, float] = Field(min_length=1)
-    """Of each part; that of the words is 1."""
+    """Weight of each part; that of the words is 1."""
     temperature: float = Field(gt=0)
-    """What the weighted log-odds are divided by; more than 1 where the parts are too sure of themselves."""
+    """Divisor of the weighted log-odds; more than 1 where the parts are overconfident."""
     bias: tuple[float, ...] = Field(min_length=1)
     """Added for each agent, in log-odds."""
 
     def raw(self, logits: Mapping[Part, Sequence[float]]) -> list[float]:
-        """Each agent's weighted log-odds, before they are calibrated."""
+        """Return each agent's weighted log-odds, before calibration."""
         sums = [0.0] * len(self.bias)
         for part, weight in self.weights.items():
             for place, logit in enumerate(logits[part]):
@@ -46,10 +46,10 @@ class Blend(Value):
         return sums
 
     def calibrated(self, raw: Sequence[float]) -> list[float]:
-        """The agents' probabilities."""
+        """Return the agents' calibrated probabilities."""
         return [sigmoid(logit / self.temperature + bias) for logit, bias in zip(raw, self.bias, strict=True)]
 
 
 def sigmoid(logit: float) -> float:
-    """The probability of log-odds."""
+    """Convert log-odds to a probability."""
     return 1 / (1 + exp(-min(max(logit, -30.0), 30.0)))

@@ -21,9 +21,10 @@ ClassLogits = Mapping[str, tuple[float, ...]]
 
 
 def fit_classes(classes: Sequence[str], outcomes: "Floats") -> "tuple[ClassLogits, Floats]":
-    """The agents' log-odds in each class and those above it, and for each prompt those had its outcomes not been seen.
+    """Return the agents' log-odds by class, and for each prompt the log-odds as if its outcomes had not been seen.
 
-    `outcomes` has shape (prompts, agents), NaN where unknown. A class has the mean of its outcomes and of ten more, which are those of the
+    `outcomes` has shape (prompts, agents), NaN where unknown. A class has the mean of its outcomes and of ten more, which are those of
+    the
     class above it.
     """
     import numpy
@@ -40,7 +41,7 @@ def fit_classes(classes: Sequence[str], outcomes: "Floats") -> "tuple[ClassLogit
 
 
 def _mean(sums: "Mapping[str, Floats]", name: str, without: "Floats") -> "Floats":
-    """Mean outcomes in a class, without those of one prompt."""
+    """Return the mean outcomes in a class, without those of one prompt."""
     right, tried = sums[ALL] - without
     mean: Floats = (right + 0.5) / (tried + 1)
     for level in lineage(name):

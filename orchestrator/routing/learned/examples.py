@@ -1,4 +1,4 @@
-"""What a head is trained on: prompts, and how well each agent did on them."""
+"""Training examples of a head: prompts, and how well each agent did on them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +19,12 @@ LEAST_PROMPTS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Prompts and what each agent came to on them.
+    """Prompts, and the outcome of each agent on them.
 
-    `outcomes` has shape (prompts, agents), from 0 (wrong) to 1 (right); NaN where an agent was not tried or nobody knows. `embeddings` has
-    shape (prompts, 768), from `Embedder.early`, or is None. `classes` names the class of each prompt, from coarse to fine (`search/hops`),
+    `outcomes` has shape (prompts, agents), from 0 (wrong) to 1 (right); NaN where an agent was not tried or the outcome is unknown.
+    `embeddings` has
+    shape (prompts, 768), from `Embedder.early`, or is None. `classes` names the class of each prompt, from coarse to fine
+    (`search/hops`),
     or nothing; without any, it is empty.
     """
 
@@ -33,7 +35,7 @@ class Examples:
     classes: Sequence[str] = ()
 
     def part(self, rows: "Rows") -> "Examples":
-        """Some of them."""
+        """Return the examples of some rows."""
         embeddings = None if self.embeddings is None else self.embeddings[rows]
         classes = [self.classes[row] for row in rows] if self.classes else ()
         return Examples([self.prompts[row] for row in rows], self.agents, self.outcomes[rows], embeddings, classes)
@@ -57,7 +59,7 @@ class Examples:
 
 
 def examples_of(traces: Sequence[Trace], agents: Sequence[str]) -> Examples:
-    """One example for each prompt, in the order in which they are first met.
+    """Convert traces to one example per prompt, in the order in which they are first met.
 
     Traces of the same prompt become one, with the mean of an agent's known scores: were they apart, a prompt that is held out would have
     been seen. It has the class of the first of them. Raises `ConfigError` for an agent that no trace tells of.
@@ -76,7 +78,7 @@ def examples_of(traces: Sequence[Trace], agents: Sequence[str]) -> Examples:
 
 
 def folds_of(prompts: Sequence[str], folds: int, seed: int) -> "Rows":
-    """The fold of each prompt, at random and of equal size but for one; the same prompt is always in the same fold."""
+    """Assign each prompt to a fold, at random and of equal size but for one; the same prompt is always in the same fold."""
     import numpy
 
     places = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}

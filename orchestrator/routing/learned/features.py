@@ -1,4 +1,4 @@
-"""What a prompt shows at a glance: hashed n-grams of its words, and its surface. Pure Python, tens of microseconds."""
+"""Features of a prompt: hashed n-grams of its words, and its surface. Pure Python, tens of microseconds."""
 
 import re
 from collections import Counter
@@ -7,9 +7,9 @@ from typing import Final
 from zlib import crc32
 
 VERSION: Final = "hashed/2"
-"""Of what this module computes: a head trained on another version cannot be used."""
+"""Version of the features; a head trained on another version cannot be used."""
 BUCKETS: Final = 1 << 17
-"""Of the hashing trick (arXiv 0902.2206): n-grams that share one share a weight."""
+"""Buckets of the hashing trick (arXiv 0902.2206): n-grams that share one share a weight."""
 WINDOW: Final = 1000
 """Characters read from the head and from the tail of a prompt that is longer than both."""
 
@@ -26,7 +26,7 @@ SURFACE: Final = (
     "code",
     "questions",
 )
-"""What `surface` measures, in its order."""
+"""Names of the measures of `surface`, in its order."""
 
 _WORD: Final = re.compile(rb"[a-z0-9_\x80-\xff]+|[^\sa-z0-9_\x80-\xff]")
 _CODE: Final = re.compile(r"[{}();=<>_]|->|::")
@@ -37,12 +37,12 @@ _SIGNS: Final = b"!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 def windowed(text: str) -> str:
-    """The head and the tail of a long text, the whole of a short one."""
+    """Return the head and the tail of a long text, the whole of a short one."""
     return text if len(text) <= 2 * WINDOW else f"{text[:WINDOW]} {text[-WINDOW:]}"
 
 
 def hashed(text: str) -> tuple[list[int], list[float]]:
-    """Buckets of the text's words and pairs of neighbouring words, each once, and 1 + the logarithm of how often it occurs."""
+    """Hash the text's words and pairs of neighbouring words. Return each bucket once, and 1 + the logarithm of how often it occurs."""
     words = _WORD.findall(windowed(text).lower().encode("utf-8", "replace"))
     sums = [crc32(word) for word in words]
     # A checksum can be continued: this is that of both words with a space between them.
@@ -52,7 +52,7 @@ def hashed(text: str) -> tuple[list[int], list[float]]:
 
 
 def surface(text: str) -> tuple[float, ...]:
-    """The figures that `SURFACE` names: counts as logarithms, else shares of characters or words; of a long text, of its windows."""
+    """Measure what `SURFACE` names: counts as logarithms, else shares of characters or words; of a long text, of its windows."""
     seen = windowed(text)
     raw = seen.encode("utf-8", "replace")
     words = seen.split()

@@ -35,11 +35,11 @@ _TRAIN: Final = "nearfar router train writes one"
 
 
 class HeadCard(Value):
-    """What a head was trained for: `head.json`."""
+    """The card of a head, `head.json`: agents, embedder, classes and blends that it was trained with."""
 
     features: str = VERSION
     embedder: str | None
-    """Of the likeness part; None: it has none."""
+    """Embedder of the likeness part; None: the head has no likeness part."""
     agents: tuple[str, ...] = Field(min_length=1)
     """Whose success it predicts, in the order of its outputs."""
     prompts: int = Field(gt=0)
@@ -70,10 +70,10 @@ class HeadCard(Value):
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a head says of one task."""
+    """A head's prediction for one task."""
 
     probabilities: Mapping[str, float]
-    """That an agent gets it right, by name."""
+    """Probability that an agent gets the task right, by its name."""
     similarity: float | None
     """Mean cosine similarity to the nearest of the remembered training prompts; None: there was no embedder."""
     is_familiar: bool
@@ -82,10 +82,10 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a head sees of one task, before it is calibrated."""
+    """A head's view of one task, before calibration."""
 
     blend: Blend
-    """Of the parts that had something to say."""
+    """Blend of the parts that had a prediction."""
     raw: Sequence[float]
     """Their weighted log-odds for each agent."""
     similarity: float | None
@@ -127,7 +127,7 @@ class Head:
         )
 
     def look(self, prompt: str, task_class: str = "") -> Sight:
-        """The same before it is calibrated."""
+        """Run the parts of the head on a task, without calibration."""
         import numpy
 
         buckets, values = hashed(prompt)
@@ -149,11 +149,11 @@ class Head:
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error}", hint=_TRAIN) from error
         if found.get_outputs()[0].shape != [len(self.card.agents)]:
-            raise ConfigError(f"{path} is of another head than {CARD} beside it", hint=_TRAIN)
+            raise ConfigError(f"{path} and {CARD} in the same folder are of different heads", hint=_TRAIN)
         return found
 
     def _of_class(self, name: str) -> Sequence[float] | None:
-        """The log-odds of the narrowest class on the way to this one that training met."""
+        """Return the log-odds of the narrowest class on the way to this one that training met."""
         known = self.card.classes
         return next((known[level] for level in reversed(lineage(name)) if level in known), None)
 

@@ -1,4 +1,4 @@
-"""What prompts of any kind can be compared by: how long, dense and formal they are, measured in tens of microseconds of pure Python."""
+"""Measures by which prompts of any kind can be compared: length, density and formality. Tens of microseconds of pure Python."""
 
 import re
 from math import log1p
@@ -31,7 +31,7 @@ MEASURES: Final = (
     "letters in a word",
     "words in a sentence",
 )
-"""What `measures` measures, in its order."""
+"""Names of the measures of `measures`, in its order."""
 
 
 def _words(listed: str) -> frozenset[str]:
@@ -46,13 +46,13 @@ _BRACKETS: Final = b"([{"
 _CAPITALS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _LOOPS: Final = frozenset({"for", "while"})
 _LETTERS: Final = frozenset("bcdefghjklmnopqrstuvwxyz")
-"""Those that are no English words."""
+"""Single letters that are no English words."""
 _NEGATIONS: Final = _words("not no except never neither nor without none false incorrect cannot")
 _QUANTIFIERS: Final = _words("all every each any some least most only exactly both more less greater fewer than")
 
 
 def measures(text: str) -> tuple[float, ...]:
-    """The figures that `MEASURES` names: counts as logarithms, then shares and means. Of a long text, the head and the tail count."""
+    """Measure what `MEASURES` names: counts as logarithms, then shares and means. Of a long text, the head and the tail count."""
     seen = windowed(text)
     raw = seen.encode("utf-8", "replace")
     words = _WORD.findall(seen.lower())

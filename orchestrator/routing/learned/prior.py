@@ -1,4 +1,4 @@
-"""What is believed of a prompt that no head was trained for: how much the far side is likely to gain on it, by how the prompt looks.
+"""The prior: how much the far side is likely to gain on a prompt that no head was trained for, judged by the prompt's surface.
 
 The gain is linear in the prompt's measures, with weights that were fitted to several kinds of prompts at once. Where most of the traffic
 looks unlike all of them, the weights say nothing of it, and the length of a prompt alone counts.
@@ -18,7 +18,7 @@ from .measures import MEASURES, measures
 
 NUMBERS: Final = "models/prior.json"
 MOST_DEVIATIONS: Final = 5.0
-"""What a measure counts for at most: one that is still further out would decide alone."""
+"""Bound of a measure, in standard deviations: one that is still further out would decide alone."""
 TRAFFIC: Final = 100
 """Prompts over which it is judged whether the traffic is familiar."""
 _NAMED: Final = 2
@@ -34,7 +34,7 @@ class PriorNumbers(Value):
     weights: tuple[float, ...] = Field(min_length=len(MEASURES), max_length=len(MEASURES))
     """Gain, in probability, for each standard deviation of a measure."""
     length: float = Field(gt=0)
-    """The same for the number of characters alone, where the weights do not count."""
+    """Gain for each standard deviation of the number of characters, used where the weights are not."""
     farthest: float = Field(gt=0)
     """Standard deviations from the centre, beyond which a single measure makes a prompt unlike those that the prior was fitted to."""
 
@@ -71,7 +71,7 @@ class Prior:
             self._seen += 1
 
     def reason(self, seen: Impression) -> str:
-        """A sentence that says what the gain of a prompt follows from."""
+        """Explain the gain of a prompt in a sentence."""
         size = "longer" if seen.deviations[0] > 0 else "shorter"
         if seen.by_length:
             return f"prompts like these are new, so only the length counts: {size} than most"
@@ -82,11 +82,11 @@ class Prior:
         return f"{named} than most: the far side is {'more' if sign > 0 else 'less'} likely to gain than on average"
 
     def _share_with(self, is_familiar: bool) -> float:
-        """The share of the traffic that is unfamiliar, with one more prompt."""
+        """Return the share of the traffic that is unfamiliar, with one more prompt."""
         return self._unfamiliar + ((not is_familiar) - self._unfamiliar) / min(self._seen + 1, TRAFFIC)
 
 
 @cache
 def shipped() -> PriorNumbers:
-    """The prior that ships."""
+    """Read the prior that ships."""
     return PriorNumbers.model_validate_json((files(__package__) / NUMBERS).read_bytes())

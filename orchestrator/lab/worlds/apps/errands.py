@@ -39,11 +39,11 @@ class Desk:
         self._touched: set[str] = set()
 
     def errand(self, name: str) -> Errand:
-        """Draw an errand of the given name. Raises `IndexError` where nobody and nothing is left that no other errand touches."""
+        """Draw an errand of the given name. Raises `IndexError` if every person or thing for it is touched by another errand."""
         return ERRANDS[name](self)
 
     def round(self, count: int) -> tuple[str, list[Errand]]:
-        """The same errand for several people, and the phrase for all of them together."""
+        """Draw one errand for several people, and the phrase for all of them together."""
         name = self._random.choice(tuple(_ROUNDS))
         errands = [self.errand(name) for _ in range(count)]
         people = [str(errand.steps[0].arguments[0][1].value) for errand in errands]
@@ -71,7 +71,7 @@ class Desk:
         return self._random.choice(DAYS), self._random.randint(FIRST_HOUR, LAST_HOUR)
 
     def _pick(self, candidates: Sequence[str], purpose: str = "") -> str:
-        """One that no other errand touches for the same purpose, so that the order of errands does not matter."""
+        """Pick a candidate that no other errand touches for the same purpose, so that the order of errands does not matter."""
         free = [name for name in candidates if purpose + name not in self._touched]
         chosen = self._random.choice(free)
         self._touched.add(purpose + chosen)
@@ -81,11 +81,11 @@ class Desk:
         senders = [sender for sender, of in self._mail_of if of == subject]
         if subject != "number":
             return self._pick(senders, subject)
-        # A new number must not depend on whether somebody else asked for the old one before.
+        # A new number must not depend on whether another errand asked for the old one before.
         return self._pick(senders, "phone")
 
     def _read(self, subject: str) -> tuple[str, str, list[Step]]:
-        """A sender with such a mail, its text, and the two steps that read it."""
+        """Return a sender with such a mail, its text, and the two steps that read it."""
         sender = self._sender(subject)
         identifier = self._mail_of[sender, subject]
         steps = [_step("find_mails", sender=sender), _step("read_mail", mail=Argument(identifier, subject, 0))]

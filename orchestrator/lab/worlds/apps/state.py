@@ -1,4 +1,4 @@
-"""What the apps hold: contacts, calendar, mail, notes and payments."""
+"""State of the apps: contacts, calendar, mail, notes and payments."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class AppState:
         return deepcopy(self)
 
     def items(self) -> list[Item]:
-        """Everything that is the case, without ids, in order; equal states have equal lists."""
+        """List all facts of the state, without ids, in order; equal states have equal lists."""
         items: list[Item] = [("contact", name, phone) for name, phone in self.contacts.items()]
         items += [("event", event.title, event.day, str(event.hour)) for event in self.events.values()]
         items += [("mail", mail.sender, mail.subject, mail.text) for mail in self.mails.values()]

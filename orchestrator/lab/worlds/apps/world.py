@@ -46,7 +46,7 @@ class Assignment:
         return len(self.errands)
 
     def advice(self, done: Collection[int]) -> str:
-        """The errands that are still to be finished, in words."""
+        """Return in words the errands that are still to be finished."""
         starts = (0, *self.bounds)
         left = [
             errand.phrase
@@ -112,11 +112,11 @@ class AppsWorld:
         return AppsEpisode(self.assignment(task))
 
     def oracle(self) -> Agent:
-        """The supervisor that knows every solution."""
+        """Return the supervisor that knows every solution."""
         return OracleAgent(self.name, self._by_prompt.get)
 
     def assignment(self, task: WorldTask) -> Assignment:
-        """The task with its solution. Raises `InvalidRequest` for a task of another world."""
+        """Return the task with its solution. Raises `InvalidRequest` for a task of another world."""
         match = re.fullmatch(rf"apps-{self._split}-(-?\d+)-(\d+)", task.identifier)
         assignment = self._draw(int(match[1]), int(match[2])) if match else None
         if assignment is None or assignment.text != task.prompt:
@@ -145,18 +145,18 @@ class AppsEpisode:
         self.tools: Sequence[Tool] = app_tools(self.state)
 
     def grade(self, answer: str) -> Grade:
-        """One test per errand, and one that nothing else has changed; the answer itself is not looked at."""
+        """Grade with one test per errand, and one that nothing else has changed; the answer itself is not looked at."""
         del answer
         passed = grade_state(self._assignment, self.state)
         ratio = sum(passed) / len(passed)
         return Grade(success=all(passed), score=ratio, measures={"test_pass_ratio": ratio, "task_success": float(all(passed))})
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the episode holds no resources."""
 
 
 def grade_state(assignment: Assignment, state: AppState) -> list[bool]:
-    """The outcome of each test on a final state."""
+    """Return the outcome of each test on a final state."""
     before = Counter(assignment.state.items())
     now = Counter(state.items())
     effects = _effects(assignment)
@@ -167,7 +167,7 @@ def grade_state(assignment: Assignment, state: AppState) -> list[bool]:
 
 
 def _effects(assignment: Assignment) -> list[dict[Item, int]]:
-    """For each errand, the items that it adds (+1) and removes (-1)."""
+    """Return for each errand the items that it adds (+1) and removes (-1)."""
     state = assignment.state.copy()
     effects = []
     starts = (0, *assignment.bounds)
@@ -181,5 +181,5 @@ def _effects(assignment: Assignment) -> list[dict[Item, int]]:
 
 
 def _has_happened(item: Item, change: int, before: Counter[Item], now: Counter[Item]) -> bool:
-    """Exactly once: what is paid twice was not paid well."""
+    """Return True if the change has happened exactly once: to pay twice is wrong."""
     return now[item] - before[item] == change

@@ -10,7 +10,7 @@ from ..names import names
 from ..world import Split
 
 POPULATION: Final[Mapping[str, int]] = {"person": 60, "company": 24, "city": 24, "country": 8, "thing": 24}
-"""Entities of each kind in one world: a small part of the possible names, so that a garbled name is almost never somebody else's."""
+"""Entities of each kind in one world: a small part of the possible names, so that a garbled name is almost never that of another entity."""
 
 RELATIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "person": {
@@ -52,7 +52,7 @@ UNKNOWN: Final = "unknown"
 
 NOTHING_FOUND: Final = "nothing found"
 NOT_STATED: Final = "not stated"
-"""What a passage without the section shows."""
+"""Result of opening a passage that has no such section."""
 _GAP_RATE: Final = 0.06
 """Share of facts that no passage states."""
 _MOST_TITLES: Final = 4
@@ -73,11 +73,11 @@ class Facts:
                 self._describe(entity, relations, random_)
 
     def value(self, entity: str, attribute: str) -> str:
-        """What the passage of `entity` says, or `UNKNOWN`."""
+        """Return the value that the passage of `entity` states, or `UNKNOWN`."""
         return self.values.get((entity, attribute), UNKNOWN)
 
     def having(self, attribute: str, value: str) -> list[str]:
-        """The entities whose attribute has the value."""
+        """Return the entities whose attribute has the value."""
         return [entity for (entity, name), known in self.values.items() if name == attribute and known == value]
 
     def _describe(self, entity: str, relations: Mapping[str, str], random_: random.Random) -> None:
@@ -100,7 +100,7 @@ class PassageIndex:
         self._database.executemany("INSERT INTO passage VALUES (?, ?)", texts)
 
     def search(self, query: str) -> str:
-        """Titles of the best passages (BM25): those with all words of the query, else those with any."""
+        """Return titles of the best passages (BM25): those with all words of the query, else those with any."""
         words = re.findall(r"\w+", query)
         for operator in (" AND ", " OR "):
             if found := self._titles(operator.join(f'"{word}"' for word in words)):
@@ -108,7 +108,7 @@ class PassageIndex:
         return NOTHING_FOUND
 
     def open(self, title: str, section: str) -> str:
-        """A section of the passage with this title, or `NOT_STATED`. Raises `LookupError` where there is no such passage."""
+        """Return a section of the passage with this title, or `NOT_STATED`. Raises `LookupError` where there is no such passage."""
         sections = self._passages.get(title.strip())
         if sections is None:
             raise LookupError(f"no passage is titled {title}")

@@ -38,7 +38,7 @@ class Target:
     """The step that resolves the start."""
 
     def text(self, done: Collection[int] = ()) -> str:
-        """How to refer to the target in terms of what the done steps revealed."""
+        """Return how to refer to the target in terms of what the done steps revealed."""
         known = 0 if self.search is None or self.search in done else -1
         for position, step in enumerate(self.reads, start=1):
             known = position if step in done else known
@@ -60,7 +60,7 @@ class Question:
     program: Program
     targets: tuple[Target, ...]
     attribute: str
-    """What is asked of each target."""
+    """Attribute that the question asks of each target."""
 
     @property
     def answer(self) -> str:
@@ -72,7 +72,7 @@ class Question:
         return sum(step.tool == "open" for step in self.program.steps)
 
     def advice(self, done: Collection[int]) -> str:
-        """What is left to find out, in words."""
+        """Return in words what is left to find out."""
         parts = zip(self.targets, self.program.ending.parts, strict=True)
         left = [target.text(done) for target, part in parts if not part.is_known(done)]
         if not left:
@@ -143,12 +143,12 @@ class Author:
         return start, tuple(path[:-1]), path[-1]
 
     def _gap(self, entity: str) -> str:
-        """An attribute that the entity's passage does not state; empty where it states all."""
+        """Return an attribute that the entity's passage does not state; empty where it states all."""
         missing = [name for name in RELATIONS[self.facts.kind_of[entity]] if (entity, name) not in self.facts.values]
         return self.random.choice(missing) if missing else ""
 
     def _describe(self, entity: str, kind: str) -> tuple[str, str] | None:
-        """An attribute and value that only this entity has, and that a search finds first."""
+        """Return an attribute and value that only this entity has, and that a search finds first."""
         stated = [name for name in RELATIONS[kind] if (entity, name) in self.facts.values]
         attribute = self.random.choice(stated) if stated else ""
         value = self.facts.values.get((entity, attribute), "")
@@ -264,7 +264,7 @@ class _Steps:
         return Target(text, tuple(entities), tuple(path), tuple(reads), search)
 
     def result(self, attribute: str, value: str, position: int, found: Sequence[str]) -> tuple[Target, Argument]:
-        """One of several search results, and its title as an argument."""
+        """Return one of several search results, and its title as an argument."""
         search = self._search(attribute, value)
         target = Target(f"the {_ORDINALS[position]} for {attribute} {value}", (found[position],), (), (), search)
         return target, Argument(found[position], _ORDINALS[position], search)
@@ -288,12 +288,12 @@ class _Steps:
 
 
 def nested(attributes: Sequence[str], start: str) -> str:
-    """`the city of the employer of Mira Falk`."""
+    """Return a chain of attributes in words: `the city of the employer of Mira Falk`."""
     return "".join(f"the {attribute} of " for attribute in reversed(attributes)) + start
 
 
 def _mixed(start: str, attributes: Sequence[str], possessives: int) -> str:
-    """With some attributes as possessives, which are read from left to right, as `of` is read from right to left."""
+    """Return a chain of attributes with the first ones as possessives, which are read from left to right, and the others with `of`."""
     return nested(attributes[possessives:], "'s ".join((start, *attributes[:possessives])))
 
 

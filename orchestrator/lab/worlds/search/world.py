@@ -50,11 +50,11 @@ class SearchWorld:
         return SearchEpisode(question, PassageIndex(self._table(*table)[0].passages))
 
     def oracle(self) -> Agent:
-        """The supervisor that knows every solution."""
+        """Return the supervisor that knows every solution."""
         return OracleAgent(self.name, self._by_prompt.get)
 
     def question(self, task: WorldTask) -> Question:
-        """The task with its solution. Raises `InvalidRequest` for a task of another world."""
+        """Return the task with its solution. Raises `InvalidRequest` for a task of another world."""
         return self._find(task)[1]
 
     def _task(self, seed: int, number: int) -> WorldTask:
@@ -97,7 +97,7 @@ class SearchEpisode:
         self.tools: Sequence[Tool] = search_tools(index)
 
     def grade(self, answer: str) -> Grade:
-        """Success is an exact match; the score is the token F1. Lists may come in any order."""
+        """Grade an answer. Success is an exact match; the score is the token F1. Lists may come in any order."""
         exact = exact_match(answer, self._question.answer)
         overlap = token_f1(answer, self._question.answer)
         return Grade(success=bool(exact), score=overlap, measures={"exact_match": exact, "f1": overlap})
@@ -107,7 +107,7 @@ class SearchEpisode:
 
 
 def search_tools(index: PassageIndex) -> tuple[Tool, Tool]:
-    """The two tools of the world, on one set of passages."""
+    """Return the two tools of the world, on one set of passages."""
 
     async def search(query: str) -> str:
         """Titles of the passages that fit the words of the query best."""
@@ -122,12 +122,12 @@ def search_tools(index: PassageIndex) -> tuple[Tool, Tool]:
 
 
 def exact_match(answer: str, expected: str) -> float:
-    """1 where the answers agree but for case, spacing, a final full stop and the order of a list; else 0."""
+    """Return 1 where the answers agree but for case, spacing, a final full stop and the order of a list; else 0."""
     return float(_items(answer) == _items(expected))
 
 
 def token_f1(answer: str, expected: str) -> float:
-    """Harmonic mean of precision and recall over words (Rajpurkar et al. 2016)."""
+    """Return the harmonic mean of precision and recall over words (Rajpurkar et al. 2016)."""
     given, wanted = (Counter(re.findall(r"\w+", text.casefold())) for text in (answer, expected))
     common = sum((given & wanted).values())
     return 2 * common / (given.total() + wanted.total()) if common else 0.0
