@@ -1,4 +1,4 @@
-"""What Postgres's errors mean to whoever uses a database."""
+"""Translate Postgres's errors into nearfar's."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ _RESTORE: Final = "restore the database from a backup; what is on other devices 
 
 @contextmanager
 def translated(what: str, patience: float) -> Iterator[None]:
-    """Raise psycopg's errors as those of `what` is kept in Postgres. What is a defect of ours stays as it is."""
+    """Raise psycopg's errors as nearfar's, naming the data `what`. Errors that show a defect of nearfar stay as they are."""
     import psycopg
     from psycopg_pool import PoolTimeout
 
@@ -44,14 +44,14 @@ def translated(what: str, patience: float) -> Iterator[None]:
 
 
 def refused(message: str) -> StoreUnavailable:
-    """The error for a server that cannot be reached, or does not let us in."""
+    """Return the error for a server that cannot be reached, or refuses the connection."""
     return StoreUnavailable(
         f"cannot connect to Postgres: {message}", hint="look whether the server is up, and at its address, user and password"
     )
 
 
 def without_secrets(message: str, parameters: Mapping[str, Any]) -> str:
-    """The first line of a message of the driver, without any password."""
+    """Return the first line of a driver's message, without any password."""
     secrets = [str(value) for name, value in parameters.items() if "pass" in name and value]
     line = message.strip().partition("\n")[0]
     for secret in secrets:

@@ -20,13 +20,13 @@ SELECT count(*) FROM (
   UNION ALL SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()
 ) AS sessions WHERE age(oldest) >= age(%s::xid)
 """
-"""How many may still look at what was there at the time of that transaction."""
+"""Counts the sessions that may still see rows of that transaction's time."""
 
 
 def scrub(connection: "Connection", schema: str, patience: float) -> None:
-    """Write the tables and their indexes anew, without what was deleted: plain VACUUM leaves its bytes where they are.
+    """Rewrite the tables and their indexes without deleted rows: plain VACUUM leaves their bytes in place.
 
-    Raises `StoreUnavailable` where another session still sees what was deleted, and does not end in `patience` seconds.
+    Raises `StoreUnavailable` if another session still sees deleted rows, and does not end in `patience` seconds.
     """
     tables = [name for (name,) in connection.execute(_TABLES, [schema])]
     longest = connection.execute("SHOW statement_timeout").fetchone()

@@ -9,10 +9,10 @@ logger = logging.getLogger(__name__)
 
 
 class Detectors:
-    """All that any of the detectors finds. Where one of them fails, the whole text counts as a finding.
+    """Combines detectors. If one of them fails, the whole text counts as a finding.
 
     Args:
-        types: what is looked for, all if nothing is said. What else is found does not hide any of it.
+        types: the types of findings to keep; None: all. Findings of other types do not hide any of these.
     """
 
     def __init__(self, detectors: Sequence[Detector], types: Container[str] | None = None) -> None:
@@ -20,7 +20,7 @@ class Detectors:
         self._types = types
 
     def find(self, text: str) -> list[Finding]:
-        """The findings in their order, none overlapping another one."""
+        """Return the findings in the order of the text, without overlaps."""
         found: list[Finding] = []
         for detector in self._detectors:
             try:
