@@ -52,7 +52,7 @@ class Cancelling:
             try:
                 asked = await in_thread(self._store.to_be_cancelled)
             except StoreError as error:  # a run hears of it behind its step in any case
-                logger.warning("it is not known which runs are to be cancelled: %s", error)
+                logger.warning("requests to cancel runs could not be read: %s", error)
                 continue
             for run in self._under_way.keys() & asked - self._cut_off:
                 task, is_in_tool = self._under_way[run]

@@ -60,7 +60,7 @@ class ErasedRuns:
         try:
             self.forget()
         except StoreError as error:
-            logger.warning("runs may still hold what was erased from the memory: %s", error)
+            logger.warning("runs may still hold items erased from the memory: %s", error)
 
     def _heard(self) -> set[str]:
         """Return the erasures that the databases have processed."""
@@ -85,7 +85,7 @@ class ErasedRuns:
         forgotten = {one.tag for one in self._memory.engine.forgotten(0, limit=MOST_FORGOTTEN)}
         lacking = {address for address in set().union(*recalled.values()) if address_tag(address) in forgotten}
         with self._memory.engine.transaction() as transaction:
-            gone = lacking - transaction.heads(sorted(lacking)).keys()  # the rest was written anew
+            gone = lacking - transaction.heads(sorted(lacking)).keys()  # the others were written again
         return [run for run, addresses in recalled.items() if addresses & gone]
 
     def _records(self) -> Iterator[tuple[str, Iterator[Any]]]:
@@ -106,7 +106,7 @@ class ErasedRuns:
             try:
                 self._runs.forget_all(runs)
             except RunBusy as error:
-                logger.warning("runs that recalled what was erased are not forgotten yet: %s", error)
+                logger.warning("runs that recalled erased items are not forgotten yet: %s", error)
                 runs, is_all = [run for run in runs if not self._is_kept(run)], False
         if self._traces is not None:
             self._traces.forget_all(runs)

@@ -16,7 +16,7 @@ from .store import FILE, RunStore
 
 _TRACES: Final = "traces.db"
 _FILES: Final = (FILE, _TRACES, "privacy.db", "budgets.db")
-_NAMING: Final = Naming("record of runs", recovery="look at the disk")
+_NAMING: Final = Naming("record of runs", recovery="check the disk")
 _TEXTS: Final = (
     "SELECT title FROM runs WHERE run = ?",
     "SELECT user_name FROM runs WHERE run = ?",

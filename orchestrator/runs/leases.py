@@ -100,4 +100,4 @@ class SharedOwners:
                 with self._database.writing() as session:
                     session.execute("UPDATE owners SET beat = clock_timestamp() WHERE owner = ?", (self.name,))
             except StoreError:
-                continue  # The server may come back in time; if not, others take over, and whoever writes then is told so.
+                continue  # The server may come back in time. If not, others take over, and later writes of this process raise `RunBusy`.

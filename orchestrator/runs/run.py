@@ -133,5 +133,5 @@ def title(task: Task) -> str:
 
 def damaged(run: str) -> StoreCorrupt:
     return StoreCorrupt(
-        f"what is kept of run {run} is damaged", hint="nearfar runs forget, and begin it anew; other runs are not concerned"
+        f"the record of run {run} is damaged", hint="remove it with `nearfar runs forget` and begin it again; other runs are not affected"
     )

@@ -98,7 +98,7 @@ class RunStore:
         """
         try:
             return await self._owning(partial(self._claim, run=run, user=user))
-        except Cancelled:  # whoever was to notice that has died
+        except Cancelled:  # the process that should have noticed has died
             await self.writer.write(partial(self._cancel, run=run, user=user))
             raise
 
@@ -199,12 +199,12 @@ class RunStore:
             except RunBusy:
                 busy.append(run)
                 continue
-            except NotFound:  # only something beside the store is kept of it, such as its trace
+            except NotFound:  # only other records of it exist, such as its trace
                 pass
             idle.append(run)
         self._forget(idle)
         if busy:
-            raise RunBusy(f"somebody works on run {', '.join(busy)}", hint="wait, or end it with: nearfar runs cancel; then try again")
+            raise RunBusy(f"a process works on run {', '.join(busy)}", hint="wait, or end it with: nearfar runs cancel; then try again")
 
     def tidy(self) -> int:
         """Forget the oldest ended runs beyond the limits. Return their number."""
@@ -214,7 +214,7 @@ class RunStore:
             old = [run for (run,) in session.execute(query, (VERSION, self._keep, late)).fetchall()]
         idle = []
         for run in old:
-            with suppress(RunBusy, NotFound):  # Somebody goes on with it, or has forgotten it, just now.
+            with suppress(RunBusy, NotFound):  # Another process has just resumed or forgotten it.
                 self.writer.submit(partial(self._end_idle, run=run, user=None)).result()
                 idle.append(run)
         if idle:
@@ -268,7 +268,7 @@ class RunStore:
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 0, 0) ON CONFLICT (run) DO NOTHING"
         )
         if session.execute(insert, row).rowcount != 1:
-            raise RunBusy(f"run {run} was begun by somebody else at the same time", hint="ask again: its result is then returned")
+            raise RunBusy(f"run {run} was begun by another process at the same time", hint="ask again: its result is then returned")
         session.execute("INSERT INTO tasks (run, content) VALUES (?, ?)", (run, kept.model_dump_json()))
         return self._taken(Lease(run, 1))
 
@@ -276,7 +276,7 @@ class RunStore:
         known = self._found(session, run, user)
         self._check_free(session, known)
         if known.state is RunState.CANCELLED or self._is_cancelled(session, run):
-            raise Cancelled(f"run {run} was cancelled", hint="begin it anew under another key")
+            raise Cancelled(f"run {run} was cancelled", hint="begin it again under another key")
         if known.state is RunState.DONE:
             raise InvalidRequest(f"run {run} is done")
         free = f"SELECT epoch FROM runs WHERE run = ? AND epoch = ?{self.owners.lock}"
@@ -353,7 +353,7 @@ class RunStore:
 
     def _found(self, session: Session, run: str, user: str | None) -> Run:
         row = session.execute(f"SELECT {_COLUMNS} FROM runs WHERE run = ?", (run,)).fetchone()
-        if row is None or user not in (None, row[2]):  # Whether another user has it is nobody's business.
+        if row is None or user not in (None, row[2]):  # Users must not learn of the runs of others.
             raise NotFound(f"there is no run {run!r}", hint="nearfar runs list shows them; one of another user is found under their name")
         version = row[-1]
         if isinstance(version, int) and version > VERSION:

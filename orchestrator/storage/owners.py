@@ -26,14 +26,14 @@ class Owner:
         self._folder = folder
         try:
             make_private(folder)
-            # Nobody finds the file before it is locked.
+            # No other process can find the file before it is locked.
             unnamed = folder / f"{self.name}.new"
             self._file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(self._file, json.dumps({"process": os.getpid()}).encode())
             unnamed.rename(self._path(self.name))
         except OSError as error:
-            raise StoreUnavailable(f"{folder} cannot be used: {error.strerror}", hint="look at the disk and the permissions") from error
+            raise StoreUnavailable(f"{folder} cannot be used: {error.strerror}", hint="check the disk and the permissions") from error
         _held.add(self)
 
     def is_alive(self, name: str) -> bool:

@@ -41,7 +41,7 @@ class _Outcome:
 
     def tell(self) -> None:
         future = self.waiting.future
-        if future.done():  # whoever waited was cancelled; what they wrote is kept all the same
+        if future.done():  # the caller was cancelled; its change is committed all the same
             return
         if self.failure is None:
             future.set_result(self.value)
@@ -121,7 +121,7 @@ class Writer:
                 outcomes += self._kept([each])
             except _NotBegunError as error:  # as all others would find out, one after the other, each by waiting
                 return outcomes + _failed(batch[place:], error.reason)
-            except Exception as error:  # a thread's boundary: raised by whoever waits
+            except Exception as error:  # a thread's boundary: raised in the caller
                 outcomes += _failed([each], error)
         return outcomes
 
@@ -156,7 +156,7 @@ def _tell(outcomes: list[_Outcome]) -> None:
         else:
             by_loop.setdefault(outcome.waiting.loop, []).append(outcome)
     for loop, its in by_loop.items():
-        with suppress(RuntimeError):  # It was closed, and nobody waits in it any more.
+        with suppress(RuntimeError):  # It was closed, and no caller waits in it.
             loop.call_soon_threadsafe(_tell_all, its)
 
 

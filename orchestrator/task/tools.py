@@ -135,8 +135,8 @@ class Tool:
     def _tell(self, reason: str) -> None:
         """Log once that the tool counts as a source of untrusted content."""
         self._was_told = True
-        advice = 'declare source="internal_tool" if nobody else writes what it returns, or source="external_tool"'
-        logger.warning("tool %r has no source, and %s: it counts as what strangers wrote; %s", self.name, reason, advice)
+        advice = 'declare source="internal_tool" if no one else writes its results, or source="external_tool"'
+        logger.warning("tool %r has no source, and %s: its results count as untrusted content; %s", self.name, reason, advice)
 
     def arguments(self, call: ToolCall) -> dict[str, object]:
         """Return the arguments for the function. Raises pydantic's `ValidationError` if the call does not fit."""
@@ -190,8 +190,8 @@ class Tool:
             case Effect.READ:
                 return f"{limit}, and its result is not waited for"
             case Effect.TRANSACTIONAL:
-                return f"{limit}, and nothing of what it wrote is kept"
-        return f"{UNKNOWN}{limit} and {state}. Nobody knows whether this call went through; find out before you do the same in another way"
+                return f"{limit}, and its writes are dropped"
+        return f"{UNKNOWN}{limit} and {state}. It is not known whether it took effect; find out before you try the same in another way"
 
     async def _outcome(self, call: ToolCall, keywords: dict[str, object]) -> ToolResult:
         try:
@@ -202,7 +202,7 @@ class Tool:
             if _is_cancelled():
                 raise
             return self._result(call, "the tool cancelled itself", is_error=True)
-        # A task boundary: the tool is somebody else's code, and its failure is the model's to handle. `sys.exit` is one too.
+        # A task boundary: the tool is the app's code, and the model handles its failure. `sys.exit` is one too.
         except (Exception, SystemExit) as error:
             return self._result(call, f"{type(error).__name__}: {error}".removesuffix(": "), is_error=True)
 

@@ -84,7 +84,7 @@ class Journal:
                 entries.append(self._waiting.popleft()())
             contents = [redacted(entry.model_dump_json()) for entry in entries]
             if self._is_begun and not is_kept(session, self._run):
-                return  # somebody has it forgotten, and nothing of it comes back
+                return  # it was forgotten meanwhile, and must not come back
             insert(session, self._run, self._user, [(entry.type, content) for entry, content in zip(entries, contents, strict=True)])
             self._is_begun = True
             if self._store.exporting is not None:
@@ -106,10 +106,10 @@ class Journal:
 
     def _give_up(self, error: BaseException) -> None:
         self._is_submitted = self._is_begun = False
-        self._requests.clear()  # what is lost is nothing to begin the next requests with
+        self._requests.clear()  # the next requests cannot refer to lost ones
         self._lost += len(self._waiting)
         self._waiting.clear()
-        logger.warning("what happens in run %s could not be recorded: %s", self._run, error)
+        logger.warning("run %s could not be traced: %s", self._run, error)
 
 
 class RunTrace:

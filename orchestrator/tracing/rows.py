@@ -86,7 +86,7 @@ def _rows(entry: AnyEntry, *, is_first: bool) -> Iterator[Row]:
     match entry:
         case RunBegan():
             prompt = next((message.text for message in reversed(entry.task.messages) if message.role == "user"), "")
-            title = f"begun, strategy {entry.task.policy.strategy}" if is_first else "gone on with, by another process or once more"
+            title = f"begun, strategy {entry.task.policy.strategy}" if is_first else "resumed by another process, or again"
             yield Row("run", title, text=prompt if is_first else "")
         case AgentStepped():
             yield _step(entry)
@@ -154,4 +154,4 @@ def _event(entry: Happened) -> Row:
             return Row("decision", f"subtask {event.id} {event.outcome}", text=event.answer, is_bad=event.outcome != "done")
         case ApprovalAsked() as event:
             asked = "\n".join(f"{call_text(request.call)}: {request.reason}" for request in event.requests)
-            return Row("decision", "somebody is asked", text=asked)
+            return Row("decision", "approval is asked for", text=asked)

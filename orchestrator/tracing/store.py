@@ -17,7 +17,7 @@ from .entries import ENTRY, AnyEntry, RunBegan, RunEnded
 
 logger = logging.getLogger(__name__)
 
-_NAMING: Final = Naming("traces", recovery="remove the file: runs go on without their traces")
+_NAMING: Final = Naming("traces", recovery="remove the file: runs continue without their traces")
 _TABLES: Final = Tables(
     part="traces",
     version=1,
@@ -142,7 +142,7 @@ def traces_if_usable(config: RunsConfig) -> TraceStore | None:
     try:
         return open_traces(config)
     except StoreError as error:
-        logger.warning("what happens in runs is not recorded: %s", error)
+        logger.warning("runs are not traced: %s", error)
         return None
 
 
@@ -181,4 +181,4 @@ def _read(run: str, content: str) -> AnyEntry:
 
 
 def _damaged(run: str) -> StoreCorrupt:
-    return StoreCorrupt(f"the trace of run {run} is damaged, or a newer nearfar wrote it", hint="other traces are not concerned")
+    return StoreCorrupt(f"the trace of run {run} is damaged, or a newer nearfar wrote it", hint="other traces are not affected")

@@ -43,7 +43,7 @@ async def run_in_daemon_thread(function: Callable[[], object]) -> object:
             report = (context.run(function), None)
         except StopIteration as error:  # which a future refuses to carry
             report = (None, RuntimeError(f"StopIteration: {error.value}"))
-        except BaseException as error:  # a thread boundary: raised again by whoever waits
+        except BaseException as error:  # a thread boundary: raised again in the caller
             report = (None, error)
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, *report)

@@ -43,8 +43,8 @@ def needed(run: str, state: Mapping[str, Any]) -> ApprovalNeeded | None:
     if not requests:
         return None
     asked = ", ".join(f"{request.call.name} ({request.id})" for request in requests)
-    hint = f"go on with approvals={{...}}, or: nearfar runs resume {run} --approve {requests[0].id}, or --deny {requests[0].id}"
-    return ApprovalNeeded(f"run {run} waits for somebody to decide about {asked}", hint=hint, run=run, requests=requests)
+    hint = f"resume with approvals={{...}}, or: nearfar runs resume {run} --approve {requests[0].id}, or --deny {requests[0].id}"
+    return ApprovalNeeded(f"run {run} needs approval of {asked}", hint=hint, run=run, requests=requests)
 
 
 class Asked(NamedTuple):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _UNKNOWN: Final = (
-    f"{UNKNOWN}nobody knows whether this call went through: it ran past its limit, or was under way when the run was interrupted. "
+    f"{UNKNOWN}it is not known whether this call took effect: it ran past its limit, or was under way when the run was interrupted. "
     "It is not made again. Find out by other means whether it did, or tell the user"
 )
 T = TypeVar("T")
@@ -144,7 +144,7 @@ class EffectLedger:
             if running.overdue is not None and tool.declared.effect in GUARDED:  # the run may be resumed while the tool still runs
                 self._note(running, intent, still_running(call))
             raise
-        if outcome_of(result) == "unknown":  # the record stays as that of a call of which nobody knows
+        if outcome_of(result) == "unknown":  # the record stays that of a call of unknown outcome
             self._note(running, intent, result)
             return result
         is_made_again = running.repetition.is_wanted and tool.declared.effect in REPEATABLE
@@ -170,7 +170,7 @@ class EffectLedger:
         """Decide whether to repeat a call that was begun and whose outcome is unknown."""
         may = tool.declared.effect is not Effect.AT_MOST_ONCE
         if not may and self._approver is not None:
-            reason = f"nobody knows whether this call of {tool.name} went through: yes runs it again"
+            reason = f"it is not known whether this call of {tool.name} took effect: approving it runs it again"
             request = ApprovalRequest(id=_name(intent), call=call, reason=reason)
             may = (await self._approver([request])).get(request.id, False) is True
         if may:

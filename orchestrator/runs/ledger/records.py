@@ -110,7 +110,7 @@ class EffectRecords:
             (EffectState.DONE, result.model_dump_json(), key, EffectState.BEGUN, self._epoch),
         )
         if done.rowcount != 1:
-            message = f"the result of a call of {result.name} is not recorded: another owner of run {self.run} has gone on with it"
+            message = f"the result of a call of {result.name} is not recorded: another process has resumed run {self.run}"
             raise LedgerConflict(message, hint="this process has lost the run; the other one finishes it")
 
     def transaction(self, key: str) -> EffectConnection:
@@ -142,7 +142,7 @@ class EffectRecords:
         (others,) = session.execute(other, (self.run, intent.tool, intent.version)).fetchone()
         if others:
             message = f"{intent.tool} takes other arguments, or has another effect, than when this run called it"
-            raise LedgerConflict(message, hint="go on with the program that the run was begun with, or begin a new run")
+            raise LedgerConflict(message, hint="resume it with the program that began it, or begin a new run")
 
     def standings(self, session: Session, intents: Sequence[Intent]) -> list[Standing | None]:
         """Return the entry of each intent; None: there is none. A denied effect is denied for every retry."""

@@ -58,7 +58,7 @@ class RunningCall:
         except TransactionEnded as error:
             return ToolResult(call_id=call.id, name=call.name, content=str(error), is_error=True)
         except sqlite3.Error as error:
-            problem = f"nothing of what the tool wrote was kept: {error}"
+            problem = f"the tool's writes were dropped: {error}"
             return ToolResult(call_id=call.id, name=call.name, content=problem, is_error=True)
         finally:
             _running.reset(token)

@@ -20,7 +20,7 @@ _PATIENCE: Final = 10.0
 LONGEST: Final = 10.0
 """Seconds that a transaction may stay open: fewer than other writers wait."""
 _CONTROL: Final = re.compile(r"\s*(abort|begin|commit|end|prepare|rollback|start)\b(?!\s+to\b)", re.IGNORECASE)
-_ROLLED_BACK: Final = "nothing of what the tool wrote was kept: SQLite rolled its transaction back at a statement that failed"
+_ROLLED_BACK: Final = "the tool's writes were dropped: SQLite rolled its transaction back at a statement that failed"
 _MARKS: Final = "CREATE TABLE IF NOT EXISTS nearfar_effects (key TEXT PRIMARY KEY, result TEXT NOT NULL) WITHOUT ROWID"
 
 
@@ -91,7 +91,7 @@ class EffectConnection:
             self._transaction.__exit__(type(dropped), dropped, None)
 
     def _expire(self) -> None:
-        self._ended = f"nothing of what the tool wrote was kept: its transaction was open for more than {LONGEST:g} s"
+        self._ended = f"the tool's writes were dropped: its transaction was open for more than {LONGEST:g} s"
         with suppress(StoreError, sqlite3.Error):  # the server has gone, and the transaction with it
             self.abandon()
 

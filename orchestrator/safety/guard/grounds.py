@@ -184,16 +184,16 @@ def _stands_alone(text: str, start: int, end: int, joining: frozenset[str]) -> b
     return _ends(before[::-1], joining, is_figure=text[start].isdigit()) and _ends(behind, _JOINING, is_figure=text[end - 1].isdigit())
 
 
-def _ends(beside: str, joining: frozenset[str], *, is_figure: bool) -> bool:
+def _ends(neighbours: str, joining: frozenset[str], *, is_figure: bool) -> bool:
     """Return whether a value ends before these neighbouring characters, given with the nearest one first."""
-    if is_figure and beside[:1] == "," and beside[1:2].isdigit():
+    if is_figure and neighbours[:1] == "," and neighbours[1:2].isdigit():
         return False
-    for place, letter in enumerate(beside):
+    for place, letter in enumerate(neighbours):
         if letter.isalnum() or combining(letter) or (place == 0 and letter in _OPENING):
             return False
         if letter not in joining:
             return True
-    return len(beside) < _FAR
+    return len(neighbours) < _FAR
 
 
 def _figures(text: str) -> str:

@@ -76,8 +76,8 @@ class Moments(NamedTuple):
         if day.year is None or day._replace(year=None) not in self.days:
             return False
         is_over = (day.month, day.day) <= (today.month, today.day)
-        beside = (today.year, today.year + 1) if is_over else (today.year - 1, today.year)
-        return day.year in self.years or day.year in beside
+        nearest = (today.year, today.year + 1) if is_over else (today.year - 1, today.year)
+        return day.year in self.years or day.year in nearest
 
 
 def moments(text: str) -> Moments:

@@ -56,7 +56,7 @@ def _read(text: str) -> "Iterator[tuple[re.Match[str], list[Decimal | None]]]":
         number = found.group()
         if is_money:
             yield found, [_plain(re.sub(r"[ '’]", "", number), is_money=True)]
-        else:  # several numbers beside each other, or one: nobody can tell
+        else:  # several neighbouring numbers, or one: the text does not tell
             yield found, [_plain(part, is_money=False) for part in number.split(" ")]
 
 

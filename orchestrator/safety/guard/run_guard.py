@@ -2,7 +2,7 @@
 
 Until the run has read untrusted content, the model follows the user and the app, and its calls are theirs. From then on it may follow
 an attacker: it may call the tools that it had chosen before, with arguments from the user's words or from trusted data. Tools that only
-read and show their arguments to nobody else are free, and so are tools declared to have no sinks. A later result is trusted only if that
+read and keep their arguments on this device are free, and so are tools declared to have no sinks. A later result is trusted only if that
 very call was chosen before, because choosing what is read or computed means choosing what is found.
 """
 
@@ -99,7 +99,7 @@ class RunGuard:
     def _objections(self, call: ToolCall, tool: Tool, standing: CallContext) -> Iterator[tuple[OnDoubt, str]]:
         tools, arguments, label = self._policy.tools, self._policy.arguments, standing.label
         if label.integrity is Integrity.UNTRUSTED and not _is_free(tool):
-            read = f"the run has read what strangers may have written ({', '.join(label.told_origins)})"
+            read = f"the run has read untrusted content ({', '.join(label.told_origins)})"
             if tools is not OnDoubt.ALLOW and tool.name not in self._chosen and tool.name not in standing.chosen.tools:
                 yield tools, f"it was not asked for before {read}"
             sinks = [name for name in call.arguments if name in tool.declared.sinks]

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 def unrecorded(member: Member, error: StoreError) -> PrivacyViolation:
     """Return the error for a message that cannot be logged, and so is not sent."""
-    return PrivacyViolation(f"what {member.name} was to be told could not be recorded: {error.message}", hint=error.hint)
+    return PrivacyViolation(f"the message to {member.name} could not be recorded: {error.message}", hint=error.hint)
 
 
 class Departing:
@@ -84,7 +84,7 @@ class Departing:
         try:
             await self._note("held", reason, findings)
         except StoreError as error:  # it does not leave, whether that is on record or not
-            logger.warning("it could not be recorded that something was held back: %s", error)
+            logger.warning("a held back message could not be logged: %s", error)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -124,8 +124,8 @@ class Departing:
 
     def _inspect(self, message: bytes) -> None:
         if self._needles.found_in(message):
-            because = f"what {self._member.name} was to be told holds private data of this run"
-            raise PrivacyViolation(because, hint="let an agent on this device go on; `nearfar privacy audit` shows what was held back")
+            because = f"the message to {self._member.name} holds private data of this run"
+            raise PrivacyViolation(because, hint="let a near agent continue; `nearfar privacy audit` shows what was held back")
 
     async def _note(self, outcome: Outcome, reason: str, findings: Mapping[str, int]) -> int | None:
         if self._records is None:

@@ -227,8 +227,8 @@ class Placeholders:
         """Count a call into which a placeholder goes. Raises `PrivacyViolation` if the run has made too many of them."""
         identity = f"{turn} {call.model_dump_json()}"  # looked at again where the run has waited for an approval
         if identity not in self._opened and self._opened_before + len(self._opened) >= MOST_CALLS:
-            because = f"placeholders go into no more than {MOST_CALLS} calls of a run: what becomes of each can tell something of a value"
-            raise PrivacyViolation(because, hint="let an agent on this device go on, or divide the task")
+            because = f"placeholders may go into at most {MOST_CALLS} calls of a run, since the outcome of each can reveal part of a value"
+            raise PrivacyViolation(because, hint="let a near agent continue, or divide the task")
         self._opened.add(identity)
 
     def _add_new(self, new: Sequence[Placeholder]) -> None:
@@ -309,5 +309,5 @@ def _require_open_to(tool: Tool, argument: str, placeholder: Placeholder) -> Non
         because = f"{tool.name} sends its arguments further than what {placeholder.name} stands for may go ({placeholder.tier})"
         raise PrivacyViolation(because, hint="@tool(sends=...) says how far a tool sends its arguments")
     if declared.source in (Source.EXTERNAL_TOOL, Source.DOCUMENT) and argument in declared.sinks:
-        because = f"{placeholder.name} is not filled into {argument!r} of {tool.name}, in which strangers have a hand"
-        raise PrivacyViolation(because, hint="@tool(source=...) says whose words a tool brings in")
+        because = f"{placeholder.name} is not filled into {argument!r} of {tool.name}, whose source is untrusted"
+        raise PrivacyViolation(because, hint="declare the tool's source with @tool(source=...)")

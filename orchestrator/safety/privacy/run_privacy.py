@@ -152,7 +152,7 @@ class RunPrivacy:
         """
         label = label.joined(self.found)
         if not self.may_hear(member, label):
-            because = f"{member.name} may not be told what the run has seen since {', '.join(label.told_origins)}"
+            because = f"{member.name} may not read this conversation: it holds private data from {', '.join(label.told_origins)}"
             await self._hold(member, request, label, role, because, {})
         self.heard = self.heard.joined(label)
         if member.side is Side.NEAR:
@@ -165,7 +165,7 @@ class RunPrivacy:
         looked_through = request.messages
         if self._policy.findings is OnFinding.PLACEHOLDER:
             looked_through = tuple(message for position, message in enumerate(request.messages) if position not in own)
-        else:  # of pieces that are hidden one by one nobody could tell what they make
+        else:  # redacting pieces one by one would hide what they make together
             request = with_texts(request, self.placeholders.hidden, but=own)
             looked_through = request.messages
         found = await self._gate.look(texts_of(looked_through), said_in(looked_through), self._told)
@@ -241,7 +241,7 @@ class RunPrivacy:
         self, member: Member, request: StepRequest, label: Label, role: str, because: str, findings: Mapping[str, int]
     ) -> NoReturn:
         await self._departing(member, request, label, role).hold(because, findings)
-        raise PrivacyViolation(because, hint="let an agent on this device go on; [policy.privacy] says what may leave it")
+        raise PrivacyViolation(because, hint="let a near agent continue; [policy.privacy] says what may leave it")
 
     async def _kept(self, member: Member, make: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """Call `make`, which stores new placeholders. Raises `PrivacyViolation` if they cannot be stored."""
@@ -292,6 +292,6 @@ def _counts(found: Found) -> Counter[str]:
 
 def _objection(member: Member, counts: Mapping[str, int]) -> str:
     if UNCHECKED in counts:
-        return f"what {member.name} was to be told could not be looked through for private data"
+        return f"the message to {member.name} could not be scanned for private data"
     listed = ", ".join(f"{count} {type}" for type, count in sorted(counts.items()))
-    return f"what {member.name} was to be told looks private ({listed})"
+    return f"the message to {member.name} looks private ({listed})"

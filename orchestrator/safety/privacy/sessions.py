@@ -52,7 +52,7 @@ class SessionLabels:
         task = task.model_copy(update={"cache": "no-store"})
         if task.policy.sensitivity is Sensitivity.PRIVATE:
             return task
-        because = f"private: an earlier task of its session was told what may not leave the device ({', '.join(label.told_origins)})"
+        because = f"private: an earlier task of its session read data that may not leave the device ({', '.join(label.told_origins)})"
         policy = task.policy.model_copy(update={"sensitivity": Sensitivity.PRIVATE})
         return task.model_copy(update={"policy": policy, "reasons": (*task.reasons, because)})
 

@@ -104,7 +104,7 @@ class Connections:
             min_size=1,
             max_size=self._most,
             timeout=self._patience,
-            reconnect_timeout=self._patience,  # whoever asks after that begins anew, rather than to wait for a late attempt
+            reconnect_timeout=self._patience,  # later callers connect again, rather than wait for a late attempt
             configure=self._configure,
             check=_check,
             open=False,
@@ -126,14 +126,14 @@ def _parameters(address: str, patience: float, what: str) -> dict[str, Any]:
         import_module("psycopg_pool")
     except ImportError as error:
         raise ConfigError(f"the {what} in Postgres needs psycopg", hint="pip install 'nearfar[postgres]'") from error
-    hint = "postgresql://user:password@host:port/database, with what is special in the password percent-encoded"
+    hint = "postgresql://user:password@host:port/database, with special characters in the password percent-encoded"
     try:
         given = conninfo_to_dict(address)
     except psycopg.ProgrammingError:
         # Its message quotes the address, in which there may be a password.
         raise ConfigError("the address of the Postgres database cannot be read", hint=hint) from None
     if "@" in str(given.get("host", "")):
-        raise ConfigError("the address of the Postgres database has an @ too many", hint=hint)
+        raise ConfigError("the address of the Postgres database has one @ too many", hint=hint)
     return {"connect_timeout": max(2, round(patience)), **_KEEPALIVE, "client_encoding": "UTF8", **given}
 
 

@@ -43,7 +43,7 @@ def _rewrite(connection: "Connection", tables: Sequence[str]) -> None:
     from psycopg.errors import InsufficientPrivilege
 
     for table in tables:
-        # The planner's samples of what the columns hold are drawn anew, too.
+        # ANALYZE replaces the planner's samples of the columns, too.
         connection.execute(f"VACUUM (FULL, ANALYZE) {table}")
     # Without the right to, these two come about by themselves, some time later.
     connection.execute("VACUUM (FULL) pg_statistic")
@@ -56,6 +56,6 @@ def _wait_for_others(connection: "Connection", patience: float) -> None:
     now = connection.execute("SELECT pg_current_xact_id()::xid::text").fetchone()
     while connection.execute(_STILL_SEEN, now).fetchone() != (0,):
         if time.monotonic() > deadline:
-            message = "what was deleted cannot be scrubbed: another session of the database still sees it"
+            message = "deleted rows cannot be scrubbed: another session of the database still sees them"
             raise StoreUnavailable(message, hint="end long transactions, backups and unused replication slots, and erase again")
         time.sleep(_POLL_SECONDS)

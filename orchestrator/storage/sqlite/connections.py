@@ -49,7 +49,7 @@ class Connections:
         time."""
         self._check()
         if not self._writer_turn.acquire(timeout=PATIENCE):
-            raise StoreUnavailable(f"{self._path} is being written for more than {PATIENCE:.0f} s", hint="do not nest transactions")
+            raise StoreUnavailable(f"{self._path} has been written for more than {PATIENCE:.0f} s", hint="do not nest transactions")
         try:
             with self._naming.translated(self._path, self._driver.errors):
                 self._check()

@@ -70,7 +70,7 @@ class Database:
         try:
             self._disk.sync()
         except OSError as error:
-            raise StoreUnavailable(f"{self.path} cannot be kept: {error.strerror}", hint="look at the disk") from error
+            raise StoreUnavailable(f"{self.path} cannot be kept: {error.strerror}", hint="check the disk") from error
 
     def scrub(self) -> None:
         """Empty the write-ahead log, as far as no reader uses an older state of it."""

@@ -24,7 +24,7 @@ PRAGMAS: Final = (
     "trusted_schema = OFF",
     "journal_size_limit = 4194304",
     "wal_autocheckpoint = 4000",  # pages: what many transactions write to is written to the database once
-    "cache_size = -16384",  # KiB for each connection; of the default 2 MiB, searches read most pages anew
+    "cache_size = -16384",  # KiB for each connection; with the default 2 MiB, searches read most pages again
 )
 
 

@@ -23,8 +23,8 @@ _CORRUPT: Final = frozenset(
 _HINTS: Final[dict[int | None, str]] = {
     sqlite3.SQLITE_BUSY: "another process is writing for very long; try again",
     sqlite3.SQLITE_LOCKED: "another process is writing for very long; try again",
-    sqlite3.SQLITE_FULL: "free some disk space; what was acknowledged is kept",
-    sqlite3.SQLITE_IOERR: "look at the disk: it may be full or failing; what was acknowledged is kept",
+    sqlite3.SQLITE_FULL: "free some disk space; acknowledged writes are kept",
+    sqlite3.SQLITE_IOERR: "check the disk: it may be full or failing; acknowledged writes are kept",
     sqlite3.SQLITE_READONLY: "the file and its folder must be writable",
     sqlite3.SQLITE_PERM: "the file and its folder must be readable and writable",
     sqlite3.SQLITE_CANTOPEN: "the folder must exist and be writable",

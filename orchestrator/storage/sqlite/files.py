@@ -39,11 +39,11 @@ def prepare(path: str, naming: Naming) -> None:
             os.chmod(path, _OWNER_ONLY)
     except OSError as error:
         message = f"the {naming.what} {path} cannot be opened: {error.strerror}"
-        raise StoreUnavailable(message, hint="look at the folder's permissions") from error
+        raise StoreUnavailable(message, hint="check the folder's permissions") from error
 
 
 def _create(path: str) -> None:
-    # A process that closes a file gives up all locks that it has on it, SQLite's among them: nobody may use it before it is closed here.
+    # A process that closes a file loses all its locks on it, including SQLite's: it must not be in use before it is closed here.
     with _creating, contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ONLY))
 
@@ -59,7 +59,7 @@ def _refuse_other_than_files(path: str, naming: Naming) -> None:
     except FileNotFoundError:
         return
     if stat.S_ISLNK(mode):
-        raise StoreUnavailable(f"{path} is a symbolic link", hint="name the file itself: what stands behind a link may change")
+        raise StoreUnavailable(f"{path} is a symbolic link", hint="name the file itself: the target of a link may change")
     if not stat.S_ISREG(mode):
         raise StoreUnavailable(f"{path} is no file", hint=f"name a file for the {naming.what}")
 

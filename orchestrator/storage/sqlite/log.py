@@ -20,6 +20,6 @@ def empty_log(connection: Connection, what: str, patience: float) -> None:
         if not is_busy:
             return
         if time.monotonic() > deadline:
-            message = f"what was deleted is still in the log of the {what}, since another process reads an older state of it"
+            message = f"deleted rows are still in the log of the {what}, since another process reads an older state of it"
             raise StoreUnavailable(message, hint="close the other process and erase again")
         time.sleep(_POLL_SECONDS)

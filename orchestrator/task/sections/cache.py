@@ -106,7 +106,7 @@ class CacheConfig(Value):
 
 _BUILT_IN: Final[Mapping[str, CategoryConfig]] = {
     "current": CategoryConfig(cacheable=False),  # what is asked for changes by the hour
-    "creative": CategoryConfig(semantic=False),  # whoever asks in other words wants another poem
+    "creative": CategoryConfig(semantic=False),  # a user who asks in other words wants another poem
     "code": CategoryConfig(semantic=False),  # one character makes another program
 }
 

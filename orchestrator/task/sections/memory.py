@@ -98,7 +98,7 @@ class MemoryConfig(Value):
     ttl: float | None = Field(default=None, gt=0, le=LONGEST_LIFE)
     """Seconds after which an item that was neither written nor read is forgotten; None: never."""
     recall: RecallConfig | None = None
-    """What tasks recall; None: nothing."""
+    """Items that are put before each task; None: none."""
     remember: bool = False
     """Record each task and its outcome in the memory."""
     tools: bool = False

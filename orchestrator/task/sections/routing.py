@@ -106,10 +106,8 @@ class FallbackConfig(Value):
     stall_timeout: float = Field(default=30, gt=0)
     """Seconds between two later events of a far agent; a tool call is one event, sent when it is complete."""
     after_first_token: Literal["never", "restart"] = "never"
-    """Whether another agent may start over if one fails after some of its text was shown to the user: `never` or `restart`. `stream`
-    shows text,
-    `run` does not.
-    """
+    """`restart`: another agent may start over if one fails after some of its text was shown to the user; `never`: none may. `stream`
+    shows text, `run` does not."""
 
     def hands_over(self, *, was_shown: bool) -> bool:
         """Return whether another agent may start over. `was_shown`: the user has seen text of the one that failed."""

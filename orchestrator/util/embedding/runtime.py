@@ -19,7 +19,7 @@ def session(model: bytes, name: str) -> Any:  # noqa: ANN401 - onnxruntime carri
     except ImportError as error:
         raise ConfigError("this needs onnxruntime", hint="pip install 'nearfar[router]'") from error
     options = onnxruntime.SessionOptions()
-    # Beside a busy llama.cpp, a second thread waits far longer than it computes.
+    # Next to a busy llama.cpp, a second thread waits far longer than it computes.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # They have no class in common but Exception.

@@ -25,7 +25,7 @@ class Detectors:
         for detector in self._detectors:
             try:
                 found += detector.find(text)
-            except Exception as error:  # a task boundary: a detector may be anybody's code, and one that fails must not let anything pass
+            except Exception as error:  # a task boundary: a detector may be third-party code, and a failing one must let nothing pass
                 logger.warning("the detector %s has failed: %s", type(detector).__name__, type(error).__name__)
                 return [Finding(0, len(text), UNCHECKED, text)]
         return resolved(finding for finding in found if self._counts(finding))
