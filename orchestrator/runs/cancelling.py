@@ -1,4 +1,4 @@
-"""Ending runs whose end somebody has asked for, in whatever process that was."""
+"""Cancel runs of this process when any process has asked for it."""
 
 import asyncio
 import logging
@@ -13,11 +13,11 @@ from .store import RunStore
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 1.0
-"""How often it is looked for, for all runs of the process at once."""
+"""Seconds between two looks at the store, for all runs of the process at once."""
 
 
 class Cancelling:
-    """Cuts off what agents say as soon as it notices, but never a tool, of which nobody would know what it has done."""
+    """Cancels what agents are saying as soon as it notices a request, but never a running tool, whose outcome would be unknown."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
@@ -27,7 +27,7 @@ class Cancelling:
 
     @contextmanager
     def noticed(self, run: str, is_in_tool: Callable[[], bool]) -> Iterator[None]:
-        """Raise `Cancelled` within the block once somebody has asked for the run's end, unless one of its tools is at work."""
+        """Raise `Cancelled` within the block once the run's cancellation is requested, unless one of its tools is at work."""
         task = asyncio.current_task()
         assert task is not None, "it is awaited"
         self._under_way[run] = task, is_in_tool
@@ -52,7 +52,7 @@ class Cancelling:
             try:
                 asked = await in_thread(self._store.to_be_cancelled)
             except StoreError as error:  # a run hears of it behind its step in any case
-                logger.warning("it is not known which runs are to be cancelled: %s", error)
+                logger.warning("requests to cancel runs could not be read: %s", error)
                 continue
             for run in self._under_way.keys() & asked - self._cut_off:
                 task, is_in_tool = self._under_way[run]

@@ -29,7 +29,7 @@ from .parts import EPOCH, PART
 from .run import VERSION, Lease, damaged
 
 _KINDS: Final = ("bytearray", "bytes", "msgpack", "null")
-"""Of values, as they are written; the serializer would read others."""
+"""Kinds of serialized values; the serializer would read others."""
 _COLUMNS: Final = "run, namespace, checkpoint, parent, version, kind, content, checksum, metadata"
 _PUT: Final = """
 INSERT INTO checkpoints (run, namespace, sequence, checkpoint, parent, version, kind, content, checksum, metadata)
@@ -46,15 +46,17 @@ _REPLACE: Final = "UPDATE SET channel = excluded.channel, kind = excluded.kind, 
 Tuples = list[CheckpointTuple]
 Pending = list[PendingWrite]
 _PARTS: Final = ("id", "channel_values", "channel_versions", "versions_seen")
-"""Of every checkpoint."""
+"""Keys of every checkpoint."""
 
 
 class RunCheckpointer(BaseCheckpointSaver[int]):
-    """Keeps, of each graph of a thread, the last checkpoint, and what tasks of the step behind it have written.
+    """Keeps the last checkpoint of each graph of a thread, and the writes of the tasks behind it.
 
-    The threads of runs are their ids; with its `EPOCH` in `configurable`, only the run's present owner can write. What is written is kept
-    when the call returns. Values are plain data and the types that LangGraph needs: nothing else is ever made of them when they are read.
-    Raises `RunBusy` where somebody else has the run, `Cancelled` where it was cancelled, and what a database raises.
+    A run's id is its thread's. With its `EPOCH` in `configurable`, only the run's present owner can write. Writes are stored when the
+    call
+    returns. Values are plain data and the types that LangGraph needs: nothing else is made of them when they are read. Raises `RunBusy`
+    if
+    another process has the run, `Cancelled` if it was cancelled, and the database's errors.
     """
 
     def __init__(self, database: TableDatabase, writer: Writer) -> None:
@@ -83,7 +85,7 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Those that are kept, the newest first."""
+        """Yield the stored checkpoints, the newest first."""
         yield from self._listed(config, filter or {}, before)[:limit]
 
     async def alist(
@@ -194,7 +196,7 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
 
 
 def _checksum(kind: str, content: bytes, told: str) -> int:
-    """Of a value, and of what is told of it beside it."""
+    """Return the checksum of a value and of the columns that describe it."""
     return crc32(content, crc32(f"{kind} {told}".encode()))
 
 
@@ -204,7 +206,7 @@ def drop_checkpoints(session: Session, *, run: str) -> None:
 
 
 def _put_checkpoint(session: Session, *, lease: Lease | None, row: Sequence[Any]) -> bool:
-    """Whether the run is to be cancelled: it ends here, where all that it has done is kept."""
+    """Store a checkpoint. Return whether the run is to be cancelled: it then ends here, with all its work stored."""
     is_cancelled = False if lease is None else held(session, lease, steps=1)
     session.execute("DELETE FROM pending WHERE run = ? AND namespace = ?", row[:2])
     session.execute(_PUT, row)
@@ -219,13 +221,13 @@ def _put_pending(session: Session, *, lease: Lease | None, rows: Sequence[Sequen
 
 
 def _place(config: RunnableConfig) -> tuple[str, str]:
-    """The run, and the graph within it."""
+    """Return the id of the run, and the namespace of the graph within it."""
     asked = config["configurable"]
     return str(asked["thread_id"]), _part(config) + str(asked.get("checkpoint_ns", ""))
 
 
 def _part(config: RunnableConfig) -> str:
-    """What the namespaces of the part begin with."""
+    """Return the prefix of the part's namespaces."""
     name = config["configurable"].get(PART)
     return "" if name is None else f"{name}/"
 

@@ -1,4 +1,4 @@
-"""What a user may want to see of one run: how far it has come, what was tried, what it waits for."""
+"""Details of one run for its user: progress, attempts, and pending approvals."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -11,28 +11,31 @@ from .run import Run, RunFailure, damaged
 from .store import RunStore
 
 _NEXT: Final = "branch:to:"
-"""How LangGraph names the channel by which a node is started."""
+"""LangGraph's prefix for the channel that starts a node."""
 
 
 class RunDetails(Value):
-    """Of one run."""
+    """Details of one run."""
 
     run: Run
     prompt: str
     tools: tuple[str, ...]
     agents: tuple[str, ...]
     next: tuple[str, ...] = ()
-    """The nodes that it goes on with; none where it has ended, or has not begun."""
+    """Nodes that a resumed run starts with; none if it has ended, or has not begun."""
     attempts: tuple[Attempt, ...] = ()
     calls: int = 0
-    """Of agents."""
+    """Number of calls of agents."""
     waits_for: tuple[ApprovalRequest, ...] = ()
     answer: str | None = None
     failure: RunFailure | None = None
 
 
 def details(store: RunStore, run: str, *, user: str | None = None) -> RunDetails:
-    """Raises `NotFound` where the user has no such run, `StoreCorrupt` where what is kept of it is damaged."""
+    """Return the details of a run.
+
+    Raises `NotFound` if the user has no such run, `StoreCorrupt` if its record is damaged.
+    """
     known = store.show(run, user=user)
     kept = store.task(run)
     prompts = [message.text for message in kept.task.messages if message.role == "user"]

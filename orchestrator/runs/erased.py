@@ -1,4 +1,4 @@
-"""Forgetting the runs and traces that recalled what was erased from the memory beside them, whoever erased it."""
+"""Forget the runs and traces that recalled items which were later erased from the memory."""
 
 import logging
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ logger = logging.getLogger(__name__)
 _TABLES: Final = Tables("erasures", 1, "CREATE TABLE erasures (memory TEXT PRIMARY KEY, heard TEXT NOT NULL)")
 
 _UNFINISHED: Final = "unfinished"
-"""Stands for the erasures that a database has heard of, from the first run that is forgotten until all are overwritten."""
+"""Stands in the place of a memory's erasures while runs are being forgotten and files overwritten."""
 
 
 class ErasedRuns:
-    """Forgets runs and traces when the memory has erased an item that they recalled, also one that another device or process erased.
+    """Forgets runs and traces that recalled an item erased from the memory, by this or another device or process.
 
-    They are found by the items that the memory has forgotten, of which it tells the last 10,000. Their database notes the erasures that
-    they have heard of, so that those of a process that died count as well.
+    They are found by the items that the memory has forgotten: it lists the last 10,000. Their database stores which erasures they have
+    processed, so that those of a process that died count as well.
     """
 
     def __init__(self, memory: "MemoryStore", runs: RunStore | None, traces: TraceStore | None) -> None:
@@ -41,9 +41,9 @@ class ErasedRuns:
             database.require(_TABLES)
 
     def forget(self) -> None:
-        """Forget them unless that was done since the last erasure. Raises `StoreError`.
+        """Forget such runs, unless that was done since the last erasure. Raises `StoreError`.
 
-        A run that somebody works on stays, and is forgotten by the next to open the memory and the runs.
+        A run that a process works on stays, and is forgotten when the memory and the runs are opened next.
         """
         erasures = self._memory.erasures()
         heard = self._heard()
@@ -56,14 +56,14 @@ class ErasedRuns:
             self._note(erasures)
 
     def forget_at_last(self) -> None:
-        """The same when tasks begin: where it fails, they go on, and the next to begin tries again."""
+        """Forget such runs before tasks begin. A failure is logged and retried with the next task."""
         try:
             self.forget()
         except StoreError as error:
-            logger.warning("runs may still hold what was erased from the memory: %s", error)
+            logger.warning("runs may still hold items erased from the memory: %s", error)
 
     def _heard(self) -> set[str]:
-        """Return what the databases have heard of."""
+        """Return the erasures that the databases have processed."""
         heard = set()
         for database in self._databases:
             with database.reading() as session:
@@ -78,14 +78,14 @@ class ErasedRuns:
                 session.execute(statement, (self._memory.engine.device, erasures))
 
     def _without_their_items(self) -> list[str]:
-        """The runs that recalled an item of which the memory has nothing any more."""
+        """Return the runs that recalled an item which the memory no longer has."""
         recalled: dict[str, set[ItemAddress]] = {}
         for run, records in self._records():
             recalled.setdefault(run, set()).update(address for record in records for address in recalled_in(record))
         forgotten = {one.tag for one in self._memory.engine.forgotten(0, limit=MOST_FORGOTTEN)}
         lacking = {address for address in set().union(*recalled.values()) if address_tag(address) in forgotten}
         with self._memory.engine.transaction() as transaction:
-            gone = lacking - transaction.heads(sorted(lacking)).keys()  # the rest was written anew
+            gone = lacking - transaction.heads(sorted(lacking)).keys()  # the others were written again
         return [run for run, addresses in recalled.items() if addresses & gone]
 
     def _records(self) -> Iterator[tuple[str, Iterator[Any]]]:
@@ -95,7 +95,10 @@ class ErasedRuns:
             yield from self._traces.records()
 
     def _are_forgotten(self, runs: list[str], *, is_unfinished: bool) -> bool:
-        """Forget runs and overwrite them. `is_unfinished`: others were forgotten before, and may not have been overwritten."""
+        """Forget runs and overwrite their data. Return whether none is left.
+
+        `is_unfinished`: other runs were forgotten before, and may not have been overwritten.
+        """
         if not (runs or is_unfinished):
             return True
         is_all = True
@@ -103,7 +106,7 @@ class ErasedRuns:
             try:
                 self._runs.forget_all(runs)
             except RunBusy as error:
-                logger.warning("runs that recalled what was erased are not forgotten yet: %s", error)
+                logger.warning("runs that recalled erased items are not forgotten yet: %s", error)
                 runs, is_all = [run for run in runs if not self._is_kept(run)], False
         if self._traces is not None:
             self._traces.forget_all(runs)

@@ -16,7 +16,7 @@ from .store import FILE, RunStore
 
 _TRACES: Final = "traces.db"
 _FILES: Final = (FILE, _TRACES, "privacy.db", "budgets.db")
-_NAMING: Final = Naming("record of runs", recovery="look at the disk")
+_NAMING: Final = Naming("record of runs", recovery="check the disk")
 _TEXTS: Final = (
     "SELECT title FROM runs WHERE run = ?",
     "SELECT user_name FROM runs WHERE run = ?",
@@ -30,12 +30,12 @@ _VALUES: Final = ("SELECT kind, content FROM checkpoints WHERE run = ?", "SELECT
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Runs of which something is kept that holds an erased item."""
+    """Runs whose records hold an erased item."""
 
     runs: tuple[str, ...] = ()
     """Durable runs."""
     traces: tuple[str, ...] = ()
-    """Runs of which there is a trace that holds it."""
+    """Runs whose trace holds it."""
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ class Holding:
 
 
 def holding(config: RunsConfig, erased: Erased) -> Holding:
-    """Look through all that is kept of runs, where anything is. Raises `StoreUnavailable` and `StoreCorrupt`."""
+    """Search all records of runs for erased items. Raises `StoreUnavailable` and `StoreCorrupt`."""
     runs: Sequence[str] = ()
     traces: Sequence[str] = ()
     if _is_kept(config, FILE):
@@ -58,23 +58,23 @@ def holding(config: RunsConfig, erased: Erased) -> Holding:
 
 
 def runs_holding(store: RunStore, erased: Erased) -> list[str]:
-    """Return the runs of a store that hold something of erased items: in the task, a step, an effect or the outcome."""
+    """Return the runs of a store that hold a part of erased items: in the task, a step, an effect or the outcome."""
     return [run for run, records in run_records(store) if any(map(erased.is_in, records))]
 
 
 def run_records(store: RunStore) -> Iterator[tuple[str, Iterator[Any]]]:
-    """Yield each run of a store with all that it holds, as values of JSON; read one's before asking for the next."""
+    """Yield each run of a store with all its records as JSON values; read one run's before asking for the next."""
     with store.database.reading() as session:
         for (run,) in session.execute("SELECT run FROM runs ORDER BY number").fetchall():
             yield run, _records(store, session, run)
 
 
 def forget_holding(config: RunsConfig, held: Holding) -> None:
-    """Forget runs, with their traces and all that is kept beside, and rewrite the files.
+    """Forget runs, with their traces and other records, and rewrite the files.
 
-    They are rewritten without any runs as well: an erasure before may have deleted rows, and then been kept from that.
+    The files are rewritten even without such runs: an earlier erasure may have deleted rows and then failed to rewrite.
 
-    Raises `RunBusy` while somebody works on one of them; those that nobody works on are forgotten by then.
+    Raises `RunBusy` while a process works on one of the runs; the others are forgotten by then.
     """
     if held.all and _is_kept(config, FILE):
         with closing(open_store(config)) as store:
@@ -87,7 +87,7 @@ def forget_holding(config: RunsConfig, held: Holding) -> None:
 
 
 def rewrite(config: RunsConfig) -> None:
-    """Write all that is kept of runs anew, so that no file has anything of those that were forgotten. Raises `StoreUnavailable`."""
+    """Rewrite all records of runs, so that no file holds anything of forgotten ones. Raises `StoreUnavailable`."""
     if config.postgres_variable is not None:
         from ..storage.postgres.database import PostgresDatabase
 
@@ -111,7 +111,7 @@ def _records(store: RunStore, session: Session, run: str) -> Iterator[Any]:
 
 
 def _value(store: RunStore, kind: str, content: bytes) -> Any:  # noqa: ANN401 - a value of any channel
-    """Return what a step has kept; of a damaged one, its bytes as text."""
+    """Return the value that a step has stored; of a damaged one, its bytes as text."""
     with suppress(ValueError, TypeError):
         return store.checkpointer.serde.loads_typed((kind, content))
     return content.decode("utf-8", "replace")

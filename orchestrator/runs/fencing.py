@@ -1,4 +1,4 @@
-"""Who has lost a run writes nothing into it any more, however late it notices."""
+"""Reject writes from a process whose lease on the run has expired."""
 
 from ...protocols import RunBusy
 from ..storage.tables import Session
@@ -6,9 +6,9 @@ from .run import Lease
 
 
 def held(session: Session, lease: Lease, *, steps: int = 0) -> bool:
-    """Check that the lease stands, and let it stand for the whole transaction; count the steps.
+    """Check the lease and lock it for the whole transaction; add to the run's steps. Return whether the run is to be cancelled.
 
-    Returns whether the run is to be cancelled. Raises `RunBusy` where somebody else has it.
+    Raises `RunBusy` if another process has taken the run over.
     """
     statement = "UPDATE runs SET steps = steps + ? WHERE run = ? AND epoch = ? AND owner IS NOT NULL RETURNING is_cancelled"
     found = session.execute(statement, (steps, lease.run, lease.epoch)).fetchone()

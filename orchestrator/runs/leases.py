@@ -1,4 +1,4 @@
-"""Who works on a run: on one machine known by a lock of the kernel, on several by heartbeats in the database."""
+"""Owners of runs: processes of one machine are known by a kernel lock, those of several by heartbeats in the database."""
 
 import threading
 from contextlib import suppress
@@ -12,7 +12,7 @@ from ..storage.tables import Session, TableDatabase, Tables
 
 BEAT_SECONDS: Final = 3.0
 DEAD_SECONDS: Final = 15.0
-"""Without a heartbeat for so long, by the database's clock, an owner's runs are others' to take over."""
+"""Seconds without a heartbeat, by the database's clock, after which other processes may take over an owner's runs."""
 
 _OWNERS: Final = Tables(
     "owners", 1, "CREATE TABLE owners (owner text PRIMARY KEY, name text NOT NULL, beat timestamptz NOT NULL DEFAULT clock_timestamp());\n"
@@ -20,13 +20,13 @@ _OWNERS: Final = Tables(
 
 
 class Owners(Protocol):
-    """This process, and whoever else works on runs."""
+    """This process, and the others that work on runs."""
 
     name: str
 
     @property
     def lock(self) -> str:
-        """What stands behind a query of rows that are about to be changed, so that nobody else changes them meanwhile."""
+        """Suffix of a query that locks the rows which it is about to change."""
         ...
 
     def is_alive(self, session: Session, owner: str) -> bool: ...
@@ -55,7 +55,7 @@ class LocalOwners:
 
 
 class SharedOwners:
-    """Processes of several machines, which tell the database that they live."""
+    """Processes of several machines, which send heartbeats to the database."""
 
     lock: Final = " FOR UPDATE SKIP LOCKED"
 
@@ -100,4 +100,4 @@ class SharedOwners:
                 with self._database.writing() as session:
                     session.execute("UPDATE owners SET beat = clock_timestamp() WHERE owner = ?", (self.name,))
             except StoreError:
-                continue  # The server may come back in time; if not, others take over, and whoever writes then is told so.
+                continue  # The server may come back in time. If not, others take over, and later writes of this process raise `RunBusy`.

@@ -1,4 +1,4 @@
-"""Opening the store of runs that a configuration names."""
+"""Open the store of runs that a configuration names."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -19,7 +19,7 @@ T = TypeVar("T", bound=_Closable)
 def beside(
     runs: RunStore | RunsConfig | None, given: T | RunsConfig | None, opening: Callable[[RunsConfig], T | None], closes: ExitStack
 ) -> T | None:
-    """What is kept beside the runs: what was given, else what is opened where they are, and closed with the stack."""
+    """Return `given`, or open it where the runs are kept and close it with `closes`."""
     config = runs if given is None and isinstance(runs, RunsConfig) else given
     if not isinstance(config, RunsConfig):
         return config
@@ -30,9 +30,9 @@ def beside(
 
 
 def open_store(config: RunsConfig) -> RunStore:
-    """The store of a `[runs]` section. Raises `ConfigError` where no address is set, `StoreUnavailable` or `StoreCorrupt`.
+    """Open the store of a `[runs]` section. Raises `ConfigError` if no address is set, `StoreUnavailable` or `StoreCorrupt`.
 
-    What is kept of a run beside the store, its trace, the record of its privacy and what it has spent, is forgotten with it.
+    A forgotten run's trace, privacy record and budget are forgotten with it.
     """
     store = _opened(config)
     store.forgetting += [partial(erase, config) for erase in (_erase_traces, _erase_privacy, _erase_budgets)]
@@ -68,7 +68,7 @@ def _erase_privacy(config: RunsConfig, runs: Sequence[str]) -> None:
 
 
 def _erase_budgets(config: RunsConfig, runs: Sequence[str]) -> None:
-    """Names of tasks are the app's own words."""
+    """Forget the budgets of runs, since names of tasks are the app's own words."""
     from ..budgets.opening import open_budgets
 
     if config.postgres_variable is not None or (config.folder / "budgets.db").exists():

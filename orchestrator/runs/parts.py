@@ -1,4 +1,4 @@
-"""Where the graphs of a run keep their steps: the task's own, and those of its parts, which run side by side."""
+"""LangGraph thread configurations of a run: for the task's own graph, and for each of its parallel parts."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from .checkpointer import RunCheckpointer
 
 EPOCH: Final = "nearfar_epoch"
-"""In `configurable`: which of a run's owners writes."""
+"""Key in `configurable`: the epoch of the owner that writes."""
 PART: Final = "nearfar_part"
-"""In `configurable`: the name of a part of the run, which is a graph by itself."""
+"""Key in `configurable`: the name of a part of the run, which is a graph of its own."""
 
 
 def thread(lease: Lease) -> dict[str, object]:
-    """Of the task's own graph, as its configuration says it."""
+    """Return the configuration of the task's own graph."""
     return {"thread_id": lease.run, EPOCH: lease.epoch}
 
 
@@ -27,5 +27,5 @@ class RunParts:
     lease: Lease
 
     def thread(self, part: str) -> dict[str, object]:
-        """A graph of its own for each part, which goes with the run."""
+        """Return the configuration of a part's graph, which is kept with the run."""
         return {**thread(self.lease), PART: part}

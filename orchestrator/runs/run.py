@@ -1,4 +1,4 @@
-"""What is known of a run."""
+"""Runs and their records."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,18 +12,18 @@ from ..task.modes import Mode
 from ..task.task import Policy, RecalledItem, Task
 
 VERSION: Final = 1
-"""Of how a run's task, checkpoints and outcome are written."""
+"""Version of the format of a run's task, checkpoints and outcome."""
 TITLE: Final = 80
 """Characters of the prompt that a list of runs shows."""
 
 
 class RunState(StrEnum):
-    """How far a run has come."""
+    """State of a run."""
 
     RUNNING = "running"
-    """Somebody works on it, or has died doing so."""
+    """A process works on it, or has died doing so."""
     WAITING = "waiting"
-    """For somebody to say yes or no."""
+    """It needs approval."""
     DONE = "done"
     FAILED = "failed"
     """It can be resumed from the last step that went well."""
@@ -41,40 +41,40 @@ class Run(Value):
     state: RunState
     strategy: str
     title: str
-    """Of the prompt, as much as a line holds."""
+    """Beginning of the prompt, as much as fits a line."""
     steps: int
-    """Nodes of the graph whose outcome is kept."""
+    """Nodes of the graph whose outcome is stored."""
     epoch: int
-    """How many owners it has had."""
+    """Number of owners that it has had."""
     owner: str | None
-    """Who works on it, while somebody does."""
+    """The process that works on it; None: no process does."""
     is_orphaned: bool = False
-    """Whoever worked on it has died: it can be resumed."""
+    """Its process has died: it can be resumed."""
     began: float
-    """Seconds since 1970 by the clock of whoever began it; nothing is ordered by it."""
+    """Seconds since 1970 by the clock of the process that began it; nothing is ordered by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to work on a run, which ends when somebody else has it."""
+    """The right to work on a run, which ends when another process takes it over."""
 
     run: str
     epoch: int
 
 
 class Bounds(Value):
-    """How far a policy lets a task go that states nothing itself."""
+    """Bounds of a policy for tasks that state none themselves."""
 
     sensitivity: Sensitivity
     mode: Mode
 
 
 class KeptTask(Value):
-    """A task as it runs, with what else it takes to go on with it."""
+    """A stored task, with everything that is needed to resume it."""
 
     task: Task
     bounds: Bounds | None = None
-    """Those of the policy under which it was begun."""
+    """Bounds of the policy under which it was begun."""
     recalled: tuple[RecalledItem, ...] = ()
     selection: SelectionDecision | None = None
     tools: tuple[str, ...] = ()
@@ -86,12 +86,12 @@ class KeptTask(Value):
 
     @property
     def whole(self) -> Task:
-        """The task with the parts that a graph's state does not have."""
+        """Return the task with the parts that are missing in a graph's state."""
         return self.task.model_copy(update={"recalled": self.recalled, "selection": self.selection})
 
 
 class RunFailure(Value):
-    """Why a run failed."""
+    """The reason why a run failed."""
 
     error: str
     """Name of the error's class."""
@@ -100,19 +100,19 @@ class RunFailure(Value):
 
 
 def digest(asked: Task) -> str:
-    """What a task asks for: two tasks of one idempotency key must agree in it."""
+    """Return a hash of what a task asks for: two tasks with one idempotency key must have the same."""
     return sha256(asked.model_dump_json(include={"messages", "context", "output_schema", "user"}).encode()).hexdigest()
 
 
 def tightened(asked: Task, begun: Task) -> list[str]:
-    """The options by which a task is asked for under tighter bounds than it was begun under."""
+    """Return the options whose bounds are tighter in `asked` than in the task that was begun."""
     tools = begun.allowed_tools
     adds = asked.allowed_tools is not None and (tools is None or not tools <= asked.allowed_tools)
     return [*_tighter(asked.policy, begun.policy), *(["allowed_tools"] if adds else [])]
 
 
 def tightened_since(kept: KeptTask, now: Bounds) -> list[str]:
-    """The options in which the policy has become tighter since a task was begun, which was begun under looser ones."""
+    """Return the options that the policy has tightened since the task was begun, and that the task exceeds."""
     changed = ["sensitivity", "mode"] if kept.bounds is None else _tighter(now, kept.bounds)
     return [option for option in _tighter(now, kept.task.policy) if option in changed]
 
@@ -133,5 +133,5 @@ def title(task: Task) -> str:
 
 def damaged(run: str) -> StoreCorrupt:
     return StoreCorrupt(
-        f"what is kept of run {run} is damaged", hint="nearfar runs forget, and begin it anew; other runs are not concerned"
+        f"the record of run {run} is damaged", hint="remove it with `nearfar runs forget` and begin it again; other runs are not affected"
     )

@@ -1,4 +1,4 @@
-"""The tables of runs. What changes with each step stands apart from what is large."""
+"""The tables of runs. Columns that change with each step are separate from large ones."""
 
 from typing import Final
 

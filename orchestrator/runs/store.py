@@ -37,9 +37,9 @@ _TABLES: Final = ("checkpoints", "pending", "effects", "tasks", "outcomes", "run
 
 
 class RunStore:
-    """Where runs are kept. Calls that are not awaited wait for the database; they may come from any thread.
+    """The store of runs. Calls that are not awaited wait for the database; they may come from any thread.
 
-    Raises `StoreUnavailable` where the database cannot be used now, and `StoreCorrupt` where it, or what it has of a run, is damaged.
+    Raises `StoreUnavailable` if the database cannot be used now, and `StoreCorrupt` if it, or its record of a run, is damaged.
 
     Args:
         database: opened by `open`, and closed with the store.
@@ -53,16 +53,16 @@ class RunStore:
         self._keep = keep
         self._keep_days = keep_days
         self._leases: set[Lease] = set()
-        """Of this process."""
+        """Leases of this process."""
         self.forgetting: list[Callable[[Sequence[str]], None]] = []
-        """Called with the runs that are about to be forgotten: whoever keeps more of them elsewhere forgets that."""
+        """Callbacks that get the runs about to be forgotten, and forget other records of them."""
         database.require(TABLES)
         database.require(EFFECTS)
         self.writer = Writer(database)
 
     @classmethod
     def open(cls, config: RunsConfig | None = None, *, address: str | None = None) -> Self:
-        """The store in the folder of a `[runs]` section, or in Postgres at `address`."""
+        """Open the store in the folder of a `[runs]` section, or in Postgres at `address`."""
         config = config or RunsConfig()
         database: TableDatabase
         with ExitStack() as failing:
@@ -80,50 +80,51 @@ class RunStore:
 
     @property
     def checkpointer(self) -> "RunCheckpointer":
-        """For the graphs of runs."""
+        """Return a checkpointer for the graphs of runs."""
         from .checkpointer import RunCheckpointer
 
         return RunCheckpointer(self.database, self.writer)
 
     async def begin(self, kept: KeptTask, digest: str) -> Lease:
-        """Write a task down and begin to work on it. Raises `RunBusy` where another process was quicker to do so."""
+        """Store a task and begin to work on it. Raises `RunBusy` if another process was quicker."""
         return await self._owning(partial(self._begin, kept=kept, digest=digest))
 
     async def claim(self, run: str, *, user: str = "") -> Lease:
-        """Begin to work on a run that nobody works on.
+        """Begin to work on a run that no process works on.
 
-        Raises `NotFound` where the user has no such run, `RunBusy` that names who works on it, `Cancelled` where it was cancelled, and
-        `InvalidRequest` where it is done.
+        Raises `NotFound` if the user has no such run, `RunBusy` that names the process which works on it, `Cancelled` if it was
+        cancelled, and
+        `InvalidRequest` if it is done.
         """
         try:
             return await self._owning(partial(self._claim, run=run, user=user))
-        except Cancelled:  # whoever was to notice that has died
+        except Cancelled:  # the process that should have noticed has died
             await self.writer.write(partial(self._cancel, run=run, user=user))
             raise
 
     def let_go(self, lease: Lease) -> None:
-        """This process works on the run no more, be that on record or not."""
+        """Forget a lease in this process, without writing to the database."""
         self._leases.discard(lease)
 
     async def release(self, lease: Lease, *, waiting: bool = False) -> None:
-        """Stop working on a run that has not ended. A lease that somebody else has by now is left alone."""
+        """Stop working on a run that has not ended. A lease that another process has taken over is left alone."""
         await self.writer.write(partial(self._release, lease=lease, state=RunState.WAITING if waiting else RunState.RUNNING))
         self.let_go(lease)
 
     async def finish(self, lease: Lease, outcome: str | RunFailure) -> None:
-        """Write down what came of it: the result as JSON, or why there is none. Raises `RunBusy` where somebody else has the run by now.
+        """Store the outcome: the result as JSON, or the failure. Raises `RunBusy` if another process has taken the run over.
 
-        One that failed after somebody had asked for its end was cancelled.
+        A run that failed after a request to cancel it counts as cancelled.
         """
         await self.writer.write(partial(self._finish, lease=lease, outcome=outcome))
         self.let_go(lease)
 
     async def known(self, run: str, *, user: str, digest: str) -> Run | None:
-        """The run of an idempotency key; None where the key is new. Raises `IdempotencyConflict` where it is another task's."""
+        """Return the run of an idempotency key; None if the key is new. Raises `IdempotencyConflict` if it is another task's."""
         return await in_thread(self._known, run, user, digest)
 
     def list(self, *, state: RunState | None = None, user: str | None = None, limit: int = 100) -> list[Run]:
-        """The newest first; `user` None: everybody's."""
+        """Return runs, the newest first; `user` None: those of all users."""
         conditions = {"state": state, "user_name": user}
         given = {column: value for column, value in conditions.items() if value is not None}
         where = " AND ".join([*(f"{column} = ?" for column in given), "1 = 1"])
@@ -145,17 +146,17 @@ class RunStore:
         return [run for run in runs if run.is_orphaned and user in (None, run.user)]
 
     def show(self, run: str, *, user: str | None = None) -> Run:
-        """Raises `NotFound` where the user has no such run."""
+        """Return a run. Raises `NotFound` if the user has no such run."""
         with self.database.reading() as session:
             return self._found(session, run, user)
 
     def task(self, run: str) -> KeptTask:
-        """What the run is about. Raises `StoreUnavailable` where a newer nearfar has written it."""
+        """Return the stored task of a run. Raises `StoreUnavailable` if a newer nearfar has written it."""
         with self.database.reading() as session:
             return self._task(session, run)
 
     def outcome(self, run: str) -> str | RunFailure | None:
-        """The result of a run as JSON, or why there is none; None where it has not ended."""
+        """Return the result of a run as JSON, or its failure; None if it has not ended."""
         query = "SELECT state, content FROM runs JOIN outcomes ON runs.run = outcomes.run WHERE runs.run = ?"
         with self.database.reading() as session:
             found = session.execute(query, (run,)).fetchone()
@@ -164,13 +165,13 @@ class RunStore:
         return str(found[1]) if found[0] == RunState.DONE else _failure(run, found[1])
 
     def to_be_cancelled(self) -> set[str]:
-        """The runs that this process works on whose end somebody has asked for."""
+        """Return the runs of this process whose cancellation is requested."""
         query = "SELECT run FROM runs WHERE state = 'running' AND owner = ? AND is_cancelled = 1"
         with self.database.reading() as session:
             return {run for (run,) in session.execute(query, (self.owners.name,)).fetchall()}
 
     def cancel(self, run: str, *, user: str | None = None) -> Run:
-        """Let a run end: at once where nobody works on it, else within a second, or when its tools are done that are at work.
+        """Cancel a run: at once if no process works on it, else within a second, or when its running tools are done.
 
         A run that has ended stays as it is.
         """
@@ -178,17 +179,19 @@ class RunStore:
         return self.show(run, user=user)
 
     def forget(self, run: str, *, user: str | None = None) -> None:
-        """Remove everything that is kept of a run. Raises `RunBusy` while somebody works on it.
+        """Remove all records of a run. Raises `RunBusy` while a process works on it.
 
-        It is ended before, and goes last itself: one that was half forgotten when the process died cannot be gone on with, but forgotten.
+        The run is ended first and its row removed last: a run that was half forgotten when the process died cannot be resumed, only
+        forgotten.
         """
         self.writer.submit(partial(self._end_idle, run=run, user=user)).result()
         self._forget([run])
 
     def forget_all(self, runs: Sequence[str]) -> None:
-        """Remove everything that is kept of runs, here or beside the store.
+        """Remove all records of runs, here and elsewhere.
 
-        Raises `RunBusy` that names those that somebody works on, once the others are forgotten."""
+        Raises `RunBusy` that names the runs which a process works on, after the others are forgotten.
+        """
         idle, busy = [], []
         for run in runs:
             try:
@@ -196,22 +199,22 @@ class RunStore:
             except RunBusy:
                 busy.append(run)
                 continue
-            except NotFound:  # only something beside the store is kept of it, such as its trace
+            except NotFound:  # only other records of it exist, such as its trace
                 pass
             idle.append(run)
         self._forget(idle)
         if busy:
-            raise RunBusy(f"somebody works on run {', '.join(busy)}", hint="wait, or end it with: nearfar runs cancel; then try again")
+            raise RunBusy(f"a process works on run {', '.join(busy)}", hint="wait, or end it with: nearfar runs cancel; then try again")
 
     def tidy(self) -> int:
-        """Forget the oldest runs that ended beyond those that are to be kept. Returns how many."""
+        """Forget the oldest ended runs beyond the limits. Return their number."""
         with self.database.reading() as session:
             late = 0.0 if self._keep_days is None else time.time() - self._keep_days * _SECONDS_PER_DAY
             query = "SELECT run FROM runs WHERE version <= ? AND (ended <= (SELECT max(ended) FROM runs) - ? OR ended_at < ?)"
             old = [run for (run,) in session.execute(query, (VERSION, self._keep, late)).fetchall()]
         idle = []
         for run in old:
-            with suppress(RunBusy, NotFound):  # Somebody goes on with it, or has forgotten it, just now.
+            with suppress(RunBusy, NotFound):  # Another process has just resumed or forgotten it.
                 self.writer.submit(partial(self._end_idle, run=run, user=None)).result()
                 idle.append(run)
         if idle:
@@ -219,7 +222,7 @@ class RunStore:
         return len(idle)
 
     def close(self) -> None:
-        """Wait for what is being written. Runs that this process has not ended are others' to resume."""
+        """Wait for pending writes. Runs that this process has not ended can be resumed by others."""
         self.writer.close()
         self.owners.close()
         self.database.close()
@@ -236,7 +239,7 @@ class RunStore:
             session.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
     async def _owning(self, taking: Change[Lease]) -> Lease:
-        """The lease that is taken; one that nobody waits for any more, since they were cancelled, is given back."""
+        """Take a lease and return it. If the caller is cancelled meanwhile, the lease is given back."""
         taken: set[Lease] = set()
 
         def take(session: Session) -> Lease:
@@ -265,7 +268,7 @@ class RunStore:
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 0, 0) ON CONFLICT (run) DO NOTHING"
         )
         if session.execute(insert, row).rowcount != 1:
-            raise RunBusy(f"run {run} was begun by somebody else at the same time", hint="ask again: its result is then returned")
+            raise RunBusy(f"run {run} was begun by another process at the same time", hint="ask again: its result is then returned")
         session.execute("INSERT INTO tasks (run, content) VALUES (?, ?)", (run, kept.model_dump_json()))
         return self._taken(Lease(run, 1))
 
@@ -273,7 +276,7 @@ class RunStore:
         known = self._found(session, run, user)
         self._check_free(session, known)
         if known.state is RunState.CANCELLED or self._is_cancelled(session, run):
-            raise Cancelled(f"run {run} was cancelled", hint="begin it anew under another key")
+            raise Cancelled(f"run {run} was cancelled", hint="begin it again under another key")
         if known.state is RunState.DONE:
             raise InvalidRequest(f"run {run} is done")
         free = f"SELECT epoch FROM runs WHERE run = ? AND epoch = ?{self.owners.lock}"
@@ -286,7 +289,7 @@ class RunStore:
         return self._taken(Lease(run, epoch))
 
     def _taken(self, lease: Lease) -> Lease:
-        """Noted within the transaction, so that no other claim of this process comes in between."""
+        """Note a lease within the transaction, so that no other claim of this process comes in between."""
         self._leases.add(lease)
         return lease
 
@@ -332,7 +335,7 @@ class RunStore:
             self._end(session, run, RunState.CANCELLED)
 
     def _end_idle(self, session: Session, *, run: str, user: str | None) -> None:
-        """Let nobody go on with a run any more. Raises `RunBusy` while somebody works on it."""
+        """End a run, so that it cannot be resumed. Raises `RunBusy` while a process works on it."""
         known = self._found(session, run, user)
         self._check_free(session, known)
         if known.state not in (RunState.DONE, RunState.CANCELLED):
@@ -350,7 +353,7 @@ class RunStore:
 
     def _found(self, session: Session, run: str, user: str | None) -> Run:
         row = session.execute(f"SELECT {_COLUMNS} FROM runs WHERE run = ?", (run,)).fetchone()
-        if row is None or user not in (None, row[2]):  # Whether another user has it is nobody's business.
+        if row is None or user not in (None, row[2]):  # Users must not learn of the runs of others.
             raise NotFound(f"there is no run {run!r}", hint="nearfar runs list shows them; one of another user is found under their name")
         version = row[-1]
         if isinstance(version, int) and version > VERSION:
@@ -359,7 +362,7 @@ class RunStore:
         return self._run(session, row)
 
     def _runs(self, session: Session, rows: Iterable[Sequence[Any]]) -> Sequence[Run]:
-        """Those whose rows can be read: one that is damaged is in nobody's way."""
+        """Return the runs whose rows can be read. A damaged one is logged and left out."""
         runs = []
         for row in rows:
             try:

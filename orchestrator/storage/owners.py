@@ -1,4 +1,4 @@
-"""Who of the processes on this machine is alive, by locks that the kernel releases with their process: no clock and no patience."""
+"""Tell which processes on this machine are alive, by locks that the kernel releases with their process: without clocks or timeouts."""
 
 import contextlib
 import fcntl
@@ -16,9 +16,9 @@ _held: "Final[weakref.WeakSet[Owner]]" = weakref.WeakSet()
 
 
 class Owner:
-    """This process, under a name of its own in a folder that others look into. Closed, or dead by whatever cause, it is not alive.
+    """This process, under a unique name in a folder that other processes look into. A closed or dead owner is not alive.
 
-    Raises `StoreUnavailable` where the folder cannot be written.
+    Raises `StoreUnavailable` if the folder cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -26,18 +26,18 @@ class Owner:
         self._folder = folder
         try:
             make_private(folder)
-            # Nobody finds the file before it is locked.
+            # No other process can find the file before it is locked.
             unnamed = folder / f"{self.name}.new"
             self._file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(self._file, json.dumps({"process": os.getpid()}).encode())
             unnamed.rename(self._path(self.name))
         except OSError as error:
-            raise StoreUnavailable(f"{folder} cannot be used: {error.strerror}", hint="look at the disk and the permissions") from error
+            raise StoreUnavailable(f"{folder} cannot be used: {error.strerror}", hint="check the disk and the permissions") from error
         _held.add(self)
 
     def is_alive(self, name: str) -> bool:
-        """Whether the owner of that name is. Its file is removed where it is not."""
+        """Return whether the owner of that name is alive. The file of a dead one is removed."""
         if name == self.name:
             return True
         if is_locked(self._path(name)):
@@ -46,26 +46,26 @@ class Owner:
         return False
 
     def sweep(self) -> None:
-        """Remove the files of those that are dead."""
+        """Remove the files of dead owners."""
         for path in self._folder.glob("*.owner"):
             self.is_alive(path.stem)
 
     def describe(self, name: str) -> str:
-        """For a message to the user: `process 4711`."""
+        """Return the owner's process for a message to the user: `process 4711`."""
         try:
             return f"process {json.loads(self._path(name).read_bytes())['process']}"
         except (OSError, ValueError, KeyError):
             return "another process"
 
     def close(self) -> None:
-        """Give up the name, and with it all that is owned under it."""
+        """Give up the name, and all that is owned under it."""
         if self in _held:
             _held.discard(self)
             self._remove(self.name)
             os.close(self._file)
 
     def let_go(self) -> None:
-        """In a forked child, which would else keep the lock of its parent alive."""
+        """Close the lock file in a forked child, which would otherwise keep its parent's lock alive."""
         os.close(self._file)
 
     def _path(self, name: str) -> Path:
@@ -77,7 +77,7 @@ class Owner:
 
 
 def is_locked(file: Path) -> bool:
-    """Return whether an owner that lives holds the file."""
+    """Return whether a live owner holds the file."""
     try:
         opened = os.open(file, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Tables in a database that several parts and processes share, be it SQLite's or Postgres's."""
+"""Interface of databases whose tables several rooms and processes share: SQLite or Postgres."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -8,19 +8,19 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Those of one part, which no other part touches."""
+    """The tables of one room, which no other room touches."""
 
     part: str
     version: int
     sql: str
-    """The statements that make them, each with `;` and the end of a line behind it, as SQLite reads them.
+    """The statements that create them, each followed by `;` and a line end, in SQLite's dialect.
 
-    For Postgres, `BLOB`, `INTEGER`, `REAL`, `INTEGER PRIMARY KEY AUTOINCREMENT` and `WITHOUT ROWID` are put into its own words.
+    For Postgres, `BLOB`, `INTEGER`, `REAL`, `INTEGER PRIMARY KEY AUTOINCREMENT` and `WITHOUT ROWID` are translated.
     """
 
 
 class Rows(Protocol):
-    """What a statement has found or changed."""
+    """Result of a statement."""
 
     @property
     def rowcount(self) -> int: ...
@@ -35,37 +35,39 @@ class Session(Protocol):
 
 
 class TableDatabase(Protocol):
-    """Raises `StoreUnavailable` where it cannot be used, and `StoreCorrupt` where it is damaged. Calls may come from any thread."""
+    """A database. Calls may come from any thread. Raises `StoreUnavailable` if it cannot be used, and `StoreCorrupt` if it is damaged."""
 
     def require(self, tables: Tables) -> None:
-        """Make the tables where they are missing. Raises `StoreUnavailable`, and touches nothing, where a newer nearfar made them."""
+        """Create the tables if they are missing. Raises `StoreUnavailable`, and changes nothing, if a newer nearfar created them."""
         ...
 
     def writing(self) -> AbstractContextManager[Session]:
-        """A transaction that is kept when the block ends well; never nested. SQLite lets one at a time write, Postgres many."""
+        """Begin a transaction that is committed when the block ends without an error; never nested. SQLite has one writer, Postgres
+        many."""
         ...
 
     def reading(self) -> AbstractContextManager[Session]: ...
 
     def alone(self) -> AbstractContextManager[Session]:
-        """A transaction on a connection that is used for nothing else, and closed with it: however long it takes, nobody lacks one.
+        """Begin a transaction on a connection of its own, which may take long without blocking other users of the pool.
 
-        What is run in it cannot end it. Raises the driver's own errors, too.
+        No statement in it can end it. Raises the driver's own errors, too.
         """
         ...
 
     def sync(self) -> None:
-        """Return when what was committed before outlives a power cut, too."""
+        """Return when all earlier commits would survive a power cut."""
         ...
 
     def scrub(self) -> None:
-        """Empty the log of writes, where there is one and nobody reads an older state: quick, and enough where nothing has to be erased."""
+        """Empty the log of writes, if there is one and no reader uses an older state: quick, and enough if nothing has to be erased."""
         ...
 
     def rewrite(self) -> None:
-        """Let nothing of what was deleted be in any file. It takes as long as copying the tables.
+        """Remove deleted rows from all files. It takes as long as copying the tables.
 
-        Raises `StoreUnavailable` where somebody still reads what was deleted."""
+        Raises `StoreUnavailable` while a reader still sees deleted rows.
+        """
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Group commit: what many runs write at about the same time is one transaction, and each is told when that is kept."""
+"""Group commit: changes of many runs at about the same time share one transaction, and each caller is told when it is committed."""
 
 import asyncio
 import os
@@ -15,25 +15,25 @@ from .tables import Session, TableDatabase
 
 T = TypeVar("T")
 Change = Callable[[Session], T]
-"""What is done in a transaction. What it raises undoes it, and nothing else of the transaction."""
+"""A part of a transaction. If it raises, it is undone, and the rest of the transaction stays."""
 
 _MOST: Final = 500
-"""Changes in one transaction."""
+"""Most changes in one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Somebody who waits for a change to be kept."""
+    """A change, and the future that waits for its commit."""
 
     change: Change[Any]
     future: "Future[Any] | asyncio.Future[Any]"
     loop: asyncio.AbstractEventLoop | None
-    """The future's; None: it belongs to a thread."""
+    """The event loop of the future; None: it belongs to a thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What came of it."""
+    """The outcome of a change."""
 
     waiting: _Waiting
     value: object
@@ -41,7 +41,7 @@ class _Outcome:
 
     def tell(self) -> None:
         future = self.waiting.future
-        if future.done():  # whoever waited was cancelled; what they wrote is kept all the same
+        if future.done():  # the caller was cancelled; its change is committed all the same
             return
         if self.failure is None:
             future.set_result(self.value)
@@ -62,13 +62,14 @@ class Writer:
         self._thread.start()
 
     def submit(self, change: Change[T]) -> "Future[T]":
-        """Done when what the change wrote is kept. Fails as the change does, or with a `StoreError`, and then nothing of it is kept."""
+        """Return a future that is done when the change is committed. It fails as the change does, or with a `StoreError`; nothing is
+        kept then."""
         future: Future[T] = Future()
         self._put(_Waiting(change, future, None))
         return future
 
     async def write(self, change: Change[T]) -> T:
-        """The same for a coroutine. Where it is cancelled, what it wrote is kept all the same."""
+        """Commit a change and return its value. If the caller is cancelled, the change is committed all the same."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._put(_Waiting(change, future, loop))
@@ -108,7 +109,10 @@ class Writer:
             return self._written_each(batch)
 
     def _written_each(self, batch: list[_Waiting]) -> list[_Outcome]:
-        """One that cannot be kept, such as one too large for the disk, is not the others' fault. The log is emptied, which makes room."""
+        """Commit each change by itself: one that fails, for example as too large for the disk, must not fail the others.
+
+        The log is emptied before, which makes room.
+        """
         with suppress(StoreError):
             self._database.scrub()
         outcomes: list[_Outcome] = []
@@ -117,12 +121,12 @@ class Writer:
                 outcomes += self._kept([each])
             except _NotBegunError as error:  # as all others would find out, one after the other, each by waiting
                 return outcomes + _failed(batch[place:], error.reason)
-            except Exception as error:  # a thread's boundary: raised by whoever waits
+            except Exception as error:  # a thread's boundary: raised in the caller
                 outcomes += _failed([each], error)
         return outcomes
 
     def _kept(self, batch: list[_Waiting]) -> list[_Outcome]:
-        """Written in one transaction. Raises `_NotBegunError` where nobody can write now, and what undid all of it."""
+        """Commit a batch in one transaction. Raises `_NotBegunError` if none can be begun, and any error that undid all of it."""
         with ExitStack() as ending:
             try:
                 session = ending.enter_context(self._database.writing())
@@ -144,7 +148,7 @@ def _failed(batch: list[_Waiting], error: Exception) -> list[_Outcome]:
 
 
 def _tell(outcomes: list[_Outcome]) -> None:
-    """Wake each event loop once, however many of its coroutines have waited."""
+    """Wake each event loop once, for all of its coroutines that wait."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
     for outcome in outcomes:
         if outcome.waiting.loop is None:
@@ -152,7 +156,7 @@ def _tell(outcomes: list[_Outcome]) -> None:
         else:
             by_loop.setdefault(outcome.waiting.loop, []).append(outcome)
     for loop, its in by_loop.items():
-        with suppress(RuntimeError):  # It was closed, and nobody waits in it any more.
+        with suppress(RuntimeError):  # It was closed, and no caller waits in it.
             loop.call_soon_threadsafe(_tell_all, its)
 
 

@@ -5,4 +5,4 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from ...protocols import ApprovalRequest
 
 Approver = Callable[[Sequence[ApprovalRequest]], Awaitable[Mapping[str, bool]]]
-"""Asks somebody about calls; returns, by the request's id, whether the call may run. What is left out may not."""
+"""Decides about tool calls that need approval; returns, by the request's id, whether the call may run. A missing id means no."""

@@ -12,7 +12,7 @@ from .modes import Strategy
 Knobs = Mapping[str, JsonValue]
 
 RESERVED: Final = ("auto", "mode", "sensitivity", "strategy")
-"""What the user decides, and no outcome may."""
+"""Keys of the policy that the user decides, and that `auto` never changes."""
 
 
 class Arm(Value):
@@ -23,5 +23,5 @@ class Arm(Value):
 
     @property
     def key(self) -> str:
-        """The same text for the same configuration."""
+        """Return an equal text for an equal configuration."""
         return f"{self.strategy} {json.dumps(self.knobs, sort_keys=True)}" if self.knobs else str(self.strategy)

@@ -1,4 +1,4 @@
-"""What was chosen before a run read what strangers wrote."""
+"""Tools and plans chosen before a run read untrusted content."""
 
 from collections.abc import Iterable
 
@@ -7,12 +7,12 @@ from .naming import named_tools
 
 
 class Chosen(Value):
-    """What agents and plans had chosen by then."""
+    """The choices of agents and plans until then."""
 
     tools: tuple[str, ...] = ()
     """Tools that were called, or that a plan names."""
     plan: str = ""
-    """The words of plans."""
+    """The texts of plans."""
 
     def with_tools(self, names: Iterable[str]) -> "Chosen":
         """Add tools that were called."""

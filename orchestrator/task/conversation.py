@@ -17,7 +17,7 @@ _ROLES = {"developer": "system"}
 
 
 def conversation(prompt: object) -> tuple[Message, ...]:
-    """Return the messages of a prompt. Raises `InvalidRequest` where there is nothing to answer, or something that is no message."""
+    """Return the messages of a prompt. Raises `InvalidRequest` if there is nothing to answer, or something that is no message."""
     messages = (Message.user(prompt),) if isinstance(prompt, str) else _messages(prompt)
     if not messages or not any(message.text.strip() for message in messages if message.role == "user"):
         raise InvalidRequest("the prompt is empty", hint="give the task some text")
@@ -114,5 +114,5 @@ def _call(given: object, where: str) -> ToolCall:
 
 
 def last_words(messages: Sequence[Message]) -> str:
-    """What the user asks for now: the last message of a conversation that is theirs."""
+    """Return the user's last message of a conversation; an empty text if there is none."""
     return next((message.text for message in reversed(messages) if message.role == "user"), "")

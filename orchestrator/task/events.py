@@ -1,4 +1,4 @@
-"""What a running task streams."""
+"""Events that a running task streams."""
 
 from typing import Annotated, Literal
 
@@ -20,7 +20,7 @@ class Routed(Value):
 
 
 class AttemptStarted(Value):
-    """An agent begins, with an empty slate: text streamed before belongs to an attempt that was given up."""
+    """An agent begins without any earlier text: text streamed before belongs to an attempt that was given up."""
 
     type: Literal["attempt_started"] = "attempt_started"
     agent: str
@@ -36,7 +36,7 @@ class AgentText(Value):
 
 
 class ApprovalAsked(Value):
-    """Somebody is asked about calls of tools, none of which has run. In a durable run without an approver, the task ends here for now."""
+    """Tool calls need approval, and none of them has run. In a durable run without an approver, the task ends here for now."""
 
     type: Literal["approval_asked"] = "approval_asked"
     requests: tuple[ApprovalRequest, ...]
@@ -71,15 +71,15 @@ class CallEnded(Value):
 
 
 class SupervisorSpoke(Value):
-    """The supervisor gave a plan or a verdict. Where it intervened, the executor begins anew from these words."""
+    """The supervisor gave a plan or a verdict. If it intervened, the executor starts over from this text."""
 
     type: Literal["supervisor"] = "supervisor"
     agent: str
     text: str
     verdict: Verdict | None = None
-    """None where it is a plan."""
+    """None: the text is a plan."""
     trigger: Cause | None = None
-    """What asked for the verdict."""
+    """The cause of the verdict."""
     shadow: bool = False
     """The verdict changes nothing."""
 
@@ -92,7 +92,7 @@ class SubtasksPlanned(Value):
 
 
 class SubtaskEnded(Value):
-    """A subtask was answered, failed, or was skipped because one that it needs came to nothing."""
+    """A subtask was answered, failed, or was skipped because one that it needs failed."""
 
     type: Literal["subtask_ended"] = "subtask_ended"
     id: str

@@ -1,4 +1,4 @@
-"""Labels: how far a text may go, and whether what it says may be acted upon. The runtime sets and joins them; no model has a say in it."""
+"""Information-flow labels: how far a text may go, and whether it is trusted. The runtime sets and joins them; no model influences them."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -11,31 +11,32 @@ from ...protocols.tiers import TIERS, Tier, strictest
 
 
 class Integrity(StrEnum):
-    """Who may have had a hand in a text."""
+    """Trust in the authors of a text."""
 
     UNTRUSTED = "untrusted"
-    """Strangers: what it says is data, whatever it claims to be."""
+    """Others may have written it: it is data, whatever it claims to be."""
     TRUSTED = "trusted"
-    """The user, and the app's own code."""
+    """The user or the app's own code wrote it."""
 
 
 class Label(Value):
-    """Of a text, or of all that a run has seen. The zero of joining is public and trusted.
+    """An information-flow label of a text, or of all that a run has seen. `Label()` (shared, trusted) is the identity of `joined`.
 
-    Confidentiality decides on which side a text is worked on, integrity which tools may run on its word (Denning 1976, "A lattice model of
+    Confidentiality decides on which side a text is worked on, integrity which tools may run because of it (Denning 1976, "A lattice
+    model of
     secure information flow"; Biba 1977).
     """
 
     tier: Tier = Tier.SHARED
-    """How far it may go."""
+    """Privacy tier: how far the text may go."""
     integrity: Integrity = Integrity.TRUSTED
     origins: tuple[str, ...] = ()
-    """What made it more private or less trusted: `tool read_mail`, `memory notes/7`, `the task`."""
+    """Sources that made it more private or less trusted: `tool read_mail`, `memory notes/7`, `the task`."""
     is_disturbed: bool = False
-    """Strangers may have had a tool change what others return, by a call that nobody had chosen."""
+    """Untrusted content may have caused a tool call that changes what other tools return."""
 
     def joined(self, other: "Label") -> "Label":
-        """Of what is made of both: as private as the more private one, and trusted only where both are."""
+        """Return the label of what is made of both: as private as the more private one, and trusted only if both are."""
         if self.covers(other):
             return self
         if other.covers(self) and other.origins[: len(self.origins)] == self.origins:
@@ -60,27 +61,27 @@ class Label(Value):
 
     @property
     def told_origins(self) -> tuple[str, ...]:
-        """The origins as agents, errors and records are told them: names of items of the memory may be private themselves."""
+        """Return the origins as agents, errors and records are told them: names of items of the memory may be private themselves."""
         return tuple(dict.fromkeys("the memory" if origin.startswith("memory ") else origin for origin in self.origins))
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """As agents are told it: what may not go everywhere stays on the near side."""
+        """Return the sensitivity that agents are told: private, unless the text may go everywhere."""
         return Sensitivity.PUBLIC if self.tier is Tier.SHARED else Sensitivity.PRIVATE
 
 
 OPEN: Final = Label()
-"""The label of what anybody may read and what nobody but the user and the app has written."""
+"""The label of a text that may go everywhere and that only the user and the app have written."""
 
 OF_CONTEXT: Final = Label(integrity=Integrity.UNTRUSTED, origins=("the context",))
-"""Of a document that a task is about: anybody may have written it."""
+"""The label of a document that a task is about: untrusted content."""
 
 
 def joined(labels: Iterable[Label]) -> Label:
-    """The label of what is made of all these."""
+    """Return the label of what is made of all these."""
     return reduce(Label.joined, labels, OPEN)
 
 
 def may_go(tier: Tier, reach: Tier) -> bool:
-    """Whether what has this tier may go as far as that: `device` is here alone, `shared` is anywhere."""
+    """Return whether data of this tier may go as far as `reach`: `device` is here alone, `shared` is anywhere."""
     return TIERS.index(tier) >= TIERS.index(reach)

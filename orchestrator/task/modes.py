@@ -1,4 +1,4 @@
-"""The words in which a policy is written: modes, strategies, and what is known of the agents between which it chooses."""
+"""The vocabulary of a policy: modes, strategies, and the properties of agents between which it chooses."""
 
 from enum import StrEnum
 from typing import Protocol
@@ -8,18 +8,18 @@ from ...protocols.messages import Value
 
 
 class Mode(StrEnum):
-    """How far the user lets a task go from the device."""
+    """How far from the device the user lets a task go."""
 
     ONLY_ON_DEVICE = "only_on_device"
     PREFER_ON_DEVICE = "prefer_on_device"
     AUTO = "auto"
-    """Both sides, as the objective has it; the near one first where nothing is known of either, since it is free."""
+    """Both sides, by the objective; the near one first if nothing is known of either, since it is free."""
     PREFER_IN_CLOUD = "prefer_in_cloud"
     ONLY_IN_CLOUD = "only_in_cloud"
 
 
 class Strategy(StrEnum):
-    """The shape in which the two sides work on a task."""
+    """The way in which the two sides work on a task."""
 
     DEVICE = "device"
     """The near agent alone."""
@@ -48,7 +48,7 @@ FAR_FIRST = frozenset({Strategy.CLOUD, Strategy.MINIONS, Strategy.SUBTASKS})
 
 
 class AgentView(Protocol):
-    """What the rules know of an agent before it is opened."""
+    """The properties of an agent that rules know before it is opened."""
 
     @property
     def name(self) -> str: ...
@@ -61,7 +61,7 @@ class AgentView(Protocol):
 
 
 class Needs(Value):
-    """What a task asks of an agent."""
+    """The capabilities that a task needs from an agent."""
 
     tools: bool = False
     json_schema: bool = False

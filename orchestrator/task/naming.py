@@ -1,11 +1,11 @@
-"""Which tools a plan names."""
+"""Find the tools that a plan names."""
 
 import re
 from collections.abc import Iterable
 
 
 def named_tools(plan: str, tools: Iterable[str]) -> frozenset[str]:
-    """Those that the plan calls, as in `send(to="Ann")`, or names by a name that is no plain word, as in `send_mail`."""
+    """Return the tools that the plan calls, as in `send(to="Ann")`, or names by a name that is no plain word, as in `send_mail`."""
     return frozenset(name for name in tools if re.search(_pattern(name), plan))
 
 

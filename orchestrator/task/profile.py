@@ -1,4 +1,4 @@
-"""What `auto` knows of a task before it is served: cheap features of its prompt and its tools."""
+"""Features of a task for `auto`: cheap to read from its prompt and its tools before it is served."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ _LENGTHS: Final = ((8, "very short"), (20, "short"), (60, "medium"), (1000, "lon
 
 
 class Shape(StrEnum):
-    """The coarsest class of a task, which needs no outcomes to be told."""
+    """The coarsest class of a task, which needs no outcomes to be known."""
 
     STATEFUL_TOOLS = "stateful tools"
     """At least one tool changes something: its name starts with a verb such as `send`, `add` or `pay`."""
@@ -55,19 +55,19 @@ class TaskProfile(Value):
     """The features of one task."""
 
     prompt: str
-    """The user's last words; empty where they are private and are not to be kept."""
+    """The user's last words; empty if they are private and must not be stored."""
     tools: tuple[str, ...] = ()
-    """Names of what the agents may call."""
+    """Names of the tools that the agents may call."""
     context_words: int = 0
-    """Length of the context that stands apart from the prompt."""
+    """Number of words of the context, which is separate from the prompt."""
     shape: Shape
     length: str
-    """Of the prompt in words: very short (to 8), short (to 20), medium (to 60), long (to 1000) or huge."""
+    """Class of the prompt's number of words: very short (to 8), short (to 20), medium (to 60), long (to 1000) or huge."""
     is_question: bool
 
     @classmethod
     def of(cls, prompt: str, tools: Sequence[str] = (), *, context_words: int = 0) -> "TaskProfile":
-        """Read the features."""
+        """Read the features of a task."""
         words = len(prompt.split())
         return cls(
             prompt=prompt,
@@ -80,22 +80,23 @@ class TaskProfile(Value):
 
     @property
     def form(self) -> str:
-        """The finest group that features alone tell apart."""
+        """Return the finest group that features alone tell apart."""
         return f"{self.length} {'question' if self.is_question else 'request'}"
 
     @property
     def relations(self) -> int:
-        """How often the prompt goes from one thing to another: `of`, `'s`, `whose`."""
+        """Return the number of steps from one thing to another in the prompt: `of`, `'s`, `whose`."""
         return sum(word in _RELATIONS for word in self.words)
 
     @property
     def parts(self) -> int:
-        """How often the prompt goes on to something else: a comma, `and`, `then`."""
+        """Return the number of further parts of the prompt: a comma, `and`, `then`."""
         return sum(word in _COORDINATORS for word in self.words) + self.prompt.count(",")
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The prompt's words in order, lower-cased; names and numbers, which tell one task from the next, are replaced by what they are."""
+        """Return the prompt's words in order and in lower case, with placeholders for names and numbers, which differ between similar
+        tasks."""
         return tuple(_words(self.prompt))
 
     def __str__(self) -> str:
@@ -103,7 +104,7 @@ class TaskProfile(Value):
 
 
 def changes_something(tool: str) -> bool:
-    """Whether a tool's name says that it changes the world: the first verb in it decides, and without one it counts as reading."""
+    """Return whether a tool's name says that it changes something: the first verb in it decides; without one it counts as reading."""
     verbs = (_CHANGES[part.lower()] for part in _PART_OF_NAME.findall(tool) if part.lower() in _CHANGES)
     return next(verbs, False)
 

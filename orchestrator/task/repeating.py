@@ -18,7 +18,7 @@ _current: Final[ContextVar[Repetition | None]] = ContextVar("nearfar_repetition"
 
 
 def make_again() -> None:
-    """Have a resumed run make the call under way again, as one that tells the running task more than its result says.
+    """Have a resumed run repeat the running tool call, because the call tells the task more than its result says.
 
     Does nothing outside of a tool, and for tools that may not be run again.
     """

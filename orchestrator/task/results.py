@@ -1,4 +1,4 @@
-"""What a task came to: the answer, who gave it, what was tried, what it cost."""
+"""Results of tasks: the answer, the attempts, the calls, and their cost."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -19,12 +19,12 @@ Dollars = Annotated[Decimal | None, Field(description="US dollars; None where a 
 
 
 class Energy(Value):
-    """What calls have drawn from the devices that computed them. None drawn is 0, measured: nothing was asked of them."""
+    """Energy drawn by the devices that computed calls. No calls are 0 joules, measured."""
 
     joules: float | None = 0.0
-    """None: unknown, which is not nothing."""
+    """None: unknown, which is not zero."""
     source: EnergySource = EnergySource.MEASURED
-    """How well the sum is known: as its least well known part."""
+    """How well the sum is known: as well as its least known part."""
 
     def __add__(self, other: "Energy") -> "Energy":
         if self.joules is None or other.joules is None:
@@ -37,18 +37,18 @@ UNKNOWN_ENERGY: Final = Energy(joules=None, source=EnergySource.UNAVAILABLE)
 
 
 class Attempt(Value):
-    """One agent's try at the task."""
+    """One agent's attempt at the task."""
 
     agent: str
     side: Side
     model: str | None
-    """None where the agent could not even be opened."""
+    """None: the agent could not be opened."""
     outcome: Literal["running", "accepted", "rejected", "failed"]
     """`rejected` by the evidence, or `failed` with an error."""
     reason: str
-    """Why it ended so, as a sentence."""
+    """Reason for the outcome, as a sentence."""
     error: str | None = None
-    """Name of the class of the error that ended it, where one did."""
+    """Class name of the error that ended it, if one did."""
     steps: int
     """Turns that the agent took."""
     usage: Usage
@@ -56,13 +56,13 @@ class Attempt(Value):
     energy: Energy = UNKNOWN_ENERGY
     seconds: float
     confidence: float | None = None
-    """The lowest of its steps' confidences; None where it is unknown."""
+    """The lowest of its steps' confidences; None: unknown."""
     answer: str | None = None
-    """What it came to; None where it came to nothing."""
+    """The answer; None: there was none."""
     is_grounded: bool | None = None
-    """Tool results support the answer; None: nobody looked."""
+    """Tool results support the answer; None: it was not checked."""
     opinions: Mapping[str, str] = {}
-    """What other agents answered that were asked for a second opinion, by name."""
+    """Second opinions: the answers of other agents, by their names."""
 
 
 class Call(Value):
@@ -74,58 +74,59 @@ class Call(Value):
     side: Side
     model: str
     turn: int
-    """Turns of the executor that had acted when the call was made."""
+    """Number of the executor's turns before the call."""
     usage: Usage
     dollars: Dollars = None
     seconds: float
     first_token_seconds: float | None = None
-    """Until the first text or tool call; None where there was none."""
+    """Seconds until the first text or tool call; None: there was none."""
     performance: Performance | None = None
-    """As the machine that computed it measured it; None where it does not, as a provider's, and where the call failed."""
+    """Measurements of the machine that computed it; None: it does not report them, as a provider's, or the call failed."""
     confidence: float | None = None
     saved: Usage | None = None
-    """The answer was read from a cache of answers: what computing it had taken; None: it was computed."""
+    """Tokens that computing the answer had taken, if it was read from a cache of answers; None: it was computed."""
     saved_dollars: Dollars = Decimal(0)
-    """What that had cost."""
+    """US dollars that computing it had cost."""
     trigger: Cause | None = None
-    """What asked for a check; None for other calls."""
+    """Cause of a check; None for other calls."""
     verdict: Verdict | None = None
-    """What the check came to; None for other calls, and where it failed."""
+    """Verdict of the check; None for other calls, and if it failed."""
     shadow: bool = False
     """The verdict was only recorded."""
     error: str | None = None
-    """Name of the error's class, where the call failed."""
+    """Class name of the error, if the call failed."""
     is_cut_short: bool = False
-    """It wrote as much as its budget paid for, and would have gone on."""
+    """It wrote as much as its budget paid for, and was not done."""
 
     @property
     def energy(self) -> Energy:
-        """What it drew from the device that computed it."""
+        """Return the energy that it drew from the device that computed it."""
         known = self.performance
         return UNKNOWN_ENERGY if known is None else Energy(joules=known.joules, source=known.joules_source)
 
 
 class ToolOutcome(Value):
-    """A call of a tool, and what came of it."""
+    """A tool call and its outcome."""
 
     agent: str
     """Name of the agent that made the call."""
     call: ToolCall
     effect: Effect | None
-    """Of the tool, as it is declared; None: there is no such tool."""
+    """Declared effect of the tool; None: there is no such tool."""
     outcome: Literal["done", "failed", "not_run", "unknown"]
-    """`failed`: the tool returned an error. `not_run`: the tool was not started. `unknown`: nobody knows whether the call went through."""
+    """`failed`: the tool returned an error. `not_run`: the tool was not started. `unknown`: it is not known whether the call took
+    effect."""
     result: str
     """Text that the tool returned, or the reason why there is none."""
 
     @property
     def may_have_acted(self) -> bool:
-        """The tool was started, and is not declared to read only."""
+        """Return whether the tool was started and is not declared to read only."""
         return self.effect not in (None, Effect.READ) and self.outcome != "not_run"
 
 
 class SideUsage(Value):
-    """What one side spent on the task, over all calls."""
+    """Usage of one side over all calls of the task."""
 
     usage: Usage = Usage()
     dollars: Dollars = Decimal(0)
@@ -162,50 +163,51 @@ class Result(Value):
     calls: tuple[Call, ...]
     """Every step of every agent, in order; `near` and `far` are their sums."""
     tool_calls: tuple[ToolOutcome, ...] = ()
-    """Every call of a tool, in order: those of agents too whose answer was rejected, or that failed. What they did stays done."""
+    """Every tool call, in order, including those of agents that failed or whose answer was rejected. Their effects stay."""
     budget_exceeded: str | None = None
-    """Why the budget ended the work before it was done: the answer is the best that there was by then. None: it did not."""
+    """Reason why the budget ended the work before it was done: the answer is the best until then. None: it did not."""
     interventions: int
-    """Times that a supervisor's verdict changed the course of the work."""
+    """Number of verdicts of a supervisor that changed the course of the work."""
     reasons: tuple[str, ...]
     """Every decision on the way, in order."""
     decision: RouteDecision
-    """How the router came to the agent, and what it expected of each."""
+    """The router's choice of the agent, and what it expected of each."""
     selection: SelectionDecision | None = None
-    """How `auto` came to the strategy; None where another strategy was asked for."""
+    """The strategy that `auto` chose; None: another strategy was asked for."""
     recalled: tuple[RecalledItem, ...] = ()
-    """The items of the memory that were put before the task. Where one of them may not leave the device, the task did not either."""
+    """The items of the memory that were put before the task. If one of them may not leave the device, the task did not either."""
     label: Label = Label()
-    """Of all that any agent was told: how far the answer may go, and whether strangers had a hand in it."""
+    """Label of all that any agent was told: how far the answer may go, and whether untrusted content influenced it."""
     confidence: float | None
     low_confidence: bool = False
     """The answer of a cascade stands although its confidence is below the policy's `minimum_confidence`: no other agent may be asked, or
-    none could do better. `reasons` says so."""
+    none could do better. `reasons` says so.
+    """
     near: SideUsage
     far: SideUsage
     seconds: float
 
     @property
     def dollars(self) -> Decimal | None:
-        """Both sides together; None where a price is unknown."""
+        """Return the US dollars of both sides; None if a price is unknown."""
         if self.near.dollars is None or self.far.dollars is None:
             return None
         return self.near.dollars + self.far.dollars
 
     @property
     def saved_dollars(self) -> Decimal | None:
-        """What the answers had cost that came from a cache; None where a price is unknown."""
+        """Return the US dollars that answers from a cache had cost; None if a price is unknown."""
         saved = [call.saved_dollars for call in self.calls]
         return None if None in saved else sum((each for each in saved if each is not None), Decimal(0))
 
     @property
     def energy(self) -> Energy:
-        """This device's: the near side's. What the far side draws is somebody else's, and in `far` where its server tells."""
+        """Return the energy of this device, the near side's. The far side's is in `far` if its server reports it."""
         return self.near.energy
 
 
 def budget_exceeded(attempts: Sequence[Attempt], calls: Sequence[Call]) -> str | None:
-    """What the budget kept an answer from: a draft stands because nobody could be paid to do better, or it ends in the middle."""
+    """Return the reason why the budget prevented a better answer: a draft stands because none could be paid for, or it is cut short."""
     place = next(number for number, attempt in enumerate(attempts) if attempt.outcome == "accepted")
     refused = next((attempt.reason for attempt in attempts[place:] if attempt.error == BudgetExceeded.__name__), None)
     if refused is not None:
@@ -215,14 +217,14 @@ def budget_exceeded(attempts: Sequence[Attempt], calls: Sequence[Call]) -> str |
 
 
 def price(card: AgentCard, usage: Usage) -> Decimal | None:
-    """The dollars for `usage`; None where the agent's price is unknown. Nothing used is always free."""
+    """Return the dollars for `usage`; None if the agent's price is unknown. No usage is always free."""
     if usage.total_tokens == 0:
         return Decimal(0)
     return card.prices.dollars(usage) if card.prices is not None else None
 
 
 def spent(calls: Iterable[Call], side: Side) -> SideUsage:
-    """What the calls of one side spent."""
+    """Return the usage of one side over these calls."""
     total = SideUsage()
     for call in calls:
         if call.side is side:

@@ -1,4 +1,4 @@
-"""`Situation`: everything that routing rules look at, for one task at one moment."""
+"""The situation of a task: all that routing rules look at, at one moment."""
 
 import unicodedata
 from collections import Counter
@@ -13,45 +13,45 @@ if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
 CHARACTERS_PER_TOKEN: Final = 4
-"""Of ordinary English under the usual tokenizers; before a prompt is sent, nobody counts more exactly."""
+"""Characters per token of ordinary English under the usual tokenizers: an estimate for prompts before they are sent."""
 SURE: Final = 0.9
-"""Probability that a language must have to count as known."""
+"""Least probability of a language that counts as known."""
 _READ: Final = 2000
-"""Characters of a prompt from which its language is told."""
+"""Number of characters of a prompt from which its language is detected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """One task, the device and the purse as they are now. None means unknown."""
+    """One task, and the device and the budgets as they are now. None means unknown."""
 
     sensitivity: Sensitivity
     tokens: int
-    """Of the prompt, estimated."""
+    """Estimated tokens of the prompt."""
     now: datetime
     """Local time."""
     task_class: str = ""
-    """From coarse to fine: `search/hops`; empty: unknown."""
+    """Class of the task from coarse to fine: `search/hops`; empty: unknown."""
     tools: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()
     languages: frozenset[str | None] = frozenset({None})
-    """ISO 639-1 codes of what the user said and gave; None among them: of some of it nobody knows."""
+    """ISO 639-1 codes of the user's texts; None among them: the language of a text is unknown."""
     device: DeviceState = DeviceState()
     budget_left: float | None = None
-    """Of the limits for the session and the day, the share that is left where least is; None: there are none."""
+    """Smallest share that is left of the limits for the session and the day, 0 to 1; None: there are no limits."""
 
 
 def estimated_tokens(text: str) -> int:
-    """Tokens of a text, from its length."""
+    """Return an estimate of a text's tokens, from its length."""
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
 def primary_language(code: str) -> str:
-    """`de` for `DE` and `de-AT`."""
+    """Return the primary language of a code: `de` for `DE` and `de-AT`."""
     return code.replace("_", "-").partition("-")[0].lower()
 
 
 def language_of(text: str) -> str | None:
-    """ISO 639-1 code of the language of a text; None where it is not sure. Raises `ConfigError` where py3langid is not installed."""
+    """Return the ISO 639-1 code of a text's language; None if it is not sure. Raises `ConfigError` if py3langid is not installed."""
     sample = text[:_READ]
     letters = Counter(unicodedata.category(character)[0] for character in sample)["L"]
     if not letters:

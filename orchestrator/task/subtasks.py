@@ -1,4 +1,4 @@
-"""A subtask, and how it ended."""
+"""Subtasks and their outcomes."""
 
 from enum import StrEnum
 
@@ -12,9 +12,9 @@ class Subtask(Value):
 
     id: str = Field(min_length=1, max_length=100)
     task: str = Field(min_length=1)
-    """What is asked of it."""
+    """The request of the subtask."""
     needs: tuple[str, ...] = ()
-    """Ids of the subtasks whose results it is shown; it starts when they are there."""
+    """Ids of the subtasks whose results it is shown; it starts when they are done."""
 
     @field_validator("needs")
     @classmethod
@@ -23,9 +23,9 @@ class Subtask(Value):
 
 
 class SubtaskOutcome(StrEnum):
-    """What became of a subtask."""
+    """Outcome of a subtask."""
 
     DONE = "done"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """Something that it needs failed or was skipped, so it never ran."""
+    """A subtask that it needs failed or was skipped, so it never ran."""

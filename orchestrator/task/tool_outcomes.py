@@ -1,4 +1,4 @@
-"""Words about calls of tools: the effect that a tool has, and what came of a call."""
+"""Effects of tools, and outcomes of tool calls."""
 
 from enum import StrEnum
 from typing import Final, Literal
@@ -6,28 +6,28 @@ from typing import Final, Literal
 from ...protocols import ToolResult
 
 NOT_RUN: Final = "not run: "
-"""Beginning of an error result whose tool was not started."""
+"""Prefix of an error result whose tool was not started."""
 UNKNOWN: Final = "outcome unknown: "
-"""Beginning of an error result of a call that may or may not have gone through."""
+"""Prefix of an error result of a call that may or may not have taken effect."""
 LOOKED_UP: Final = "[this call was made earlier in this run, and is not made again: this is what it came to]"
-"""Last line of the result of an equal call."""
+"""Last line of the result of an equal earlier call."""
 
 
 class Effect(StrEnum):
-    """The effect of a tool on the world. It says what may be done about a call whose outcome is unknown."""
+    """The declared effect of a tool on the world. It decides what happens to a call whose outcome is unknown."""
 
     READ = "read"
-    """Nothing: it may be run again at any time."""
+    """No effect: the call can be repeated at any time."""
     IDEMPOTENT = "idempotent"
-    """What a second run of the same call would find done already: it is run again."""
+    """A second run of the same call changes nothing more: the call is repeated."""
     AT_MOST_ONCE = "at_most_once"
-    """Something that must not happen twice: the model is told that nobody knows."""
+    """The effect must not happen twice: the call is not repeated, and the model is told that its outcome is unknown."""
     TRANSACTIONAL = "transactional"
-    """What it writes through `effect_transaction()`, which is kept together with the record of the call, or not at all."""
+    """Writes through `effect_transaction()`, which are committed together with the record of the call, or not at all."""
 
 
 def outcome_of(result: ToolResult) -> Literal["done", "failed", "not_run", "unknown"]:
-    """Return what came of the call, by its result."""
+    """Return the outcome of the call, by its result."""
     if not result.is_error:
         return "done"
     if result.content.startswith(NOT_RUN):

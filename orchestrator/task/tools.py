@@ -26,9 +26,9 @@ from .undeclared import is_prose, takes_addresses
 logger = logging.getLogger(__name__)
 
 DEFAULT_TIME_LIMIT = 30.0
-"""Seconds a tool may run."""
+"""Seconds that a tool may run."""
 DEFAULT_RESULT_LIMIT = 20_000
-"""Characters of a result that the model gets to see."""
+"""Characters of a result that the model sees."""
 
 _CUT: Final = "[cut: {:,} characters, the first {:,} are shown]"
 _IS_CUT: Final = re.compile(r"\n\[cut: [\d,]+ characters, the first [\d,]+ are shown\]\Z", re.ASCII)
@@ -37,41 +37,48 @@ ToolFunction = Callable[..., object]
 
 
 class ToolOptions(TypedDict, total=False):
-    """What is declared of a tool, beside its function."""
+    """Declarations of a tool, in addition to its function."""
 
     name: str | None
-    """What models call it; the function's name unless given."""
+    """Name that models use; by default the function's name."""
     time_limit: float
-    """Seconds it may run before the model gets a time-out result."""
+    """Seconds that it may run before the model gets a time-out result."""
     result_limit: int
-    """Characters of its result that the model sees; the rest is cut and the cut is stated."""
+    """Characters of its result that the model sees; the rest is cut, and the result says so."""
     effect: Effect | str
-    """What running it does to the world; `at_most_once` unless given."""
+    """Effect of running it; by default `at_most_once`."""
     approval: bool
-    """Somebody has to say yes to each call."""
+    """Each call needs approval."""
     returns: Tier | str
-    """How far its results may go: after one that is not `shared`, the task goes no further either. `shared` unless given."""
+    """Privacy tier of its results: after one that is not `shared`, the task goes no further either. By default `shared`."""
     source: Source | str
-    """Whose words its results are. `external_tool` and `document` bring in what strangers wrote, on whose word nothing is done.
+    """Author of its results. `external_tool` and `document` bring in untrusted content, which causes no action.
 
-    Unless given, a tool is taken for `external_tool` where an argument is named like an address of the network (`url`, `host`), and so is
-    each result that holds a text of more than four words; all else is taken for `internal_tool`. The log says so once for each tool.
+    By default, a tool is an `external_tool` if an argument is named like a network address (`url`, `host`), and so is each result with a
+    text of
+    more than four words; everything else is an `internal_tool`. The log says so once for each tool.
     """
     sends: Tier | str
-    """How far its arguments go: `shared` for one that shows them to strangers, as a web search does. Unless given: `shared` where
-    `source` is not given either, and an argument is named like an address of the network; else `device`."""
+    """Privacy tier to which its arguments go: `shared` for a tool that shows them to others, as a web search does. By default `shared`
+    if
+    `source` is not given either and an argument is named like a network address; else `device`.
+    """
     sinks: Sequence[str]
-    """Arguments that decide what is done, and to whom; all of them unless given, and none of a tool that only reads on this device. Where
-    a tool has arguments and none of them is one, anybody may have it called."""
+    """Arguments that decide what is done, and to whom. By default all of them, and none of a tool that only reads on this device. A tool
+    with
+    arguments but no sinks may be called because of untrusted content.
+    """
     keys: Sequence[str]
-    """Arguments that name the record that is read from the user's own data and returned as it is kept there: `order` of `read_order`.
-    Whoever names the keys has chosen what is read: after strangers were heard, a record is trusted where the user or trusted data name
-    all its keys. None unless given, and none of a tool that searches, lists or computes."""
+    """Arguments that name a record of the user's own data, which is read and returned as it is stored: `order` of `read_order`. A record
+    is trusted
+    after the run has read untrusted content if all its keys come from the user or trusted data. By default none. A tool that searches,
+    lists or computes has none.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ToolDeclaration:
-    """What is declared of a tool about its effects and its data."""
+    """The declared effects and data flows of a tool."""
 
     effect: Effect = Effect.AT_MOST_ONCE
     approval: bool = False
@@ -81,10 +88,10 @@ class ToolDeclaration:
     sinks: frozenset[str] = frozenset()
     keys: frozenset[str] = frozenset()
     has_source: bool = True
-    """Somebody has said whose words its results are."""
+    """Its source was declared."""
 
     def label(self, name: str, result: str = "") -> Label:
-        """Of its results. `result`: one of them, which matters where nobody has said whose words they are."""
+        """Return the label of its results. `result`: one of them, which matters if no source was declared."""
         is_foreign = self.source in (Source.EXTERNAL_TOOL, Source.DOCUMENT) or (not self.has_source and is_prose(result))
         if self.returns is Tier.SHARED and not is_foreign:
             return OPEN
@@ -126,21 +133,22 @@ class Tool:
         return label
 
     def _tell(self, reason: str) -> None:
-        """Say once that the tool is taken for one of strangers'."""
+        """Log once that the tool counts as a source of untrusted content."""
         self._was_told = True
-        advice = 'declare source="internal_tool" if nobody else writes what it returns, or source="external_tool"'
-        logger.warning("tool %r has no source, and %s: it counts as what strangers wrote; %s", self.name, reason, advice)
+        advice = 'declare source="internal_tool" if no one else writes its results, or source="external_tool"'
+        logger.warning("tool %r has no source, and %s: its results count as untrusted content; %s", self.name, reason, advice)
 
     def arguments(self, call: ToolCall) -> dict[str, object]:
-        """What the function is called with. Raises pydantic's `ValidationError` where the call does not fit."""
+        """Return the arguments for the function. Raises pydantic's `ValidationError` if the call does not fit."""
         arguments = self._arguments_type.model_validate(call.arguments)
         return {parameter.name: getattr(arguments, f"argument_{number}") for number, parameter in enumerate(self._parameters)}
 
     async def run(self, call: ToolCall, *, overdue: Callable[["asyncio.Task[ToolResult]"], None] | None = None) -> ToolResult:
-        """Run the call; whatever goes wrong inside the tool becomes an error result that the model can react to.
+        """Run the call. Any failure inside the tool becomes an error result that the model can react to.
 
         `overdue` takes the task of a plain function that ran past the limit, or was to be cancelled: it runs in a thread, which cannot
-        be stopped.
+        be
+        stopped.
         """
         try:
             keywords = self.arguments(call)
@@ -182,8 +190,8 @@ class Tool:
             case Effect.READ:
                 return f"{limit}, and its result is not waited for"
             case Effect.TRANSACTIONAL:
-                return f"{limit}, and nothing of what it wrote is kept"
-        return f"{UNKNOWN}{limit} and {state}. Nobody knows whether this call went through; find out before you do the same in another way"
+                return f"{limit}, and its writes are dropped"
+        return f"{UNKNOWN}{limit} and {state}. It is not known whether it took effect; find out before you try the same in another way"
 
     async def _outcome(self, call: ToolCall, keywords: dict[str, object]) -> ToolResult:
         try:
@@ -194,7 +202,7 @@ class Tool:
             if _is_cancelled():
                 raise
             return self._result(call, "the tool cancelled itself", is_error=True)
-        # A task boundary: the tool is somebody else's code, and its failure is the model's to handle. `sys.exit` is one too.
+        # A task boundary: the tool is the app's code, and the model handles its failure. `sys.exit` is one too.
         except (Exception, SystemExit) as error:
             return self._result(call, f"{type(error).__name__}: {error}".removesuffix(": "), is_error=True)
 
@@ -217,11 +225,11 @@ def tool(**options: Unpack[ToolOptions]) -> Callable[[ToolFunction], Tool]: ...
 
 
 def tool(function: ToolFunction | None = None, /, **options: Unpack[ToolOptions]) -> Tool | Callable[[ToolFunction], Tool]:
-    """Make a typed function, sync or async, a tool. Its annotations become the schema, its docstring the description.
+    """Make a tool of a typed function, sync or async. Its annotations become the schema, its docstring the description.
 
-    `ToolOptions` says what may be declared of it: limits, effects on the world, and where its data come from and go to.
+    `ToolOptions` lists the declarations: limits, effects, and where its data come from and go to.
 
-    Raises `ConfigError` where an argument has no annotation, or one that JSON cannot express, and for options that do not exist.
+    Raises `ConfigError` if an argument has no annotation, or one that JSON cannot express, and for unknown options.
     """
     unknown = sorted(set(options) - ToolOptions.__optional_keys__)
     if unknown:
@@ -232,7 +240,7 @@ def tool(function: ToolFunction | None = None, /, **options: Unpack[ToolOptions]
 
 
 def is_cut(content: str) -> bool:
-    """Say whether a result is longer than its tool's limit, so that its end is missing."""
+    """Return whether the end of a result was cut off by its tool's limit."""
     return _IS_CUT.search(content) is not None
 
 
@@ -253,7 +261,7 @@ def _name_of(function: ToolFunction) -> str:
 
 
 def _check_options(function: object, options: ToolOptions) -> None:
-    """Raise `ConfigError` for what is no function and for options of a wrong type."""
+    """Raise `ConfigError` for an object that is no function, and for options of a wrong type."""
     if not callable(function):
         raise wrong_type("tool", function, "a function", hint="@tool above a function, or @tool(name=...)")
     require("name", options.get("name"), str, "a text")
@@ -325,7 +333,7 @@ def _parameters(function: ToolFunction, name: str) -> list[inspect.Parameter]:
 
 
 def _arguments_model(parameters: Sequence[inspect.Parameter], name: str) -> type[BaseModel]:
-    """A model of the arguments. Parameters are its aliases, since pydantic does not take every name for a field (`_x`, `schema`)."""
+    """Return a model of the arguments. Parameters are its aliases, since pydantic does not take every name for a field (`_x`, `schema`)."""
     fields: dict[str, Any] = {}
     for number, parameter in enumerate(parameters):
         default = ... if parameter.default is parameter.empty else parameter.default
@@ -355,7 +363,7 @@ def _is_async(function: ToolFunction) -> bool:
 
 
 def _is_cancelled() -> bool:
-    """Whether somebody cancels this task, as opposed to a `CancelledError` that its own code raised."""
+    """Return whether this task is being cancelled, as opposed to a `CancelledError` that its own code raised."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
@@ -369,6 +377,6 @@ def _to_text(value: object) -> str:
 
 
 def _explain(error: ValidationError) -> str:
-    """The arguments that are wrong and how, without pydantic's links and echoes."""
+    """Return the problems of the arguments, without pydantic's links and echoes."""
     problems = [f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}" for item in error.errors(include_url=False)]
     return "invalid arguments: " + "; ".join(problems)

@@ -7,12 +7,12 @@ from ...protocols import Message, ToolCall
 
 
 def transcript(messages: Sequence[Message]) -> str:
-    """The executor's work as text: a line for each call, one for each result, and its words as they stand."""
+    """Return the executor's work as text: a line for each call and each result, and its words as they stand."""
     return "\n".join(line for message in messages for line in _lines(message))
 
 
 def call_text(call: ToolCall) -> str:
-    """A call as a line: `open(title="Mira Falk")`."""
+    """Return a call as a line: `open(title="Mira Falk")`."""
     arguments = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items())
     return f"{call.name}({arguments})"
 

@@ -1,4 +1,4 @@
-"""Tools that nobody has declared a source of: whose words their results are is told by what they take, and by what they return."""
+"""Tools without a declared source: judge by their parameters and results whether they bring in untrusted content."""
 
 import json
 import re
@@ -23,20 +23,20 @@ _FEW: Final = 4
 
 
 def takes_addresses(parameters: Iterable[str]) -> bool:
-    """Say whether one of the parameters is named like an address of the network: `url`, `page_url`, `hostName`."""
+    """Return whether one of the parameters is named like a network address: `url`, `page_url`, `hostName`."""
     return any(word.lower() in _NETWORK for name in parameters for word in _NAME.findall(name))
 
 
 def is_prose(result: str) -> bool:
-    """Say whether a result holds a text of more than four words, in which somebody may have written an instruction.
+    """Return whether a result holds a text of more than four words, which is long enough for an instruction.
 
-    Of JSON each text is looked at by itself.
+    Each text of a JSON result is looked at by itself.
     """
     return _is_long(result) and any(map(_is_long, _texts(result)))
 
 
 def _is_long(text: str) -> bool:
-    """Say whether a text has more than a few words. One letter alone, or of a script without spaces, counts as half of one."""
+    """Return whether a text has more than a few words. One letter alone, or of a script without spaces, counts as half a word."""
     words = 0.0
     for word in _WORD.finditer(text if text.isascii() else _without_marks(text)):
         words += 0.5 if len(word.group()) == 1 else 1
@@ -46,7 +46,7 @@ def _is_long(text: str) -> bool:
 
 
 def _without_marks(text: str) -> str:
-    """Return the text without accents and vowel signs that stand by themselves, and what is not seen: all of these would cut words."""
+    """Return the text without free-standing accents and vowel signs, and without invisible characters: they would split words."""
     return "".join(letter for letter in text if category(letter) not in ("Mn", "Mc", "Me", "Cf"))
 
 

@@ -1,1 +1,1 @@
-"""What happened in each run, kept to be read afterwards: steps, tool calls, decisions, what they cost, and which of them failed it."""
+"""Traces of runs: steps, tool calls, decisions and their cost, recorded to be read, replayed and analysed afterwards."""

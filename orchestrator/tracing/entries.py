@@ -1,4 +1,4 @@
-"""What a trace is made of. Entries stand in the order in which they were recorded, and no clock has a say in it."""
+"""Entries of a trace. Their order is the order in which they were recorded, not that of a clock."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -17,10 +17,10 @@ from ..task.tools import ToolDeclaration
 
 
 class Entry(Value):
-    """What all have."""
+    """Fields of every entry."""
 
     at: float
-    """Seconds since this process began to work on the run; for showing how long things took, not for ordering them."""
+    """Seconds since this process began to work on the run; for showing durations, not for ordering."""
     scope: str = ""
     """The part of the run that it belongs to, such as `subtask 2`; empty: the whole."""
 
@@ -33,7 +33,7 @@ class TracedTool(Value):
 
 
 class RunBegan(Entry):
-    """A process began to work on the run, or went on with it."""
+    """A process began to work on the run, or resumed it."""
 
     type: Literal["began"] = "began"
     clock: float
@@ -41,7 +41,7 @@ class RunBegan(Entry):
     task: Task
     tools: tuple[TracedTool, ...]
     agents: Mapping[str, Side]
-    """Those that the task could be given to."""
+    """Agents that the task could be given to."""
     recalled: tuple[RecalledItem, ...] = ()
     """Items of the memory that it quotes, by which an erasure finds the trace."""
 
@@ -52,42 +52,42 @@ class AgentStepped(Entry):
     type: Literal["step"] = "step"
     call: Call
     kept: int
-    """Messages at the beginning of the request that are those of the agent's last one in this role."""
+    """Number of leading messages of the request that equal those of the agent's last request in this role."""
     messages: tuple[Message, ...]
-    """Those of the request behind them."""
+    """The further messages of the request."""
     reply: Message
-    """As much of it as was heard."""
+    """The reply, as far as it was received."""
     label: Label
-    """Of what the request held."""
+    """Label of the request's content."""
     sensitivity: Sensitivity
-    """Of the request itself: a part of a long context is for near agents alone, whatever its label."""
+    """Sensitivity of the request itself: a part of a long context is for near agents alone, whatever its label."""
     reserved_tokens: int | None = None
-    """Taken from the budget before the step; None: no budget was kept."""
+    """Tokens reserved in the budget before the step; None: no budget was kept."""
     reserved_dollars: float | None = None
-    """None: no budget was kept, or the price is unknown."""
+    """US dollars reserved; None: no budget was kept, or the price is unknown."""
 
 
 class ToolRan(Entry):
-    """A tool was called; its effect is on record, and no replay calls it again."""
+    """A tool was called. Its effect is recorded, and no replay calls it again."""
 
     type: Literal["tool"] = "tool"
     call: ToolCall
     result: ToolResult
     seconds: float
     label: Label
-    """Of the result."""
+    """Label of the result."""
     effect: Effect
 
 
 class Labelled(Entry):
-    """What the run has been told is more private, or less trusted, than before."""
+    """The run's label has become more private, or less trusted."""
 
     type: Literal["label"] = "label"
     label: Label
 
 
 class Happened(Entry):
-    """A decision, or what came of an attempt or a part."""
+    """A decision, or the outcome of an attempt or a part."""
 
     type: Literal["event"] = "event"
     event: Annotated[
@@ -101,29 +101,29 @@ class RunEnded(Entry):
 
     type: Literal["ended"] = "ended"
     outcome: Literal["done", "failed", "waiting", "stopped"]
-    """`waiting` for somebody to say yes; `stopped`: cancelled, or out of time."""
+    """`waiting` for approval; `stopped`: cancelled, or out of time."""
     text: str = ""
     """The answer, or why there is none."""
     error: str | None = None
     """Name of the error's class."""
     agent: str | None = None
-    """Who gave the answer."""
+    """The agent that gave the answer."""
     side: Side | None = None
     reasons: tuple[str, ...] = ()
     recalled: tuple[RecalledItem, ...] = ()
-    """Items of the memory that it was told, those that its tools looked up among them."""
+    """Items of the memory that it was told, including those that its tools looked up."""
     near: SideUsage = SideUsage()
     far: SideUsage = SideUsage()
     label: Label = Label()
 
     @property
     def dollars(self) -> Decimal | None:
-        """None where a price is unknown."""
+        """Return the US dollars of both sides; None if a price is unknown."""
         return None if self.near.dollars is None or self.far.dollars is None else self.near.dollars + self.far.dollars
 
 
 class EntriesLost(Entry):
-    """So many entries could not be kept."""
+    """A number of entries could not be stored."""
 
     type: Literal["lost"] = "lost"
     count: int

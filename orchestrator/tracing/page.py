@@ -1,4 +1,4 @@
-"""A trace as a page: a timeline by side, what each step was asked and said, what it cost. It loads nothing and runs no script."""
+"""A trace as an HTML page: a timeline by side, with request, reply and cost of each step. It loads nothing and runs no script."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -38,7 +38,7 @@ _STYLE: Final = """
 
 
 def trace_page(run: str, entries: Sequence[AnyEntry]) -> str:
-    """The page of a run."""
+    """Return the page of a run."""
     run, rows = printable(run), rows_of(entries)
     end = max((row.began + row.seconds for row in rows), default=0.0)
     parts = [*_head(run, rows), _costs(entries), _filters(), '<div class="rows">', *(_row(row, end) for row in rows), "</div>"]
@@ -101,7 +101,7 @@ def _details(row: Row) -> Iterator[str]:
 
 
 def _class(row: Row) -> str:
-    """By which it is coloured, and shown or not; the beginning and the end of the run are always shown."""
+    """Return the CSS class of a row, by which it is coloured and filtered. The beginning and the end of the run are always shown."""
     if row.kind in ("step", "attempt") and row.side is not None:
         return row.side.value
     return row.kind if row.kind in _FILTERS else "run"

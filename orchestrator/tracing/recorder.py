@@ -1,4 +1,4 @@
-"""Recording a run as it happens. To hear of something takes microseconds: the rest is done by the thread that writes."""
+"""Record a run while it happens. Taking an entry takes microseconds: the writing thread does the rest."""
 
 import logging
 import time
@@ -24,14 +24,14 @@ from .store import TraceStore, insert, is_kept
 logger = logging.getLogger(__name__)
 
 MOST_WAITING: Final = 10_000
-"""Entries of a run that wait to be written; those beyond are counted as lost."""
+"""Most entries of a run that wait to be written; further ones are counted as lost."""
 
 _Making = Callable[[], AnyEntry]
 _Key = tuple[str, str, str]
 
 
 class Journal:
-    """Entries of one run on their way to the store. No failure on that way reaches the run: what is lost is counted, and told."""
+    """Entries of one run on their way to the store. No failure there reaches the run: lost entries are counted, and logged."""
 
     def __init__(self, store: TraceStore, task: Task) -> None:
         self.started = time.monotonic()
@@ -41,19 +41,19 @@ class Journal:
         self._waiting: deque[_Making] = deque()
         self._is_submitted = False
         self._is_begun = False
-        """Something of it was written."""
+        """Entries of the run were written."""
         self._lost = 0
         self._written: list[AnyEntry] = []
-        """What is to be exported in the end, where it is."""
+        """Entries to be exported at the end of the run."""
         self._requests: dict[_Key, tuple[Message, ...]] = {}
-        """The last one of each agent in each role; only the thread that writes looks at it."""
+        """The last request of each agent in each role; only the writing thread uses it."""
 
     @property
     def now(self) -> float:
         return time.monotonic() - self.started
 
     def put(self, make: _Making) -> None:
-        """Have an entry made and written later."""
+        """Queue an entry; `make` makes it later."""
         if len(self._waiting) >= MOST_WAITING:
             self._lost += 1
             return
@@ -67,7 +67,7 @@ class Journal:
             self._give_up(error)
 
     def step(self, key: _Key, request: StepRequest, **fields: object) -> AgentStepped:
-        """With as much of the request as is new, and without the encrypted thoughts of its providers."""
+        """Return the entry of a step, with the new part of the request and without the providers' encrypted states."""
         before, now = self._requests.get(key, ()), request.messages
         kept = next((place for place, pair in enumerate(zip(before, now, strict=False)) if pair[0] != pair[1]), min(len(before), len(now)))
         self._requests[key] = now
@@ -84,7 +84,7 @@ class Journal:
                 entries.append(self._waiting.popleft()())
             contents = [redacted(entry.model_dump_json()) for entry in entries]
             if self._is_begun and not is_kept(session, self._run):
-                return  # somebody has it forgotten, and nothing of it comes back
+                return  # it was forgotten meanwhile, and must not come back
             insert(session, self._run, self._user, [(entry.type, content) for entry, content in zip(entries, contents, strict=True)])
             self._is_begun = True
             if self._store.exporting is not None:
@@ -106,10 +106,10 @@ class Journal:
 
     def _give_up(self, error: BaseException) -> None:
         self._is_submitted = self._is_begun = False
-        self._requests.clear()  # what is lost is nothing to begin the next requests with
+        self._requests.clear()  # the next requests cannot refer to lost ones
         self._lost += len(self._waiting)
         self._waiting.clear()
-        logger.warning("what happens in run %s could not be recorded: %s", self._run, error)
+        logger.warning("run %s could not be traced: %s", self._run, error)
 
 
 class RunTrace:
@@ -127,11 +127,11 @@ class RunTrace:
         return cls(Journal(store, task), tools)
 
     def within(self, scope: str) -> "RunTrace":
-        """Of a part of the run that runs beside others."""
+        """Return the recorder of a part of the run that runs in parallel with others."""
         return RunTrace(self._journal, self._tools, scope)
 
     def hear(self, event: TaskEvent) -> None:
-        """Take note of what happens. What agents say comes with their steps."""
+        """Record an event. Agents' texts are recorded with their steps."""
         match event:
             case AgentText() | CallEnded() | TaskFinished():
                 return
@@ -143,7 +143,7 @@ class RunTrace:
                 self._put(partial(Happened, event=event))
 
     def step(self, call: Call, request: StepRequest, reply: Message, label: Label, *, reserved: Spent | None) -> None:
-        """Take note of what an agent was asked, and what came of it."""
+        """Record a request to an agent, and its reply or failure."""
         self._labelled(label)
         key = (self._scope, call.agent, call.role)
         step = partial(self._journal.step, key, request, call=call, reply=reply, label=label)
@@ -153,7 +153,7 @@ class RunTrace:
 
     @contextmanager
     def recording(self, task: Task, agents: Mapping[str, Side]) -> Iterator[None]:
-        """While a process works on the run; how it ends is recorded where it raises, and else by `conclude`."""
+        """Record the beginning of the work on a run, and its end if the block raises; otherwise call `conclude`."""
         tools = tuple(TracedTool(spec=tool.spec, declared=tool.declared) for tool in self._tools.values())
         self._put(partial(RunBegan, clock=time.time(), task=task, recalled=task.recalled, tools=tools, agents=agents))
         try:
@@ -167,7 +167,7 @@ class RunTrace:
             raise
 
     def conclude(self, result: Result) -> None:
-        """Take note of the outcome."""
+        """Record the outcome."""
         fields = result.model_dump(include={"text", "agent", "side", "reasons", "label", "recalled"})
         self._put(partial(RunEnded, outcome="done", near=result.near, far=result.far, **fields))
 

@@ -1,4 +1,4 @@
-"""Taking credentials out of what is kept. It is JSON, so no pattern may reach over a quotation mark or a backslash."""
+"""Redact credentials in stored entries. They are JSON, so no pattern may match a quotation mark or a backslash."""
 
 import re
 from typing import Final
@@ -15,12 +15,12 @@ _SECRETS: Final = (
     ("xox", r"\bxox[abeoprs]-[\w-]{10,}"),
     ("eyJ", r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+"),  # JSON Web Tokens
 )
-"""What each holds in any case, and what it looks like. To look for the former takes no time, and most texts hold none."""
+"""A substring in lower case, and the pattern of a credential that contains it. Most texts hold no substring, and looking for it is fast."""
 _PATTERNS: Final = tuple((mark.lower(), re.compile(pattern)) for mark, pattern in _SECRETS)
 
 
 def redacted(text: str) -> str:
-    """The text without anything that looks like a key, a token or a private key."""
+    """Return the text without anything that looks like a key, a token or a private key."""
     lowered = text.lower()
     for mark, pattern in _PATTERNS:
         if mark in lowered:

@@ -1,5 +1,7 @@
-"""A trace as lines for a reader: who did what on which side, why, how long it took and what it cost. What strangers wrote may be among it,
-so nothing in them is a command to a terminal, nor turns the direction in which they are read."""
+"""A trace as rows for a reader: agent, side, reason, duration and cost.
+
+Untrusted content may be among it, so control characters for terminals, and those that turn the reading direction, are written out.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,18 +21,18 @@ Kind = Literal["run", "decision", "attempt", "step", "tool", "label"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line."""
+    """One row."""
 
     kind: Kind
     title: str
     scope: str = ""
     side: Side | None = None
     text: str = ""
-    """What was said or decided, in full."""
+    """The full text of a reply or decision."""
     asked: str = ""
-    """What was new in the request of a step."""
+    """New messages in the request of a step."""
     began: float = 0.0
-    """Seconds since the run began, without the time in which nobody worked on it."""
+    """Seconds since the run began, without the time in which no process worked on it."""
     seconds: float = 0.0
     call: Call | None = None
     label: Label | None = None
@@ -41,7 +43,7 @@ class Row:
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """What it took, as far as that is known."""
+        """Return the known costs: seconds, tokens, dollars, joules, confidence."""
         call = self.call
         if call is None:
             return (f"{self.seconds:.2f} s",) if self.kind == "tool" else ()
@@ -54,7 +56,7 @@ class Row:
 
 
 def rows_of(entries: Sequence[AnyEntry]) -> list[Row]:
-    """The lines of a trace, in its order."""
+    """Return the rows of a trace, in order."""
     rows: list[Row] = []
     offset = end = 0.0
     for entry in entries:
@@ -71,7 +73,7 @@ def dollars_text(dollars: Decimal | None) -> str:
 
 
 def label_text(label: Label) -> str:
-    """How far it may go, and whether it is to be trusted."""
+    """Return a label's tier, integrity and origins."""
     because = f" ({', '.join(label.origins)})" if label.origins else ""
     return printable(f"{label.tier}, {label.integrity}{because}")
 
@@ -84,7 +86,7 @@ def _rows(entry: AnyEntry, *, is_first: bool) -> Iterator[Row]:
     match entry:
         case RunBegan():
             prompt = next((message.text for message in reversed(entry.task.messages) if message.role == "user"), "")
-            title = f"begun, strategy {entry.task.policy.strategy}" if is_first else "gone on with, by another process or once more"
+            title = f"begun, strategy {entry.task.policy.strategy}" if is_first else "resumed by another process, or again"
             yield Row("run", title, text=prompt if is_first else "")
         case AgentStepped():
             yield _step(entry)
@@ -152,4 +154,4 @@ def _event(entry: Happened) -> Row:
             return Row("decision", f"subtask {event.id} {event.outcome}", text=event.answer, is_bad=event.outcome != "done")
         case ApprovalAsked() as event:
             asked = "\n".join(f"{call_text(request.call)}: {request.reason}" for request in event.requests)
-            return Row("decision", "somebody is asked", text=asked)
+            return Row("decision", "approval is asked for", text=asked)

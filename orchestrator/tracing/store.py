@@ -1,4 +1,4 @@
-"""`TraceStore`: the traces of runs, beside the runs themselves."""
+"""The store of traces, next to the store of runs."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ from .entries import ENTRY, AnyEntry, RunBegan, RunEnded
 
 logger = logging.getLogger(__name__)
 
-_NAMING: Final = Naming("traces", recovery="remove the file: runs go on without their traces")
+_NAMING: Final = Naming("traces", recovery="remove the file: runs continue without their traces")
 _TABLES: Final = Tables(
     part="traces",
     version=1,
@@ -39,7 +39,7 @@ class TraceLine(NamedTuple):
     began: RunBegan | None
     """None: the trace is damaged, or a newer nearfar wrote it."""
     ended: RunEnded | None
-    """None while it is worked on, or where its process has died."""
+    """None while the run is worked on, or if its process has died."""
 
 
 class TraceStore:
@@ -52,20 +52,20 @@ class TraceStore:
         self.database = database
         database.require(_TABLES)
         self.exporting: Callable[[str, Sequence[AnyEntry]], None] | None = None
-        """Is given what a process has recorded of a run, once that is written and the process has ended its work on it."""
+        """Gets all entries that a process has recorded of a run, when the process has ended its work on it."""
         self._writer = Writer(database)
         self.forget_all(self._beyond(keep))
 
     def submit(self, change: Change[T]) -> "Future[T]":
-        """Have something written behind what was submitted before; many changes are one transaction."""
+        """Queue a change behind those submitted before; many changes share a transaction."""
         return self._writer.submit(change)
 
     def flush(self) -> None:
-        """Wait until all that was submitted is written."""
+        """Wait until all submitted changes are written."""
         self._writer.submit(lambda _: None).result()
 
     def entries(self, run: str, *, user: str | None = None) -> list[AnyEntry]:
-        """In the order in which they were recorded. Raises `NotFound` where the user has no such trace; None: whoever it belongs to."""
+        """Return the entries in the order in which they were recorded. Raises `NotFound` if the user has no such trace; None: any user."""
         query = "SELECT content FROM entries WHERE run = ? AND user_name = coalesce(?, user_name) ORDER BY number"
         with self.database.reading() as session:
             rows = session.execute(query, (run, user)).fetchall()
@@ -91,7 +91,7 @@ class TraceStore:
                 yield run, (record_of(content) for (content,) in rows)
 
     def newest(self, *, user: str | None = None, limit: int = 100) -> list[TraceLine]:
-        """The runs that were begun, or gone on with, last come first."""
+        """Return the traces of the runs that were begun or resumed last, the newest first."""
         begun = (
             "SELECT run, max(number), min(number) FROM entries WHERE type = 'began' AND user_name = coalesce(?, user_name) "
             "GROUP BY run ORDER BY 2 DESC LIMIT ?"
@@ -117,18 +117,18 @@ class TraceStore:
 
 
 def insert(session: Session, run: str, user: str, entries: list[tuple[str, str]]) -> None:
-    """Write entries down: the type and the content of each."""
+    """Insert entries, given as type and content."""
     for type_, content in entries:
         session.execute(_INSERT, (run, user, type_, content))
 
 
 def is_kept(session: Session, run: str) -> bool:
-    """Whether there are entries of a run."""
+    """Return whether there are entries of a run."""
     return session.execute("SELECT 1 FROM entries WHERE run = ? LIMIT 1", (run,)).fetchone() is not None
 
 
 def open_traces(config: RunsConfig) -> TraceStore:
-    """The traces beside the runs of a `[runs]` section. Raises `StoreUnavailable`, `StoreCorrupt`, and `ConfigError` without an address."""
+    """Open the traces of a `[runs]` section. Raises `StoreUnavailable`, `StoreCorrupt`, and `ConfigError` without an address."""
     if config.postgres_variable is None:
         return TraceStore(Database(config.folder / "traces.db", _NAMING), keep=config.keep)
     from ..storage.postgres.database import PostgresDatabase
@@ -138,16 +138,16 @@ def open_traces(config: RunsConfig) -> TraceStore:
 
 
 def traces_if_usable(config: RunsConfig) -> TraceStore | None:
-    """The same; None, with a warning, where they cannot be used: recording never fails a run."""
+    """Open the traces; return None, with a warning, if they cannot be used: recording never fails a run."""
     try:
         return open_traces(config)
     except StoreError as error:
-        logger.warning("what happens in runs is not recorded: %s", error)
+        logger.warning("runs are not traced: %s", error)
         return None
 
 
 def erase_traces(config: RunsConfig, runs: Sequence[str]) -> None:
-    """Remove the traces of runs that are forgotten, where there are any traces."""
+    """Remove the traces of forgotten runs, if there are any traces."""
     if config.postgres_variable is None and not (config.folder / "traces.db").exists():
         return
     store = open_traces(config)
@@ -181,4 +181,4 @@ def _read(run: str, content: str) -> AnyEntry:
 
 
 def _damaged(run: str) -> StoreCorrupt:
-    return StoreCorrupt(f"the trace of run {run} is damaged, or a newer nearfar wrote it", hint="other traces are not concerned")
+    return StoreCorrupt(f"the trace of run {run} is damaged, or a newer nearfar wrote it", hint="other traces are not affected")

@@ -1,5 +1,7 @@
-"""Traces as OpenTelemetry spans, by its semantic conventions for generative AI. Nothing is exported unless the app asks for it here and has
-set up an exporter of its own; what was said stays out of it unless asked for, too."""
+"""Export traces as OpenTelemetry spans, by its semantic conventions for generative AI.
+
+Nothing is exported unless the app calls `export_spans` and has set up an exporter of its own. Texts are left out unless asked for.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,13 +19,13 @@ _Value = str | int | float | Sequence[str]
 
 
 def export_spans(store: TraceStore, *, provider: "TracerProvider | None" = None, content: bool = False) -> None:
-    """Have a span made of each run that is recorded from now on, and of its steps and tool calls, when the run ends.
+    """Export a span for each run recorded from now on, and for its steps and tool calls, when the run ends.
 
-    Raises `ConfigError` where opentelemetry is missing.
+    Raises `ConfigError` if opentelemetry is missing.
 
     Args:
-        provider: None: the app's own, as `opentelemetry.trace.set_tracer_provider` has it.
-        content: with prompts, replies, arguments, results and reasons, whatever their labels: they then go wherever the spans go.
+        provider: None: the app's own, as set by `opentelemetry.trace.set_tracer_provider`.
+        content: include prompts, replies, arguments, results and reasons, whatever their labels: they then go wherever the spans go.
     """
     try:
         from opentelemetry import trace
@@ -34,7 +36,7 @@ def export_spans(store: TraceStore, *, provider: "TracerProvider | None" = None,
 
 
 class _Export:
-    """Of what one process did for one run."""
+    """Exports the work of one process on one run."""
 
     def __init__(self, tracer: "Tracer", run: str, content: bool) -> None:
         self._tracer = tracer
@@ -113,7 +115,7 @@ class _Export:
         return attributes
 
     def _event(self, entry: Happened) -> Mapping[str, _Value]:
-        """What was decided; reasons may quote what was said."""
+        """Return the decision as an attribute; its reasons may quote content."""
         return {"nearfar.decision": entry.event.model_dump_json()} if self._content else {}
 
     def _end(self, span: "Span", at: float, error: str | None) -> None:
@@ -125,19 +127,19 @@ class _Export:
         span.end(self._time(at))
 
     def _time(self, at: float) -> int:
-        """Nanoseconds since 1970."""
+        """Return nanoseconds since 1970."""
         return int((self._clock + at) * _NANOSECONDS)
 
 
 def _kind(entry: AgentStepped) -> "SpanKind":
-    """A model on this device is asked in this process or beside it; one far away over the network."""
+    """Return the kind of a step's span: internal for a model on this device, client for a far one."""
     from opentelemetry.trace import SpanKind
 
     return SpanKind.INTERNAL if entry.call.side.value == "near" else SpanKind.CLIENT
 
 
 def _messages(messages: Sequence[Message]) -> str:
-    """As the conventions write them: a role, and parts of texts, calls and results."""
+    """Return the messages in the form of the conventions: a role, and parts of texts, calls and results."""
     return json.dumps([{"role": message.role, "parts": _parts(message)} for message in messages], ensure_ascii=False)
 
 

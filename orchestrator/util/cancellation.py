@@ -1,4 +1,4 @@
-"""Ending work that anyio would cancel too often."""
+"""Cancel work once, which anyio would cancel repeatedly."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def cancelled_at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Await `work`, which a cancellation ends by one exception; this returns, or raises, when it has ended.
+    """Await `work` so that a cancellation ends it by one exception; return, or raise, when it has ended.
 
     anyio repeats a cancellation at every await, also at those by which LangGraph closes the steps of its nodes.
     """
@@ -22,7 +22,7 @@ async def cancelled_at_once(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def end(task: asyncio.Task[Any]) -> None:
-    """Cancel a task by one exception, unless it is done, and wait for its end. What it raises is passed over."""
+    """Cancel a task once, unless it is done, and wait for its end. Its error is ignored."""
     if not task.done():
         task.cancel()
         with anyio.CancelScope(shield=True):

@@ -1,4 +1,4 @@
-"""Values as text that is the same wherever they say the same: the canonical JSON of RFC 8785."""
+"""Canonical JSON (RFC 8785): equal values as equal text."""
 
 import hashlib
 import json
@@ -17,15 +17,16 @@ _CONSTANTS: Final = {None: "null", True: "true", False: "false"}
 
 
 def digest(*values: object) -> str:
-    """A hash of their canonical JSON: 64 hexadecimal digits."""
+    """Return a hash of the values' canonical JSON: 64 hexadecimal digits."""
     return hashlib.sha256(canonical(values).encode(errors="surrogatepass")).hexdigest()
 
 
 def canonical(value: object) -> str:
-    """JSON with sorted keys, no white space, and one way to write each number.
+    """Return JSON with sorted keys, no white space, and one way to write each number.
 
-    Beside RFC 8785, whole numbers of any size keep all their digits, sets are sorted, secrets are written out, and what is no JSON is
-    written as pydantic does. Raises `PydanticSerializationError` for what pydantic does not know.
+    In addition to RFC 8785, whole numbers of any size keep all their digits, sets are sorted, secrets are written out, and values that
+    are
+    no JSON are written as pydantic does. Raises `PydanticSerializationError` for those that pydantic does not know.
     """
     match value:
         case str():
@@ -63,7 +64,7 @@ def _members(value: Mapping[object, object]) -> str:
 
 
 def _number(value: float) -> str:
-    """As ECMAScript writes it: the fewest digits that are read as this number, with an exponent from 1e21 and below 1e-6."""
+    """Return the number as ECMAScript writes it: the fewest digits that identify it, with an exponent from 1e21 and below 1e-6."""
     text = repr(value)
     if not value or not 1e-6 <= abs(value) < 1e21:
         mantissa, _, exponent = text.removesuffix(".0").partition("e")
@@ -87,7 +88,7 @@ def _code_units(key: str) -> bytes:
 
 
 def fingerprint(value: JsonValue) -> str:
-    """A short name for any JSON value: the same for the same value."""
+    """Return a short name for a JSON value: equal values have the same."""
     return hashed(value)
 
 

@@ -1,4 +1,4 @@
-"""The certificate of a hub at home: made by its owner, signed by nobody, trusted by its fingerprint."""
+"""The certificate of a hub at home: self-signed, and trusted by its fingerprint."""
 
 import datetime
 import ipaddress
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 _NAME = "nearfar-hub"
 _LIFETIME = datetime.timedelta(days=3650)
-"""It is trusted by its fingerprint alone, so that an early end would only mean to pair every device anew."""
+"""Ten years: it is trusted by its fingerprint alone, so that an early end would only force all devices to pair again."""
 
 
 def ensure_certificate(certificate: Path, key: Path, hosts: Sequence[str]) -> str:
-    """The fingerprint of `certificate`; where neither file exists, both are made, the key readable by its owner only.
+    """Return the fingerprint of `certificate`. If neither file exists, both are made, the key readable by its owner only.
 
-    Raises `ConfigError` if only one of them is there, or the certificate cannot be read.
+    Raises `ConfigError` if only one of them exists, or the certificate cannot be read.
     """
     if certificate.exists() != key.exists():
         there, missing = (certificate, key) if certificate.exists() else (key, certificate)

@@ -1,4 +1,4 @@
-"""One event loop at a time: what belongs to a loop is closed when that loop ends, and opened anew in the next one."""
+"""One event loop at a time: objects of a loop are closed when it ends, and opened again in the next one."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -28,7 +28,7 @@ class HomeLoop:
         self._end: AsyncGenerator[None] | None = None
 
     async def enter(self) -> None:
-        """Make the running loop the home. Raises `ConfigError` where another loop is, and is not closed."""
+        """Make the running loop the home. Raises `ConfigError` if another loop is home, and is not closed."""
         if self._moved():
             self._end = _until_the_loop_ends(self._release)
             await anext(self._end)

@@ -1,4 +1,4 @@
-"""A self-contained HTML page: what the reports of demo and sweep share. It loads nothing, runs no script, and reads well in the dark."""
+"""A self-contained HTML page for the reports of demo and sweep. It loads nothing, runs no script, and supports dark mode."""
 
 from collections.abc import Sequence
 from html import escape
@@ -19,7 +19,7 @@ svg { width: 100%; height: auto; max-width: 44rem } svg text { fill: currentColo
 
 
 def page(title: str, body: str, *, style: str = "") -> str:
-    """The whole document around a body of ready-made HTML."""
+    """Return a document with a body of ready-made HTML."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -37,7 +37,7 @@ def page(title: str, body: str, *, style: str = "") -> str:
 
 
 def table(head: Sequence[str], body: Sequence[Sequence[str]], *, text_columns: bool = False, caption: str = "") -> str:
-    """A table of ready-made HTML cells."""
+    """Return a table of ready-made HTML cells."""
     css = ' class="text"' if text_columns else ""
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
     header = "".join(f'<th scope="col"{css}>{escape(name)}</th>' for name in head)

@@ -9,9 +9,9 @@ from typing import IO
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append a line, whose newline is added. What a process left unfinished that died while it wrote is removed.
+    """Append a line and a newline. An unfinished line of a process that died while it wrote is removed.
 
-    Raises `OSError`, and changes nothing, where the file ends with something else than a line of JSON: it is somebody else's.
+    Raises `OSError`, and changes nothing, if the file ends with something else than a line of JSON: it is another program's.
     A new file is for its owner alone: there may be words of tasks in it.
     """
     with os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab+") as file:
@@ -21,7 +21,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def drop_lines(path: Path, goes: Callable[[bytes], bool]) -> None:
-    """Remove lines, in place and under the lock of those who append. Raises `OSError`."""
+    """Remove lines for which `goes` is true, in place and under the lock of those who append. Raises `OSError`."""
     with path.open("rb+", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         before = file.read()
@@ -39,7 +39,7 @@ def read_lines(path: Path) -> list[bytes]:
 
 
 def whole_lines(data: bytes) -> list[bytes]:
-    """The lines of a file; a last one without its newline was cut off while it was written, and is left out."""
+    """Return the lines of a file. A last one without its newline was cut off while it was written, and is left out."""
     return data[: data.rfind(b"\n") + 1].split(b"\n")
 
 

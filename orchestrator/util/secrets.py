@@ -5,7 +5,7 @@ from ...protocols.secrets import StoredKey
 
 
 def secret(variable: str) -> str:
-    """What an environment variable, or the keyring under the same name, holds. Raises `ConfigError` where there is nothing."""
+    """Return the value of an environment variable, or of the keyring under the same name. Raises `ConfigError` if there is none."""
     stored = StoredKey(variable)
     if not stored.is_set():
         raise ConfigError(f"{variable} is not set", hint=stored.how_to_set)
@@ -13,5 +13,5 @@ def secret(variable: str) -> str:
 
 
 def find_secret(variable: str) -> str | None:
-    """The same where it may be absent."""
+    """Return the value of an environment variable, or of the keyring under the same name; None if there is none."""
     return StoredKey(variable).find()

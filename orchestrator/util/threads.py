@@ -1,4 +1,4 @@
-"""Running code that takes its time, or may never return."""
+"""Run blocking code in threads."""
 
 import asyncio
 import contextvars
@@ -12,17 +12,18 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-    """The result of a function that waits, as for a database. Where the caller is cancelled, it still comes to its end."""
+    """Call a function in a thread and return its result. If the caller is cancelled, the function still runs to its end."""
     import anyio.to_thread
 
     return await anyio.to_thread.run_sync(partial(function, *arguments, **options))
 
 
 async def run_in_daemon_thread(function: Callable[[], object]) -> object:
-    """The result of `function`, or what it raises.
+    """Call a function in a daemon thread and return its result, or raise its error.
 
-    A thread cannot be stopped. Where the caller stops waiting it runs on, but it takes no place in a pool and does not keep the
-    program from ending.
+    A thread cannot be stopped. If the caller stops waiting it runs on, but it takes no place in a pool and does not keep the program
+    from
+    ending.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[object] = loop.create_future()
@@ -42,7 +43,7 @@ async def run_in_daemon_thread(function: Callable[[], object]) -> object:
             report = (context.run(function), None)
         except StopIteration as error:  # which a future refuses to carry
             report = (None, RuntimeError(f"StopIteration: {error.value}"))
-        except BaseException as error:  # a thread boundary: raised again by whoever waits
+        except BaseException as error:  # a thread boundary: raised again in the caller
             report = (None, error)
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, *report)

@@ -1,4 +1,4 @@
-"""Keeping tasks away from the tracers and callbacks that LangChain brings along."""
+"""Keep LangChain's tracers and callbacks away from tasks."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _IS_UNTRACED: Final[ContextVar[bool]] = ContextVar("nearfar_untraced", default=False)
 _SWITCHES: Final = ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING_V2")
 _DEADLY: Final = ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER")
-"""Where one of these is set, LangChain raises an error in place of running anything."""
+"""Variables with which LangChain raises an error instead of running anything."""
 _OFF: Final = ("", "0", "false", "False")
 
 
@@ -30,17 +30,18 @@ def deadly_switches() -> list[str]:
 
 
 def is_untraced() -> bool:
-    """Say whether this is inside `untraced`."""
+    """Return whether this is inside `untraced`."""
     return _IS_UNTRACED.get()
 
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """Let no tracer and no callback of LangChain's hear what runs inside.
+    """Hide what runs inside from LangChain's tracers and callbacks.
 
-    Left to itself, LangGraph shows the state of each graph, with prompts, memory and tool results, to LangSmith where variables say so that
-    were set for another app (`LANGSMITH_TRACING`, `LANGCHAIN_TRACING_V2`), to the callbacks of a runnable that this runs in, and to
-    handlers that other packages have registered. Raises `ConfigError` where a variable is set with which LangChain runs nothing.
+    Otherwise, LangGraph shows the state of each graph, with prompts, memory and tool results, to LangSmith if variables say so that were
+    set
+    for another app (`LANGSMITH_TRACING`, `LANGCHAIN_TRACING_V2`), to the callbacks of a surrounding runnable, and to handlers that other
+    packages have registered. Raises `ConfigError` if a variable is set with which LangChain runs nothing.
     """
     from langchain_core.callbacks import BaseCallbackHandler
     from langchain_core.runnables.config import var_child_runnable_config

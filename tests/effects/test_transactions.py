@@ -269,7 +269,7 @@ async def test_writes_that_cannot_be_kept_in_the_end_are_the_tools_failure_too(r
         return "booked"
 
     async with run.owner() as ledger:
-        assert "nothing of what the tool wrote was kept" in (await made(ledger, book, seat="1a")).content
+        assert "the tool's writes were dropped" in (await made(ledger, book, seat="1a")).content
     with closing(sqlite3.connect(app)) as connection:
         assert connection.execute("SELECT * FROM marks").fetchall() == []
 

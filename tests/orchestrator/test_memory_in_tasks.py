@@ -86,7 +86,7 @@ async def test_conversation_that_holds_what_may_not_leave_the_device_stays_there
         await hybrid.run(PROMPT, **options)
         result = await hybrid.run("Say that in German.", **options)
         assert cloud.requests == []
-        assert any("an earlier task of its session was told what may not leave the device" in reason for reason in result.reasons)
+        assert any("an earlier task of its session read data that may not leave the device" in reason for reason in result.reasons)
         elsewhere: TaskOptions = {**options, "session": "other"}
         other = await hybrid.run("Say hello in German.", **elsewhere)
     assert other.side is Side.FAR

@@ -165,7 +165,7 @@ async def test_text_that_cannot_be_looked_through_stays(detector: Broken | Endle
     near, far = pair()
     privacy = RunPrivacy(PrivacyConfig(findings=findings, patience=0.05), [], detector=detector)
     request = StepRequest(messages=(Message.user("Hello"),), sensitivity=Sensitivity.PUBLIC)
-    with pytest.raises(PrivacyViolation, match="could not be looked through"):
+    with pytest.raises(PrivacyViolation, match="could not be scanned"):
         await privacy.departing(Member("far", Side.FAR, far), request, Label(), role="execute")
     await privacy.departing(Member("near", Side.NEAR, near), request, Label(), role="execute")
 

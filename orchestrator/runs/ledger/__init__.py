@@ -1,4 +1,4 @@
-"""What tools do to the world, done once: a ledger of calls, and what it offers to the tools themselves."""
+"""The idempotency ledger: tool calls with effects are recorded, so that none is made twice."""
 
 from .running import effect_key, effect_transaction
 from .transactions import EffectConnection

@@ -1,4 +1,4 @@
-"""What runs wait for: calls that somebody is to decide about, and what they said."""
+"""Approvals: tool calls that a run waits for, and the decisions about them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from .records import EffectState
 
 
 def waiting(database: TableDatabase, run: str) -> tuple[ApprovalRequest, ...]:
-    """The requests that a run waits for, in the order in which they were made. Raises what the database raises."""
+    """Return the requests that a run waits for, in the order in which they were made. Raises the database's errors."""
     with database.reading() as session:
         query = "SELECT request FROM effects WHERE run = ? AND state = 'asked' ORDER BY number"
         found = session.execute(query, (run,)).fetchall()
@@ -23,9 +23,9 @@ def waiting(database: TableDatabase, run: str) -> tuple[ApprovalRequest, ...]:
 
 
 def decide(database: TableDatabase, run: str, approvals: Mapping[str, bool]) -> None:
-    """Write down what somebody said, by the requests' ids.
+    """Record decisions, by the requests' ids.
 
-    Raises `NotFound`, and writes nothing, where the run waits for no such request.
+    Raises `NotFound`, and records nothing, if the run waits for no such request.
     """
     listed = ", ".join(request.id for request in waiting(database, run)) or "nothing"
     statement = "UPDATE effects SET state = ? WHERE run = ? AND state = 'asked' AND substr(key, 1, 12) = ?"
@@ -37,18 +37,18 @@ def decide(database: TableDatabase, run: str, approvals: Mapping[str, bool]) -> 
 
 
 def needed(run: str, state: Mapping[str, Any]) -> ApprovalNeeded | None:
-    """The error for a run whose graph has stopped to ask; None where it has not."""
+    """Return the error for a run whose graph has stopped for approvals; None if it has not."""
     interrupts: Sequence[Any] = state.get("__interrupt__", ())
     requests = [ApprovalRequest.model_validate(request) for interrupt in interrupts for request in interrupt.value]
     if not requests:
         return None
     asked = ", ".join(f"{request.call.name} ({request.id})" for request in requests)
-    hint = f"go on with approvals={{...}}, or: nearfar runs resume {run} --approve {requests[0].id}, or --deny {requests[0].id}"
-    return ApprovalNeeded(f"run {run} waits for somebody to decide about {asked}", hint=hint, run=run, requests=requests)
+    hint = f"resume with approvals={{...}}, or: nearfar runs resume {run} --approve {requests[0].id}, or --deny {requests[0].id}"
+    return ApprovalNeeded(f"run {run} needs approval of {asked}", hint=hint, run=run, requests=requests)
 
 
 class Asked(NamedTuple):
-    """A request, and the effect that it is about."""
+    """A request, and the tool call that it is about."""
 
     request: ApprovalRequest
     tool: Tool

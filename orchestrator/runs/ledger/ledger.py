@@ -1,4 +1,4 @@
-"""The effect ledger: around every call of a tool, what is meant to be done is written down before, and what came of it after."""
+"""The idempotency ledger: before each tool call its intent is recorded, and after it the result."""
 
 import asyncio
 import logging
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _UNKNOWN: Final = (
-    f"{UNKNOWN}nobody knows whether this call went through: it ran past its limit, or was under way when the run was interrupted. "
+    f"{UNKNOWN}it is not known whether this call took effect: it ran past its limit, or was under way when the run was interrupted. "
     "It is not made again. Find out by other means whether it did, or tell the user"
 )
 T = TypeVar("T")
 
 
 class LedgerWriter(Protocol):
-    """Runs a part of a transaction, and returns what that returns when it is kept."""
+    """Runs a change in a transaction, and returns its value once that is committed."""
 
     async def write(self, change: Callable[[Session], T]) -> T: ...
 
 
 class EffectLedger:
-    """Runs the calls of one run. A call that the run has made before gets the result that is on record.
+    """Runs the tool calls of one run. A call that the run has made before gets the recorded result.
 
     Args:
-        writer: keeps what is written in the database of the records.
-        scope: of the calls that are counted together: empty for the task, the name of a part for what runs beside others.
-        approver: asks somebody about calls; None: the run stops until somebody has decided.
-        at_work: keys of the run's effects whose tools this process runs just now.
+        writer: commits changes of the records.
+        scope: groups calls that are counted together: empty for the task, the name of a part that runs in parallel with others.
+        approver: decides about calls; None: the run stops until they are decided.
+        at_work: keys of the run's effects whose tools run in this process now.
         overdue: its calls that ran past their limits.
-        user: whose run it is. Two users may give tasks the same idempotency key, and have effects of their own.
+        user: the run's user. Two users may give tasks the same idempotency key, and have effects of their own.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class EffectLedger:
         self._user = user
 
     def within(self, scope: str) -> "EffectLedger":
-        """That of a part of the run."""
+        """Return the ledger of a part of the run."""
         return EffectLedger(
             self._records,
             self._writer,
@@ -83,18 +83,18 @@ class EffectLedger:
 
     @property
     def is_at_work(self) -> bool:
-        """A tool of the run is."""
+        """Return whether a tool of the run is running."""
         return bool(self._at_work)
 
     async def known(self, asked: Sequence[Asked]) -> dict[str, bool]:
-        """What was decided about calls, by their ids. What was begun had been approved."""
+        """Return the decisions about calls, by the calls' ids. A call that was begun had been approved."""
         standings = await self._writer.write(partial(self._records.standings, intents=[self._intent(*one[1:]) for one in asked]))
         pairs = zip(asked, standings, strict=True)
         decided = {one.request.call.id: standing.state for one, standing in pairs if standing is not None}
         return {call: state is not EffectState.DENIED for call, state in decided.items() if state is not EffectState.ASKED}
 
     async def ask(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
-        """Have somebody decide, which is on record before any of the calls runs."""
+        """Get decisions about calls, and record them before any of the calls runs."""
         intents = [self._intent(*one[1:]) for one in asked]
         requests = [one.request.model_copy(update={"id": _name(intent)}) for one, intent in zip(asked, intents, strict=True)]
         if self._approver is None:
@@ -106,10 +106,11 @@ class EffectLedger:
         return {request.call.id: is_approved for request, is_approved in zip(requests, said, strict=True)}
 
     async def run(self, call: ToolCall, tool: Tool, occurrence: Occurrence) -> ToolResult:
-        """The result of the call: what is on record of it, or that of running it now.
+        """Return the recorded result of the call, or run it now.
 
-        Raises `LedgerConflict` where the record is another tool's or another owner's, and what the database raises: the effect is then
-        either not begun, or begun and without a result.
+        Raises `LedgerConflict` if the record is another tool's or another owner's, and the database's errors: the effect is then either
+        not
+        begun, or begun and without a result.
         """
         intent = self._intent(tool, occurrence)
         if not await self._overdue.wait(intent.action, tool.time_limit):
@@ -143,7 +144,7 @@ class EffectLedger:
             if running.overdue is not None and tool.declared.effect in GUARDED:  # the run may be resumed while the tool still runs
                 self._note(running, intent, still_running(call))
             raise
-        if outcome_of(result) == "unknown":  # the record stays as that of a call of which nobody knows
+        if outcome_of(result) == "unknown":  # the record stays that of a call of unknown outcome
             self._note(running, intent, result)
             return result
         is_made_again = running.repetition.is_wanted and tool.declared.effect in REPEATABLE
@@ -157,7 +158,7 @@ class EffectLedger:
         self._overdue.note(intent.action, intent.key, result, late)
 
     async def _late(self, running: "asyncio.Task[ToolResult]", intent: Intent) -> ToolResult:
-        """The true result of a call that ran past its limit, put on record where the run is still this process's."""
+        """Wait for a call that ran past its limit and record its true result, if this process still owns the run."""
         result = await running
         try:
             await self._writer.write(partial(self._records.finish, key=intent.key, result=result))
@@ -166,10 +167,10 @@ class EffectLedger:
         return result
 
     async def _may_run_again(self, call: ToolCall, tool: Tool, intent: Intent) -> bool:
-        """Of an effect that was begun, and of which nobody knows whether it is there."""
+        """Decide whether to repeat a call that was begun and whose outcome is unknown."""
         may = tool.declared.effect is not Effect.AT_MOST_ONCE
         if not may and self._approver is not None:
-            reason = f"nobody knows whether this call of {tool.name} went through: yes runs it again"
+            reason = f"it is not known whether this call of {tool.name} took effect: approving it runs it again"
             request = ApprovalRequest(id=_name(intent), call=call, reason=reason)
             may = (await self._approver([request])).get(request.id, False) is True
         if may:
@@ -177,7 +178,7 @@ class EffectLedger:
         return may
 
     async def _stopped(self, asked: Sequence[Asked], requests: Sequence[ApprovalRequest]) -> Mapping[str, bool]:
-        """What was decided, where the run goes on; until then this raises LangGraph's interrupt."""
+        """Raise LangGraph's interrupt until all requests are decided; then return the decisions."""
         from langgraph.types import interrupt
 
         answers: Mapping[str, bool] = {}
@@ -199,14 +200,14 @@ class EffectLedger:
 
 
 def _name(intent: Intent) -> str:
-    """By which a request about the effect is answered."""
+    """Return the id by which a request about the effect is answered."""
     return intent.key[:12]
 
 
 def ledger_of(
     store: "RunStore", lease: "Lease", approver: Approver | None, *, user: str = "", overdue: Overdue | None = None
 ) -> EffectLedger:
-    """The ledger of a user's run that is worked on under a lease."""
+    """Return the ledger of a user's run that is worked on under a lease."""
     from ..fencing import held
 
     def fence(session: Session) -> None:
@@ -217,12 +218,12 @@ def ledger_of(
 
 
 def _replayed(standing: Standing, result: ToolResult, call: ToolCall, intent: Intent) -> ToolResult:
-    """The result on record, which says so where an agent has made a call that another one made before it."""
+    """Return the recorded result. It says so if another agent made the call in an earlier turn."""
     return result.model_copy(update={"call_id": call.id}) if standing.turn == intent.turn else looked_up(call, result)
 
 
 def _is_failed_try(standing: Standing, result: ToolResult, tool: Tool, intent: Intent) -> bool:
-    """The call tries again what has failed in an earlier turn, and may be repeated."""
+    """Return whether the call retries one that failed in an earlier turn, and may be repeated."""
     return tool.declared.effect is Effect.IDEMPOTENT and result.is_error and standing.turn != intent.turn
 
 

@@ -1,4 +1,4 @@
-"""Which of several equal calls one is."""
+"""Number equal calls: tell a repeated call from a second, intended one."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple, TypedDict
@@ -12,41 +12,42 @@ from ...task.tools import Tool
 from ...util.canonical import canonical, digest
 
 REPEATABLE: Final = frozenset({Effect.READ, Effect.IDEMPOTENT})
-"""What a run that goes on may run again, although it has a result."""
+"""Effects that a resumed run may run again although there is a result."""
 
 
 class Made(TypedDict):
-    """The calls of one action since the conversation began."""
+    """Counts the calls of one action since the conversation began."""
 
     count: int
     unsettled: list[int]
-    """Ordinals of those that an equal call would try again."""
+    """Ordinals of calls that an equal call would retry."""
 
 
 _NONE_MADE: Final[Made] = {"count": 0, "unsettled": []}
 
 
 class Occurrence(NamedTuple):
-    """One call, named by what it does and not by where in the graph it stands."""
+    """One call, named by its action and not by its place in the graph."""
 
     action: str
     """A hash of the tool and its arguments, and of the turn where the tool only reads: equal calls are one action."""
     ordinal: int
-    """Of how many calls of the action it is the last, from 1."""
+    """Number of the call among those of its action, from 1."""
     turn: int
-    """Calls of agents that the task had made by then. It tells a call that is made again from one that is looked up again."""
+    """Calls of agents that the task had made by then. It tells a repeated call from a looked up one."""
 
     def key(self, task: str) -> str:
-        """Return the name of the effect in a task that keeps no ledger. `task`: names the task."""
+        """Return the effect's key in a task without a ledger. `task`: names the task."""
         return digest(task, self.action, self.ordinal)
 
 
 class Occurrences:
-    """Counts the calls of one message behind those that were made since the conversation began.
+    """Numbers the calls of one message, after those made since the conversation began.
 
-    An agent that takes over begins a conversation of its own, and the count begins with it: the call that an agent before it has made is
-    the first one again, and so the same effect. A second equal call of one conversation is another effect, unless it tries the first one
-    again: that one's outcome is unknown, or it failed and its tool is idempotent.
+    An agent that takes over begins a conversation and a count of its own: a call that an agent before it has made is the first one
+    again, and
+    so the same effect. A second equal call in one conversation is another effect, unless it retries the first one: that one's outcome is
+    unknown, or it failed and its tool is idempotent.
     """
 
     def __init__(self, made: Mapping[str, Made], *, turn: int) -> None:
@@ -57,7 +58,7 @@ class Occurrences:
         self._looked: dict[str, Made] = {}
 
     def next(self, call: ToolCall, tool: Tool) -> Occurrence:
-        """The next call of the message that is to run."""
+        """Return the occurrence of the message's next call to run."""
         only_reads = tool.declared.effect is Effect.READ
         action = digest(tool.name, _arguments(call, tool), self.turn if only_reads else None)
         calls = self._looked if only_reads else self.made
@@ -70,7 +71,7 @@ class Occurrences:
         return Occurrence(action, known["count"] + 1, self.turn)
 
     def settle(self, occurrence: Occurrence, tool: Tool, result: ToolResult) -> None:
-        """Take note of what came of a call."""
+        """Record the outcome of a call."""
         outcome, effect = outcome_of(result), tool.declared.effect
         if (outcome == "unknown" and effect is not Effect.READ) or (outcome == "failed" and effect is Effect.IDEMPOTENT):
             known = self.made[occurrence.action]
@@ -78,7 +79,7 @@ class Occurrences:
 
 
 def _arguments(call: ToolCall, tool: Tool) -> str:
-    """As the function gets them, with defaults filled in: two agents may write one thing in two ways."""
+    """Return the arguments as the function gets them, with defaults filled in: two agents may write the same call in two ways."""
     try:
         return canonical(tool.arguments(call))
     except (

@@ -1,4 +1,4 @@
-"""The ledger's table in the database of runs: what each effect was meant to be, what somebody said to it, and what came of it."""
+"""The idempotency ledger's tables: the intent, the approval and the result of each effect."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
@@ -27,24 +27,24 @@ INSERT INTO effects (run, key, action, ordinal, turn, tool, version, state, epoc
 ON CONFLICT (key) DO UPDATE SET
     state = excluded.state, epoch = excluded.epoch, turn = excluded.turn, request = excluded.request, result = NULL"""
 Fence = Callable[[Session], None]
-"""Raises where the run belongs to somebody else by now."""
+"""Raises if another process owns the run by now."""
 
 
 class EffectState(StrEnum):
-    """How far an effect has come."""
+    """State of an effect."""
 
     ASKED = "asked"
-    """Somebody is asked whether it may be."""
+    """It needs approval."""
     APPROVED = "approved"
     DENIED = "denied"
     BEGUN = "begun"
-    """Its tool was started. Where nobody runs it any more, nobody knows whether it went through."""
+    """Its tool was started. If no process runs it any more, its outcome is unknown."""
     DONE = "done"
     """Its result is known."""
 
 
 class Intent(NamedTuple):
-    """An effect that is about to be."""
+    """An effect that is about to happen."""
 
     key: str
     action: str
@@ -52,23 +52,23 @@ class Intent(NamedTuple):
     turn: int
     tool: str
     version: str
-    """A hash of what is declared of the tool."""
+    """A hash of the tool's declaration."""
 
 
 class Standing(NamedTuple):
-    """What the ledger knows of an effect."""
+    """The ledger's entry for an effect."""
 
     state: EffectState | None
-    """None: nothing, and now it is begun."""
+    """None: there was no entry, and the effect is begun now."""
     turn: int
     result: ToolResult | None = None
 
 
 class EffectRecords:
-    """Those of one run, written by the one who owns it. Each method is a part of a transaction, and raises what `fence` raises.
+    """The effects of one run, written by its owner. Each method is a part of a transaction, and raises `fence`'s errors.
 
     Args:
-        epoch: how many owners the run has had, this one included.
+        epoch: number of owners that the run has had, this one included.
     """
 
     def __init__(self, database: TableDatabase, run: str, *, epoch: int, fence: Fence) -> None:
@@ -78,13 +78,14 @@ class EffectRecords:
         self._fence = fence
 
     def begin(self, session: Session, intent: Intent, *, at_work: Collection[str] = ()) -> Standing:
-        """Write the intent down, unless the effect was begun before or somebody said no to it.
+        """Record the intent, unless the effect was begun or denied before.
 
-        An equal effect before it that nobody knows about stands in the way of this one, too: asking twice is not to have it twice.
-        Raises `LedgerConflict` where the tool is no longer what it was then.
+        An equal earlier effect of unknown outcome blocks this one, too, so that a retry does not have it twice. Raises `LedgerConflict`
+        if the
+        tool has been declared differently since.
 
         Args:
-            at_work: keys of effects that this process runs just now; it may change meanwhile.
+            at_work: keys of effects that this process runs now; it may change meanwhile.
         """
         self._fence(session)
         self._check(session, intent)
@@ -97,54 +98,54 @@ class EffectRecords:
         return Standing(None, intent.turn)
 
     def begin_again(self, session: Session, intent: Intent) -> None:
-        """Begin an effect once more: its tool was started by a process that is gone, or has failed and is idempotent."""
+        """Record that an effect is begun once more: its process has died, or it has failed and is idempotent."""
         self._fence(session)
         self._put(session, intent, EffectState.BEGUN)
 
     def finish(self, session: Session, key: str, result: ToolResult) -> None:
-        """Write the result down. Raises `LedgerConflict` where it is not this owner's to write."""
+        """Record the result. Raises `LedgerConflict` if another owner has taken the effect over."""
         self._fence(session)
         done = session.execute(
             "UPDATE effects SET state = ?, result = ? WHERE key = ? AND state = ? AND epoch = ?",
             (EffectState.DONE, result.model_dump_json(), key, EffectState.BEGUN, self._epoch),
         )
         if done.rowcount != 1:
-            message = f"the result of a call of {result.name} is not recorded: another owner of run {self.run} has gone on with it"
+            message = f"the result of a call of {result.name} is not recorded: another process has resumed run {self.run}"
             raise LedgerConflict(message, hint="this process has lost the run; the other one finishes it")
 
     def transaction(self, key: str) -> EffectConnection:
-        """One of the effect's tool, in which its result is written down as well. It waits for others to finish writing."""
+        """Return a transaction for the effect's tool, in which its result is recorded as well. It waits for other writers."""
         return EffectConnection(self._database.alone(), lambda session, result: self.finish(session, key, result))
 
     def sync(self) -> None:
-        """Return when what was written before outlives a power cut, too."""
+        """Return when all earlier commits would survive a power cut."""
         self._database.sync()
 
     def ask(self, session: Session, asked: Sequence[tuple[Intent, ApprovalRequest]]) -> None:
-        """Write down what somebody is to decide."""
+        """Record requests for approval."""
         self._fence(session)
         for intent, request in asked:
             self._put(session, intent, EffectState.ASKED, request)
 
     def answer(self, session: Session, answers: Mapping[Intent, bool]) -> None:
-        """Write down what somebody said."""
+        """Record decisions."""
         self._fence(session)
         for intent, is_approved in answers.items():
             self._put(session, intent, EffectState.APPROVED if is_approved else EffectState.DENIED)
 
     def _check(self, session: Session, intent: Intent) -> None:
-        """Raise `LedgerConflict` where the run has called the tool when it was declared otherwise.
+        """Raise `LedgerConflict` if the run has called the tool when it was declared differently.
 
-        All calls of the tool count, since the same call has another key where the tool has one more argument, or only reads now.
+        All calls of the tool count, since the same call has another key if the tool has one more argument, or only reads now.
         """
         other = "SELECT count(*) FROM effects WHERE run = ? AND tool = ? AND version <> ?"
         (others,) = session.execute(other, (self.run, intent.tool, intent.version)).fetchone()
         if others:
             message = f"{intent.tool} takes other arguments, or has another effect, than when this run called it"
-            raise LedgerConflict(message, hint="go on with the program that the run was begun with, or begin a new run")
+            raise LedgerConflict(message, hint="resume it with the program that began it, or begin a new run")
 
     def standings(self, session: Session, intents: Sequence[Intent]) -> list[Standing | None]:
-        """What is known of each; None: nothing. What somebody said no to is denied whenever it is tried again."""
+        """Return the entry of each intent; None: there is none. A denied effect is denied for every retry."""
         for intent in intents:
             self._check(session, intent)
         return [_find(session, intent) or self._denied_before(session, intent) for intent in intents]

@@ -1,4 +1,4 @@
-"""The call of a tool while it runs, and what the tool may ask about it."""
+"""A running tool call, and the functions that a tool can use while it runs."""
 
 import asyncio
 import os
@@ -17,12 +17,12 @@ from .overdue import Overdue, looked_up, still_running
 from .transactions import AlreadyDone, EffectConnection, TransactionEnded, begin_in_file
 
 GUARDED: Final = frozenset({Effect.AT_MOST_ONCE, Effect.IDEMPOTENT})
-"""Effects that are not to happen beside an equal one that still runs."""
+"""Effects that must not happen while an equal one still runs."""
 _running: Final[ContextVar["RunningCall"]] = ContextVar("nearfar_running_call")
 
 
 class RunningCall:
-    """One call under way.
+    """One running call.
 
     Args:
         key: of its effect.
@@ -32,9 +32,9 @@ class RunningCall:
     def __init__(self, tool: Tool, key: str, runs: Callable[[], EffectConnection] | None = None) -> None:
         self.key = key
         self.is_recorded = False
-        """Its result was kept together with what it wrote into the database of runs."""
+        """Its result was committed together with what it wrote into the database of runs."""
         self.repetition = Repetition()
-        """Tells whether a resumed run makes the call again, since it does more than its result says."""
+        """Says whether a resumed run makes the call again, since it does more than its result says."""
         self.overdue: asyncio.Task[ToolResult] | None = None
         """Ends with the true result of a tool that ran past its limit and could not be stopped."""
         self._tool = tool
@@ -44,7 +44,8 @@ class RunningCall:
         self._has_ended = False
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """The result of the tool, and what it wrote kept where it is no error. Raises what keeping that raises but `sqlite3.Error`."""
+        """Run the tool and return its result; commit its writes unless it is an error. Raises the errors of the commit except
+        `sqlite3.Error`."""
         token = _running.set(self)
         try:
             with noting(self.repetition):
@@ -57,7 +58,7 @@ class RunningCall:
         except TransactionEnded as error:
             return ToolResult(call_id=call.id, name=call.name, content=str(error), is_error=True)
         except sqlite3.Error as error:
-            problem = f"nothing of what the tool wrote was kept: {error}"
+            problem = f"the tool's writes were dropped: {error}"
             return ToolResult(call_id=call.id, name=call.name, content=problem, is_error=True)
         finally:
             _running.reset(token)
@@ -70,7 +71,7 @@ class RunningCall:
         self.overdue = task
 
     def transaction(self, file: str | os.PathLike[str] | None) -> EffectConnection:
-        """The one transaction of the call."""
+        """Return the call's only transaction; begin it with the first use."""
         if self._tool.declared.effect is not Effect.TRANSACTIONAL:
             hint = '@tool(effect="transactional")'
             raise InvalidRequest(f"tool {self._tool.name!r} writes in a transaction, and is not declared to do so", hint=hint)
@@ -95,7 +96,7 @@ class RunningCall:
 
 
 async def run_unrecorded(call: ToolCall, tool: Tool, *, action: str, key: str, overdue: Overdue) -> ToolResult:
-    """Return the result of the tool where no ledger is kept. Equal calls whose outcome is unknown stand in its way, as in a ledger."""
+    """Run a tool without a ledger. Equal calls whose outcome is unknown block it, as in a ledger."""
     effect = tool.declared.effect
     if effect in GUARDED and not await overdue.wait(action, tool.time_limit):
         return still_running(call)
@@ -110,20 +111,22 @@ async def run_unrecorded(call: ToolCall, tool: Tool, *, action: str, key: str, o
 
 
 def effect_key() -> str:
-    """Return a name for what the running tool is about to do: the same when a run that died, an agent that takes over, or a retry after an
-    error makes the call again, and no other call's.
+    """Return an idempotency key for what the running tool is about to do. It is the same when a run that died, an agent that takes over,
+    or a retry after an error makes the call again, and no other call has it.
 
-    To be handed to services as their idempotency key, or looked up before acting. Raises `InvalidRequest` outside of a tool.
+    Hand it to services as their idempotency key, or look it up before acting. Raises `InvalidRequest` outside of a tool.
     """
     return _current("effect_key").key
 
 
 def effect_transaction(file: str | os.PathLike[str] | None = None) -> EffectConnection:
-    """A connection whose writes are kept when the running tool returns, together with its result, and dropped when it fails.
+    """Return a connection whose writes are committed when the running tool returns, together with its result, and dropped when it fails.
 
-    So a call of a `transactional` tool has its effect exactly once, wherever the process dies. While it is open, nobody else writes to the
-    database: begin late, and wait for nothing. It is dropped after ten seconds. Raises `InvalidRequest` outside of such a tool and in an
-    event loop, which would stand still while it waits for others, and `sqlite3.Error`.
+    So a call of a `transactional` tool has its effect exactly once, wherever the process dies. While it is open, no other writer gets
+    into
+    the database: begin late, and wait for nothing. It is dropped after ten seconds. Raises `InvalidRequest` outside of such a tool and
+    in an
+    event loop, which would block while it waits for other writers, and `sqlite3.Error`.
 
     Args:
         file: a database of the app's own; None: that of the runs, in a table of the tool's own.

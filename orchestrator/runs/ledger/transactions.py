@@ -1,4 +1,4 @@
-"""Writes of a tool that are kept together with the record of its result, or not at all."""
+"""A tool's transaction: its writes are committed together with the record of its result, or not at all."""
 
 import os
 import re
@@ -13,19 +13,19 @@ from ...storage.sqlite.database import guarded
 from ...storage.tables import Rows, Session
 
 Keep = Callable[[Session, ToolResult], None]
-"""Writes the result down within the transaction."""
+"""Records the result within the transaction."""
 
 _PATIENCE: Final = 10.0
-"""Seconds that a tool waits for others to finish writing a file of its own."""
+"""Seconds that a tool waits for other writers of a file of its own."""
 LONGEST: Final = 10.0
-"""Seconds that a transaction stays open, while which others wait: fewer than they have patience for."""
+"""Seconds that a transaction may stay open: fewer than other writers wait."""
 _CONTROL: Final = re.compile(r"\s*(abort|begin|commit|end|prepare|rollback|start)\b(?!\s+to\b)", re.IGNORECASE)
-_ROLLED_BACK: Final = "nothing of what the tool wrote was kept: SQLite rolled its transaction back at a statement that failed"
+_ROLLED_BACK: Final = "the tool's writes were dropped: SQLite rolled its transaction back at a statement that failed"
 _MARKS: Final = "CREATE TABLE IF NOT EXISTS nearfar_effects (key TEXT PRIMARY KEY, result TEXT NOT NULL) WITHOUT ROWID"
 
 
 class AlreadyDone(BaseException):
-    """The tool has written all this before the process died, and its result is known."""
+    """Raised when the effect was committed before the process died: its result is known."""
 
     def __init__(self, result: ToolResult) -> None:
         super().__init__("the effect is there already")
@@ -33,13 +33,13 @@ class AlreadyDone(BaseException):
 
 
 class TransactionEnded(InvalidRequest):
-    """It was open for too long, or the call that it belongs to is over."""
+    """Raised when a transaction was open for too long, or its call is over."""
 
 
 class EffectConnection:
-    """A connection within a transaction that is ended for the tool: kept when it returns, dropped when it fails.
+    """A connection within a transaction that is ended for the tool: committed when it returns, dropped when it fails.
 
-    Statements have `?` for parameters, whatever the database.
+    Parameters of statements are `?` for any database.
     """
 
     def __init__(self, transaction: AbstractContextManager[Session], keep: Keep) -> None:
@@ -71,7 +71,7 @@ class EffectConnection:
             self.execute(statement, row)
 
     def commit(self, result: ToolResult) -> None:
-        """Keep what was written, and the result with it. Where that raises, nothing is kept."""
+        """Commit the writes and the result. If that raises, nothing is kept."""
         with self._lock:
             self._keep(self._open, result)
             self._session = None
@@ -79,7 +79,7 @@ class EffectConnection:
             self._transaction.__exit__(None, None, None)
 
     def abandon(self) -> None:
-        """Drop what was written, unless it is kept already. A thread of the tool that still runs can write no more."""
+        """Drop the writes, unless they are committed. A thread of the tool that still runs can write no more."""
         with self._lock:
             self._drop()
 
@@ -91,7 +91,7 @@ class EffectConnection:
             self._transaction.__exit__(type(dropped), dropped, None)
 
     def _expire(self) -> None:
-        self._ended = f"nothing of what the tool wrote was kept: its transaction was open for more than {LONGEST:g} s"
+        self._ended = f"the tool's writes were dropped: its transaction was open for more than {LONGEST:g} s"
         with suppress(StoreError, sqlite3.Error):  # the server has gone, and the transaction with it
             self.abandon()
 
@@ -103,9 +103,9 @@ class EffectConnection:
 
 
 def begin_in_file(path: str | os.PathLike[str], key: str) -> EffectConnection:
-    """A transaction on a file of the app's own, in which a table `nearfar_effects` keeps the results of effects by their keys.
+    """Begin a transaction on a file of the app's own, whose table `nearfar_effects` holds the results of effects by their keys.
 
-    Raises `AlreadyDone` where the effect is among them, and `sqlite3.Error`.
+    Raises `AlreadyDone` if the effect is among them, and `sqlite3.Error`.
     """
     connection = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
     transaction = EffectConnection(guarded(connection), lambda session, result: _mark(session, key, result))

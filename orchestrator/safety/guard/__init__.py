@@ -1,1 +1,1 @@
-"""What a model may have done on the word of strangers: which tools it may call, and where their arguments have to come from."""
+"""The guard: which tool calls a model may make after it has read untrusted content, and where their arguments have to come from."""

@@ -1,4 +1,4 @@
-"""The values in a call's arguments that somebody has chosen freely: what the tool's schema does not say itself."""
+"""Taint check of a tool call: find the arguments whose values come from no trusted text."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -16,7 +16,7 @@ Free = str | int | float
 
 
 def free_values(value: JsonValue, schema: JsonSchema, root: JsonSchema) -> list[Free]:
-    """The texts and numbers in an argument, names in objects included, that are neither constants of the schema nor defaults.
+    """Return the texts and numbers in an argument, names in objects included, that are neither constants of the schema nor defaults.
 
     `root`: the schema of all arguments, to which references in that of one refer.
     """
@@ -24,7 +24,10 @@ def free_values(value: JsonValue, schema: JsonSchema, root: JsonSchema) -> list[
 
 
 def doubtful(call: ToolCall, tool: Tool, names: Sequence[str], grounds: Grounds) -> list[str]:
-    """The arguments among these that come from nowhere. One that is short or common counts only beside another one that is not."""
+    """Return the arguments among `names` that come from no trusted text.
+
+    A value that is short or common counts as trusted only if another value of the call has a strong match.
+    """
     schema = tool.spec.parameters
     free = {name: free_values({name: call.arguments[name]}, schema, schema) for name in names}
     found = {name: [grounds.strength(value) for value in values] for name, values in free.items()}
@@ -69,7 +72,8 @@ def _is_constant(value: JsonValue, schema: Mapping[str, Any]) -> bool:
 
 
 def _resolved(schema: Mapping[str, Any], root: JsonSchema) -> Mapping[str, Any]:
-    """The schema that a reference leads to, with what is said beside it. Only those into the schema's own definitions are followed."""
+    """Return the schema that a `$ref` leads to, merged with the keys next to it. Only references into the schema's own `$defs` are
+    followed."""
     for _ in range(_DEPTH):
         reference = schema.get("$ref")
         if not isinstance(reference, str):

@@ -1,4 +1,4 @@
-"""Texts that differ in case: which of them say the same."""
+"""Compare texts that differ only in case."""
 
 import re
 from typing import Final
@@ -13,15 +13,15 @@ _LOCAL_JOINTS: Final = re.compile(r"[._+-]")
 
 
 def folded(text: str) -> str:
-    """The text in small letters, letter by letter. One whose small letter is of another alphabet stays: the sign for kelvin is no k."""
+    """Return the text in lower case, letter by letter. A letter whose lower case is of another alphabet stays: the kelvin sign is not k."""
     return text.lower() if text.isascii() else "".join(map(_small, text))
 
 
 def is_same(value: str, found: str) -> bool:
-    """Say whether two texts say the same that differ in nothing but case.
+    """Return whether two texts that differ in nothing but case mean the same.
 
-    Paths, identifiers and passwords mean others in other letters. Hosts and schemes do not (RFC 3986, 6.2.2.1), and a plain word may begin
-    with a capital at the beginning of a sentence.
+    Paths, identifiers and passwords are case-sensitive. Hosts and schemes are not (RFC 3986, 6.2.2.1), and a plain word may begin with a
+    capital at the beginning of a sentence.
     """
     return value == found or all(map(_is_same_word, _BETWEEN.split(value), _BETWEEN.split(found)))
 

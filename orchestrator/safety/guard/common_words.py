@@ -1,4 +1,4 @@
-"""English words that anybody's request may hold, and that so name nothing."""
+"""Common English words that identify nothing: finding one in the user's request does not show that a value came from it."""
 
 from typing import Final
 

@@ -12,47 +12,50 @@ from ...task.tools import Tool
 
 
 class Decision(Value):
-    """Whether a call may run."""
+    """The guard's decision about a tool call."""
 
     outcome: Literal["allowed", "ask", "refused"] = "allowed"
-    """`ask`: only where somebody says yes to it."""
+    """`ask`: the call needs approval."""
     reason: str = ""
-    """Why not at once, as a sentence for the user and the model."""
+    """Reason why the call may not run at once, as a sentence for the user and the model."""
 
 
 @dataclass(frozen=True)
 class CallContext:
-    """What a run has seen when it is about to run calls, and what of that may be acted upon."""
+    """Everything a run has seen when it is about to run tool calls, and which part of it is trusted."""
 
     conversation: Sequence[Message]
     """The last message is the one with the calls."""
     label: Label
-    """Of all that whoever makes the calls has seen."""
+    """The label of all that the agent which makes the calls has seen."""
     chosen: Chosen = Chosen()
-    """What was asked for before the run had read what strangers wrote."""
+    """The tools and plans chosen before the run read untrusted content."""
     trusted: Sequence[int] = ()
-    """Places of the messages in the conversation that strangers had no hand in."""
+    """Positions of the messages in the conversation that no untrusted content has influenced."""
     hide: Callable[[str], str] | None = None
-    """What was done to the texts of the task before whoever makes the calls saw them; None: they were shown as they are."""
+    """Redacts the texts of the task as they were redacted for the agent that makes the calls; None: it saw them as they are."""
     told: "CallContext | None" = None
-    """The same as a caller sees it that is shown placeholders."""
+    """The context as an agent sees it that is shown placeholders."""
 
 
 class Guard(Protocol):
     """Decides about calls by where they and their arguments come from."""
 
     def clearance(self, call: ToolCall, tool: Tool, standing: CallContext) -> Decision:
-        """Whether the call may run."""
+        """Decide whether the call may run."""
         ...
 
     def is_grounded(self, call: ToolCall, tool: Tool, standing: CallContext) -> bool:
-        """Whether all that the call says comes from the user's words or from trusted data."""
+        """Return whether all arguments come from the user's words or from trusted data."""
         ...
 
     def is_chosen(self, call: ToolCall, tool: Tool, standing: CallContext) -> bool:
-        """Whether the user or a plan had chosen this very call before the run read what strangers wrote."""
+        """Return whether the user or a plan had chosen this very call before the run read untrusted content."""
         ...
 
     def is_as_planned(self, call: ToolCall, tool: Tool, standing: CallContext) -> bool:
-        """Whether a plan had named the call by then, and all that decides what it does: stated, or to be read."""
+        """Return whether a plan had named the call before the run read untrusted content.
+
+        Every argument that decides what the call does has to be stated in the plan, or be a value that the plan says to read.
+        """
         ...

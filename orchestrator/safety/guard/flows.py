@@ -1,11 +1,11 @@
-"""What a plan lets flow: which values it names as to be read, and which arguments it names for them.
+"""Parse the tool calls in a plan: which values the plan says to read, and into which arguments they may flow.
 
-A plan says so with calls in Python's own notation, wherever they stand in its text:
+A plan writes calls in Python's notation, anywhere in its text:
 
     invite(user="Dora", address=get_page(url="www.dora.example").email)
 
-Here the one address of e-mail that the page holds may become that argument. Nothing that is read has a say in it: the reference, the way
-from the result to the value, and the argument were all written before.
+Here the only e-mail address on the page may become that argument. Untrusted content has no influence on it: the reference, the way from
+the result to the value, and the argument were all written before it was read.
 """
 
 import ast
@@ -39,7 +39,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Anything:
-    """`...`: the plan leaves it to whoever makes the call, and to the guard."""
+    """`...`: the plan leaves the value to the model, and to the guard."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ Signature = tuple[str, tuple[str, ...]]
 
 
 def signatures(tools: Mapping[str, Tool]) -> tuple[Signature, ...]:
-    """Return those of the tools."""
+    """Return the signatures of the tools."""
     return tuple((name, tuple(tool.spec.parameters["properties"])) for name, tool in tools.items())
 
 

@@ -1,8 +1,10 @@
-"""Texts that may be acted upon, and whether a value comes from them.
+"""Provenance of values: find out whether a value comes from a trusted text.
 
-A value does where a text says it: in any spacing, a number or a date in any notation. A part of a longer word, address or path is another
-value, which somebody else may have chosen. Nothing is made equal that only looks so: an argument reaches its tool as it is. Case makes a
-difference, but for schemes, hosts, and the first letters of plain words.
+A value comes from a text that says it: in any spacing, and a number or a date in any notation. A part of a longer word, address or path
+is
+another value, which an attacker may have chosen. Look-alikes are not equal: an argument reaches its tool as it is. Case makes a
+difference,
+except in schemes, hosts, and the first letters of plain words.
 """
 
 import json
@@ -22,7 +24,7 @@ from .moments import Moments, moments
 from .numbers import numbers_in
 
 _JOINING: Final = frozenset("-_.@/\\:+#~=&%?*")
-"""What holds an address, a path or a name together where no space is."""
+"""Characters that hold an address, a path or a name together where there is no space."""
 _OPENING: Final = frozenset("/\\~*@=&?%+")
 """Before or behind a value these make another one of it, whatever is on their other side."""
 _AS_NUMBER: Final = re.compile(r"[$€£]?(-?(?:[1-9]\d{0,2}(?:,\d{3})+|0|[1-9]\d*)(?:\.\d+)?)", re.ASCII)
@@ -32,45 +34,45 @@ _GROUPED: Final = re.compile(r"(?<![\w.@/-])\+?\d(?:[ ().-]{0,2}\d){5,}(?![\w@/-
 _LIST: Final = re.compile(r" ?; ?| ?, | ,|(?<!\d),|,(?!\d)")
 """Between the members of a list; a comma between two figures is a part of a number."""
 _LOCAL: Final = frozenset("!#$%&'*+/=?^_`{|}~-.")
-"""What may stand before the end of a mailbox's name (RFC 5322): `o'brien@example.com` is another one than `brien@example.com`."""
+"""Characters allowed in a mailbox's name (RFC 5322): `o'brien@example.com` is another one than `brien@example.com`."""
 _LINE_ENDS: Final = r"\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029"
 _SCHEME: Final = re.compile(r"\A(?:https?://|#)", re.IGNORECASE)
-"""What may stand before a value that was said without it."""
+"""A prefix that a value may have although the text says it without."""
 _END: Final = "\0"
-"""Of a text."""
+"""Marks the end of a text."""
 _FAR: Final = 64
-"""Characters beside a value that are looked at."""
+"""Number of characters next to a value that are looked at."""
 _LEAST: Final = 3
 """Letters of a word that names anything."""
 
 
 class Strength(IntEnum):
-    """What it says that a value was found."""
+    """Strength of the match between a value and the trusted texts."""
 
     NONE = 0
     """It was not."""
     WEAK = 1
-    """So short or common a value may stand there for something else."""
+    """The value is so short or common that the text may mean something else."""
     STRONG = 2
 
 
 class Grounds:
-    """The texts. A text of JSON is taken for the values in it."""
+    """Trusted texts. A text of JSON stands for the values in it."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._known: dict[str, _Said] = {}
-        """What was found in texts; shared with those that these are extended to, so that each is read once in a run."""
+        """Parsed texts, shared with the sets made by `extended`, so that each text is parsed once in a run."""
         self._said = self._read(texts)
 
     def extended(self, texts: Iterable[str]) -> "Grounds":
-        """These texts, and more of them."""
+        """Return a set of these texts and `texts`."""
         more = Grounds(())
         more._known = self._known
         more._said = [*self._said, *self._read(texts)]
         return more
 
     def strength(self, value: str | float) -> Strength:
-        """Of a value's being found in the texts."""
+        """Return how strongly a value matches the texts."""
         if not isinstance(value, str):
             return self._of_number(Decimal(value) if isinstance(value, int) else Decimal(str(value)))
         value = _normalised(value)
@@ -111,13 +113,13 @@ class Grounds:
 
 
 class _Said:
-    """One text, and what it says."""
+    """One text, and the values that it says."""
 
     def __init__(self, text: str) -> None:
         self._raw = text
 
     def says(self, value: str) -> bool:
-        """Whether the value stands in it, as no part of another one."""
+        """Return whether the text says the value, not as a part of a longer one."""
         joining = _JOINING | _LOCAL if "@" in value else _JOINING
         for each in {value, _SCHEME.sub("", value, count=1)}:
             for found in re.finditer(re.escape(folded(each)), self._folded):
@@ -132,7 +134,7 @@ class _Said:
 
     @cached_property
     def figures(self) -> frozenset[str]:
-        """Of groups."""
+        """Numbers written as groups of digits, without what separates the groups."""
         return frozenset(_figures(found.group()) for found in _GROUPED.finditer(self._text))
 
     @cached_property
@@ -149,7 +151,7 @@ class _Said:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """The text, or the values in it where it is JSON."""
+    """Yield the values in a text of JSON; yield any other text as it is."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -171,26 +173,27 @@ def _values(value: JsonValue) -> Iterator[str]:
 
 
 def _normalised(text: str) -> str:
-    """With single spaces. Line ends stay: a command may end there."""
+    """Return the text with single spaces. Line ends stay, because a command may end there."""
     return re.sub(rf"\s*[{_LINE_ENDS}]\s*", "\n", re.sub(rf"[^\S{_LINE_ENDS}]+", " ", text.strip()))
 
 
 def _stands_alone(text: str, start: int, end: int, joining: frozenset[str]) -> bool:
-    """Whether what is there is no part of a longer word, number, address or path. `joining`: what holds one together before it."""
+    """Return whether the span is no part of a longer word, number, address or path. `joining`: characters that hold one together before
+    it."""
     before, behind = text[max(start - _FAR, 0) : start], text[end : end + _FAR]
     return _ends(before[::-1], joining, is_figure=text[start].isdigit()) and _ends(behind, _JOINING, is_figure=text[end - 1].isdigit())
 
 
-def _ends(beside: str, joining: frozenset[str], *, is_figure: bool) -> bool:
-    """Whether a value ends before these characters, which are those next to it, the nearest one first."""
-    if is_figure and beside[:1] == "," and beside[1:2].isdigit():
+def _ends(neighbours: str, joining: frozenset[str], *, is_figure: bool) -> bool:
+    """Return whether a value ends before these neighbouring characters, given with the nearest one first."""
+    if is_figure and neighbours[:1] == "," and neighbours[1:2].isdigit():
         return False
-    for place, letter in enumerate(beside):
+    for place, letter in enumerate(neighbours):
         if letter.isalnum() or combining(letter) or (place == 0 and letter in _OPENING):
             return False
         if letter not in joining:
             return True
-    return len(beside) < _FAR
+    return len(neighbours) < _FAR
 
 
 def _figures(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What of the conversation that a task brings along may be acted upon: as if its calls had been made within the run."""
+"""Provenance of the conversation that a task brings along: its calls are judged as if the run had made them."""
 
 import json
 from collections.abc import Mapping
@@ -15,22 +15,22 @@ from .grounds import Grounds
 
 
 class History:
-    """Of the messages before the task begins."""
+    """The trusted part of the messages before the task begins."""
 
     def __init__(self, task: Task, tools: Mapping[str, Tool]) -> None:
         self.trusted: list[str] = []
-        """What trusted tools have returned that strangers had no hand in, and what was called before any of them was heard."""
+        """Results of trusted tools without influence of untrusted content, and the arguments of calls made before any of it was read."""
         self.chosen: set[str] = set()
-        """Tools that were called before that."""
+        """Tools that were called before untrusted content was read."""
         self.made: list[Message] = []
-        """The messages that called them."""
+        """Messages with those calls."""
         self._grounds = Grounds(task.said)
         self._tools = tools
         self._is_clean = task.label.integrity is Integrity.TRUSTED and task.context is None
         self.is_tainted = False
-        """Strangers had a hand in a call of a tool that changes something: it may come back from any tool."""
+        """Untrusted content has influenced a call that changes something. Its effects may come back from any tool."""
         self._believed: set[str] = set()
-        """Ids of the calls whose results strangers had no hand in."""
+        """Ids of the calls whose results are trusted."""
         for message in task.messages:
             self._read(message)
 
@@ -63,5 +63,5 @@ class History:
         self._grounds = self._grounds.extended([text])
 
     def _is_believed(self, result: ToolResult) -> bool:
-        """An error may tell of a call that was not run, in whoever's words that was made."""
+        """Return whether a result is trusted. An error is not: it may quote a call that was never run."""
         return result.call_id in self._believed and not self.is_tainted and not result.is_error

@@ -1,4 +1,4 @@
-"""Values of a kind that texts hold: of a whole text no plan can know which part it wants, but of which kind it is."""
+"""Find values of one kind in a text: a plan cannot know which part of a free text it wants, but can name a kind."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -19,12 +19,12 @@ _FURTHER: Final = re.compile(rf"{_MARK}*[.\uff0e]?{_MARK}*[\w-]")
 _FAR: Final = 64
 """Characters before an address that are looked at."""
 _AT: Final = re.compile(r"[@\uff20\ufe6b]|&(?:\#0*64|\#x0*40|commat);|%40|[(\[{]\s*at\s*[)\]}]", re.IGNORECASE)
-"""What stands for the sign in an address, also where a page hides it from those who collect addresses."""
+"""Ways to write `@` in an address, including those that hide it from harvesters."""
 _URL: Final = re.compile(r"(?<![\w@.-])(?:https?://|www\.)[^\s<>\"'`{}|\\^\[\]]++", re.IGNORECASE)
 _ADDRESSED: Final = re.compile(r"//\w|www\.", re.IGNORECASE)
 """Begins an address of the web."""
 _BEHIND: Final = ".,;:!?)*_~"
-"""What stands behind an address in a sentence, and is no part of it."""
+"""Characters behind an address in a sentence that are no part of it."""
 _SHORT_DATE: Final = re.compile(r"(?<![\w./-])\d{1,2}([-/.])\d{1,2}\1\d{2}(?![\w./-]*\d)")
 """A date whose century is not said."""
 

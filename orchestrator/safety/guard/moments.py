@@ -1,4 +1,4 @@
-"""Dates and times of day in texts, whatever they are written like."""
+"""Find dates and times of day in texts, in many notations."""
 
 import re
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ class Day(NamedTuple):
     month: int
     day: int
     year: int | None
-    """None: nobody said."""
+    """None: the text does not say the year."""
 
 
 class Clock(NamedTuple):
@@ -58,9 +58,10 @@ class Moments(NamedTuple):
     years: frozenset[int]
 
     def has(self, value: str, *, today: date | None = None) -> bool:
-        """Whether the value is a date, with or without a time of day, or a time of day, all of which the text names.
+        """Return whether the texts name all of a value: a date, with or without a time of day, or a time of day.
 
-        A day without a year is that of a year that the text names elsewhere, or the next or the last one as seen from `today`.
+        A day named without a year matches the years that the text names elsewhere, and the next or the last such day as seen from
+        `today`.
         """
         value = value.strip().casefold()
         if (clock := _CLOCK.fullmatch(value)) is not None:
@@ -75,12 +76,12 @@ class Moments(NamedTuple):
         if day.year is None or day._replace(year=None) not in self.days:
             return False
         is_over = (day.month, day.day) <= (today.month, today.day)
-        beside = (today.year, today.year + 1) if is_over else (today.year - 1, today.year)
-        return day.year in self.years or day.year in beside
+        nearest = (today.year, today.year + 1) if is_over else (today.year - 1, today.year)
+        return day.year in self.years or day.year in nearest
 
 
 def moments(text: str) -> Moments:
-    """Those in a text. A date in figures counts in each order in which it makes sense."""
+    """Return the dates, times and years in a text. A date in figures counts in each order that makes sense."""
     text = text.casefold()
     # In `2022-02-28T14:00` the letter between the two would hide both.
     text = re.sub(r"(?<=\d)t(?=\d\d:)", " ", text)

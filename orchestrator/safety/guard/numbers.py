@@ -1,4 +1,4 @@
-"""The numbers in a text, in the notations of several countries."""
+"""Find the numbers in a text, in the notations of several countries."""
 
 import re
 from collections.abc import Iterator
@@ -26,16 +26,17 @@ _DECIMAL_COMMA: Final = re.compile(r",(\d{1,2})\Z", re.ASCII)
 _BEHIND: Final = re.compile(rf"\s?{_CURRENCY}(?!\w)")
 _BEFORE: Final = re.compile(rf"(?<![^\W\d_]){_CURRENCY}\s?\Z")
 _FIGURES: Final = re.compile(rf"(?<![\w.,/:@’'-])(?:{_CURRENCY})?\d(?:[\d.,'’_]*\d)?(?:{_CURRENCY})?(?![\w/:@-])")
-"""What could be a number, with a currency around it."""
+"""Digits that could be a number, with a currency around it."""
 _NEAR: Final = 12
 """Characters of a currency and what is around it."""
 
 
 def numbers_in(text: str) -> Iterator[Decimal]:
-    """Yield the numbers of a text in small letters.
+    """Yield the numbers of a text in lower case.
 
-    A point or a space before three figures groups them beside a currency, and a point also where it stands several times. `1.500` alone
-    is one and a half.
+    A point or a space before three digits groups them if a currency is next to the number; a point also groups if it occurs several
+    times.
+    `1.500` alone is one and a half.
     """
     for _, parts in _read(text):
         yield from (number for number in parts if number is not None)
@@ -55,7 +56,7 @@ def _read(text: str) -> "Iterator[tuple[re.Match[str], list[Decimal | None]]]":
         number = found.group()
         if is_money:
             yield found, [_plain(re.sub(r"[ '’]", "", number), is_money=True)]
-        else:  # several numbers beside each other, or one: nobody can tell
+        else:  # several neighbouring numbers, or one: the text does not tell
             yield found, [_plain(part, is_money=False) for part in number.split(" ")]
 
 

@@ -1,7 +1,7 @@
-"""Values that a plan named as to be read, in the results of a conversation.
+"""Match values that a plan says to read against the results in a conversation.
 
-A value counts where there is only one that the plan can mean: what strangers add to a result makes it two, and then somebody is asked.
-Nothing in a result is taken for more than a value: no record, and no text of several lines or of more than 200 characters.
+A value counts if the plan can mean only one: an attacker who adds to a result makes it two, and then the call needs approval. A result
+yields nothing but values: no records, and no text of several lines or of more than 200 characters.
 """
 
 import json
@@ -28,11 +28,11 @@ _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
 
 
 class Readings:
-    """What the calls of a conversation have returned.
+    """The results of a conversation's tool calls.
 
     Args:
         conversation: the messages.
-        tools: those that were called. Of one that reads, each argument decides what is read.
+        tools: the tools that were called. All arguments of a tool that only reads decide what is read.
     """
 
     def __init__(self, conversation: Sequence[Message], tools: Mapping[str, Tool]) -> None:
@@ -48,19 +48,19 @@ class Readings:
                 self._made.append((call, _returned(result)))
 
     def filled(self, flow: Flow, call: ToolCall, sinks: frozenset[str]) -> frozenset[str]:
-        """Return the arguments of a call that the plan's line states or fills; none where it means another call.
+        """Return the arguments of a call that the plan's line states or fills; none if the line means another call.
 
         Args:
             flow: the line.
-            call: a call of its tool.
-            sinks: arguments that decide what is done: those that the line names have to be as it says.
+            call: a call of the line's tool.
+            sinks: arguments that decide what is done. Those that the line names have to be as it says.
         """
         named = {name: planned for name, planned in flow.arguments.items() if not isinstance(planned, Anything)}
         fitting = {name for name, planned in named.items() if name in call.arguments and self._fits(planned, call.arguments[name])}
         return frozenset(fitting) if sinks & named.keys() <= fitting else frozenset()
 
     def is_named(self, flow: Flow, call: ToolCall, names: Sequence[str]) -> bool:
-        """Say whether the plan's line states, fills, or leaves to the model what a call gives to these arguments."""
+        """Return whether the plan's line states, fills, or leaves to the model the values of these arguments."""
         planned = {name: flow.arguments.get(name) for name in names}
         return all(
             one is not None and (isinstance(one, Anything) or self._fits(one, call.arguments[name])) for name, one in planned.items()

@@ -1,9 +1,9 @@
-"""The guard of one run: it decides by where a call comes from, whatever the model that makes it has been talked into.
+"""The guard of one run: it decides about tool calls by the provenance of the call, not by the judgement of the model that makes it.
 
-Until the run has read what strangers wrote, the model does what the user and the app have told it, and its calls are theirs. From then on
-it may do what the strangers say: it may call the tools that it had chosen before, with arguments that the user or trusted data name. Tools
-that only read and show their arguments to nobody are free, and so are those that are declared to have no sinks. What a call returns from
-then on is trusted only where that very call was chosen before: whoever chooses what is read, or computed, chooses what is found.
+Until the run has read untrusted content, the model follows the user and the app, and its calls are theirs. From then on it may follow
+an attacker: it may call the tools that it had chosen before, with arguments from the user's words or from trusted data. Tools that only
+read and keep their arguments on this device are free, and so are tools declared to have no sinks. A later result is trusted only if that
+very call was chosen before, because choosing what is read or computed means choosing what is found.
 """
 
 import json
@@ -28,15 +28,15 @@ from .readings import Readings
 
 
 class RunGuard:
-    """Decides about the calls of one run.
+    """Decides about the tool calls of one run.
 
     Args:
-        policy: the task's.
-        said: what the user and the app have said, in their own words.
-        trusted: what else stood in the task and may be acted upon.
-        chosen: tools that the task lists, or that were called in its conversation before what strangers wrote.
-        made: messages of its conversation from before that.
-        tools: those that a plan may name.
+        policy: the `[policy.guard]` section of the task.
+        said: the words of the user and the app.
+        trusted: other trusted texts of the task.
+        chosen: tools that the task lists, or that its conversation called before it read untrusted content.
+        made: the messages with those calls.
+        tools: the tools that a plan may name.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class RunGuard:
 
     @classmethod
     def of(cls, task: Task, tools: Mapping[str, Tool]) -> "RunGuard":
-        """That of a task which has these tools."""
+        """Return the guard of a task which has these tools."""
         history = History(task, tools)
         memory = [task.memory] if task.memory is not None and task.label.integrity is Integrity.TRUSTED else []
         chosen = history.chosen | (task.allowed_tools or frozenset()) | named_tools(task.planned.plan, tools)
@@ -68,7 +68,7 @@ class RunGuard:
         return cls(task.policy.guard, said=task.said, trusted=trusted, chosen=frozenset(chosen), made=history.made, tools=tools)
 
     def clearance(self, call: ToolCall, tool: Tool, standing: CallContext) -> Decision:
-        """Whether the call may run."""
+        """Decide whether the call may run."""
         objections = list(self._objections(call, tool, standing))
         refused = any(choice is OnDoubt.REFUSE for choice, _ in objections)
         if not objections:
@@ -76,18 +76,18 @@ class RunGuard:
         return Decision(outcome="refused" if refused else "ask", reason=f"{tool.name}: {'; '.join(reason for _, reason in objections)}")
 
     def is_grounded(self, call: ToolCall, tool: Tool, standing: CallContext) -> bool:
-        """Whether all that the call says comes from the user's words or from trusted data."""
+        """Return whether all arguments come from the user's words or from trusted data."""
         return not doubtful(call, tool, list(call.arguments), self._grounds(standing))
 
     def is_chosen(self, call: ToolCall, tool: Tool, standing: CallContext) -> bool:
-        """Whether the user or a plan had chosen this very call before, or it reads a record that they have named."""
+        """Return whether the user or a plan had chosen this very call before, or it reads a record that they have named."""
         made = [standing.conversation[place] for place in standing.trusted]
         if was_made(call, made) or was_made(call, self._made) or is_planned(call, tool, standing.chosen.plan):
             return True
         return is_keyed(call, tool, self._grounds(standing))
 
     def is_as_planned(self, call: ToolCall, tool: Tool, standing: CallContext) -> bool:
-        """Whether a plan had named the call: what decides what it does is stated or to be read, and the rest may be left to the model."""
+        """Return whether a plan had named the call. Its sinks have to be stated or read as planned; the rest may be left to the model."""
         grounds, flows = self._grounds(standing), self._flows(tool, standing)
         sinks = [name for name in call.arguments if name in tool.declared.sinks]
         if not flows or self._unplanned(call, tool, standing, sinks, grounds):
@@ -99,7 +99,7 @@ class RunGuard:
     def _objections(self, call: ToolCall, tool: Tool, standing: CallContext) -> Iterator[tuple[OnDoubt, str]]:
         tools, arguments, label = self._policy.tools, self._policy.arguments, standing.label
         if label.integrity is Integrity.UNTRUSTED and not _is_free(tool):
-            read = f"the run has read what strangers may have written ({', '.join(label.told_origins)})"
+            read = f"the run has read untrusted content ({', '.join(label.told_origins)})"
             if tools is not OnDoubt.ALLOW and tool.name not in self._chosen and tool.name not in standing.chosen.tools:
                 yield tools, f"it was not asked for before {read}"
             sinks = [name for name in call.arguments if name in tool.declared.sinks]
@@ -113,7 +113,7 @@ class RunGuard:
                 yield arguments, f"it would show {', '.join(shown)}, not in the user's words, {further}"
 
     def _unplanned(self, call: ToolCall, tool: Tool, standing: CallContext, names: Sequence[str], grounds: Grounds) -> list[str]:
-        """The arguments among these that come from nowhere, and that no plan had named a value for."""
+        """Return the arguments among `names` that come from no trusted text and for which no plan names a value."""
         foreign = doubtful(call, tool, names, grounds)
         if not foreign or standing.label.is_disturbed:
             return foreign
@@ -123,11 +123,11 @@ class RunGuard:
         return min(left, key=len, default=foreign)
 
     def _flows(self, tool: Tool, standing: CallContext) -> list[Flow]:
-        """The lines of plans that call a tool."""
+        """Return the calls of a tool that plans name."""
         return [flow for flow in flows_of(standing.chosen.plan, self._signatures) if flow.tool == tool.name]
 
     def _said_to(self, standing: CallContext) -> Grounds:
-        """Return the user's words as whoever makes the calls was told them."""
+        """Return the user's words as the agent that makes the calls was shown them."""
         return self._said if standing.hide is None else Grounds(map(standing.hide, self._texts[0]))
 
     def _grounds(self, standing: CallContext) -> Grounds:
@@ -137,7 +137,7 @@ class RunGuard:
 
 
 def allowed(tools: Mapping[str, Tool], names: frozenset[str] | None) -> dict[str, Tool]:
-    """The tools that a task lists; all of them where it has no list. Raises `InvalidRequest` for names that none has."""
+    """Return the tools that a task lists, or all if it has no list. Raises `InvalidRequest` for names of unknown tools."""
     if names is None:
         return dict(tools)
     if unknown := sorted(names - set(tools)):
@@ -146,14 +146,14 @@ def allowed(tools: Mapping[str, Tool], names: frozenset[str] | None) -> dict[str
 
 
 def check_plan(plan: str, tools: Mapping[str, Tool]) -> None:
-    """Raise `InvalidRequest` for a user's plan with a call of a tool that cannot be read."""
+    """Raise `InvalidRequest` if a user's plan contains a tool call that cannot be parsed."""
     problem = problem_of(plan, signatures(tools))
     if problem is not None:
         raise InvalidRequest(f"the plan cannot be read: {problem}", hint='write calls as in pay(account=account_of(contact="Ann").number)')
 
 
 def with_data_quoted(task: Task, tools: Mapping[str, Tool]) -> Task:
-    """The task with what strangers wrote in its own conversation shown as data."""
+    """Return the task with the untrusted content in its own conversation quoted as data."""
     return task.model_copy(update={"messages": tuple(_with_data_quoted(message, tools) for message in task.messages)})
 
 
@@ -164,17 +164,18 @@ def _with_data_quoted(message: Message, tools: Mapping[str, Tool]) -> Message:
 
 
 def _is_free(tool: Tool) -> bool:
-    """Whether it does not matter who has it called. A tool without arguments that changes something has no sinks, and does."""
+    """Return whether it does not matter who causes a call: the tool has no sinks. A tool that changes something has to have arguments,
+    too."""
     return not tool.declared.sinks and (tool.declared.effect is Effect.READ or bool(tool.spec.parameters["properties"]))
 
 
 def _tells_more(tool: Tool, label: Label) -> bool:
-    """Whether a tool shows its arguments to more people than may see what the run has been told."""
+    """Return whether a tool shows its arguments to more people than may see what the run has read."""
     return not may_go(label.tier, tool.declared.sends)
 
 
 def _texts(message: Message) -> Iterator[str]:
-    """What a message says, its calls included."""
+    """Yield the texts of a message: its text or result, and the arguments of its calls."""
     yield message.text if message.tool_result is None else message.tool_result.content
     yield from (json.dumps(call.arguments, ensure_ascii=False) for call in message.tool_calls)
 

@@ -1,6 +1,6 @@
-"""Steps from what a tool returned to the value in it that a plan means.
+"""Steps of a plan from a tool's result to the value that is meant.
 
-Each takes the values so far and returns those that it leads to. Values are those of JSON, and of the kinds that texts hold.
+Each step takes the values so far and returns those that it leads to. Values are those of JSON, and of the kinds that texts hold.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,12 +18,12 @@ Step = Callable[[Values], Values]
 
 
 def each(values: Values) -> Values:
-    """All of them: a plan says so where it means more than one."""
+    """Return all values: a plan says `each` if it means more than one."""
     return values
 
 
 def member(name: str) -> Step:
-    """Return that of records which has this name, or the values of the kind that it names in texts."""
+    """Return the step to a record's member of this name, or to the values of the kind that the name stands for in texts."""
     if name == "each":
         return each
 
@@ -34,7 +34,7 @@ def member(name: str) -> Step:
 
 
 def step_of(name: str, positional: Sequence[JsonValue], named: Mapping[str, JsonValue]) -> Step:
-    """Return the step that a plan writes as a method. Raises `ValueError` for one that there is not."""
+    """Return the step that a plan writes as a method. Raises `ValueError` for an unknown one."""
     make = _METHODS.get(name)
     if make is None:
         raise ValueError(f"there is no step {name!r}: the steps are {', '.join(sorted(_METHODS))}")

@@ -1,7 +1,8 @@
-"""Find out which parts of an answer a program that displays it may fetch, link or send: no private value is filled in there.
+"""Find the parts of an answer that a program which displays it may fetch, link or send: no private value is filled in there.
 
-An answer is read as Markdown (CommonMark with tables), as HTML, and as plain text in which programs make links of addresses. What any of
-the three takes for a part of an address counts. A *mark*, a word of letters and digits, stands in the place of each value in question.
+An answer is read as Markdown (CommonMark with tables), as HTML, and as plain text in which programs make links of addresses. A part of
+an
+address in any of the three readings counts. A *mark*, a word of letters and digits, stands in the place of each value in question.
 """
 
 import html
@@ -23,7 +24,7 @@ _ACTIVE: Final = re.compile(
 _CLOSING: Final = "'\"-->'\">"
 """Ends a tag or a comment that was left open at the end."""
 _MOST_BRACKETS: Final = 20_000
-"""Of a text that is read at all: parsers take time in proportion to the square of some of them."""
+"""Most brackets of a text that is parsed: some parsers take time in proportion to the square of their number."""
 _LINK: Final = re.compile(r"\]\s?\(")
 _DEEPER: Final = {"(": 1, ")": -1}
 _DEFINED: Final = re.compile(r"\[(?:\\.|[^\[\]\\])*\]", re.DOTALL)
@@ -64,7 +65,7 @@ _DOTS: Final = str.maketrans("\u3002\uff0e\uff61", "...")
 
 
 def marks_in_addresses(text: str, marks: re.Pattern[str]) -> set[str]:
-    """Return those marks of a text that stand in what a renderer may fetch, link or send. `marks` matches one mark."""
+    """Return the marks of a text that stand in an address a renderer may fetch, link or send. `marks` matches one mark."""
     found: set[str] = set()
     if sum(map(text.count, "<[")) > _MOST_BRACKETS:
         return {mark.lower() for mark in marks.findall(text)}

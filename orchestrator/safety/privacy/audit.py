@@ -1,4 +1,4 @@
-"""What left the device for a run, and what was held back: without a word of it."""
+"""The outbound log: which messages left the device for a run and which were held back, without their content."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -7,29 +7,29 @@ from ....protocols.messages import Value
 from ....protocols.tiers import Tier
 
 Outcome = Literal["left", "held", "cached"]
-"""It left; it was held back; or it was about to leave, and a cache had the answer."""
+"""`left`: sent. `held`: held back. `cached`: not sent, since a cache had the answer."""
 
 
 class Departure(Value):
-    """A message as it was about to leave: to an agent far away, or to one of the user's in another process, maybe on another device."""
+    """A message that was about to leave: to a far agent, or to a near agent in another process, perhaps on another device."""
 
     at: float
     """Seconds since the epoch, by this device's clock; the order is that of the records."""
     agent: str
     role: str
-    """What it was asked for."""
+    """The role in which the agent was asked."""
     outcome: Outcome
     reason: str
-    """Why it was allowed, or not."""
+    """The reason why it was allowed, or not."""
     bytes: int
-    """Of the message as it goes over the wire."""
+    """Size of the message on the wire, in bytes."""
     digest: str
     """SHA-256 of these bytes, by which it can be told from others."""
     tier: Tier
-    """Of what the message was made of; `shared` for one that left for an agent far away."""
+    """Privacy tier of the content; `shared` for a message that left for a far agent."""
     origins: tuple[str, ...]
-    """What made that more private or less trusted."""
+    """Origins that made the content more private or less trusted."""
     placeholders: tuple[str, ...] = ()
-    """Their names, as far as the message holds any."""
+    """Names of the placeholders in the message."""
     findings: Mapping[str, int] = {}
-    """How many of each type the detectors found before placeholders stood there."""
+    """Number of findings of each type before placeholders replaced them."""

@@ -1,4 +1,4 @@
-"""One request on its way to an agent."""
+"""The outbound filter: check one request on its way to an agent, and log it."""
 
 import logging
 import time
@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 
 
 def unrecorded(member: Member, error: StoreError) -> PrivacyViolation:
-    """Nothing leaves without a record."""
-    return PrivacyViolation(f"what {member.name} was to be told could not be recorded: {error.message}", hint=error.hint)
+    """Return the error for a message that cannot be logged, and so is not sent."""
+    return PrivacyViolation(f"the message to {member.name} could not be recorded: {error.message}", hint=error.hint)
 
 
 class Departing:
-    """The request as the agent gets it, and what is done about it and its reply."""
+    """A request as an agent gets it, with the checks of the request and its reply."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class Departing:
         self._records = records
         self._own = own
         self._number: int | None = None
-        """Of the departure in the audit."""
+        """Number of the message in the outbound log."""
 
     async def leave(self, reason: str, findings: Mapping[str, int]) -> None:
-        """Look at the message once more, and write down that it leaves.
+        """Check the final message for known secrets, and log that it leaves.
 
-        Raises `PrivacyViolation` where it must not, and where that cannot be written down.
+        Raises `PrivacyViolation` if it holds one, or if the log cannot be written.
         """
         message = request_to_proto(self.request).SerializeToString()
         try:
@@ -73,23 +73,25 @@ class Departing:
         await self.record(reason, findings)
 
     async def record(self, reason: str, findings: Mapping[str, int]) -> None:
-        """Write down that it leaves. Raises `PrivacyViolation` where that cannot be written down."""
+        """Log that the message leaves. Raises `PrivacyViolation` if the log cannot be written."""
         try:
             self._number = await self._note("left", reason, findings)
         except StoreError as error:
             raise unrecorded(self._member, error) from error
 
     async def hold(self, reason: str, findings: Mapping[str, int]) -> None:
-        """Write down that it does not leave."""
+        """Log that the message is held back."""
         try:
             await self._note("held", reason, findings)
         except StoreError as error:  # it does not leave, whether that is on record or not
-            logger.warning("it could not be recorded that something was held back: %s", error)
+            logger.warning("a held back message could not be logged: %s", error)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """While this lasts, the bytes that go to another process are looked at, and no cache takes part where placeholders mean something
-        in this run alone."""
+        """Check the bytes that go to another process within the block, and keep a request with placeholders out of caches: placeholders
+        mean
+        something in this run only.
+        """
         known = current_scope()
         with scope(replace(known, caching="no-store") if self._names else known):
             if self._member.side is Side.NEAR:
@@ -99,13 +101,13 @@ class Departing:
                     yield
 
     def listener(self, listener: Listener) -> OpenedText:
-        """Hears the reply as it streams, with placeholders filled in."""
+        """Return a listener that passes the streamed reply on with placeholders filled in."""
         in_json = self.request.output_schema is not None
         before: Callable[[], str] = str if in_json else partial(_said_before, self.request)
         return OpenedText(self._placeholders, listener, before=before, in_json=in_json)
 
     async def accepted(self, reply: StepReply) -> StepReply:
-        """The reply. Raises `InvalidOutput` where it holds a placeholder that there is not."""
+        """Return the reply. Raises `InvalidOutput` if it holds an unknown placeholder."""
         self._own.add(self._member, reply)
         for text in (reply.text, *(text for call in reply.tool_calls for text in texts_in(call.arguments))):
             self._placeholders.check(text)
@@ -115,15 +117,15 @@ class Departing:
 
     @property
     def _names(self) -> tuple[str, ...]:
-        """The placeholders in the request."""
+        """Names of the placeholders in the request."""
         if not len(self._placeholders):
             return ()
         return tuple(sorted({each.name for text in texts_of(self.request.messages) for each in self._placeholders.named_in(text)}))
 
     def _inspect(self, message: bytes) -> None:
         if self._needles.found_in(message):
-            because = f"what {self._member.name} was to be told holds private data of this run"
-            raise PrivacyViolation(because, hint="let an agent on this device go on; `nearfar privacy audit` shows what was held back")
+            because = f"the message to {self._member.name} holds private data of this run"
+            raise PrivacyViolation(because, hint="let a near agent continue; `nearfar privacy audit` shows what was held back")
 
     async def _note(self, outcome: Outcome, reason: str, findings: Mapping[str, int]) -> int | None:
         if self._records is None:
@@ -146,6 +148,6 @@ class Departing:
 
 
 def _said_before(request: StepRequest) -> str:
-    """Return the agent's text since the user's last message: whoever displays a stream may show the reply right behind it."""
+    """Return the agent's text since the user's last message: a display of the stream may show the reply right behind it."""
     spoken = takewhile(lambda message: message.role != "user", reversed(request.messages))
     return "".join(reversed([message.text for message in spoken if message.role == "assistant"]))

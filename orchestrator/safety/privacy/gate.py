@@ -1,4 +1,4 @@
-"""Looking through texts that are about to leave the device, within a time limit; what cannot be looked through does not pass."""
+"""Scan texts that are about to leave the device, within a time limit; a text that cannot be scanned in time does not pass."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ Found = Mapping[str, Sequence[Finding]]
 
 
 class Gate:
-    """Of one run: a text that was looked through once is not looked through again."""
+    """Scans the texts of one run, each of them once."""
 
     def __init__(self, detector: Detector, policy: PrivacyConfig) -> None:
         self._detector = Detectors([detector], policy.detect)
@@ -23,11 +23,11 @@ class Gate:
         self._seen: dict[str, list[Finding]] = {}
 
     async def look(self, texts: Sequence[str], said: Sequence[str] | None = None, before: Sequence[str] = ()) -> Found:
-        """The findings that count in each text that has any, and pieces of such as texts that follow each other make together.
+        """Return the findings in each text that has any, including values that are split between neighbouring texts.
 
         Args:
-            said: those of the texts that follow each other; None: all of them.
-            before: the ends of texts that left earlier in the same conversation; those that are in it again stand where they belong.
+            said: the texts that follow each other; None: all texts.
+            before: the ends of texts that left earlier in the same conversation. An end that is in one of `said` stands there.
         """
         said = texts if said is None else said
         conversation = [*(end for end in before if not any(text.endswith(end) for text in said)), *said]
@@ -55,7 +55,7 @@ class Gate:
 
 
 def _add(finding: Finding, places: Sequence[tuple[str, Part]], found: Mapping[str, list[Finding]]) -> None:
-    """Put the pieces of a finding into the texts, unless it only goes on from what one of them has alone."""
+    """Put the pieces of a finding into the texts, unless a text alone already has that finding."""
     if any(_is_known(finding.type, part, found.get(text, ())) for text, part in places):
         return
     for text, part in places:

@@ -1,8 +1,7 @@
-"""Looking for known private values in what is about to leave, in the forms in which they may stand there.
+"""Known secrets: look for known private values in an outbound message, in the forms in which they may be written there.
 
-A text is reduced to its letters and digits, without case, accents, and what only looks different; so are the values. That alone undoes
-spaces and punctuation. What was percent-, JSON-, HTML-, base64- or hex-encoded is decoded first, one layer deep. Of a long value, a part
-is found too.
+A text is reduced to its letters and digits, without case, accents and look-alikes; so are the values. That alone undoes spaces and
+punctuation. Percent, JSON, HTML, base64 and hex encodings are decoded first, one layer deep. A part of a long value is found too.
 """
 
 import html
@@ -48,7 +47,7 @@ _DIGITS_TELL: Final = re.compile(r"[0-9@]")
 
 
 def reduced(text: str) -> bytes:
-    """The letters and digits of a text, in UTF-8, without case and accents, those that look like Latin ones as these."""
+    """Return the letters and digits of a text in UTF-8, without case and accents; letters that look like Latin ones become these."""
     if text.isascii():
         return _as_written(text.encode())
     plain = unicodedata.normalize("NFKD", text).casefold().translate(_LOOK_ALIKES)
@@ -56,24 +55,24 @@ def reduced(text: str) -> bytes:
 
 
 def _as_written(text: bytes) -> bytes:
-    """The same, with all that is not ASCII as it stands."""
+    """Return the lower case text without ASCII punctuation and spaces; other characters stay."""
     return text.lower().translate(None, _DROPPED)
 
 
 class Needles:
-    """Private values and texts, to be looked for. What a task says in public itself is not private for occurring in such a text."""
+    """Known private values and texts. A word that the task says in public is not private for occurring in such a text."""
 
     def __init__(self, public: Iterable[str] = ()) -> None:
         self._public = reduced(" ".join(public))
         self._known: set[bytes] = set()
         self._is_ascii = True
-        """So that of what was decoded only ASCII matters."""
+        """Only ASCII matters in decoded bytes."""
         self._heads: set[bytes] = set()
-        """Of values that count where they stand whole, from their first three places on."""
+        """Beginnings of values that count as a whole, from each of their first three places on."""
         self._values: dict[int, set[bytes]] = {}
-        """These, by their lengths."""
+        """Values that count as a whole, by their lengths."""
         self._windows: set[bytes] = set()
-        """Of long texts, of which parts count."""
+        """Parts of long texts that count."""
 
     def add(self, value: str) -> None:
         """Look for a value from now on."""
@@ -95,7 +94,7 @@ class Needles:
                 self._add_unless_public(word)
 
     def found_in(self, message: bytes) -> bool:
-        """Whether one of the values, or a telling part of one, is in what is about to leave."""
+        """Return whether an outbound message contains one of the values, or a telling part of one."""
         views = _views(message, is_ascii=self._is_ascii) if self._known else ()
         return any(self._has_value(view) or self._has_part(view) for view in views)
 
@@ -109,7 +108,7 @@ class Needles:
             self._heads.update(form[place : place + _HEAD] for place in range(_STRIDE))
 
     def _forms(self, text: str) -> set[bytes]:
-        """What to look for: a text forwards and backwards, as it may be written and as it may be encoded."""
+        """Return the forms to look for: the text forwards and backwards, as it may be written and as it may be encoded."""
         letters, encoded = reduced(text), _as_written(text.encode(errors="ignore"))
         self._known.add(letters)
         self._is_ascii = self._is_ascii and text.isascii()
@@ -131,7 +130,7 @@ class Needles:
         return any(self._tells(view, start) for start in places if view[start : start + _WINDOW] in windows)
 
     def _tells(self, view: bytes, hit: int) -> bool:
-        """Whether a view has enough windows in a row in common with a text, and not only what is public anyway."""
+        """Return whether a view shares enough consecutive windows with a text that are not all public."""
         places = range(max(hit - (_IN_A_ROW - 1) * _STEP, hit % _STEP), hit + 1, _STEP)
         rows = ([view[start + step : start + step + _WINDOW] for step in range(0, _IN_A_ROW * _STEP, _STEP)] for start in places)
         return any(self._windows.issuperset(row) and not self._public_windows.issuperset(row) for row in rows)
@@ -142,7 +141,7 @@ class Needles:
 
 
 def _views(message: bytes, *, is_ascii: bool) -> Iterator[bytes]:
-    """A message as whoever reads it may see it, each time reduced."""
+    """Yield the message in each form in which a reader may see it, reduced."""
     text = message.decode(errors="ignore")
     yield reduced(text)
     if "%" in text:
@@ -157,7 +156,7 @@ def _views(message: bytes, *, is_ascii: bool) -> Iterator[bytes]:
 
 
 def _decoded(message: bytes, *, is_ascii: bool) -> Iterator[bytes]:
-    """Whatever may be base64 or hex in it, from wherever it begins. Most of that is no text."""
+    """Yield the bytes that base64 or hex in a message may stand for, from each possible start. Most of them are no text."""
     packed = message.translate(_URL_SAFE).translate(None, _NOT_BASE64)
     digits = message.translate(None, _NOT_HEX)
     decoded = [a2b_base64(_whole(packed[place:], 4)) for place in range(4)]

@@ -1,4 +1,4 @@
-"""A stream of text in which placeholders are filled in, in however many pieces they come."""
+"""Stream a text with placeholders filled in, in however many pieces it comes."""
 
 from collections.abc import Callable
 from typing import Final
@@ -44,7 +44,7 @@ class OpenedText:
             self._listener(text[:cut])
 
     def close(self) -> None:
-        """The text has ended."""
+        """End the text: pass the rest on, with placeholders filled in."""
         if self._held:
             before = self._before() + self._passed
             self._listener(self._placeholders.shown(self._held, in_json=self._in_json, before=before))

@@ -1,4 +1,4 @@
-"""The words of agents far away in conversations that go back to them: nothing in these is replaced.
+"""Find a far agent's own messages in a conversation that goes back to it: nothing in them is redacted.
 
 An agent learns nothing from its own words. If a private value among them were replaced, it would learn which of its guesses is right.
 """
@@ -16,10 +16,10 @@ _EXECUTOR: Final = "execute"
 
 
 class OwnWords:
-    """Messages that the agents far away of one run have written.
+    """Messages that the far agents of one run have written.
 
     Args:
-        begun: messages of the task, which the conversation begins with.
+        begun: number of messages of the task, which the conversation begins with.
     """
 
     def __init__(self, begun: int) -> None:
@@ -28,14 +28,14 @@ class OwnWords:
         """Texts of each message, by agent."""
 
     def add(self, member: Member, reply: StepReply) -> None:
-        """Take note of a reply."""
+        """Record a reply."""
         if member.side is Side.FAR:
             self._written[member.name].add(tuple(texts_of([reply.message])))
 
     def positions(self, member: Member, messages: Sequence[Message], role: str) -> frozenset[int]:
-        """Return where the agent's own messages are in a conversation.
+        """Return the positions of the agent's own messages in a conversation.
 
-        An executor has written all since the user's last message, also where that was in another process.
+        An executor has written all since the user's last message, even if that was in another process.
         """
         since = len(messages) - len(list(takewhile(lambda message: message.role != "user", reversed(messages))))
         begin = max(since, self._begun) if role == _EXECUTOR else len(messages)

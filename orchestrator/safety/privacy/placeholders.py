@@ -1,4 +1,4 @@
-"""Placeholders: what stands for private values where an agent far away goes on with them, and what puts the values back."""
+"""Placeholders: names that replace private values for a far agent, and are replaced by the values where those may go."""
 
 import json
 import re
@@ -20,16 +20,16 @@ from .addresses import marks_in_addresses
 from .texts import texts_in, with_arguments
 
 MOST_CALLS: Final = 16
-"""Calls of a run into which placeholders may go. Each can tell one bit of a value: that it ran, or was refused."""
+"""Most calls of a run into which placeholders may go. Each can tell one bit of a value: that it ran, or was refused."""
 _ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 _RANDOM_LETTERS: Final = 6
-"""Thirty bits for each placeholder, so that nobody can name one that was not shown to them."""
+"""Length of the random part: 30 bits for each placeholder, so that a name cannot be guessed."""
 _TELLING: Final = 6
-"""Characters from which on a value that occurs in a text is taken for the same value."""
+"""Least length at which a value that occurs in a text is taken for the same value."""
 _EXACT: Final = re.compile(rf"<[A-Z][A-Z_]*_[0-9]+_[{_ALPHABET}]{{{_RANDOM_LETTERS}}}>")
 _ANY_NUMBER: Final = r"[^\W\d_][^\W\d]{0,40}[\s_\\-]{0,4}[0-9]{1,9}[\s_\\-]{1,4}"
 _IN_BRACKETS: Final = re.compile(rf"<\s*{_ANY_NUMBER}[{_ALPHABET}]{{{_RANDOM_LETTERS}}}\s*>", re.IGNORECASE)
-"""A placeholder of any type, also of one that there is not."""
+"""A placeholder of any type, known or not."""
 _JSON_TEXT: Final = re.compile(r'"(?:\\.|[^"\\])*"')
 _STRUCTURE: Final = re.compile(r"[<>()\[\]:/\\&\x1b]|www\.", re.IGNORECASE)
 """A word with one of these may be made an address, or a tag, by a value in it."""
@@ -40,17 +40,17 @@ _MOST_READ: Final = 1 << 19
 
 
 class Placeholder(Value):
-    """Stands for a value."""
+    """A placeholder and the value that it stands for."""
 
     name: str
-    """As agents see it: `<EMAIL_1_k3t7xq>`."""
+    """Name that agents see, such as `<EMAIL_1_k3t7xq>`."""
     value: str
     tier: Tier
-    """How far the value may go."""
+    """Privacy tier of the value."""
     origin: str
-    """Where it comes from: `tool read_mail`, `the detectors`."""
+    """Origin of the value, such as `tool read_mail` or `the detectors`."""
     result: str = ""
-    """Identifies the result of a tool that it stands for; empty where it stands for a value wherever that occurs."""
+    """Id of the tool result that it stands for; empty if it stands for a value wherever that occurs."""
     is_derived: bool = False
     """It stands for the result of a call into which a placeholder went."""
 
@@ -60,10 +60,12 @@ class Placeholder(Value):
 
 
 class Placeholders:
-    """Those of one run. What detectors find has the same one wherever it occurs, each result of a tool one of its own. A `Vault`.
+    """The placeholders of one run. A detected value has one placeholder wherever it occurs; each tool result has its own. A `Vault`.
 
-    `keep` is called with new ones before they are used, so that they are there when the run is resumed; `known` are those of before. What
-    looks like a placeholder in the user's own words, `said`, may be repeated.
+    Args:
+        known: placeholders of the run so far.
+        keep: stores new ones before they are used, so that the run can be resumed.
+        said: the user's own words: texts in them that look like a placeholder may be repeated.
     """
 
     def __init__(
@@ -76,9 +78,9 @@ class Placeholders:
         self._opened: set[str] = set()
         """Calls into which placeholders went."""
         self._opened_before = 0
-        """Such calls of earlier processes."""
+        """Number of such calls in earlier processes."""
         self._numbers = Counter[str]()
-        """The last one of each type."""
+        """The last number of each type."""
         self._keep = keep
         self._resembling: re.Pattern[str] | None = None
         for placeholder in known:
@@ -91,27 +93,27 @@ class Placeholders:
 
     @property
     def values(self) -> Iterable[str]:
-        """All that placeholders stand for."""
+        """Return all values that placeholders stand for."""
         return {placeholder.value for placeholder in self._by_name.values()}
 
     def standing_for(self, value: str, type: str, *, tier: Tier, origin: str) -> str:
-        """The name of the placeholder for a value."""
+        """Return the name of the placeholder for a value; make it if it is new."""
         return self.standing_for_all({value: type}, tier=tier, origin=origin)[value]
 
     def standing_for_all(self, types: Mapping[str, str], *, tier: Tier, origin: str) -> dict[str, str]:
-        """The names of the placeholders for values, of which these are the types."""
+        """Return the names of the placeholders for values, given with their types; make the new ones."""
         self._add_new([self._new(value, type, tier, origin) for value, type in types.items() if value not in self._by_value])
         return {value: self._by_value[value].name for value in types}
 
     def standing_for_result(self, result: str, value: str, type: str, *, tier: Tier, origin: str, is_derived: bool) -> str:
-        """Return the name of the placeholder for a result, which has one of its own: equal ones would tell that two results are equal."""
+        """Return the name of the placeholder for a result. Each has its own: a shared one would tell that two results are equal."""
         if result not in self._by_result:
             made = self._new(value, type, tier, origin)
             self._add_new([made.model_copy(update={"result": result, "is_derived": is_derived})])
         return self._by_result[result].name
 
     def hidden(self, text: str) -> str:
-        """The text with placeholders for the values in it that have one, the longest first; not for ones that may stand there by chance."""
+        """Redact a text: replace values that have a placeholder, the longest first; not values so short that they may occur by chance."""
         found = sorted((value for value in self._by_value if len(value) >= _TELLING and value in text), key=len, reverse=True)
         if not found:
             return text
@@ -119,7 +121,7 @@ class Placeholders:
         return re.sub(any_of_them, lambda match: self._by_value[match[0]].name if match[0] in self._by_value else match[0], text)
 
     def concealed(self, text: str) -> str:
-        """Return the text with placeholders for all that detectors have found, also for what may stand there by chance."""
+        """Redact a text, including values so short that they may occur by chance."""
         short = [value for value, known in self._by_value.items() if not known.result and len(value) < _TELLING]
         if short:
             any_of_them = rf"(?<!\w)(?:{'|'.join(map(re.escape, short))})(?!\w)"
@@ -127,21 +129,21 @@ class Placeholders:
         return self.hidden(text)
 
     def filled(self, text: str, *, in_json: bool = False, reach: Tier = Tier.DEVICE) -> str:
-        """The text with the values in the place of their placeholders, as far as they may go where it goes.
+        """Return the text with placeholders replaced by those values that may go as far as `reach`.
 
-        `in_json`: they stand inside of strings of JSON.
+        `in_json`: placeholders stand inside strings of JSON.
         """
         if not self._by_name or "<" not in text:
             return text
         return _EXACT.sub(lambda match: self._value_of(match[0], in_json=in_json, reach=reach), text)
 
     def shown(self, text: str, *, in_json: bool = False, before: str = "") -> str:
-        """Return the text as a user sees it: filled in, but for what may be fetched, linked or sent by whatever displays it.
+        """Return the text as a user sees it: filled in, except in what a display may fetch, link or send.
 
         Args:
-            text: the whole text; an address may be closed by its last word.
+            text: the whole text; its last word may complete an address.
             in_json: the text is JSON, and each of its strings is displayed by itself.
-            before: what is displayed in front of the text, which stays as it is.
+            before: the text displayed in front of it, which stays as it is.
         """
         if not self._by_name or not _EXACT.search(text):
             return text
@@ -156,18 +158,18 @@ class Placeholders:
         return _EXACT.sub(show, text)
 
     def first_in(self, text: str) -> int | None:
-        """Return where the first placeholder of a text begins."""
+        """Return the position of the first placeholder in a text."""
         return None if (first := _EXACT.search(text)) is None else first.start()
 
     def named_in(self, value: JsonValue) -> list[Placeholder]:
-        """The placeholders in the texts of a value of JSON."""
+        """Return the placeholders in the texts of a JSON value."""
         found: dict[str, Placeholder] = {}
         for text in texts_in(value) if self._by_name else ():
             found |= {name: self._by_name[name] for name in _EXACT.findall(text) if name in self._by_name}
         return list(found.values())
 
     def check(self, text: str) -> None:
-        """Raise `InvalidOutput` where a text holds a placeholder that there is not, or one that was altered."""
+        """Raise `InvalidOutput` if a text holds an unknown or altered placeholder."""
         if not self._by_name:
             return
         rest = _EXACT.sub(lambda match: "" if match[0] in self._by_name else match[0], text)
@@ -200,9 +202,11 @@ class Placeholders:
     def _kept_in(self, text: str) -> set[int]:
         """Return which placeholders of a text, counted from 0, stand in addresses.
 
-        The text is read with a mark in the place of each of them. Then it is read as it would be displayed, since one value may begin the
-        address in which the next one stands: with the values that can do that in their places and marks for the others, and once for each
-        of those values with a mark in its place alone.
+        The text is read with a mark in the place of each placeholder. Then it is read as it would be displayed, since one value may
+        begin the
+        address in which the next one stands: with the values that can do that in their places and marks for the others, and once for
+        each of
+        those values with a mark in its place alone.
         """
         names = _EXACT.findall(text)
         kept = _marked(text, range(len(names)), {})
@@ -220,11 +224,11 @@ class Placeholders:
         return kept
 
     def _count(self, call: ToolCall, turn: int) -> None:
-        """Count a call into which a placeholder goes. Raises `PrivacyViolation` where there were enough of them."""
+        """Count a call into which a placeholder goes. Raises `PrivacyViolation` if the run has made too many of them."""
         identity = f"{turn} {call.model_dump_json()}"  # looked at again where the run has waited for an approval
         if identity not in self._opened and self._opened_before + len(self._opened) >= MOST_CALLS:
-            because = f"placeholders go into no more than {MOST_CALLS} calls of a run: what becomes of each can tell something of a value"
-            raise PrivacyViolation(because, hint="let an agent on this device go on, or divide the task")
+            because = f"placeholders may go into at most {MOST_CALLS} calls of a run, since the outcome of each can reveal part of a value"
+            raise PrivacyViolation(because, hint="let a near agent continue, or divide the task")
         self._opened.add(identity)
 
     def _add_new(self, new: Sequence[Placeholder]) -> None:
@@ -254,7 +258,7 @@ class Placeholders:
 
     @property
     def _resembling_pattern(self) -> re.Pattern[str]:
-        """Of what a careless model makes of a placeholder."""
+        """A pattern of placeholders that a careless model has altered."""
         if self._resembling is None:
             types = "|".join(sorted({placeholder.type.upper() for placeholder in self._by_name.values()}))
             in_brackets = rf"<\s*(?:{types})[\s_\\-]*[0-9][^<>\n]{{0,24}}>"
@@ -266,7 +270,7 @@ class Placeholders:
 
 
 def _marked(text: str, marked: Collection[int], filled: Mapping[int, str]) -> set[int]:
-    """Return which of the placeholders with these numbers stand in addresses where others have been filled in."""
+    """Return which of the placeholders with these numbers stand in addresses after others have been filled in."""
     stem = _unused_in("".join([text, *filled.values()]))
     numbers = count()
 
@@ -279,7 +283,7 @@ def _marked(text: str, marked: Collection[int], filled: Mapping[int, str]) -> se
 
 
 def _joining(text: str) -> set[int]:
-    """Return the numbers of the placeholders whose values, whatever they are, may complete a tag or another one's address."""
+    """Return the numbers of the placeholders whose values may complete a tag or the address of another one."""
     found: set[int] = set()
     numbers = count()
     for word in text.split():
@@ -290,18 +294,20 @@ def _joining(text: str) -> set[int]:
 
 
 def _unused_in(text: str) -> str:
-    """Return a word that stands nowhere in the text, and that nobody could have put there."""
+    """Return a random word that does not occur in the text."""
     folded = text.lower()
     return next(stem for stem in iter(lambda: f"q{secrets.token_hex(6)}q", "") if stem not in folded)
 
 
 def _require_open_to(tool: Tool, argument: str, placeholder: Placeholder) -> None:
-    """Raise `PrivacyViolation` where what a placeholder stands for may not go as far as the tool sends its arguments, or where a tool
-    that strangers have a hand in acts by the argument."""
+    """Raise `PrivacyViolation` if the placeholder's value may not go as far as the tool sends its arguments, or if the argument decides
+    what a
+    tool with an untrusted source does.
+    """
     declared = tool.declared
     if not may_go(placeholder.tier, declared.sends):
         because = f"{tool.name} sends its arguments further than what {placeholder.name} stands for may go ({placeholder.tier})"
         raise PrivacyViolation(because, hint="@tool(sends=...) says how far a tool sends its arguments")
     if declared.source in (Source.EXTERNAL_TOOL, Source.DOCUMENT) and argument in declared.sinks:
-        because = f"{placeholder.name} is not filled into {argument!r} of {tool.name}, in which strangers have a hand"
-        raise PrivacyViolation(because, hint="@tool(source=...) says whose words a tool brings in")
+        because = f"{placeholder.name} is not filled into {argument!r} of {tool.name}, whose source is untrusted"
+        raise PrivacyViolation(because, hint="declare the tool's source with @tool(source=...)")

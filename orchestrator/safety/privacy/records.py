@@ -1,4 +1,4 @@
-"""What is kept on this device of how private runs were: an audit without a word of them, and placeholders, each run's under its own key."""
+"""Records of private runs on this device: the outbound log, without content, and placeholders, encrypted with a key per run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ _TABLES: Final = Tables(
 
 
 class PrivacyRecords:
-    """Those in a folder. Any thread and several processes may use it. Raises `StoreUnavailable` and `StoreCorrupt`."""
+    """The privacy records in a folder. Any thread and several processes may use it. Raises `StoreUnavailable` and `StoreCorrupt`."""
 
     def __init__(self, folder: Path, *, keep: int = 10_000) -> None:
-        """`keep`: runs whose record is kept; the oldest are forgotten first."""
+        """Open the records in `folder`. Only the newest `keep` runs are kept."""
         self.database = Database(folder / "privacy.db", _NAMING)
         self.database.require(_TABLES)
         self.keys = SubjectKeys(folder / "privacy.keys")
@@ -47,7 +47,7 @@ class PrivacyRecords:
             return [run for (run,) in connection.execute(query, (len(prefix), prefix, limit)).fetchall()]
 
     def departures(self, run: str) -> list[Departure]:
-        """What left for a run, and what was held back, in order."""
+        """Return the outbound log of a run: messages sent and held back, in order."""
         with self.database.reading() as connection:
             rows = connection.execute("SELECT departure FROM departures WHERE run = ? ORDER BY number", (run,)).fetchall()
         return [Departure.model_validate_json(row) for (row,) in rows]
@@ -70,13 +70,13 @@ class PrivacyRecords:
 
 @dataclass(frozen=True, slots=True)
 class RunRecords:
-    """Those of one run."""
+    """The privacy records of one run."""
 
     kept: PrivacyRecords
     run: str
 
     def note(self, departure: Departure) -> int:
-        """Write a departure down, before it takes place; returns its number."""
+        """Log a message before it is sent; return its number."""
         with self.kept.database.writing() as connection:
             row = (self.run, departure.model_dump_json())
             number = connection.execute("INSERT INTO departures (run, departure) VALUES (?, ?)", row).lastrowid
@@ -84,24 +84,24 @@ class RunRecords:
         return number
 
     def has_held_findings(self) -> bool:
-        """Whether detectors have found something for which a departure did not take place."""
+        """Return whether a message was held back because of a detector's finding."""
         return any(departure.outcome == "held" and departure.findings for departure in self.kept.departures(self.run))
 
     def was_cached(self, number: int) -> None:
-        """A departure has not taken place: the answer was there already."""
+        """Log that a message was not sent, because a cache had the answer."""
         with self.kept.database.writing() as connection:
             (text,) = connection.execute("SELECT departure FROM departures WHERE number = ?", (number,)).fetchone()
             departure = Departure.model_validate_json(text).model_copy(update={"outcome": "cached"})
             connection.execute("UPDATE departures SET departure = ? WHERE number = ?", (departure.model_dump_json(), number))
 
     def spill(self, label: Label) -> None:
-        """Private data with this label have gone into the world that the run's tools act on."""
+        """Record that private data with this label have gone into a tool that changes something."""
         with self.kept.database.writing() as connection:
             row = (self.run, label.model_dump_json())
             connection.execute("INSERT INTO spills VALUES (?, ?) ON CONFLICT (run) DO UPDATE SET label = excluded.label", row)
 
     def spilled(self) -> Label:
-        """Of all such data."""
+        """Return the label of all private data that went into such tools."""
         with self.kept.database.reading() as connection:
             row = connection.execute("SELECT label FROM spills WHERE run = ?", (self.run,)).fetchone()
         return Label() if row is None else Label.model_validate_json(row[0])
@@ -117,14 +117,14 @@ class RunRecords:
         return self.kept.keys.seal(_dot(self.run, number), {_subject(self.run)}, placeholder.model_dump_json().encode())
 
     def end(self) -> None:
-        """Nobody goes on with the run: remove all but its audit, and the key, without which no copy of a placeholder can be read."""
+        """End the run: remove all but its outbound log, and destroy its key, without which no copy of a placeholder can be read."""
         with self.kept.database.writing() as connection:
             for table in ("placeholders", "spills"):
                 connection.execute(f"DELETE FROM {table} WHERE run = ?", (self.run,))
         self.kept.keys.destroy(self.kept.keys.retire(tag_of(_subject(self.run).name), None))
 
     def placeholders(self) -> list[Placeholder]:
-        """Those of the run so far. One whose key is gone is left out: what it stood for is unknown, and so it is refused."""
+        """Return the placeholders of the run so far. One whose key is gone is left out, and so refused as unknown."""
         with self.kept.database.reading() as connection:
             rows = connection.execute("SELECT number, sealed FROM placeholders WHERE run = ? ORDER BY number", (self.run,)).fetchall()
         opened = (self.kept.keys.unseal(_dot(self.run, number), sealed) for number, sealed in rows)
@@ -136,5 +136,5 @@ def _subject(run: str) -> Subject:
 
 
 def _dot(run: str, number: int) -> Dot:
-    """What a placeholder is bound to: it cannot be read in the place of another one."""
+    """Return the position that a sealed placeholder is bound to: it cannot be read in the place of another one."""
     return Dot(f"run {run}", number)

@@ -1,4 +1,4 @@
-"""What may leave the device for one run: by its label, by what detectors find, and by the bytes."""
+"""Decide which data may leave the device for one run: by label, by detectors' findings, and by known secrets in the bytes."""
 
 import logging
 from collections import Counter, deque
@@ -54,15 +54,15 @@ class PrivateResult(Value):
 
 
 class RunPrivacy:
-    """Stands between one run and the agents far away.
+    """Protects the private data of one run from far agents.
 
     Args:
-        policy: the task's.
-        public: texts that the task says in public itself.
-        records: keep placeholders and the audit; None: both end with this process.
-        detector: looks through what is about to leave.
-        told: the ends of the last texts that left in the conversation which the run goes on with; this one adds to them.
-        begun: messages of the task, which conversations of the run begin with.
+        policy: the `[policy.privacy]` section of the task.
+        public: the texts that the task says in public itself.
+        records: keep placeholders and the outbound log; None: both end with this process.
+        detector: scans outbound texts.
+        told: the ends of the last texts that left in the same conversation; the run adds to them.
+        begun: number of messages of the task, which conversations of the run begin with.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class RunPrivacy:
         self._needles = Needles(public)
         self._own = OwnWords(begun)
         self.found = _FOUND if records is not None and records.has_held_findings() else OPEN
-        """Of what detectors found that has to stay: from then on the run stays, too."""
+        """Label of findings that may not leave: the run stays on the device from then on."""
         self.heard = OPEN
-        """Of all that agents were told."""
+        """Label of all that agents were told."""
         self.world = OPEN if records is None else records.spilled()
-        """Of private data that went into tools which change something, and may come back from any tool, in whatever part of the run."""
+        """Label of private data that went into tools which change something, and may come back from any tool, in any part of the run."""
         for placeholder in known:
             self._needles.add_text(placeholder.value)
 
@@ -97,21 +97,21 @@ class RunPrivacy:
         return cls(task.policy.privacy, texts_of(task.messages), records=records, told=told, begun=len(task.messages))
 
     def may_hear(self, member: Member, label: Label) -> bool:
-        """Whether an agent may be told what has this label."""
+        """Return whether an agent may be told data with this label."""
         return may_go(label.tier, reach_of(member))
 
     def covers(self, member: Member, label: Label) -> bool:
-        """Whether an agent that may not be told all of a run with this label goes on with placeholders."""
+        """Return whether an agent that may not be told all of a run with this label gets placeholders instead."""
         return self._policy.placeholders and not self.may_hear(member, label)
 
     def may_go_on(self, member: Member, label: Label, opening: Label) -> bool:
-        """Tell whether an agent may take a run with this label over, with placeholders where they are allowed. `opening`: of the task."""
+        """Return whether an agent may take over a run with this label, with placeholders if allowed. `opening`: the label of the task."""
         if self.may_hear(member, label.joined(self.found)):
             return True
         return self._policy.placeholders and self.may_hear(member, opening.joined(self.found))
 
     async def spill(self, label: Label) -> None:
-        """Private data with this label are about to go into a tool that changes something."""
+        """Record that private data with this label are about to go into a tool that changes something."""
         world = self.world.joined(label)
         if world == self.world:
             return
@@ -120,10 +120,11 @@ class RunPrivacy:
             await in_thread(self._records.spill, world)
 
     def saw_in(self, messages: Sequence[Message], private: Iterable[PrivateResult]) -> None:
-        """Take note of the private results of a conversation: no part of them is let through from now on.
+        """Add the private results of a conversation to the known secrets.
 
-        The result of a call that a placeholder went into, where it is in words of the caller's own, is none that it does not know: looking
-        for it would only tell the caller which of its words were returned.
+        The result of a call that a placeholder went into is left out if it only repeats the caller's own words: looking for it would
+        tell the
+        caller which of its words were returned.
         """
         said = reduced(" ".join(text for message in messages if message.role == "assistant" for text in texts_of([message])))
         for each in private:
@@ -132,26 +133,26 @@ class RunPrivacy:
                 self._needles.add_text(result.content)
 
     def saw(self, results: Iterable[ToolResult]) -> None:
-        """Tools have returned this, and it may not leave: no part of it is let through from now on."""
+        """Add results that may not leave to the known secrets."""
         for result in results:
             self._needles.add_text(result.content)
 
     async def covered(self, member: Member, messages: Sequence[Message], private: Sequence[PrivateResult]) -> tuple[Message, ...]:
-        """The conversation with a placeholder in the place of each private result, failed or not.
+        """Return the conversation with a placeholder in the place of each private result, failed or not.
 
-        Raises `PrivacyViolation` where the placeholders cannot be kept.
+        Raises `PrivacyViolation` if the placeholders cannot be stored.
         """
         self.saw_in(messages, private)
         return await self._kept(member, self._covered, messages, {result.position: result for result in private})
 
     async def departing(self, member: Member, request: StepRequest, label: Label, *, role: str) -> Departing:
-        """The request in the form in which it may go to an agent. `label`: of what it holds.
+        """Return the request in the form in which it may go to an agent. `label`: the label of its content.
 
-        Raises `PrivacyViolation` where it may not go there in any form.
+        Raises `PrivacyViolation` if it may not go there in any form.
         """
         label = label.joined(self.found)
         if not self.may_hear(member, label):
-            because = f"{member.name} may not be told what the run has seen since {', '.join(label.told_origins)}"
+            because = f"{member.name} may not read this conversation: it holds private data from {', '.join(label.told_origins)}"
             await self._hold(member, request, label, role, because, {})
         self.heard = self.heard.joined(label)
         if member.side is Side.NEAR:
@@ -164,7 +165,7 @@ class RunPrivacy:
         looked_through = request.messages
         if self._policy.findings is OnFinding.PLACEHOLDER:
             looked_through = tuple(message for position, message in enumerate(request.messages) if position not in own)
-        else:  # of pieces that are hidden one by one nobody could tell what they make
+        else:  # redacting pieces one by one would hide what they make together
             request = with_texts(request, self.placeholders.hidden, but=own)
             looked_through = request.messages
         found = await self._gate.look(texts_of(looked_through), said_in(looked_through), self._told)
@@ -175,7 +176,7 @@ class RunPrivacy:
         return departing
 
     def filled_state(self, state: dict[str, Any], *, is_json: bool) -> dict[str, Any]:
-        """The final state of a task with placeholders filled in where its user reads it. `is_json`: the answer is JSON."""
+        """Return the final state of a task with placeholders filled in for its user. `is_json`: the answer is JSON."""
         if not len(self.placeholders):
             return state
         filled: dict[str, Any] = {name: changed(state[name], self.placeholders.shown) for name in _READ if name in state}
@@ -183,7 +184,7 @@ class RunPrivacy:
         return {**state, **filled}
 
     def filled_event(self, event: V) -> V:
-        """An event of the run with placeholders filled in, as its user hears of it."""
+        """Return an event of the run with placeholders filled in for its user."""
         if not len(self.placeholders):
             return event
         told = event.model_dump(mode="json")
@@ -191,7 +192,7 @@ class RunPrivacy:
         return event if filled == told else event.model_validate(filled)
 
     async def end(self) -> None:
-        """The run has ended: nobody goes on with it, nor fills placeholders in."""
+        """End the run: remove its placeholders from the records."""
         if self._records is None or not (len(self.placeholders) or self.world.origins):
             return
         try:
@@ -205,7 +206,7 @@ class RunPrivacy:
         )
 
     def _without_private_states(self, request: StepRequest) -> StepRequest:
-        """The request without those thoughts of its provider that hold what has become private since."""
+        """Return the request without provider states that hold data which has become private since."""
         if not any(message.state for message in request.messages):
             return request
         messages = [message.without_state if self._is_private(message.state) else message for message in request.messages]
@@ -223,7 +224,7 @@ class RunPrivacy:
     async def _cleared(
         self, member: Member, request: StepRequest, label: Label, role: str, found: Found, own: frozenset[int]
     ) -> tuple[StepRequest, str]:
-        """The request as what was found in it allows, and why it does. Raises `PrivacyViolation` where it does not."""
+        """Return the request, redacted as its findings demand, and the reason for it. Raises `PrivacyViolation` if it may not leave."""
         if not found:
             return with_texts(request, self.placeholders.hidden, but=own), "nothing in it may not be shared"
         counts, choice = _counts(found), self._policy.findings
@@ -240,10 +241,10 @@ class RunPrivacy:
         self, member: Member, request: StepRequest, label: Label, role: str, because: str, findings: Mapping[str, int]
     ) -> NoReturn:
         await self._departing(member, request, label, role).hold(because, findings)
-        raise PrivacyViolation(because, hint="let an agent on this device go on; [policy.privacy] says what may leave it")
+        raise PrivacyViolation(because, hint="let a near agent continue; [policy.privacy] says what may leave it")
 
     async def _kept(self, member: Member, make: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        """What is made with new placeholders, which are kept before anybody sees them."""
+        """Call `make`, which stores new placeholders. Raises `PrivacyViolation` if they cannot be stored."""
         try:
             return await in_thread(make, *arguments, **options)
         except StoreError as error:
@@ -275,7 +276,7 @@ class RunPrivacy:
 
 
 def reach_of(member: Member) -> Tier:
-    """How far goes what an agent is told: to this device, to another one of the user, or anywhere."""
+    """Return how far data told to an agent go: to this device, to another one of the user, or anywhere."""
     if member.side is Side.FAR:
         return Tier.SHARED
     return Tier.USER if member.is_elsewhere else Tier.DEVICE
@@ -291,6 +292,6 @@ def _counts(found: Found) -> Counter[str]:
 
 def _objection(member: Member, counts: Mapping[str, int]) -> str:
     if UNCHECKED in counts:
-        return f"what {member.name} was to be told could not be looked through for private data"
+        return f"the message to {member.name} could not be scanned for private data"
     listed = ", ".join(f"{count} {type}" for type, count in sorted(counts.items()))
-    return f"what {member.name} was to be told looks private ({listed})"
+    return f"the message to {member.name} looks private ({listed})"

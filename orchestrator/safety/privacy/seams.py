@@ -1,7 +1,7 @@
-"""Values that are cut up between the texts of a conversation: one message holds the first half of a number, and another one the rest.
+"""Split secrets: find values that are cut up between the texts of a conversation, such as a number whose halves stand in two messages.
 
-Texts are read on from one into the next in two ways: as they stand, and only what in them looks like a piece of a value, as in `the card
-begins with 4111 1111` and `it ends with 1111 1111`. Only the ends of each text are looked at.
+Neighbouring texts are joined in two ways: as they stand, and by the parts that look like a piece of a value, as in `the card begins with
+4111 1111` and `it ends with 1111 1111`. Only the ends of each text are looked at.
 """
 
 import re
@@ -39,7 +39,7 @@ class Join(NamedTuple):
     parts: tuple[Part, ...]
 
     def spread(self, finding: Finding) -> list[Part]:
-        """Where in the texts a finding stands; nothing where it goes over no seam, or may be chance."""
+        """Return the parts of the texts that a finding covers; nothing if it lies in one text, or may be chance."""
         if finding.type in _WITHOUT_CHECK:
             return []
         pieces = []
@@ -53,19 +53,19 @@ class Join(NamedTuple):
 
 
 class _Ends(NamedTuple):
-    """Of a text."""
+    """The ends of one text."""
 
     whole: Part
-    """Without the spaces around it."""
+    """The text without the spaces around it."""
     is_plain_at_start: bool
     is_plain_at_end: bool
-    """Its first and its last word are no pieces of anything."""
+    """Its first and its last word are no pieces of a value."""
     pieces: tuple[Part, ...]
-    """The first and the last piece of a value, as far as it has any."""
+    """The first and the last piece of a value, if it has any."""
 
 
 def joins(texts: Sequence[str]) -> Iterator[Join]:
-    """What texts that follow each other may make together."""
+    """Yield the texts that neighbouring texts may make together."""
     ends = [_ends(text, number) for number, text in enumerate(texts) if text.strip()]
     for place, first in enumerate(ends):
         later = ends[place + 1 : place + 1 + _PARTS]
@@ -79,12 +79,12 @@ def joins(texts: Sequence[str]) -> Iterator[Join]:
 
 
 def _unbroken(pieces: Sequence[tuple[Part, ...]]) -> int:
-    """How many first pieces follow each other: behind a text with two of them, others stand between."""
+    """Return the number of leading pieces without one between: behind a text with two pieces, the second one stands between."""
     return next((place + 1 for place, found in enumerate(pieces) if len(found) > 1), len(pieces))
 
 
 def _join(texts: Sequence[str], parts: Sequence[Part]) -> Join:
-    """The end of the first part and what follows it, as far as a value reaches."""
+    """Join the end of the first part and the parts behind it, as far as a value reaches."""
     first, *others = parts
     cut, room = [first._replace(start=max(first.end - REACH, first.start))], REACH
     for part in others:
@@ -115,7 +115,7 @@ def _is_plain(word: str) -> bool:
 
 
 def _pieces(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """Where words stand that may belong to a value, those beside each other together, and with enough in them to tell."""
+    """Return the spans of words that may belong to a value, neighbours joined, with enough in them to tell."""
     spans: list[tuple[int, int]] = []
     for word in _WORD.finditer(text, start, end):
         if not _may_belong(word[0]):

@@ -1,4 +1,4 @@
-"""What the tasks of a session have been told stays in its conversation, which comes back with the next task."""
+"""Labels of sessions: a private or untrusted text that one task was told comes back in the conversation of the next one."""
 
 from collections import deque
 from typing import Final
@@ -10,23 +10,23 @@ from ...task.task import Task
 from .starting import THE_TASK
 
 _TEXTS: Final = 8
-"""Ends of texts that are kept for each session,"""
+"""Number of ends of texts that are kept for each session."""
 _SESSIONS: Final = 1000
-"""and sessions for which they are."""
+"""Number of sessions for which they are kept."""
 
 
 class SessionLabels:
-    """The labels of one process's sessions, from their first task on that was told something private or untrusted."""
+    """Labels of one process's sessions, from the first task on that was told something private or untrusted."""
 
     def __init__(self) -> None:
         self._labels: dict[tuple[str, str], Label] = {}
-        """By user and session."""
+        """Labels by user and session."""
         self._told: dict[tuple[str, str], deque[str]] = {}
 
     def told(self, task: Task) -> deque[str] | None:
-        """The ends of the last texts that left for the task's session, of which what leaves next may be the other half.
+        """Return the ends of the last texts that left for the task's session: the next text may be the other half of a secret.
 
-        None where it has no session. Those of the sessions that were begun first are forgotten first.
+        None if the task has no session. The oldest sessions are forgotten first.
         """
         if task.session is None:
             return None
@@ -36,13 +36,14 @@ class SessionLabels:
         return told
 
     def label_of(self, task: Task) -> Label:
-        """Of all that was told to earlier tasks of its session."""
+        """Return the label of all that earlier tasks of the session were told."""
         return OPEN if task.session is None else self._labels.get((task.user, task.session), OPEN)
 
     def applied(self, task: Task) -> Task:
-        """The task with what its session has been told, made private where that is, so that its route is chosen accordingly.
+        """Return the task with the label of its session, as a private task if that label is private, so that its route is chosen
+        accordingly.
 
-        No cache keeps what is made of a private conversation: it would outlive what a memory erases.
+        Answers of a private conversation are not cached: they would outlive an erasure of the memory.
         """
         label = self.label_of(task)
         task = task.model_copy(update={"label": task.label.joined(label)})
@@ -51,12 +52,11 @@ class SessionLabels:
         task = task.model_copy(update={"cache": "no-store"})
         if task.policy.sensitivity is Sensitivity.PRIVATE:
             return task
-        because = f"private: an earlier task of its session was told what may not leave the device ({', '.join(label.told_origins)})"
+        because = f"private: an earlier task of its session read data that may not leave the device ({', '.join(label.told_origins)})"
         policy = task.policy.model_copy(update={"sensitivity": Sensitivity.PRIVATE})
         return task.model_copy(update={"policy": policy, "reasons": (*task.reasons, because)})
 
     def note(self, task: Task, label: Label) -> None:
-        """A task of the session has ended, with this label. That it was private by its policy says nothing of later ones, which say so
-        themselves."""
+        """Record the label with which a task of the session ended. Being private by its own policy does not make later tasks private."""
         if task.session is not None and set(label.origins) - {THE_TASK}:
             self._labels[task.user, task.session] = self.label_of(task).joined(label)

@@ -1,4 +1,4 @@
-"""The label of what a run begins with, before any agent has acted."""
+"""The label that a run begins with, before any agent has acted."""
 
 from collections.abc import Iterator, Mapping
 
@@ -9,14 +9,15 @@ from ...task.task import Task
 from ...task.tools import Tool
 
 THE_TASK = "the task"
-"""Origin of what is private because the policy says so of the task."""
+"""Origin of a label that is private because the policy says so of the task."""
 
 
 def starting_label(task: Task, tools: Mapping[str, Tool]) -> Label:
-    """Of the task's messages, its context, and what went into it.
+    """Return the label of the task's messages, its context, and its other inputs.
 
-    A task is private by its policy. What tools returned earlier in its conversation is labelled as they are declared; whatever comes from
-    a tool that nobody knows here, and a context, may have been written by strangers.
+    A task is private by its policy. Tool results in its conversation are labelled as their tools are declared. Results of unknown tools,
+    and
+    the context, are untrusted content.
     """
     return joined(_labels(task, tools))
 
@@ -31,7 +32,7 @@ def _labels(task: Task, tools: Mapping[str, Tool]) -> Iterator[Label]:
 
 
 def label_of_result(message: Message, tools: Mapping[str, Tool]) -> Label:
-    """Of a tool's message in a conversation that somebody brought along."""
+    """Return the label of a tool's message in the conversation that a task brings along."""
     assert message.tool_result is not None, "the caller has looked"
     name = message.tool_result.name
     tool = tools.get(name)

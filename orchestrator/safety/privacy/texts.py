@@ -8,7 +8,7 @@ from ....protocols import Message, StepRequest, ToolCall
 
 
 def texts_in(value: JsonValue) -> Iterator[str]:
-    """All texts in a value of JSON, names of fields included."""
+    """Yield all texts in a JSON value, names of fields included."""
     match value:
         case str():
             yield value
@@ -22,7 +22,7 @@ def texts_in(value: JsonValue) -> Iterator[str]:
 
 
 def changed(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
-    """A value of JSON with all its texts changed, names of fields included."""
+    """Return a JSON value with all its texts changed, names of fields included."""
     match value:
         case str():
             return change(value)
@@ -35,12 +35,13 @@ def changed(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
 
 
 def texts_of(messages: Iterable[Message]) -> list[str]:
-    """All texts of a conversation, in its order."""
+    """Return all texts of a conversation, in order."""
     return [text for message in messages for text in (*_said(message), *_argued(message)) if text]
 
 
 def said_in(messages: Iterable[Message]) -> list[str]:
-    """The texts that follow each other in a conversation: what is in the arguments of a call stands beside each other, as in a table."""
+    """Return the texts that follow each other in a conversation, without the arguments of calls, which are separate values as in a
+    table."""
     return [text for message in messages for text in _said(message) if text]
 
 
@@ -56,7 +57,7 @@ def _argued(message: Message) -> Iterator[str]:
 
 
 def with_texts(request: StepRequest, change: Callable[[str], str], *, but: Container[int] = ()) -> StepRequest:
-    """The request with all texts of its conversation changed, but for messages at some positions."""
+    """Return the request with all texts of its conversation changed, except in the messages at the positions `but`."""
     messages = tuple(message if position in but else changed_message(message, change) for position, message in enumerate(request.messages))
     return request if messages == request.messages else request.model_copy(update={"messages": messages})
 

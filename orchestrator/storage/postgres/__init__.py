@@ -1,1 +1,1 @@
-"""What all that nearfar keeps in Postgres shares: connections, and what the server's errors mean."""
+"""Tables in Postgres: connections, transactions, and the server's errors."""

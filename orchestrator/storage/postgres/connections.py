@@ -1,4 +1,4 @@
-"""Connections to the server: few, shared, checked before they are used, and never waited for without end."""
+"""Connections to the server: few, shared, checked before use, and with a timeout for each wait."""
 
 import os
 import select
@@ -18,14 +18,19 @@ if TYPE_CHECKING:
 
 _KEEPALIVE: Final = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "application_name": "nearfar"}
 _IDLE_SECONDS: Final = 60
-"""A transaction in which nothing happens for so long is ended by the server, so that a process that hangs does not stop the others."""
+"""Seconds after which the server ends an idle transaction, so that a hanging process does not block the others."""
 
 
 class Connections:
     """A bounded pool of connections in which each statement is a transaction of its own, unless one is begun.
 
-    `what` is kept there, as errors speak of it, in the tables of `schema`; `patience` is how many seconds to wait for a connection or a
-    lock, `longest` for a statement; further `settings` are the server's.
+    Args:
+        what: name of the data in errors.
+        schema: of the tables.
+        most: connections.
+        patience: seconds to wait for a connection or a lock.
+        longest: seconds of a statement.
+        settings: further settings of the server.
     """
 
     def __init__(
@@ -52,14 +57,14 @@ class Connections:
 
     @contextmanager
     def connection(self) -> Iterator["Connection"]:
-        """One connection for the block alone."""
+        """Lend a connection of the pool to the block."""
         self._check()
         with translated(self._what, self._patience), self._pool.connection() as connection:
             yield connection
 
     @contextmanager
     def alone(self) -> Iterator["Connection"]:
-        """A connection beside the pool, for what may take long."""
+        """Open a connection outside of the pool, for work that may take long."""
         import psycopg
 
         self._check()
@@ -77,7 +82,7 @@ class Connections:
             raise StoreUnavailable(message, hint="open it in the process that uses it")
 
     def _connect_once(self) -> None:
-        """What is wrong with the address shows here; a pool would try again and again, and tell nobody why."""
+        """Connect once, to raise errors of the address: a pool would retry silently."""
         import psycopg
 
         try:
@@ -99,7 +104,7 @@ class Connections:
             min_size=1,
             max_size=self._most,
             timeout=self._patience,
-            reconnect_timeout=self._patience,  # whoever asks after that begins anew, rather than to wait for a late attempt
+            reconnect_timeout=self._patience,  # later callers connect again, rather than wait for a late attempt
             configure=self._configure,
             check=_check,
             open=False,
@@ -121,19 +126,19 @@ def _parameters(address: str, patience: float, what: str) -> dict[str, Any]:
         import_module("psycopg_pool")
     except ImportError as error:
         raise ConfigError(f"the {what} in Postgres needs psycopg", hint="pip install 'nearfar[postgres]'") from error
-    hint = "postgresql://user:password@host:port/database, with what is special in the password percent-encoded"
+    hint = "postgresql://user:password@host:port/database, with special characters in the password percent-encoded"
     try:
         given = conninfo_to_dict(address)
     except psycopg.ProgrammingError:
         # Its message quotes the address, in which there may be a password.
         raise ConfigError("the address of the Postgres database cannot be read", hint=hint) from None
     if "@" in str(given.get("host", "")):
-        raise ConfigError("the address of the Postgres database has an @ too many", hint=hint)
+        raise ConfigError("the address of the Postgres database has one @ too many", hint=hint)
     return {"connect_timeout": max(2, round(patience)), **_KEEPALIVE, "client_encoding": "UTF8", **given}
 
 
 def _check(connection: "Connection") -> None:
-    """Costs no round trip: nothing comes from an idle server, unless it has gone or is about to."""
+    """Check a connection without a round trip: an idle server sends nothing, unless it has gone or is about to."""
     from psycopg_pool import ConnectionPool
 
     poll = select.poll()

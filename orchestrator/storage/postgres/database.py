@@ -23,15 +23,15 @@ _WORDS: Final = (
 )
 _PARTS: Final = "CREATE TABLE IF NOT EXISTS parts (part text PRIMARY KEY, version bigint NOT NULL)"
 _CONNECTIONS: Final = 8
-"""Of one process."""
+"""Connections of one process."""
 _PATIENCE: Final = 10.0
 _LONGEST: Final = 60.0
 
 
 class PostgresDatabase:
-    """The schema of a database, with the tables of those who `require` them. `what` is how errors speak of it.
+    """A schema with the tables of all who `require` them. `what` names the data in errors.
 
-    Raises `ConfigError` where the address makes no sense or psycopg is missing, and `StoreUnavailable` where the server is out of reach.
+    Raises `ConfigError` if the address makes no sense or psycopg is missing, and `StoreUnavailable` if the server is out of reach.
     """
 
     def __init__(self, address: str, *, what: str, schema: str = "nearfar_runs") -> None:
@@ -71,14 +71,14 @@ class PostgresDatabase:
         return self._kept(self._connections.alone())
 
     def lasting(self) -> AbstractContextManager["Connection"]:
-        """A connection outside of transactions, for what its session holds."""
+        """Lend a connection outside of transactions, for session locks and the like."""
         return self._connections.connection()
 
     def sync(self) -> None:
-        """Unless its administrator wants otherwise, a commit of the server's is on its disk."""
+        """Do nothing: a commit is on the server's disk, unless its administrator has turned that off."""
 
     def scrub(self) -> None:
-        """The log is the server's."""
+        """Do nothing: the log is the server's."""
 
     def rewrite(self) -> None:
         with self._connections.alone() as connection:
@@ -89,7 +89,7 @@ class PostgresDatabase:
 
     @contextmanager
     def _kept(self, connecting: AbstractContextManager["Connection"]) -> Iterator["PostgresSession"]:
-        """A transaction. Where the connection breaks while it is being kept, the server is asked what came of it."""
+        """Begin a transaction. If the connection breaks during the commit, the server is asked whether it took place."""
         number: str | None = None
         try:
             with connecting as connection, connection.transaction():
@@ -101,7 +101,7 @@ class PostgresDatabase:
                 raise
 
     def _was_kept(self, number: str) -> bool:
-        """Whether the transaction of that number was; not known to have been where the server stays out of reach."""
+        """Return whether the transaction of that number was committed; False if the server stays out of reach."""
         give_up_at = time.monotonic() + _PATIENCE
         while time.monotonic() < give_up_at:
             with suppress(StoreUnavailable), self.reading() as session:
@@ -117,7 +117,7 @@ class PostgresSession:
 
     def __init__(self, connection: "Connection") -> None:
         self.connection = connection
-        """psycopg's."""
+        """psycopg's connection."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Rows:
         return self.connection.execute(sql.replace("%", "%%").replace("?", "%s").encode(), parameters)

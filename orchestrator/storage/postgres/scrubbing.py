@@ -20,13 +20,13 @@ SELECT count(*) FROM (
   UNION ALL SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()
 ) AS sessions WHERE age(oldest) >= age(%s::xid)
 """
-"""How many may still look at what was there at the time of that transaction."""
+"""Counts the sessions that may still see rows of that transaction's time."""
 
 
 def scrub(connection: "Connection", schema: str, patience: float) -> None:
-    """Write the tables and their indexes anew, without what was deleted: plain VACUUM leaves its bytes where they are.
+    """Rewrite the tables and their indexes without deleted rows: plain VACUUM leaves their bytes in place.
 
-    Raises `StoreUnavailable` where another session still sees what was deleted, and does not end in `patience` seconds.
+    Raises `StoreUnavailable` if another session still sees deleted rows, and does not end in `patience` seconds.
     """
     tables = [name for (name,) in connection.execute(_TABLES, [schema])]
     longest = connection.execute("SHOW statement_timeout").fetchone()
@@ -43,7 +43,7 @@ def _rewrite(connection: "Connection", tables: Sequence[str]) -> None:
     from psycopg.errors import InsufficientPrivilege
 
     for table in tables:
-        # The planner's samples of what the columns hold are drawn anew, too.
+        # ANALYZE replaces the planner's samples of the columns, too.
         connection.execute(f"VACUUM (FULL, ANALYZE) {table}")
     # Without the right to, these two come about by themselves, some time later.
     connection.execute("VACUUM (FULL) pg_statistic")
@@ -56,6 +56,6 @@ def _wait_for_others(connection: "Connection", patience: float) -> None:
     now = connection.execute("SELECT pg_current_xact_id()::xid::text").fetchone()
     while connection.execute(_STILL_SEEN, now).fetchone() != (0,):
         if time.monotonic() > deadline:
-            message = "what was deleted cannot be scrubbed: another session of the database still sees it"
+            message = "deleted rows cannot be scrubbed: another session of the database still sees them"
             raise StoreUnavailable(message, hint="end long transactions, backups and unused replication slots, and erase again")
         time.sleep(_POLL_SECONDS)

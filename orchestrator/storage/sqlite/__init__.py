@@ -1,1 +1,1 @@
-"""What all SQLite files of nearfar share: how they are opened, written by one and read by many, and what their errors mean."""
+"""SQLite files: how they are opened, written by one connection and read by many, and their errors."""

@@ -16,18 +16,18 @@ Connection = sqlite3.Connection
 T = TypeVar("T")
 
 READERS: Final = 8
-"""More readers than that at a time wait for each other."""
+"""Most readers at a time; further ones wait."""
 PATIENCE: Final = 30.0
-"""Seconds that a thread or process waits for others to finish writing."""
+"""Seconds that a thread or process waits for another writer."""
 
 _inherited: Final[list[object]] = []
-"""Connections of the process that this one was forked from. Even to close one here would break the locks of that process."""
+"""Connections of the parent process. Even to close one here would break the locks of the parent."""
 
 
 class Connections:
-    """Calls may come from any thread. `prepare` is called with each new connection.
+    """The connections of one process to a file. Calls may come from any thread. `prepare` is called with each new connection.
 
-    What is used raises `StoreUnavailable` and `StoreCorrupt` in the place of the driver's errors.
+    The context managers raise `StoreUnavailable` and `StoreCorrupt` in the place of the driver's errors.
     """
 
     def __init__(self, path: str, driver: Driver, naming: Naming, prepare: Callable[[Connection], None]) -> None:
@@ -45,10 +45,11 @@ class Connections:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """The connection that writes, within a transaction that is kept when the block ends well. One thread at a time."""
+        """Lend the writing connection, within a transaction that is committed when the block ends without an error. One thread at a
+        time."""
         self._check()
         if not self._writer_turn.acquire(timeout=PATIENCE):
-            raise StoreUnavailable(f"{self._path} is being written for more than {PATIENCE:.0f} s", hint="do not nest transactions")
+            raise StoreUnavailable(f"{self._path} has been written for more than {PATIENCE:.0f} s", hint="do not nest transactions")
         try:
             with self._naming.translated(self._path, self._driver.errors):
                 self._check()
@@ -61,7 +62,7 @@ class Connections:
 
     @contextmanager
     def outside(self) -> Iterator[Connection]:
-        """The connection that writes, and no transaction: for what SQLite does not do within one."""
+        """Lend the writing connection outside of a transaction, for statements that SQLite does not run within one."""
         self._check()
         with self._writer_turn, self._naming.translated(self._path, self._driver.errors):
             self._check()
@@ -71,7 +72,7 @@ class Connections:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection that sees one state of the database for the whole block."""
+        """Lend a connection that sees one state of the database for the whole block."""
         self._check()
         if not self._reader_turns.acquire(timeout=PATIENCE):
             raise StoreUnavailable(f"{self._path} has been read by {READERS} others for more than {PATIENCE:.0f} s")
@@ -87,7 +88,7 @@ class Connections:
             self._reader_turns.release()
 
     def close(self) -> None:
-        """Wait for the writer, and close everything; readers that are busy close themselves."""
+        """Wait for the writer, and close all connections; busy readers close themselves."""
         if self._process != os.getpid():
             _inherited.extend((self._writer, *self._readers))
             return

@@ -1,4 +1,4 @@
-"""A private file of tables that several parts and several processes of one user share."""
+"""A private file of tables that several rooms and several processes of one user share."""
 
 import os
 import sqlite3
@@ -20,10 +20,11 @@ _FORBIDDEN: Final = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.
 
 
 class Database:
-    """The file at `path`, which is made where it is missing, for its owner alone, with the tables of those who `require` them.
+    """The file at `path`, created for its owner alone if missing, with the tables of all who `require` them.
 
-    Calls may come from any thread; a process that was forked opens its own. Raises `StoreUnavailable` where the file cannot be used,
-    and `StoreCorrupt` where it is damaged or another program's.
+    Calls may come from any thread; a forked process opens its own. Raises `StoreUnavailable` if the file cannot be used, and
+    `StoreCorrupt`
+    if it is damaged or another program's.
     """
 
     def __init__(self, path: str | os.PathLike[str], naming: Naming) -> None:
@@ -39,7 +40,7 @@ class Database:
             failing.pop_all()
 
     def require(self, tables: Tables) -> None:
-        """Make the tables where they are missing. Raises `StoreUnavailable`, and touches nothing, where a newer nearfar made them."""
+        """Create the tables if they are missing. Raises `StoreUnavailable`, and changes nothing, if a newer nearfar created them."""
         with self.writing() as connection:
             found = connection.execute("SELECT version FROM parts WHERE part = ?", (tables.part,)).fetchone()
             if found is None:
@@ -51,35 +52,35 @@ class Database:
                 raise StoreUnavailable(message, hint="update nearfar on this machine")
 
     def writing(self) -> AbstractContextManager[Connection]:
-        """The connection that writes, within a transaction (`BEGIN IMMEDIATE`) that is kept when the block ends well; never nested."""
+        """Begin a transaction (`BEGIN IMMEDIATE`) that is committed when the block ends without an error; never nested."""
         return self._connections.writing()
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection that sees one state of the database for the whole block, while others write."""
+        """Lend a connection that sees one state of the database for the whole block, while others write."""
         with self._connections.reading() as connection:
             yield connection
 
     def alone(self) -> AbstractContextManager[Connection]:
-        """A transaction on a connection that is used for nothing else. Raises `sqlite3.Error`."""
+        """Begin a transaction on a connection of its own. Raises `sqlite3.Error`."""
         return guarded(driver.of(None, APPLICATION).connect(self.path))
 
     def sync(self) -> None:
-        """Return when what was committed before outlives a power cut, too."""
+        """Return when all earlier commits would survive a power cut."""
         try:
             self._disk.sync()
         except OSError as error:
-            raise StoreUnavailable(f"{self.path} cannot be kept: {error.strerror}", hint="look at the disk") from error
+            raise StoreUnavailable(f"{self.path} cannot be kept: {error.strerror}", hint="check the disk") from error
 
     def scrub(self) -> None:
-        """Empty the write-ahead log as far as nobody reads an older state of it."""
+        """Empty the write-ahead log, as far as no reader uses an older state of it."""
         with self._connections.outside() as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
     def rewrite(self) -> None:
-        """Write all pages anew and empty the log: `secure_delete` leaves the copies of rows that are in gaps of pages.
+        """Rewrite all pages and empty the log: `secure_delete` leaves copies of rows in gaps of pages.
 
-        Raises `StoreUnavailable` where another process reads an older state for long.
+        Raises `StoreUnavailable` if another process reads an older state for long.
         """
         with self._connections.outside() as connection:
             connection.execute("VACUUM")
@@ -101,7 +102,7 @@ class Database:
 
 @contextmanager
 def guarded(connection: Connection) -> Iterator[Connection]:
-    """A transaction on a connection that is used for nothing else, and closed with it; nothing that is run in it can end it."""
+    """Begin a transaction on a connection, and close the connection with it. No statement in it can end the transaction."""
     with closing(connection):  # which drops what is not kept
         connection.execute("BEGIN IMMEDIATE")
         connection.set_authorizer(_authorize)

@@ -1,4 +1,4 @@
-"""Having the disk keep what was committed: SQLite's own commits leave that to the operating system here (`synchronous = NORMAL`)."""
+"""Flush commits to the disk: SQLite leaves that to the operating system here (`synchronous = NORMAL`)."""
 
 import os
 import threading
@@ -7,17 +7,17 @@ from . import files
 
 
 class Disk:
-    """The disk under a database. Those who ask while it is busy share its next turn. Raises `OSError` where it fails."""
+    """The disk under a database. Callers that wait while it is busy share its next flush. Raises `OSError` if it fails."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._turn = threading.Lock()
         self._asked = 0
         self._kept = 0
-        """How many of those who asked have been served."""
+        """Number of calls that have been served."""
 
     def sync(self) -> None:
-        """Return when all that was committed before outlives a power cut."""
+        """Return when all earlier commits would survive a power cut."""
         self._asked += 1  # Two that count as one are served by the same turn, which neither has begun.
         mine = self._asked
         with self._turn:

@@ -11,10 +11,10 @@ from ....protocols import ConfigError
 from .errors import Naming
 
 BUSY_SECONDS: Final = 30.0
-"""How long SQLite itself waits for a lock."""
+"""Seconds that SQLite itself waits for a lock."""
 
 _OWN_FILE: Final = "PRAGMA journal_mode = WAL"
-"""It is written into the file."""
+"""A setting that is written into the file."""
 PRAGMAS: Final = (
     f"busy_timeout = {BUSY_SECONDS * 1000:.0f}",
     "synchronous = NORMAL",  # a commit outlives the death of the process; a power cut may take the last ones
@@ -24,7 +24,7 @@ PRAGMAS: Final = (
     "trusted_schema = OFF",
     "journal_size_limit = 4194304",
     "wal_autocheckpoint = 4000",  # pages: what many transactions write to is written to the database once
-    "cache_size = -16384",  # KiB for each connection; of the default 2 MiB, searches read most pages anew
+    "cache_size = -16384",  # KiB for each connection; with the default 2 MiB, searches read most pages again
 )
 
 
@@ -34,13 +34,14 @@ class Driver:
 
     connect: Callable[[str], sqlite3.Connection]
     errors: type[Exception]
-    """What its connections raise."""
+    """Class of the errors that its connections raise."""
 
 
 def of(key: Callable[[], str] | None, application: int) -> Driver:
-    """The one for files that are encrypted with a key, which is asked for at each connection and kept nowhere here.
+    """Return the driver for plain files, or for files encrypted with a key. The key is asked for at each connection and stored nowhere
+    here.
 
-    A file with tables that is not marked as one of `application` stays as it is. Raises `ConfigError` where sqlcipher3 is not installed.
+    A file with tables that is not marked as one of `application` stays as it is. Raises `ConfigError` if sqlcipher3 is not installed.
     """
     if key is None:
         return Driver(lambda path: _connect(sqlite3, path, None, application), sqlite3.Error)
@@ -52,7 +53,8 @@ def of(key: Callable[[], str] | None, application: int) -> Driver:
 
 
 def _literal(key: str) -> str:
-    """As `PRAGMA key` takes it. From a passphrase SQLCipher derives a key, which takes a moment; 64 hexadecimal digits are one."""
+    """Return the key as `PRAGMA key` takes it: 64 hexadecimal digits are a key, any other text a passphrase, which takes SQLCipher a
+    moment."""
     if not key or "\0" in key:
         raise ConfigError("the key of the file is empty, or has a zero character", hint="64 random hexadecimal digits are best")
     if re.fullmatch("[0-9a-fA-F]{64}", key):
@@ -82,7 +84,7 @@ def _connect(
 
 
 def check_plain(connection: sqlite3.Connection, naming: Naming) -> None:
-    """Raises `StoreCorrupt` where the file has triggers or views: whoever put them there reads along, or changes what is written."""
+    """Raise `StoreCorrupt` if the file has triggers or views: they could leak or change what is written."""
     found = connection.execute("SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view') LIMIT 1").fetchone()
     if found is not None:
         kind, name = found
@@ -90,7 +92,7 @@ def check_plain(connection: sqlite3.Connection, naming: Naming) -> None:
 
 
 def is_anothers(connection: sqlite3.Connection, application: int) -> bool:
-    """Return whether the file has something in it, and not the mark of the application."""
+    """Return whether the file has content, but not the mark of the application."""
     (found,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     return bool(found != application and (found or tables))

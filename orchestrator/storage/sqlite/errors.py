@@ -1,4 +1,4 @@
-"""What SQLite's errors mean to whoever uses a database."""
+"""Translate SQLite's errors into nearfar's."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import Final
 from ....protocols import NearfarError, StoreCorrupt, StoreUnavailable
 
 _PRIMARY: Final = 0xFF
-"""The part of a result code that says its kind (https://www.sqlite.org/rescode.html)."""
+"""Mask of the primary result code (https://www.sqlite.org/rescode.html)."""
 _CORRUPT: Final = frozenset(
     {
         sqlite3.SQLITE_CORRUPT,
@@ -23,8 +23,8 @@ _CORRUPT: Final = frozenset(
 _HINTS: Final[dict[int | None, str]] = {
     sqlite3.SQLITE_BUSY: "another process is writing for very long; try again",
     sqlite3.SQLITE_LOCKED: "another process is writing for very long; try again",
-    sqlite3.SQLITE_FULL: "free some disk space; what was acknowledged is kept",
-    sqlite3.SQLITE_IOERR: "look at the disk: it may be full or failing; what was acknowledged is kept",
+    sqlite3.SQLITE_FULL: "free some disk space; acknowledged writes are kept",
+    sqlite3.SQLITE_IOERR: "check the disk: it may be full or failing; acknowledged writes are kept",
     sqlite3.SQLITE_READONLY: "the file and its folder must be writable",
     sqlite3.SQLITE_PERM: "the file and its folder must be readable and writable",
     sqlite3.SQLITE_CANTOPEN: "the folder must exist and be writable",
@@ -33,18 +33,18 @@ _HINTS: Final[dict[int | None, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How errors speak of a database."""
+    """Names a database in errors."""
 
     what: str
-    """Such as `memory store`."""
+    """Name of the data, such as `memory store`."""
     recovery: str
-    """What to do where it is damaged."""
+    """Advice for a damaged file."""
     otherwise: str = ""
-    """What may be wrong beside the file where it is no database: `, or the key ...`."""
+    """Other possible cause if the file is no database, such as `, or the key ...`."""
 
     @contextmanager
     def translated(self, path: str, kind: type[Exception]) -> Iterator[None]:
-        """Raise the driver's errors, which are of this kind, as `StoreUnavailable` or `StoreCorrupt`."""
+        """Raise the driver's errors, which are of this class, as `StoreUnavailable` or `StoreCorrupt`."""
         try:
             yield
         except kind as error:

@@ -1,4 +1,4 @@
-"""The files of a database: for their owner alone, and where they are said to be."""
+"""The files of a database: their permissions, and checks of their places."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from .errors import Naming
 LOG: Final = "-wal"
 LOG_INDEX: Final = "-shm"
 SUFFIXES: Final = ("", LOG, LOG_INDEX)
-"""Of the database, its write-ahead log, and the index of that, which SQLite gives the database's permissions."""
+"""Suffixes of the database, its write-ahead log, and the log's index, to which SQLite gives the database's permissions."""
 _OWNER_ONLY: Final = 0o600
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
@@ -22,9 +22,9 @@ _creating: Final = threading.Lock()
 
 
 def prepare(path: str, naming: Naming) -> None:
-    """Make the file where it is missing, and take others' permissions from it.
+    """Create the file if it is missing, and take others' permissions from it.
 
-    Raises `StoreUnavailable` where the file cannot be opened or a link stands in its place, and `StoreCorrupt` where its log was removed.
+    Raises `StoreUnavailable` if the file cannot be opened or a link stands in its place, and `StoreCorrupt` if its log was removed.
     """
     if "\0" in path:
         raise StoreUnavailable(f"the {naming.what} cannot be at {path!r}", hint="a path has no zero character")
@@ -39,17 +39,17 @@ def prepare(path: str, naming: Naming) -> None:
             os.chmod(path, _OWNER_ONLY)
     except OSError as error:
         message = f"the {naming.what} {path} cannot be opened: {error.strerror}"
-        raise StoreUnavailable(message, hint="look at the folder's permissions") from error
+        raise StoreUnavailable(message, hint="check the folder's permissions") from error
 
 
 def _create(path: str) -> None:
-    # A process that closes a file gives up all locks that it has on it, SQLite's among them: nobody may use it before it is closed here.
+    # A process that closes a file loses all its locks on it, including SQLite's: it must not be in use before it is closed here.
     with _creating, contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ONLY))
 
 
 def size(path: str) -> int:
-    """Bytes that all files of the database take."""
+    """Return the bytes that all files of the database take."""
     return sum(os.path.getsize(path + suffix) for suffix in SUFFIXES if os.path.exists(path + suffix))
 
 
@@ -59,15 +59,15 @@ def _refuse_other_than_files(path: str, naming: Naming) -> None:
     except FileNotFoundError:
         return
     if stat.S_ISLNK(mode):
-        raise StoreUnavailable(f"{path} is a symbolic link", hint="name the file itself: what stands behind a link may change")
+        raise StoreUnavailable(f"{path} is a symbolic link", hint="name the file itself: the target of a link may change")
     if not stat.S_ISREG(mode):
         raise StoreUnavailable(f"{path} is no file", hint=f"name a file for the {naming.what}")
 
 
 def _log_was_removed(path: str) -> bool:
-    """Find out whether there is an index without its log, also while other processes open and close the database.
+    """Return whether there is an index without its log, even while other processes open and close the database.
 
     The first to open it makes the log before the index, and the last to close it removes the index before the log. So an index that is
-    there between two looks at a missing log has none, unless somebody opened and closed the database in between.
+    there between two looks at a missing log has none, unless another process opened and closed the database in between.
     """
     return not os.path.exists(path + LOG) and os.path.exists(path + LOG_INDEX) and not os.path.exists(path + LOG)

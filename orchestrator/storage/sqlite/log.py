@@ -1,4 +1,4 @@
-"""Empty the write-ahead log, which still has the pages of before."""
+"""Empty the write-ahead log, which still holds old pages."""
 
 import time
 from typing import Final
@@ -10,9 +10,9 @@ _POLL_SECONDS: Final = 0.05
 
 
 def empty_log(connection: Connection, what: str, patience: float) -> None:
-    """Empty the log of the database; `what` is how errors speak of it.
+    """Empty the log of the database; `what` names the data in errors.
 
-    Raises `StoreUnavailable` where another process still reads an older state after `patience` seconds.
+    Raises `StoreUnavailable` if another process still reads an older state after `patience` seconds.
     """
     deadline = time.monotonic() + patience
     while True:
@@ -20,6 +20,6 @@ def empty_log(connection: Connection, what: str, patience: float) -> None:
         if not is_busy:
             return
         if time.monotonic() > deadline:
-            message = f"what was deleted is still in the log of the {what}, since another process reads an older state of it"
+            message = f"deleted rows are still in the log of the {what}, since another process reads an older state of it"
             raise StoreUnavailable(message, hint="close the other process and erase again")
         time.sleep(_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Waiting for other processes at moments that SQLite's own busy timeout does not cover."""
+"""Wait for other processes at moments that SQLite's own busy timeout does not cover."""
 
 import sqlite3
 import time
@@ -12,10 +12,11 @@ _PRIMARY: Final = 0xFF
 
 
 def patiently(work: Callable[[], T], *, seconds: float, errors: type[Exception] = sqlite3.Error) -> T:
-    """Return what `work` returns, tried again for so many seconds while SQLite says that it is busy.
+    """Return the value of `work`, retried for so many seconds while SQLite is busy.
 
-    SQLite says so at once, whatever its busy timeout (https://www.sqlite.org/c3ref/busy_handler.html), where another process makes the
-    file, recovers its log, or is the last to close it. `errors` are those of the driver.
+    SQLite says at once that it is busy, whatever its timeout (https://www.sqlite.org/c3ref/busy_handler.html), while another process
+    makes
+    the file, recovers its log, or is the last to close it. `errors`: class of the driver's errors.
     """
     deadline = time.monotonic() + seconds
     while True:

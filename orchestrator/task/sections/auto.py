@@ -1,4 +1,4 @@
-"""The knobs of `auto`."""
+"""The `[policy.auto]` section."""
 
 from pathlib import Path
 
@@ -8,26 +8,30 @@ from ....protocols.messages import Value
 
 
 class AutoConfig(Value):
-    """How `auto` chooses: the `[policy.auto]` section of nearfar.toml.
+    """How `auto` chooses a strategy: the `[policy.auto]` section of nearfar.toml.
 
-    A configuration is worth its score minus its dollars, and the best one serves the task. Without outcomes the choice is the
-    documented default for the kind of task.
+    A configuration is worth its score minus its dollars, and the best one serves the task. Without outcomes, each kind of task has a
+    documented default.
     """
 
     outcomes: Path | None = None
-    """The `runs.jsonl` of a sweep, to learn from; None: nothing was measured."""
+    """Path of a sweep's `runs.jsonl` to learn from; None: no measured outcomes are used."""
     reports: Path | None = None
-    """File to which `Hybrid.report` appends the outcomes that the app observes, and which is learned from too; None: they are forgotten
-    with the process."""
+    """Path of a file to which `Hybrid.report` appends outcomes that the app observes, and from which `auto` learns; None: they are lost
+    with
+    the process.
+    """
     dollars_per_point: float = Field(default=0.01, gt=0)
-    """Dollars worth spending on a task for one more point of score, a hundredth of a perfect answer."""
+    """US dollars per task worth spending for one more point of score, a hundredth of a perfect answer."""
     explore_share: float = Field(default=0.0, ge=0, le=1)
-    """Largest share of tasks that may be served by another configuration than the best one known, to learn about it. 0 never explores:
-    the same outcomes then always give the same choice."""
+    """Largest share of tasks, 0 to 1, that may be served by another configuration than the best known one, to learn about it; 0: the
+    same
+    outcomes always give the same choice.
+    """
     minimum_familiarity: float = Field(default=0.5, ge=0, le=1)
-    """Share of a prompt's words that a class of tasks must have seen before the prompt is taken for one of them."""
+    """Share of a prompt's words, 0 to 1, that a class of tasks must have seen before for the prompt to count as one of them."""
 
     @property
     def dollars_per_score(self) -> float:
-        """Dollars worth spending for a perfect answer in place of none."""
+        """Return the dollars worth spending for a perfect answer in place of none."""
         return 100 * self.dollars_per_point

@@ -1,4 +1,4 @@
-"""The `[cache]` section of nearfar.toml: which agents a cache stands in front of, and how far it may go."""
+"""The `[cache]` section of nearfar.toml: cached agents, and the rules for their answers."""
 
 import os
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from ....protocols import Side
 from ....protocols.messages import Value
 
 LEAST_THRESHOLD: Final = 0.85
-"""No threshold is learned below. Questions that the guards pass lie above it, so a lower one adds wrong answers at best."""
+"""Lowest threshold that is learned. Questions that the guards pass lie above it, so a lower one only adds wrong answers."""
 
 
 DAY: Final = 86_400.0
@@ -20,7 +20,7 @@ DAY: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class CategoryRules:
-    """How the questions of one category are cached, with nothing left open."""
+    """Complete rules for the questions of one category."""
 
     cacheable: bool
     semantic: bool
@@ -30,46 +30,46 @@ class CategoryRules:
 
 
 class CategoryConfig(Value):
-    """How the questions of one category are cached. What is None is as in the whole cache."""
+    """Cache rules for the questions of one category: a `[cache.categories.NAME]` section. None: as for the whole cache."""
 
     cacheable: bool = True
-    """False: nothing of the category is stored."""
+    """False: answers of the category are not stored."""
     semantic: bool | None = None
-    """Whether another wording may be served."""
+    """False: only a question in the same words is served; None: as for the whole cache."""
     threshold: float | None = Field(default=None, ge=0, le=1)
     time_to_live: float | None = Field(default=None, gt=0)
     entries: int | None = Field(default=None, gt=0)
 
 
 class CacheConfig(Value):
-    """How answers are cached; the section's presence turns the cache on."""
+    """The cache of answers: the `[cache]` section, whose presence turns it on."""
 
     path: Path | None = None
-    """Of the cache's file; None: `answers.db` in the user's cache folder."""
+    """Path of the cache's file; None: `answers.db` in the user's cache folder."""
     sides: tuple[Side, ...] = (Side.FAR,)
-    """Agents of these sides are cached. A near agent costs no dollars, and its answers may be wanted fresh."""
+    """Sides whose agents are cached; by default the far one, since a near agent costs no dollars."""
     semantic: bool = True
-    """Serve a question that was asked in other words, where no guard objects; False: only what was asked in the same words."""
+    """Serve a question that was asked in other words, unless a guard objects; false: only the same words."""
     threshold: float = Field(default=0.9, ge=0, le=1)
-    """The cosine similarity from which another wording may be served, until a category has judged enough pairs of its own."""
+    """Cosine similarity from which another wording may be served, until a category has judged enough pairs of its own."""
     time_to_live: float = Field(default=7 * DAY, gt=0)
     """Seconds after which an answer is removed."""
     entries: int = Field(default=10_000, gt=0)
-    """Answers of one category that are kept; beyond, those go first that were not used for longest."""
+    """Most answers kept per category; beyond, the least recently used go first."""
     false_hit_budget: float = Field(default=0.02, gt=0, lt=1)
-    """The share of hits in other words that may be wrong. Thresholds are learned such that the share is below at a confidence of 95 %."""
+    """Share of hits in other words that may be wrong, 0 to 1; thresholds are learned to stay below it at a confidence of 95 %."""
     relaxed_budget: float | None = Field(default=None, gt=0, lt=1)
-    """The same while the agent is overloaded; None: load changes nothing."""
+    """Share of hits in other words that may be wrong while the agent is overloaded; None: load changes nothing."""
     shadow_share: float = Field(default=0.02, ge=0, le=1)
-    """Of the questions with a stored answer in other words, the share that is answered afresh, to see whether both answers say the same."""
+    """Share of hits in other words, 0 to 1, that are answered again by the agent, to compare both answers."""
     verifier: str | None = None
-    """An agent on this device that is asked before an answer in other words is served; None: nobody is."""
+    """Name of a near agent that checks each answer before it is served for other words; None: no agent checks."""
     minimum_confidence: float = Field(default=0.7, ge=0, le=1)
-    """Answers whose confidence is known and lower are not stored."""
+    """Answers with a known confidence below this, 0 to 1, are not stored."""
     plans: bool = False
     """Let `pevr` and `subtasks` start from the plan of an earlier task of the same intent."""
     categories: Mapping[str, CategoryConfig] = {}
-    """By name: a task class (`billing`, `billing/refund`), or `general`, `code`, `creative`, `current`, `other_language`."""
+    """Rules by category: a task class (`billing`, `billing/refund`), or `general`, `code`, `creative`, `current`, `other_language`."""
 
     @model_validator(mode="after")
     def _relaxing_does_not_tighten(self) -> "CacheConfig":
@@ -78,7 +78,7 @@ class CacheConfig(Value):
         return self
 
     def of_category(self, name: str) -> CategoryRules:
-        """The rules of a category. Those of `current`, `creative` and `code` are strict unless they are set."""
+        """Return the rules of a category. Those of `current`, `creative` and `code` are strict unless they are set."""
         own = self.categories.get(name, _BUILT_IN.get(name, CategoryConfig()))
         return CategoryRules(
             cacheable=own.cacheable,
@@ -90,29 +90,29 @@ class CacheConfig(Value):
 
     @property
     def low_thresholds(self) -> Mapping[str, float]:
-        """Thresholds below the lowest that is ever learned, by the name of their key."""
+        """Return the thresholds below the lowest that is ever learned, by their keys."""
         named = {"threshold": self.threshold, **{f"categories.{name}.threshold": own.threshold for name, own in self.categories.items()}}
         return {key: value for key, value in named.items() if value is not None and value < LEAST_THRESHOLD}
 
     def anchored(self, folder: Path) -> "CacheConfig":
-        """With a relative path made absolute."""
+        """Return the section with a relative path made absolute."""
         return self if self.path is None else self.model_copy(update={"path": folder / self.path.expanduser()})
 
     @property
     def file(self) -> Path:
-        """Where the cache is kept."""
+        """Return the path of the cache's file."""
         return self.path or default_file(os.environ)
 
 
 _BUILT_IN: Final[Mapping[str, CategoryConfig]] = {
     "current": CategoryConfig(cacheable=False),  # what is asked for changes by the hour
-    "creative": CategoryConfig(semantic=False),  # whoever asks in other words wants another poem
+    "creative": CategoryConfig(semantic=False),  # a user who asks in other words wants another poem
     "code": CategoryConfig(semantic=False),  # one character makes another program
 }
 
 
 def default_file(environment: Mapping[str, str]) -> Path:
-    """Below `NEARFAR_HOME`, else below the user's cache folder as the XDG base directory specification names it."""
+    """Return the default path: below `NEARFAR_HOME`, else below the user's cache folder of the XDG base directory specification."""
     home = environment.get("NEARFAR_HOME")
     if home:
         return Path(home).expanduser() / "cache" / "answers.db"

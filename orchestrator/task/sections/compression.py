@@ -1,4 +1,4 @@
-"""`CompressionConfig`: what happens to a conversation that is too long for an agent."""
+"""The `[policy.compression]` section."""
 
 from enum import StrEnum
 
@@ -8,20 +8,21 @@ from ....protocols.messages import Value
 
 
 class CompressionUse(StrEnum):
-    """When a conversation that an agent's context window cannot hold is compressed for it."""
+    """When a conversation that exceeds an agent's context window is compressed for it."""
 
     NEVER = "never"
     LAST_RESORT = "last_resort"
-    """Where no other agent could take over: one with a larger window reads all of it."""
+    """If no other agent could take over: one with a larger window reads all of it."""
     ALWAYS = "always"
     """Before another agent takes over."""
 
 
 class CompressionConfig(Value):
-    """How long conversations are made to fit: the `[policy.compression]` section of nearfar.toml."""
+    """Compression of long conversations: the `[policy.compression]` section of nearfar.toml."""
 
     use: CompressionUse = CompressionUse.LAST_RESORT
     reserve_tokens: int = Field(default=512, gt=0)
-    """Of a context window, kept free for what the agent says; never more than a quarter of the window, nor than the task lets it say."""
+    """Tokens of the context window kept free for the agent's output; at most a quarter of the window, and at most the task's output
+    limit."""
     summary_tokens: int = Field(default=0, ge=0)
-    """Of the compressed conversation at most, for a near agent's summary of what is left out; 0: nobody is asked for one."""
+    """Most tokens of a near agent's summary of the messages that are left out; 0: there is no summary."""

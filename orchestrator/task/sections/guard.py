@@ -1,4 +1,4 @@
-"""The `[policy.guard]` section: what becomes of calls that strangers may have brought about."""
+"""The `[policy.guard]` section: approval of tool calls that untrusted content may have caused."""
 
 from enum import StrEnum
 
@@ -6,21 +6,26 @@ from ....protocols.messages import Value
 
 
 class OnDoubt(StrEnum):
-    """What is done about a call."""
+    """Treatment of a doubtful call."""
 
     ALLOW = "allow"
-    """It runs."""
+    """The call runs."""
     ASK = "ask"
-    """Somebody has to say yes to it; where nobody can be asked, it does not run."""
+    """The call needs approval; if nothing can approve it, it does not run."""
     REFUSE = "refuse"
-    """It does not run."""
+    """The call does not run."""
 
 
 class GuardConfig(Value):
-    """What a model may do once the run has read what strangers wrote."""
+    """Tool calls after a run has read untrusted content: the `[policy.guard]` section."""
 
     tools: OnDoubt = OnDoubt.ASK
-    """Of a call to a tool that neither the task lists nor the model had chosen before it read any of that."""
+    """Treatment of a call to a tool that the task does not list and the model had not chosen before it read untrusted content; by
+    default
+    it needs approval.
+    """
     arguments: OnDoubt = OnDoubt.ASK
-    """Of a call with an argument that comes neither from the user's words nor from trusted data, or that would show private data to
-    more people than may see them."""
+    """Treatment of a call with an argument from neither the user's words nor trusted data, or that would show private data to more
+    people
+    than may see them; by default it needs approval.
+    """

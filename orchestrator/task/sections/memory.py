@@ -1,4 +1,4 @@
-"""The `[memory]` section of nearfar.toml: where memory is kept, whose it is, what tasks recall of it, and with whom it is kept in step."""
+"""The `[memory]` section of nearfar.toml: the store, its user, recall for tasks, and sync with other devices."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,13 +13,13 @@ from ....protocols.tiers import TIERS, Tier
 from .consolidation import ConsolidationConfig
 
 BUDGET_TOKENS: Final = 1200
-"""The length of what is recalled for a question, by estimate, unless the app says otherwise."""
+"""Default length, in estimated tokens, of what is recalled for a question."""
 
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 PeerName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
 
 LONGEST_LIFE: Final = 1000 * 366 * 86_400.0
-"""Seconds of a time to live: whatever is written now, it ends before the last date that there is."""
+"""Most seconds of a time to live: items written now expire before the last date that there is."""
 
 
 def _namespace(text: str) -> str:
@@ -34,44 +34,44 @@ NamespaceText = Annotated[str, Field(min_length=1), AfterValidator(_namespace)]
 
 
 class RecallConfig(Value):
-    """The `[memory.recall]` section: what of the memory is put before each task, as quoted data."""
+    """Items of the memory put before each task as quoted data: the `[memory.recall]` section."""
 
     tokens: int = Field(default=BUDGET_TOKENS, gt=0)
-    """What is recalled for a task is no longer than this, by estimate."""
+    """Most tokens, by estimate, that are recalled for a task."""
     namespaces: tuple[NamespaceText, ...] = ()
-    """Only what is in or below one of these, written as `label/label`, is recalled; none: everything."""
+    """Namespaces, written as `label/label`, to recall from, with those below them; none: all namespaces."""
     minimum_trust: float = Field(default=0.0, ge=0, le=1)
-    """Items that are believed less are not recalled."""
+    """Least trust, 0 to 1, of an item that is recalled."""
     minimum_similarity: float = Field(default=0.3, ge=-1, le=1)
-    """Cosine similarity with the prompt below which an item has nothing to do with it."""
+    """Least cosine similarity with the prompt of an item that is recalled."""
     may_leave: Literal["user", "shared"] = "shared"
-    """The strictest tier that a public task may take to the cloud. A task that recalls anything stricter is private from there on."""
+    """Strictest tier that a public task may take to the cloud; a task that recalls a stricter item becomes private."""
 
     @property
     def prefixes(self) -> tuple[Namespace, ...]:
-        """The namespaces in or below which is recalled."""
+        """Return the namespaces to recall from."""
         return tuple(map(parse_namespace, self.namespaces)) or ((),)
 
     def may_go(self, tier: Tier) -> bool:
-        """Whether an item of this tier may be part of what a far agent reads."""
+        """Return whether an item of this tier may be shown to a far agent."""
         return TIERS.index(tier) >= TIERS.index(Tier(self.may_leave))
 
 
 class PeerConfig(Value):
-    """A `[memory.peers.NAME]` section: another device, or a hub, with which `nearfar memory sync NAME` brings this memory into step."""
+    """Another device or a hub to sync with by `nearfar memory sync NAME`: a `[memory.peers.NAME]` section."""
 
     address: str = Field(min_length=1)
-    """`host:port` or `unix:/path`."""
+    """Address of the peer: `host:port` or `unix:/path`."""
     token_variable: VariableName = "NEARFAR_TOKEN"
-    """Holds the token by which the peer knows this device, in the environment or the keyring."""
+    """Name of the variable, in the environment or the keyring, with the token by which the peer knows this device."""
     certificate: Path | None = None
-    """PEM file of the peer's certificate, or of who signed it; None: the system's authorities."""
+    """PEM file of the peer's certificate, or of its authority; None: the system's authorities."""
     fingerprint: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")
-    """Of the peer's certificate, as the pairing has it, in place of a file."""
+    """SHA-256 fingerprint of the peer's certificate, as the pairing shows it, instead of a file."""
     client_certificate: Path | None = None
-    """PEM file of this device's own certificate, where the peer demands one."""
+    """PEM file of this device's own certificate, if the peer demands one."""
     client_key: Path | None = None
-    """PEM file of its private key."""
+    """PEM file of the certificate's private key."""
 
     @model_validator(mode="after")
     def _trusts_one_certificate(self) -> Self:
@@ -81,30 +81,30 @@ class PeerConfig(Value):
 
 
 class MemoryConfig(Value):
-    """The `[memory]` section. Secrets stand in the environment or the keyring; the file names their variables."""
+    """The agents' memory: the `[memory]` section. Secrets stand in the environment or the keyring; the file names their variables."""
 
     path: Path | None = None
-    """The SQLite file; None: `memory/memory.db` where nearfar keeps its data."""
+    """Path of the SQLite file; None: `memory/memory.db` in nearfar's data folder."""
     postgres_variable: VariableName | None = None
-    """Holds `postgres://...`, the database to use in place of a file."""
+    """Name of the variable with `postgres://...`, the database to use instead of a file."""
     key_variable: VariableName | None = None
-    """Holds the key that the file is encrypted with; None: it is not encrypted."""
+    """Name of the variable with the key that encrypts the file; None: the file is not encrypted."""
     user: str = Field(default="", max_length=200)
-    """Whose memory it is, as the hub names them; empty: it belongs to nobody who has other devices."""
+    """User whose memory it is, by the hub's name; empty: a user without other devices."""
     tier: Tier = Tier.DEVICE
-    """How far what is written may go, where nothing else is said with it: `device`, `user` or `shared`."""
+    """Privacy tier of items that are written without one: `device`, `user` or `shared`."""
     embed: bool = True
     """Search by meaning too, with the embedder that ships with nearfar; false: by words alone."""
     ttl: float | None = Field(default=None, gt=0, le=LONGEST_LIFE)
-    """Seconds after which what was neither written nor read is forgotten; None: never."""
+    """Seconds after which an item that was neither written nor read is forgotten; None: never."""
     recall: RecallConfig | None = None
-    """None: tasks see nothing of the memory."""
+    """Items that are put before each task; None: none."""
     remember: bool = False
-    """Write down what each task was about and what came of it."""
+    """Record each task and its outcome in the memory."""
     tools: bool = False
-    """Agents may call `remember` and `recall`."""
+    """Let agents call the tools `remember` and `recall`."""
     sleep: ConsolidationConfig | None = None
-    """None: memory is consolidated by `nearfar memory sleep` alone; else in the background, too, while no task is served."""
+    """Consolidation in the background while no task is served; None: only by `nearfar memory sleep`."""
     peers: Mapping[PeerName, PeerConfig] = {}
 
     @model_validator(mode="after")
@@ -114,7 +114,7 @@ class MemoryConfig(Value):
         return self
 
     def anchored(self, folder: Path) -> "MemoryConfig":
-        """The same with its relative paths made absolute."""
+        """Return the section with its relative paths made absolute."""
         peers = {name: _anchored(peer, folder) for name, peer in self.peers.items()}
         path = None if self.path is None else folder / self.path.expanduser()
         return self.model_copy(update={"path": path, "peers": peers})

@@ -1,4 +1,4 @@
-"""The `[policy.privacy]` section: what becomes of private data on the way to a far agent."""
+"""The `[policy.privacy]` section: private data on the way to a far agent."""
 
 from enum import StrEnum
 from typing import Literal
@@ -13,18 +13,18 @@ FindingType = Literal[
 
 
 class OnFinding(StrEnum):
-    """What is done where a text that is about to leave the device looks private, though nothing has called it so."""
+    """Treatment of outbound texts in which a detector finds private data that no label covers."""
 
     STAY = "stay"
-    """It does not leave; a near agent goes on with the task."""
+    """The text does not leave; a near agent continues the task."""
     PLACEHOLDER = "placeholder"
-    """It leaves with placeholders where that was found."""
+    """The text leaves with placeholders for the findings."""
     ALLOW = "allow"
-    """It leaves as it is, and the audit says what was found."""
+    """The text leaves as it is, and the outbound log lists the findings."""
 
 
 class PrivacyConfig(Value):
-    """How private data are kept from far agents of a task that is not private itself."""
+    """Protection of private data in tasks that are not private themselves: the `[policy.privacy]` section."""
 
     findings: OnFinding = OnFinding.STAY
     detect: tuple[FindingType, ...] = (
@@ -40,10 +40,10 @@ class PrivacyConfig(Value):
         "address",
         "person",
     )
-    """Types of findings that count. That something could not be looked through always does."""
+    """Types of findings that count; a text that could not be scanned always does."""
     spacy_model: str | None = None
-    """The spaCy model with which Presidio finds names: a package or a folder on this machine. It takes the extra `presidio`."""
+    """Package or folder of the spaCy model with which Presidio finds names (the extra `presidio`); None: names are not looked for."""
     patience: float = Field(default=5.0, gt=0, allow_inf_nan=False)
-    """Seconds that looking through the texts of one request may take; what takes longer counts as a finding."""
+    """Seconds that scanning the texts of one request may take; a text that takes longer counts as a finding."""
     placeholders: bool = False
-    """A far agent goes on with placeholders for what tools have returned that may not leave the device; otherwise a near one goes on."""
+    """Let a far agent continue with placeholders for private tool results; false: a near agent continues."""

@@ -1,4 +1,4 @@
-"""The sections of a policy about agents that fail, or take too long."""
+"""Sections of a policy about agents that fail, or are slow."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -9,26 +9,26 @@ from ....protocols.messages import Value
 
 
 class BreakerConfig(Value):
-    """When an agent that fails is left alone, and for how long: the `[policy.breakers]` section.
+    """Circuit breakers for failing agents: the `[policy.breakers]` section.
 
-    Each agent has a breaker for each kind of error. It is closed while all is well, open while the agent is not asked, and half-open
-    while one call at a time finds out whether the agent is back.
+    Each agent has a circuit breaker for each kind of error. It is closed in normal operation, open while the agent is not asked, and
+    half-open while one call at a time finds out whether the agent is back.
     """
 
     failures_in_a_row: int = Field(default=3, gt=0)
-    """Of one kind, after which the breaker opens."""
+    """Consecutive failures of one kind after which the circuit breaker opens."""
     costly_seconds: float = Field(default=2.0, gt=0, allow_inf_nan=False)
-    """An agent that cannot be reached is left alone at once if it took so long to find that out."""
+    """Seconds after which a failed attempt to reach an agent opens its circuit breaker at once."""
     window: int = Field(default=20, gt=0, le=1000)
-    """Latest calls of which the share of failures is taken."""
+    """Number of latest calls from which the share of failures is computed."""
     failure_share: float = Field(default=0.5, gt=0, le=1)
-    """Of the calls in the window, from which the breaker opens too, once the window is half full."""
+    """Share of failed calls in the window, 0 to 1, from which the circuit breaker opens, once the window is half full."""
     open_seconds: float = Field(default=5.0, gt=0, allow_inf_nan=False)
-    """Until the agent is tried again, give or take a fifth; twice as long each time that it fails again."""
+    """Seconds until the agent is tried again, give or take a fifth; doubled each time that it fails again."""
     longest_open_seconds: float = Field(default=120.0, gt=0, allow_inf_nan=False)
-    """The most that this grows to. An agent that says itself when to come back is taken at its word."""
+    """Most seconds that this grows to; an agent's own retry time is respected instead."""
     successes_to_close: int = Field(default=2, gt=0)
-    """Calls that have to go well, one after the other, before all may ask again."""
+    """Consecutive successful calls after which the circuit breaker closes."""
 
     @model_validator(mode="after")
     def _grows(self) -> Self:
@@ -39,20 +39,20 @@ class BreakerConfig(Value):
 
 @dataclass(frozen=True, slots=True)
 class IdleTimeouts:
-    """Seconds of silence after which a step is given up."""
+    """Idle timeouts of a step, in seconds."""
 
     first_token: float
-    """Before anything was heard."""
+    """Before the first event."""
     idle: float
     """Between two events."""
 
 
 class HedgeConfig(Value):
-    """Whether a second agent is asked where the first one takes unusually long: the `[policy.hedge]` section."""
+    """Hedging of unusually slow first steps: the `[policy.hedge]` section."""
 
     enabled: bool = False
-    """Ask the next agent too, if it is of the other side, when the first step of a task takes longer than 95 of 100 did before."""
+    """Ask the next agent too, if it is of the other side, when a task's first step takes longer than 95 of 100 earlier ones."""
     observations: int = Field(default=20, gt=0)
-    """Steps of the agent that have to have been measured before."""
+    """Measured steps of the agent that hedging needs."""
     least_seconds: float = Field(default=0.5, ge=0, allow_inf_nan=False)
-    """That the first agent has for itself in any case."""
+    """Least seconds before a second agent is asked."""

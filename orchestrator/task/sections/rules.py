@@ -1,9 +1,9 @@
-"""Rules of a policy: when they apply, and what they then decide.
+"""Rules of a policy: their conditions and their decisions.
 
-Every rule that keeps something from happening (`deny`, `only_on_device`, `only_in_cloud`) applies, wherever it stands. Of the others, which
-prefer something, the first one that applies has its way. What is unknown, such as the battery of a desktop, counts against the
-task where a rule keeps it on the device or denies it, and for nothing elsewhere: privacy fails closed. A task that states no class is of
-no class: that is the app's decision and not unknown.
+Every restricting rule (`deny`, `only_on_device`, `only_in_cloud`) applies, wherever it stands. Of the preferring rules, the first that
+applies wins. An unknown condition, such as the battery of a desktop, counts as true in a rule that keeps the task on the device or
+denies
+it, and as false in any other: privacy fails closed. A task without a class is in no class: that is the app's decision and not unknown.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,11 +22,11 @@ from ..situation import Situation, primary_language
 T = TypeVar("T")
 
 RESTRICTIONS: Final = frozenset({Mode.ONLY_ON_DEVICE, Mode.ONLY_IN_CLOUD})
-"""Modes that leave one side only."""
+"""Modes that leave only one side."""
 
 
 class Weekday(StrEnum):
-    """As `datetime.weekday` counts them."""
+    """Days in the order of `datetime.weekday`."""
 
     MONDAY = "monday"
     TUESDAY = "tuesday"
@@ -38,7 +38,7 @@ class Weekday(StrEnum):
 
 
 class Range(Value):
-    """Values from `at_least`, itself included, to `below`, itself excluded; either may be left open."""
+    """Values from `at_least`, inclusive, to `below`, exclusive; either may be left open."""
 
     at_least: float | None = Field(default=None, allow_inf_nan=False)
     below: float | None = Field(default=None, allow_inf_nan=False)
@@ -56,13 +56,13 @@ class Range(Value):
 
 
 class Hours(Value):
-    """Local time of day and days of the week."""
+    """Local time of day and days of the week: `time` of a rule's `when`."""
 
     start: time = time.min
     end: time | None = None
-    """Itself excluded; before `start` where it lies on the next day. None: midnight."""
+    """End, exclusive; before `start` if it lies on the next day. None: midnight."""
     days: tuple[Weekday, ...] = tuple(Weekday)
-    """On which it begins."""
+    """Days on which the time begins; by default all."""
 
     @model_validator(mode="after")
     def _holds_something(self) -> Self:
@@ -87,30 +87,30 @@ def _primary(languages: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class When(Value):
-    """What a situation has to be like, in every respect that is named. With nothing named, every situation is."""
+    """Conditions of a rule, which all have to hold. Without any condition, the rule always applies."""
 
     sensitivity: Sensitivity | None = None
     task_class: tuple[str, ...] = ()
-    """One of these, or a class below it: `billing` takes in `billing/refund`. A task that states no class matches none."""
+    """Task classes: one of these, or a class below one: `billing` includes `billing/refund`."""
     tools: tuple[ToolName, ...] = ()
-    """The task may call one of these."""
+    """The task may call one of these tools."""
     tags: tuple[str, ...] = ()
-    """The task has one of these."""
+    """The task has one of these tags."""
     tokens: Range | None = None
-    """Of the prompt, estimated from its length."""
+    """Estimated tokens of the prompt."""
     language: Annotated[tuple[str, ...], AfterValidator(_primary)] = ()
-    """ISO 639-1 codes."""
+    """ISO 639-1 codes: a text of the user is in one of these languages."""
     offline: bool | None = None
     battery: Range | None = None
     """Share of a full charge, 0 to 1."""
     thermal: tuple[Thermal, ...] = ()
     power_source: PowerSource | None = None
     budget_left: Range | None = None
-    """Share, 0 to 1, of the limits for the session and the day, where least is left."""
+    """Smallest share, 0 to 1, that is left of the limits for the session and the day."""
     time: Hours | None = None
 
     def matches(self, situation: Situation) -> bool | None:
-        """Whether the situation is like this; None where that hangs on something unknown."""
+        """Return whether the situation meets the conditions; None if that depends on something unknown."""
         answers = [answer(self, situation) for named, answer in _CONDITIONS.items() if getattr(self, named) not in (None, ())]
         if False in answers:
             return False
@@ -121,14 +121,14 @@ class Rule(Value):
     """One rule: `[[policy.rules]]`."""
 
     name: str = Field(min_length=1)
-    """How decisions and errors refer to it."""
+    """Name of the rule in decisions and errors."""
     when: When = When()
     mode: Mode | None = None
     agent: str | None = None
-    """Name of the agent that is to try first."""
+    """Name of the agent that tries first."""
     strategy: Strategy | None = None
     deny: str | None = None
-    """The task is refused, with this reason."""
+    """Reason with which the task is refused."""
 
     @model_validator(mode="after")
     def _decides_something(self) -> Self:
@@ -141,23 +141,23 @@ class Rule(Value):
 
     @property
     def is_closed(self) -> bool:
-        """It protects something, so that what is unknown counts as if it applied."""
+        """Return whether the rule protects something, so that an unknown condition counts as true."""
         return self.deny is not None or self.mode is Mode.ONLY_ON_DEVICE
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What all rules together decide on a task. None: nothing."""
+    """Decision of all rules together on a task. None: no rule decides."""
 
     mode: Mode | None = None
     strategy: Strategy | None = None
     agent: str | None = None
     denied: str | None = None
-    """Why the task is refused."""
+    """Reason why the task is refused."""
     sides_contradict: bool = False
-    """One rule leaves the device only, another one the cloud only."""
+    """One rule allows only the device, another one only the cloud."""
     reasons: tuple[str, ...] = ()
-    """Which rules decided what."""
+    """The rules that applied, and their decisions."""
 
 
 def ruling(rules: Sequence[Rule], situation: Situation) -> Ruling:
@@ -178,7 +178,7 @@ def ruling(rules: Sequence[Rule], situation: Situation) -> Ruling:
 
 
 def _applied(rules: Iterable[Rule], situation: Situation) -> Iterator[tuple[Rule, bool]]:
-    """The rules that apply, and whether that is known."""
+    """Yield the rules that apply, each with whether its conditions are known."""
     for rule in rules:
         match = rule.when.matches(situation)
         if match or (match is None and rule.is_closed):
@@ -204,14 +204,14 @@ def _is_in(value: float | None, wanted: Range | None) -> bool | None:
 
 
 def _is_in_language(spoken: Iterable[str | None], wanted: Iterable[str]) -> bool | None:
-    """Any of the texts is in one of the languages; unknown where none surely is, and one of them may be."""
+    """Return whether a text is in one of the languages; None if none surely is, and one of them may be."""
     if _any_of(wanted, spoken):
         return True
     return None if None in set(spoken) else False
 
 
 def is_of_class(task_class: str, wanted: Iterable[str]) -> bool:
-    """Tell whether a class is one of `wanted`, or below one."""
+    """Return whether a class is one of `wanted`, or below one."""
     return any(task_class == name or task_class.startswith(f"{name}/") for name in wanted)
 
 
@@ -229,4 +229,4 @@ _CONDITIONS: Final[dict[str, Callable[[When, Situation], bool | None]]] = {
     "budget_left": lambda when, now: _is_in(now.budget_left, when.budget_left),
     "time": lambda when, now: when.time is None or now.now in when.time,
 }
-"""How each respect of a `When` is looked at; None: unknown."""
+"""Checks of a `When` by name; None: unknown."""

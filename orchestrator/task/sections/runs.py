@@ -1,4 +1,4 @@
-"""The `[runs]` section of nearfar.toml: where runs are kept, and how many of those that ended."""
+"""The `[runs]` section of nearfar.toml: where runs are stored, and how long."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,9 @@ VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """`runs` below `NEARFAR_HOME`, else below `nearfar` in the user's data folder as the XDG base directory specification names it."""
+    """Return the default folder: `runs` below `NEARFAR_HOME`, else below `nearfar` in the user's data folder of the XDG base directory
+    specification.
+    """
     if home := environment.get("NEARFAR_HOME"):
         return Path(home).expanduser() / "runs"
     data = environment.get("XDG_DATA_HOME")
@@ -21,17 +23,17 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 class RunsConfig(Value):
-    """The `[runs]` section: every task is then a run, which another process can go on with."""
+    """The store of runs: the `[runs]` section. With it every task is a durable run, which another process can resume."""
 
     folder: Path = Field(default_factory=default_folder)
-    """For its owner alone."""
+    """Folder of the runs, accessible to its owner only; by default in the user's data folder."""
     postgres_variable: VariableName | None = None
-    """Holds `postgres://...` in the environment or the keyring: the database that several orchestrators share."""
+    """Name of the variable, in the environment or the keyring, with `postgres://...`: a database that several orchestrators share."""
     keep: int = Field(default=10_000, ge=0)
-    """Runs that ended and can still be looked at; the oldest are forgotten first."""
+    """Most ended runs that are kept; the oldest are forgotten first."""
     keep_days: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Days after which a run that ended is forgotten; None: as long as there are no more than `keep`."""
+    """Days after which an ended run is forgotten; None: only `keep` counts."""
 
     def anchored(self, folder: Path) -> "RunsConfig":
-        """The same with a relative path made absolute."""
+        """Return the section with a relative path made absolute."""
         return self.model_copy(update={"folder": folder / self.folder.expanduser()})

@@ -1,4 +1,4 @@
-"""`SubtasksConfig`: how `subtasks` cuts a task, and how its parts are served."""
+"""The `[policy.subtasks]` section."""
 
 from typing import Literal
 
@@ -11,16 +11,18 @@ PartStrategy = Literal[Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy
 
 
 class SubtasksConfig(Value):
-    """How `subtasks` works: the `[policy.subtasks]` section of nearfar.toml."""
+    """How `subtasks` divides a task: the `[policy.subtasks]` section of nearfar.toml."""
 
     maximum_subtasks: int = Field(default=8, gt=0)
-    """Subtasks of a task; a plan with more is sent back."""
+    """Most subtasks of a task; a plan with more is sent back."""
     parallel: int = Field(default=4, gt=0)
-    """Subtasks that run at a time."""
+    """Most subtasks that run at a time."""
     strategy: PartStrategy = Strategy.CASCADE
-    """How each subtask is served."""
+    """Strategy for each subtask."""
     aggregate: Literal["when_needed", "always"] = "when_needed"
-    """Who makes the answer: `when_needed`, the last subtask where there is one that all others lead to, and otherwise a call that is
-    shown all results; `always`, that call in any case."""
+    """Source of the answer: `when_needed`, the last subtask if all others lead to it, else a call that is shown all results; `always`,
+    that call
+    in any case.
+    """
     exclusive_tools: bool = True
-    """The tools of only one subtask run at a time, so that they cannot race in a world that they change. False where they only read."""
+    """Let the tools of only one subtask run at a time, so that they cannot interfere; false if they only read."""

@@ -1,4 +1,4 @@
-"""Texts as vectors, on this device: all-MiniLM-L6-v2 in int8, on onnxruntime with a single thread."""
+"""Embed texts as vectors on this device: all-MiniLM-L6-v2 in int8, on onnxruntime with a single thread."""
 
 from collections.abc import Sequence
 from importlib.resources import files
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     Vector = NDArray[numpy.float32]
 
 NAME: Final = "all-MiniLM-L6-v2/int8/1"
-"""Of the model and the version of its export: vectors of another one cannot be compared with its."""
+"""Name of the model and the version of its export: vectors of another one cannot be compared with its."""
 WIDTH: Final = 384
 EARLY_WIDTH: Final = 768
 MAXIMUM_TOKENS: Final = 128
-"""Read of a text for its meaning: the first half from its head, the second from its tail where it is longer."""
+"""Tokens of a text that `embed` reads: of a longer one, half from its head and half from its tail."""
 EARLY_TOKENS: Final = 64
-"""The same for an early look."""
+"""Tokens of a text that `early` reads."""
 LOWER_LAYERS: Final = "minilm-lower.onnx"
 UPPER_LAYERS: Final = "minilm-upper.onnx"
 TOKENIZER: Final = "tokenizer.json"
@@ -47,30 +47,31 @@ class Embedder:
         self._lower, self._upper = (session((models / part).read_bytes(), part) for part in (LOWER_LAYERS, UPPER_LAYERS))
 
     def embed(self, text: str) -> "Vector":
-        """What a text means: a unit vector of shape (384,), whose product with another is their cosine similarity."""
+        """Return the meaning of a text: a unit vector of shape (384,). The product of two is their cosine similarity."""
         (hidden,) = self._lower.run(["hidden"], {"input_ids": self._ids(text, MAXIMUM_TOKENS)})
         vector: Vector = self._upper.run(["embedding"], {"hidden": hidden})[0]
         return vector
 
     def early(self, text: str) -> "Vector":
-        """What the lower four of the six layers make of a text, of shape (768,), in two thirds of the time.
+        """Return the output of the lower four of the six layers, of shape (768,), in two thirds of the time.
 
-        The means over its tokens after two layers and after four. They say less about the topic and more about wording and the kind of
-        task, which is what success depends on. No unit vector.
+        It has the means over the tokens after two layers and after four. They say less about the topic and more about wording and the
+        kind of
+        task, on which success depends. It is no unit vector.
         """
         vector: Vector = self._lower.run(["early"], {"input_ids": self._ids(text, EARLY_TOKENS)})[0]
         return vector
 
     def embed_all(self, texts: Sequence[str]) -> "NDArray[numpy.float32]":
-        """`embed` of each text, of shape (texts, 384)."""
+        """Return `embed` of each text, of shape (texts, 384)."""
         return _stacked([self.embed(text) for text in texts], WIDTH)
 
     def early_all(self, texts: Sequence[str]) -> "NDArray[numpy.float32]":
-        """`early` of each text, of shape (texts, 768)."""
+        """Return `early` of each text, of shape (texts, 768)."""
         return _stacked([self.early(text) for text in texts], EARLY_WIDTH)
 
     def tokens(self, text: str, most: int = MAXIMUM_TOKENS) -> list[int]:
-        """What the model reads of a text: where it is long, as many tokens from its head as from its tail."""
+        """Return the tokens that the model reads of a text: of a long one, as many from its head as from its tail."""
         # A half of a surrogate pair has no UTF-8, which is what the tokenizer works on.
         clipped = _clipped(text).encode("utf-8", "replace").decode("utf-8")
         ids: list[int] = self._tokenizer.encode(clipped).ids

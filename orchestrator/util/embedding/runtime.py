@@ -1,4 +1,4 @@
-"""Sessions of onnxruntime as a router needs them: one thread, no waiting in a loop, and no reports to anybody."""
+"""Sessions of onnxruntime for small models: one thread, no busy waiting, and no telemetry."""
 
 import os
 from typing import Any
@@ -7,9 +7,9 @@ from ....protocols import ConfigError
 
 
 def session(model: bytes, name: str) -> Any:  # noqa: ANN401 - onnxruntime carries no types
-    """A session on one thread. `name` is what errors call the model.
+    """Return a session on one thread. `name` is the model's name in errors.
 
-    Raises `ConfigError` where onnxruntime is not installed, or the bytes are no model that it can run.
+    Raises `ConfigError` if onnxruntime is not installed, or cannot run the model.
     """
     # From 1.29 on, onnxruntime reports to its maker unless it is told not to before it is imported.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -19,7 +19,7 @@ def session(model: bytes, name: str) -> Any:  # noqa: ANN401 - onnxruntime carri
     except ImportError as error:
         raise ConfigError("this needs onnxruntime", hint="pip install 'nearfar[router]'") from error
     options = onnxruntime.SessionOptions()
-    # Beside a busy llama.cpp, a second thread waits far longer than it computes.
+    # Next to a busy llama.cpp, a second thread waits far longer than it computes.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # They have no class in common but Exception.

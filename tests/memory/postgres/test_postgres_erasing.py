@@ -61,7 +61,7 @@ def test_scrubbing_waits_for_whoever_still_sees_what_was_deleted(opened: Opener,
         other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         other.execute("SELECT count(*) FROM pg_class")
         forget(engine, [SECRET])
-        with pytest.raises(StoreUnavailable, match="another session of the database still sees it"):
+        with pytest.raises(StoreUnavailable, match="another session of the database still sees them"):
             engine.scrub()
     engine.scrub()
 

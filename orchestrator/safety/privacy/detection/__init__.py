@@ -1,1 +1,1 @@
-"""Finding private data in texts that nobody has labelled. A second gate: what it misses, no label has called private either."""
+"""Detectors of private data in unlabelled texts. They are the second check: labels come first."""

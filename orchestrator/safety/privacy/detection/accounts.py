@@ -81,14 +81,14 @@ _IBAN_DIGITS: Final = 8
 
 
 def passes_luhn(number: str) -> bool:
-    """Whether the last digit of a card's number is the check digit of the others (ISO/IEC 7812-1, annex B)."""
+    """Return whether the last digit of a card number is the check digit of the others (ISO/IEC 7812-1, annex B)."""
     digits = [int(digit) for digit in reversed(digits_of(number))]
     doubled = [sum(divmod(2 * digit, 10)) for digit in digits[1::2]]
     return (sum(digits[::2]) + sum(doubled)) % 10 == 0 and any(digits)
 
 
 def passes_iban(number: str) -> bool:
-    """Whether the check digits are right: the number, its first four characters moved to its end, is 1 modulo 97 (ISO 13616)."""
+    """Return whether the check digits are right: the number, its first four characters moved to its end, is 1 modulo 97 (ISO 13616)."""
     compact = _SEPARATORS.sub("", number)
     moved = compact[4:] + compact[:4]
     return int("".join(str(int(character, 36)) for character in moved)) % 97 == 1

@@ -9,10 +9,10 @@ logger = logging.getLogger(__name__)
 
 
 class Detectors:
-    """All that any of the detectors finds. Where one of them fails, the whole text counts as a finding.
+    """Combines detectors. If one of them fails, the whole text counts as a finding.
 
     Args:
-        types: what is looked for, all if nothing is said. What else is found does not hide any of it.
+        types: the types of findings to keep; None: all. Findings of other types do not hide any of these.
     """
 
     def __init__(self, detectors: Sequence[Detector], types: Container[str] | None = None) -> None:
@@ -20,12 +20,12 @@ class Detectors:
         self._types = types
 
     def find(self, text: str) -> list[Finding]:
-        """The findings in their order, none overlapping another one."""
+        """Return the findings in the order of the text, without overlaps."""
         found: list[Finding] = []
         for detector in self._detectors:
             try:
                 found += detector.find(text)
-            except Exception as error:  # a task boundary: a detector may be anybody's code, and one that fails must not let anything pass
+            except Exception as error:  # a task boundary: a detector may be third-party code, and a failing one must let nothing pass
                 logger.warning("the detector %s has failed: %s", type(detector).__name__, type(error).__name__)
                 return [Finding(0, len(text), UNCHECKED, text)]
         return resolved(finding for finding in found if self._counts(finding))

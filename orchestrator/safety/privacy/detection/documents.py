@@ -1,4 +1,4 @@
-"""Numbers of documents beside a word that names them, and national numbers whose form says enough."""
+"""Numbers of documents next to a word that names them, and national numbers with a form of their own."""
 
 import re
 from collections.abc import Iterator
@@ -71,12 +71,12 @@ def _of_own_form(text: str) -> Iterator[Finding]:
 
 
 def _is_insured(match: re.Match[str]) -> bool:
-    """Say whether a number of the United Kingdom's National Insurance is written or called as one: it has no check digit."""
+    """Return whether a UK National Insurance number is written or named as one: it has no check digit."""
     return not match[1].isalnum() or follows(_INSURANCE, match)
 
 
 def _is_singapores(match: re.Match[str]) -> bool:
-    """Say whether the last letter is that of an NRIC or FIN."""
+    """Return whether the last letter is the check letter of a Singapore NRIC or FIN."""
     number = match[1].upper()
     total = sum(int(digit) * weight for digit, weight in zip(number[1:8], (2, 7, 6, 5, 4, 3, 2), strict=True))
     total += {"T": 4, "G": 4, "M": 3}.get(number[0], 0)
@@ -86,7 +86,8 @@ def _is_singapores(match: re.Match[str]) -> bool:
 
 
 def _is_hong_kongs(match: re.Match[str]) -> bool:
-    """Say whether the last character is that of an identity card: weights 9 to 2 over its letters and figures, modulo 11."""
+    """Return whether the last character is the check digit of a Hong Kong identity card: weights 9 to 2 over letters and figures, modulo
+    11."""
     number = re.sub(r"[\W_]", "", match[1]).upper()
     letters = number[:-7].rjust(2)
     values = [36 if letter == " " else ord(letter) - 55 for letter in letters] + [int(digit) for digit in number[-7:-1]]
@@ -95,7 +96,7 @@ def _is_hong_kongs(match: re.Match[str]) -> bool:
 
 
 def _is_of_a_pension(match: re.Match[str]) -> bool:
-    """Say whether a number is one of Germany's pension insurance (VKVV, section 4): a day of birth, and the check digit at its end."""
+    """Return whether a number is one of Germany's pension insurance (VKVV, section 4): a day of birth, and the check digit at its end."""
     number = re.sub(r"[\W_]", "", match[1]).upper()
     digits = f"{number[:8]}{ord(number[8]) - 64:02}{number[9:11]}"
     sums = (int(digit) * weight for digit, weight in zip(digits, (2, 1, 2, 5, 7, 1, 2, 1, 2, 1, 2, 1), strict=True))

@@ -1,4 +1,4 @@
-"""What a detector is, and what it finds."""
+"""The interface of detectors, and their findings."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, Protocol
 UNCHECKED: Final = "unchecked"
 """Type of a whole text that a detector could not look through: it may hold anything."""
 _SPECIFIC: Final = ("key", "iban", "card", "ssn", "national_id", "email", "ip", "birth_date", "phone", "address", "url")
-"""Types, the ones that say most first. It decides between findings of the same length."""
+"""Types from the most to the least specific. The order decides between findings of the same length."""
 _RANKS: Final = {type: rank for rank, type in enumerate(_SPECIFIC)}
 
 
@@ -17,20 +17,20 @@ class Finding(NamedTuple):
     """In characters, as Python counts them."""
     end: int
     type: str
-    """What it looks like: `email`, `card` ... Lower case letters and `_`."""
+    """Type of the finding, such as `email` or `card`: lower case letters and `_`."""
     text: str
 
 
 class Detector(Protocol):
-    """Looks for private data. It may be called from any thread, and takes time in proportion to the text."""
+    """Looks for private data. Any thread may call it, and it takes time in proportion to the text."""
 
     def find(self, text: str) -> Sequence[Finding]:
-        """What it finds, in any order; findings may overlap."""
+        """Return the findings in any order; they may overlap."""
         ...
 
 
 def resolved(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings in the order of the text. Those that overlap become one, of the type of the longest and then most specific one."""
+    """Return the findings in the order of the text. Overlapping ones become one, of the type of the longest and then most specific one."""
     joined: list[Finding] = []
     best = (0, 0)
     for finding in sorted(findings):

@@ -27,7 +27,7 @@ _BRACKETED: Final = re.compile(r"[\[( ]\.[\]) ]")
 _IP6: Final = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}(?:(?:\d{1,3}\.){3}\d{1,3}|[0-9A-Fa-f]{1,4}|)(?![\w:])")
 _VERSION: Final = re.compile(r"(?i)(?:\bversion|\brelease|\bv|\bsection|\bclause|\bchapter|§|\brfc \d{1,5},?)[\s:=.-]{0,3}\Z")
 _GROUPS: Final = 4
-"""Of an IPv6 address; with fewer, the first one has to have all of its digits."""
+"""Least number of groups of an IPv6 address; with fewer, the first one has to have all of its digits."""
 _URL: Final = re.compile(r"(?i)(?:(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{1,20}+://|(?<![\w.@-])www\.)[\w\[][^\s<>\"'`{}|\\^\x00]*+")
 _URL_TAIL: Final = ".,;:!?*"
 _BRACKETS: Final = {")": "(", "]": "["}
@@ -63,7 +63,7 @@ class UrlDetector:
 
 
 def _without_tail(url: str) -> str:
-    """A closing bracket belongs to the sentence where the URL has no opening one for it."""
+    """Return the URL without trailing punctuation. A closing bracket without its opening one belongs to the sentence."""
     surplus = {closing: url.count(closing) - url.count(opening) for closing, opening in _BRACKETS.items()}
     end = len(url)
     while (last := url[end - 1]) in _URL_TAIL or surplus.get(last, 0) > 0:
@@ -73,7 +73,8 @@ def _without_tail(url: str) -> str:
 
 
 def _is_ip4(match: re.Match[str]) -> bool:
-    """Addresses of this machine and of nobody say nothing about anyone; four small numbers may be a version."""
+    """Return whether an IPv4 address identifies a machine: it is not loopback, unspecified or reserved, and not named as a
+    version."""
     try:
         address = IPv4Address(_BRACKETED.sub(".", match[0]))
     except AddressValueError:
@@ -82,7 +83,8 @@ def _is_ip4(match: re.Match[str]) -> bool:
 
 
 def _is_mac(match: re.Match[str]) -> bool:
-    """Addresses of everybody and of nobody say nothing; six numbers below ten may be a time."""
+    """Return whether a MAC address identifies a device: it is no broadcast or zero address, and has a letter, since six small numbers
+    may be a time."""
     figures = re.sub(r"[:.-]", "", match[0]).lower()
     return len(set(figures)) > 1 and figures != "ffffffffffff" and any(figure in "abcdef" for figure in figures)
 

@@ -1,4 +1,4 @@
-"""Keys that can be told by their form, as the services that issue them, and their scanning partners, document it."""
+"""Keys that can be recognised by the formats that the services issuing them, and their scanning partners, document."""
 
 import re
 from collections.abc import Iterator
@@ -87,5 +87,5 @@ class IssuedKeyDetector:
 
 
 def _keys_in(text: str, word: re.Match[str]) -> Iterator[re.Match[str]]:
-    """The keys in a word. One of small letters alone is none: names of programs have the same beginnings."""
+    """Return the keys in a word. A match of lower case letters alone is none: names of programs have the same beginnings."""
     return (key for key in _ISSUED.finditer(text, *word.span()) if _MIXED.search(key[0]))

@@ -1,4 +1,4 @@
-"""Keys and other secrets: by the beginnings that services give to theirs, by their form, and by what they are assigned to."""
+"""Keys and other secrets: recognised by issued prefixes, by their form, and by the name that they are assigned to."""
 
 import math
 import re
@@ -76,7 +76,7 @@ _QUERY: Final = re.compile(
 _CONNECTION: Final = re.compile(r"(?i)(?:AccountKey|SharedAccessKey|SharedAccessSignature|Pwd|Password)=([^;\s\"'<>]{6,512}+)")
 _AUTHORIZATION: Final = re.compile(r"(?i)\b(?:bearer|basic|token|ssws|apikey)\s{1,3}+([A-Za-z0-9._~+/=-]{16,}+)")
 _REFERENCE: Final = re.compile(r"[$%{(\[*.]|os\.|env\.|process\.|self\.|get\w{0,20}\(|x{4}|\.{3}")
-"""How what is assigned begins where it is no secret, but a place where one is found, or one that was crossed out."""
+"""Beginning of an assigned value that is no secret, but a reference to one, or a redacted one."""
 _CODE_HINTS: Final = ("pin", "tan", "cvv", "cvc", "otp", "fa", "puk", "code", "código", "geheimzahl", "one-time")
 _BETWEEN_LETTERS: Final = re.compile(r"[a-zA-Z]\d{1,32}+[a-zA-Z]|\d{2,32}+[a-zA-Z]{1,32}+\Z")
 _CLIENTS: Final = re.compile(
@@ -84,30 +84,31 @@ _CLIENTS: Final = re.compile(
 )
 _LEAST_SESSION: Final = 12
 _BITS: Final = 3.0
-"""Of entropy per character: words stay below it or have no digits, random letters and digits are above it from about 12 characters on."""
+"""Bits of entropy per character. Words stay below it or have no digits; random letters and digits are above it from about 12 characters
+on."""
 
 
 def _is_random(match: re.Match[str]) -> bool:
-    """Whether what is assigned looks random: letters and digits, and as many different ones as chance would make."""
+    """Return whether the assigned value looks random: letters and digits, with the entropy of random ones."""
     value = match[1]
     has_both = any(character.isdigit() for character in value) and any(character.isalpha() for character in value)
     return has_both and not _REFERENCE.match(value) and entropy(value) >= _BITS
 
 
 def _is_password(match: re.Match[str]) -> bool:
-    """Whether what is assigned is more than a word."""
+    """Return whether the assigned value is more than a word."""
     value = match[1].rstrip(".!?:)")
     return not value.isalpha() and not _REFERENCE.match(value) and len(set(value)) > 2
 
 
 def entropy(text: str) -> float:
-    """Bits per character, of the characters' own frequencies (Shannon)."""
+    """Return the bits per character, of the characters' own frequencies (Shannon)."""
     shares = [count / len(text) for count in Counter(text).values()]
     return -sum(share * math.log2(share) for share in shares)
 
 
 def _is_session(match: re.Match[str]) -> bool:
-    """Whether a cookie holds something that looks random."""
+    """Return whether a cookie holds a value that looks random."""
     return any(_is_mixed(value) for value in re.split(r"[;=\s]", match[1]))
 
 
@@ -117,18 +118,18 @@ def _is_mixed(value: str) -> bool:
 
 
 def _is_given(match: re.Match[str]) -> bool:
-    """Whether what follows an option is a value, and no place where one is found."""
+    """Return whether an option is followed by a value, not by a reference to one."""
     return not _REFERENCE.match(match[match.lastindex or 0])
 
 
 def _is_signed_in(match: re.Match[str]) -> bool:
-    """Whether `-u` is followed by a name and a password, and not by a user and a group, or a module and a function."""
+    """Return whether `-u` is followed by a name and a password, not by a user and a group, or a module and a function."""
     secret = match[1].partition(":")[2]
     return _is_given(match) and (follows(_CLIENTS, match) or (any(map(str.isdigit, secret)) and not secret.isdigit() and "." not in secret))
 
 
 def _is_spoken(match: re.Match[str]) -> bool:
-    """Whether what stands behind a word for a secret looks like none of the words that may stand there."""
+    """Return whether the text behind a word for a secret looks like a secret, not like an ordinary word."""
     value = match[1].rstrip(".!?")
     kinds = sum(any(test(character) for character in value) for test in (str.islower, str.isupper, str.isdigit))
     return (
@@ -139,7 +140,7 @@ def _is_spoken(match: re.Match[str]) -> bool:
 
 
 def _is_first(match: re.Match[str]) -> bool:
-    """Whether something looks random in a part of an address."""
+    """Return whether a part of an address looks random."""
     return _is_mixed(match[1])
 
 

@@ -1,4 +1,4 @@
-"""Numbers that countries give to people, where a text names them. Their check digits are python-stdnum's (the extra `privacy`)."""
+"""National id numbers that a text names. Their check digits are python-stdnum's (the extra `privacy`)."""
 
 import re
 from collections.abc import Sequence
@@ -74,19 +74,19 @@ _MODULES: Final = {
     }.items()
     for name in names.split("/")
 }
-"""Of `stdnum`, for each of the names that texts give to such numbers."""
+"""Modules of `stdnum` for each name that texts give to such numbers."""
 _NAME: Final = re.compile(rf"(?<![^\W\d_])(?:{any_of(_MODULES)})(?![^\W\d_])")
 _WORD: Final = re.compile(r"[A-Za-z0-9]{1,20}+")
 _REACH: Final = 64
-"""Characters behind a name in which its number stands."""
+"""Number of characters behind a name in which its number stands."""
 _WORDS_BEFORE: Final = 4
-"""Between a name and its number, as in `number is:`."""
+"""Most words between a name and its number, as in `number is:`."""
 _PARTS: Final = 7
-"""Of a number, with something between them."""
+"""Most parts of a number, with separators between them."""
 _DIGITS: Final = range(7, 17)
 _BETWEEN: Final = re.compile(r"[\W_]")
 _BESIDE: Final = 4
-"""Characters between a number and the name behind it."""
+"""Most characters between a number and the name behind it."""
 
 
 class NationalIdDetector:
@@ -100,12 +100,12 @@ class NationalIdDetector:
 
 
 def has_check_digits() -> bool:
-    """Whether the extra `privacy` is installed."""
+    """Return whether the extra `privacy` is installed."""
     return find_spec("stdnum") is not None
 
 
 def _number_behind(text: str, name: re.Match[str]) -> Finding | None:
-    """The longest of the first words behind a name that together are such a number."""
+    """Return the longest valid number made of the first words behind a name."""
     modules = _MODULES[name[0]]
     words = list(_WORD.finditer(text, name.end(), name.end() + _REACH))
     for first, word in enumerate(words[: _WORDS_BEFORE + 1]):
@@ -117,7 +117,7 @@ def _number_behind(text: str, name: re.Match[str]) -> Finding | None:
 
 
 def _number_before(text: str, name: re.Match[str]) -> Finding | None:
-    """The words directly before a name that together are such a number: `12345678903 (OIB)`."""
+    """Return the valid number made of the words directly before a name: `12345678903 (OIB)`."""
     begin = max(0, name.start() - _REACH)
     words = list(_WORD.finditer(text, begin, name.start()))[-_PARTS:]
     modules = _MODULES[name[0]]
@@ -131,6 +131,6 @@ def _number_before(text: str, name: re.Match[str]) -> Finding | None:
 
 
 def _is_valid(number: str, modules: Sequence[str]) -> bool:
-    """Say whether a number is right as it stands, or without what is between its parts."""
+    """Return whether a number is valid as it stands, or without its separators."""
     checks = [import_module(f"stdnum.{module}") for module in modules]
     return any(check.is_valid(number) or check.is_valid(_BETWEEN.sub("", number)) for check in checks)

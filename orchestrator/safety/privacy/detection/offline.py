@@ -1,4 +1,4 @@
-"""Running code of others such that it reaches no network, whatever it tries."""
+"""Run third-party code without access to a network."""
 
 import sys
 import threading
@@ -18,15 +18,14 @@ _this_thread: Final = threading.local()
 
 
 class NetworkRefused(RuntimeError):
-    """Something that was to stay on this device tried to reach a network, or to start what could."""
+    """Raised when code that has to stay offline tries to reach a network, or to start a process that could."""
 
 
 @contextmanager
 def without_network() -> Iterator[None]:
-    """Within, this thread opens no connection, looks up no name and starts no process: what tries raises `NetworkRefused`.
+    """Let this thread open no connection, look up no name and start no process within the block: attempts raise `NetworkRefused`.
 
-    It holds for what goes through Python's own modules in this thread: not in threads that it starts, nor for machine code
-    that calls the system.
+    It covers what goes through Python's own modules in this thread, not threads that it starts, nor machine code that calls the system.
     """
     _watch()
     before = getattr(_this_thread, "is_offline", False)
@@ -39,7 +38,7 @@ def without_network() -> Iterator[None]:
 
 @cache
 def _watch() -> None:
-    """Once per process, and only in those that need it: such a hook cannot be taken away again."""
+    """Install the audit hook, once per process and only if needed: it cannot be removed."""
     sys.addaudithook(_refuse)
 
 

@@ -1,7 +1,8 @@
-"""Private data that can be told by their form, by a check of it, and by the words around.
+"""Detectors of private data by a pattern, a check of the match, and the words around it.
 
-Patterns take time in proportion to the text, whatever it is: each repetition has a limit or is possessive (it gives nothing back, so
-that no text is tried in two ways), and each check looks at a limited part of the text.
+Patterns take time in proportion to any text: each repetition has a limit or is possessive (it gives nothing back, so that no text is
+tried
+in two ways), and each check looks at a limited part of the text.
 """
 
 import re
@@ -17,7 +18,7 @@ _REACH: Final = 48
 
 
 def always(match: re.Match[str]) -> bool:
-    """No check: the form says enough."""
+    """Accept every match."""
     return True
 
 
@@ -47,33 +48,33 @@ class PatternDetector:
 
 
 def follows(words: re.Pattern[str], match: re.Match[str]) -> bool:
-    """Whether one of the words stands in what comes before a match."""
+    """Return whether one of the words stands in the text before a match."""
     return words.search(match.string, max(0, match.start() - _REACH), match.start()) is not None
 
 
 def precedes(words: re.Pattern[str], match: re.Match[str]) -> bool:
-    """Whether one of the words stands directly behind a match."""
+    """Return whether one of the words stands directly behind a match."""
     return words.match(match.string, match.end(), match.end() + _REACH) is not None
 
 
 def digits_of(text: str) -> str:
-    """The digits of a number, of any script, as ASCII."""
+    """Return the digits of a number, of any script, as ASCII."""
     return "".join(str(int(character)) for character in text if character.isdecimal())
 
 
 def has_digits(text: str, least: int) -> bool:
-    """Say whether a text has so many digits."""
+    """Return whether a text has at least `least` digits."""
     return any(count >= least for count, _ in enumerate(_DIGIT.finditer(text), start=1))
 
 
 def lowered(text: str) -> str:
-    """The text in small letters, each of which stands where it stood."""
+    """Return the text in lower case, with each letter at its old position."""
     small = text.lower()
     return small if len(small) == len(text) else "".join(one if len(one) == 1 else letter for letter in text for one in [letter.lower()])
 
 
 def any_of(words: Iterable[str]) -> str:
-    """A pattern of any of these words, the longest first. Those of one letter stand together, for speed."""
+    """Return a pattern of any of these words, the longest first. Words with one first letter stand together, for speed."""
     by_letter: dict[str, list[str]] = {}
     for word in sorted(words, key=len, reverse=True):
         by_letter.setdefault(word[0], []).append(re.escape(word[1:]))

@@ -14,7 +14,7 @@ _SSN_WORDS: Final = re.compile(
 )
 _SSN_BEHIND: Final = re.compile(r"(?i)[\s,;:(]{0,3}+(?:(?:is|was)\s)?+(?:(?:my|his|her|the|a|an)\s)?+(?:ssn|social security)")
 _ADVERTISED: Final = {"078051120", "219099999"}
-"""Numbers that were printed in advertisements, and are nobody's."""
+"""Numbers that were printed in advertisements, and belong to no person."""
 
 _MONTHS: Final = (
     "jan|feb|m[aä]r|mars|apr|avr|abr|ma[iyjg]|jun|juin|giu|jul|juil|lug|aug|ao[uû]|ago|sep|set|o[ck]t|out|ott|nov|de[cksz]|d[ée]c|dic|gen|ene|f[ée]v|hein|"
@@ -63,7 +63,7 @@ _FIRST_YEAR: Final = 1900
 
 
 def _is_ssn(match: re.Match[str]) -> bool:
-    """Whether such a number may have been issued (20 CFR 422.103 and the rules before), and is written as one or called one."""
+    """Return whether a number may have been issued (20 CFR 422.103 and the rules before), and is written or named as an SSN."""
     digits = digits_of(match[0])
     area, group, serial = digits[:3], digits[3:5], digits[5:]
     is_possible = area not in ("000", "666") and area < "900" and group != "00" and serial != "0000" and digits not in _ADVERTISED
@@ -75,7 +75,7 @@ def _is_birth_date(match: re.Match[str]) -> bool:
 
 
 def _may_be_date(text: str) -> bool:
-    """Whether there is a day of that name; a date with the month in words is taken as it is."""
+    """Return whether the date exists. A date with the month in words is accepted as it is."""
     parts = [int(part) for part in re.findall(r"\d+", text)]
     if len(parts) == 1:
         digits = digits_of(text)

@@ -70,7 +70,7 @@ class _Plans:
         self._known: dict[str, bool] = {}
 
     def allow(self, number: str) -> bool:
-        """Whether a number with `+` has a length that its country has."""
+        """Return whether a number with `+` has a length that its country has."""
         import phonenumbers
 
         try:
@@ -79,7 +79,7 @@ class _Plans:
             return False
 
     def have(self, number: str) -> bool:
-        """Whether some country has such a number and writes it in such groups."""
+        """Return whether some country has such a number and writes it in such groups."""
         if number not in self._known:
             self._known[number] = len(self._known) >= _LOOKED_UP or _is_in_a_plan(number)
         return self._known[number]
@@ -111,5 +111,5 @@ def _is_phone(match: re.Match[str], plans: _Plans | None) -> bool:
 
 
 def has_numbering_plans() -> bool:
-    """Whether the extra `privacy` is installed."""
+    """Return whether the extra `privacy` is installed."""
     return find_spec("phonenumbers") is not None

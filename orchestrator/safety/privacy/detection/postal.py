@@ -57,7 +57,7 @@ _FRENCH_BEHIND: Final = re.compile(
     r"(?:(?:(?:de|du|des|la|le|les|aux?)[ \t]{1,3}+|[ld]['’]){1,3}+|(?=[A-Z\u00c0-\u00de]))"
     rf"(?:{_NAME},?+{_SPACE}){{1,4}}?{_HOUSE}"
 )
-"""As in Belgium, Luxembourg and Switzerland, where the number stands behind the name."""
+"""Addresses with the number behind the name, as in Belgium, Luxembourg and Switzerland."""
 _ROMANCE: Final = re.compile(
     r"(?<![\w])(?:(?i:calle|c/|avenida|avda\.?|avd\.|paseo|pso\.|plaza|pza\.|carrer|carretera|ronda|camino|viale|v\.le|piazza|piazzale|p\.za|corso"
     r"|c\.so|largo|vicolo|strada|rua|travessa|praça|alameda|estrada|rodovia)|Via|VIA|via(?=[ ](?:[A-Z]|del|dei|san)))[ \t]{0,3}+"
@@ -87,7 +87,7 @@ _CODE: Final = re.compile(
 
 
 def _is_street(match: re.Match[str]) -> bool:
-    """Say whether the number before a street's name is none of a year, as in `the 2008 Wall Street crash`."""
+    """Return whether the number before a street's name is no year, as in `the 2008 Wall Street crash`."""
     return _YEAR.match(match[0]) is None or follows(_ADDRESS_WORDS, match)
 
 
@@ -96,13 +96,13 @@ def _is_said_to_be_one(match: re.Match[str]) -> bool:
 
 
 def _is_no_other_word(match: re.Match[str]) -> bool:
-    """Say whether the word is a street's, and its number no year's: `Parkplatz 3` and `Investigate 12` are none."""
+    """Return whether the word is a street's, and its number no year: `Parkplatz 3` and `Investigate 12` are no streets."""
     word, number = match[0].rsplit(None, 1)
     return word.casefold() not in _NO_STREETS and _YEAR.fullmatch(number) is None
 
 
 def _is_no_year(match: re.Match[str]) -> bool:
-    """Say whether the number behind a street's name is none of a year."""
+    """Return whether the number behind a street's name is no year."""
     return _YEAR.fullmatch(match[0].rsplit(None, 1)[1]) is None
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from presidio_analyzer import AnalyzerEngine
 
 _TYPES: Final = {"PERSON": "person", "LOCATION": "place", "NRP": "group"}
-"""What is taken of Presidio. It has patterns too; those for e-mail addresses and URLs fetch a list of domains, and all are ours already."""
+"""Our types for those that Presidio reports. Its own patterns are not used: ours cover them, and two of its fetch a list of domains."""
 
 
 class PresidioDetector:

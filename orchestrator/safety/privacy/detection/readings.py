@@ -1,6 +1,7 @@
-"""A text as somebody may read it who knows how it was disguised: with other digits, invisible characters, spaces in between, or encoded.
+"""Undo disguises of a text before detectors read it: other digits, invisible characters, spaces in between, encodings.
 
-Each reading knows where its characters stand in the text itself. There are a few of them, each at most a few times as long as the text.
+Each reading maps its characters to their positions in the original. There are a few readings, each at most a few times as long as the
+text.
 """
 
 import re
@@ -15,7 +16,7 @@ from .finding import Finding
 _SUSPICIOUS: Final = re.compile(
     r"[\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u2010-\u2015\u2060-\u2064\u2212\ufe00-\ufe0f\ufeff\U000e0000-\U000e01ef]"
 )
-"""Characters that Unicode's normal form leaves as they are: what nobody sees, and dashes of all lengths."""
+"""Characters that Unicode's normal form keeps: invisible ones, and dashes of all lengths."""
 _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 _TAGS: Final = 0xE0000
 """Invisible copies of the ASCII characters begin here; models read them."""
@@ -33,14 +34,14 @@ _BETWEEN: Final = "\x00"
 
 
 class Reading(NamedTuple):
-    """A text as it may be read, and from where to where each of its characters stands in the original."""
+    """A text as it may be read, and the start and end of each of its characters in the original."""
 
     text: str
     starts: Sequence[int]
     ends: Sequence[int]
 
     def place(self, finding: Finding, original: str) -> Finding:
-        """Where in the original a finding is."""
+        """Return the finding with its position in the original."""
         start, end = self.starts[finding.start], self.ends[finding.end - 1]
         return Finding(start, end, finding.type, original[start:end])
 
@@ -49,7 +50,7 @@ class _Piece(NamedTuple):
     text: str
     start: int
     end: int
-    """What it stands for, in the reading that it was made of."""
+    """End of the part that the piece replaces, in the reading that it was made of."""
 
 
 class _Code(NamedTuple):
@@ -60,11 +61,11 @@ class _Code(NamedTuple):
     group: int
     """Characters that stand for whole bytes together: where the first ones begin is not known."""
     decode: Callable[[str], bytes]
-    """Of as many digits as stand for whole bytes."""
+    """Decodes digits that stand for whole bytes."""
 
 
 def _from_base64(digits: str) -> bytes:
-    """Whatever is there, with or without its padding; one digit alone stands for nothing."""
+    """Decode with or without padding; one digit alone stands for nothing."""
     whole = digits[:-1] if len(digits) % 4 == 1 else digits
     return a2b_base64(f"{whole.translate(_URL_SAFE)}==")
 
@@ -82,7 +83,7 @@ _BETWEEN_DIGITS: Final = "\r\n :"
 
 
 def readings(text: str) -> Iterator[Reading]:
-    """The text as it is seen, and other readings where there are any."""
+    """Yield the text as it is displayed, and other readings if there are any."""
     seen = _seen(Reading(text, range(len(text)), range(1, len(text) + 1)))
     yield seen
     if _ESCAPE.search(seen.text):
@@ -106,7 +107,7 @@ def _seen(reading: Reading) -> Reading:
 
 @lru_cache(maxsize=4096)
 def _shown(character: str) -> str:
-    """What a character looks like, in ASCII where it can be; nothing if it is invisible."""
+    """Return how a character looks, in ASCII if possible; an empty text if it is invisible."""
     if _TAGS < ord(character) < _TAGS + 0x7F:
         return chr(ord(character) - _TAGS)
     shown = unicodedata.normalize("NFKC", character)
@@ -127,7 +128,8 @@ def _closed_up(match: re.Match[str]) -> list[_Piece]:
 
 
 def _decoded(text: str) -> Iterator[_Piece]:
-    """What can be read of encoded bytes, whose first character may belong to what stands before them."""
+    """Yield the readable parts of encoded bytes, decoded from each possible start, since the first character may belong to the word
+    before."""
     for code in _CODES:
         for run in code.pattern.finditer(text):
             places = [place for place in range(*run.span()) if text[place] not in _BETWEEN_DIGITS]
@@ -144,7 +146,7 @@ def _printable(code: _Code, digits: str, places: Sequence[int]) -> Iterator[_Pie
 
 
 def _replaced(reading: Reading, pattern: re.Pattern[str], pieces: Callable[[re.Match[str]], Iterable[_Piece]], *, around: int) -> Reading:
-    """A reading with other pieces in place of what matches a pattern, and what stands around them."""
+    """Return a reading with other pieces in the place of each match, and the text around them."""
 
     def all_pieces() -> Iterator[_Piece]:
         end = 0
@@ -158,7 +160,7 @@ def _replaced(reading: Reading, pattern: re.Pattern[str], pieces: Callable[[re.M
 
 
 def _surroundings(text: str, start: int, end: int, around: int) -> Iterator[_Piece]:
-    """The beginning and the end of what is between two places."""
+    """Yield the beginning and the end of the text between two places."""
     if end - start <= 2 * around:
         yield _Piece(text[start:end], start, end)
         return
@@ -168,7 +170,7 @@ def _surroundings(text: str, start: int, end: int, around: int) -> Iterator[_Pie
 
 
 def _made(reading: Reading, pieces: Iterable[_Piece]) -> Reading:
-    """The pieces of a reading as another one."""
+    """Return the pieces of a reading as a new reading."""
     texts: list[str] = []
     starts: list[int] = []
     ends: list[int] = []

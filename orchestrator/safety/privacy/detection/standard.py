@@ -18,14 +18,14 @@ from .readings import readings
 
 _BY_FORM: Final[tuple[Detector, ...]] = (EMAIL, CARD, GROUPED_CARD, IBAN, SSN, IP4, IP6, MAC, URL, BIRTH_DATE, DOCUMENT, *ADDRESSES, *KEYS)
 STRUCTURED: Final[Sequence[Detector]] = (*_BY_FORM, PhoneDetector(numbering_plans=False))
-"""What works without any extra."""
+"""Detectors that work without any extra."""
 
 
 class StandardDetectors:
-    """Finds what others find.
+    """Combines detectors.
 
     Args:
-        detectors: look at the text in all readings, also where it is disguised.
+        detectors: look at the text in all readings, disguises undone.
         slow: look at the text as it stands.
     """
 
@@ -34,7 +34,7 @@ class StandardDetectors:
         self._slow = tuple(slow)
 
     def find(self, text: str) -> list[Finding]:
-        """All that is found in any reading of the text; some of it overlaps."""
+        """Return the findings in any reading of the text; some of them overlap."""
         found = [reading.place(finding, text) for reading in readings(text) for finding in _found(self._detectors, reading.text)]
         return [*found, *_found(self._slow, text)]
 
@@ -46,7 +46,7 @@ def _found(detectors: Sequence[Detector], text: str) -> Iterator[Finding]:
 
 @cache
 def standard_detectors(spacy_model: str | None = None) -> StandardDetectors:
-    """All that are there, made once; for names of people, with a spaCy model.
+    """Return all installed detectors, made once; with a spaCy model, also for names of people.
 
     Raises:
         ConfigError: the model, or the extra `presidio`, is not installed.
