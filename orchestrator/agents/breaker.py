@@ -1,4 +1,4 @@
-"""`Breaker`: one agent, one kind of error. Closed while all is well, open while nobody asks, half-open while one call finds out."""
+"""`Breaker`: the circuit breaker for one agent and one kind of error: closed, open, or half-open while one call probes the agent."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _DOUBLINGS: Final = 30
 
 
 class ErrorKind(StrEnum):
-    """What an agent's failures are told apart by. Each kind says something of its own: a provider out of credit can be reached."""
+    """A kind of failure of an agent, with a breaker of its own: a provider out of credit can still be reached."""
 
     UNREACHABLE = "unreachable"
     TIMEOUT = "timeout"
@@ -58,7 +58,7 @@ ANSWERED: Final = (ContentFiltered, ContextOverflow, InvalidOutput, RequestRefus
 
 
 def kind_of(error: BaseException) -> ErrorKind | None:
-    """The kind of failure that an error is; None for those that say nothing of the agent's health."""
+    """Return the kind of an error; None for errors that say nothing about the agent's health."""
     return next((kind for cls, kind in _KINDS if isinstance(error, cls)), None)
 
 
@@ -69,7 +69,7 @@ class Failure:
     why: str
     is_probe: bool
     is_costly: bool
-    """It took so long that nobody should wait for the next one."""
+    """The call took so long that the next one must not wait for the same."""
     retry_after: float | None
     """Seconds, where the other side has said when to come back."""
 
@@ -80,18 +80,18 @@ class Failure:
 
 
 class Breaker:
-    """The books of one breaker. Times are seconds of a clock that never runs backwards; whoever keeps it sees to threads."""
+    """The state of one circuit breaker. Times are seconds of a monotonic clock. Not thread-safe: the caller holds a lock."""
 
     def __init__(self) -> None:
         self._latest: deque[bool] = deque()
-        """Whether each of the latest calls failed."""
+        """For each of the latest calls, True if it failed."""
         self._in_a_row = 0
         self._level = 0
         """How often it has opened without a long time of calm in between."""
         self._calm = 0
         """Successes since it closed."""
         self._successes = 0
-        """Of probes, since it is half-open."""
+        """Successful probes since the breaker is half-open."""
         self.open_until: float | None = None
         """None while it is closed; once the time is over, it is half-open."""
         self.openings = 0
@@ -107,7 +107,7 @@ class Breaker:
         return self.open_until is not None and now >= self.open_until
 
     def is_of(self, openings: int) -> bool:
-        """It is still half-open after that opening, so that a probe of that time says something."""
+        """Return whether the breaker is still half-open after that opening, so that the result of a probe from then counts."""
         return self.open_until is not None and self.openings == openings
 
     def succeeded(self, settings: BreakerConfig, *, is_probe: bool) -> None:
@@ -160,7 +160,7 @@ class Breaker:
         self.probe = None
 
     def _wait_as_told(self, now: float, retry_after: float | None) -> None:
-        """A call that began before the breaker opened may still learn when to come back."""
+        """Extend the open time: a call that began before the breaker opened may still learn when to come back."""
         if retry_after is not None and self.open_until is not None:
             self.open_until = max(self.open_until, now + retry_after)
 

@@ -32,7 +32,7 @@ _RESUME_SECONDS = 2.0
 
 
 class GatewayProcess:
-    """The far agent behind a gateway in a child process; an `Agent` that starts the child anew when it has died."""
+    """The far agent behind a gateway in a child process: an `Agent` that restarts the child when it has died."""
 
     def __init__(self, config: BaseModel, *, address: str | None = None) -> None:
         self._config = config
@@ -71,7 +71,7 @@ class GatewayProcess:
 
     @property
     def process_id(self) -> int | None:
-        """Of the child that serves now; None where it has died or was closed."""
+        """The id of the running child process; None where it has died or was closed."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def step(self, request: StepRequest) -> AsyncIterator[StepEvent]:

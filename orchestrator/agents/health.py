@@ -36,7 +36,7 @@ class Trial:
 
     began: float
     is_telling: bool = True
-    """What comes of it counts. False of an answer that the agent has not computed, or a time-out that no agent could have kept."""
+    """The outcome counts. False for an answer that the agent did not compute, or a time-out that no agent could have met."""
     probed: dict[ErrorKind, int] = field(default_factory=dict)
     """The half-open breakers for which it finds out, with how often each had opened."""
 
@@ -52,7 +52,7 @@ class Health:
 
     def __init__(self, name: str, *, monotonic: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random) -> None:
         self.settings = BreakerConfig()
-        """Those of the policy under which the latest task was routed."""
+        """The breakers' configuration, from the policy under which the latest task was routed."""
         self._name = name
         self._monotonic = monotonic
         self._chance = chance
@@ -60,13 +60,13 @@ class Health:
         self._lock = Lock()
 
     def objection(self) -> Objection | None:
-        """Why the agent may not be asked now; None where it may."""
+        """Return why the agent may not be asked now; None where it may."""
         with self._lock:
             return self._objection(self._monotonic())
 
     @property
     def note(self) -> str | None:
-        """That the agent is being tried again, and after what; None while all its breakers are closed."""
+        """A line that says that the agent is tried again, and after which failures; None while all its breakers are closed."""
         now = self._monotonic()
         with self._lock:
             tried = [f"{kind} ({breaker.reason})" for kind, breaker in self._breakers.items() if breaker.is_half_open(now)]
@@ -74,7 +74,7 @@ class Health:
 
     @property
     def is_worth_a_look(self) -> bool:
-        """All that was wrong is that the agent could not be reached, and nobody is finding out now whether that is still so."""
+        """True if the agent was unreachable and nothing else, and no call is probing it now."""
         now = self._monotonic()
         with self._lock:
             opened = {kind for kind, breaker in self._breakers.items() if breaker.open_until is not None}
@@ -82,7 +82,7 @@ class Health:
 
     @contextmanager
     def trying(self, admitted: Trial | None = None) -> Iterator[Trial]:
-        """Around a call of the agent, whose outcome is noted. Raises what `admit` raises, where it was not `admitted` before."""
+        """Record the outcome of a call of the agent. Raises what `admit` raises, unless the call was `admitted` before."""
         trial = admitted or self.admit()
         try:
             yield trial
@@ -93,7 +93,7 @@ class Health:
             self._note(trial, None)
 
     def heard(self, trial: Trial) -> None:
-        """The agent has begun to answer the call: however long the answer takes, others need not wait to try as well."""
+        """End the probe of a call that has begun to answer: others need not wait for its end."""
         with self._lock:
             for kind in trial.probed:
                 if self._breakers[kind].probe is trial:

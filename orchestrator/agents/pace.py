@@ -5,17 +5,17 @@ from typing import Protocol
 
 
 class Pace(Protocol):
-    """What was measured of an agent's model on this device, once and for prompts of all sizes."""
+    """The measured speed of an agent's model on this device, for prompts of all sizes."""
 
     @property
     def watts(self) -> float | None:
-        """Power of the device while it computes; None: nobody knows it."""
+        """Power of the device while it computes; None if unknown."""
 
     def first_token_seconds(self, prompt_tokens: int) -> float:
-        """Until the first token of the output."""
+        """Return the seconds until the first token of the output."""
 
     def seconds(self, prompt_tokens: int, output_tokens: float) -> float:
-        """Of a whole step."""
+        """Return the seconds of a whole step."""
 
 
 PaceSource = Callable[[str], Pace | None]
@@ -23,5 +23,5 @@ PaceSource = Callable[[str], Pace | None]
 
 
 def no_pace(_agent: str) -> Pace | None:
-    """Nothing was measured of any agent."""
+    """Return None: no agent was measured."""
     return None

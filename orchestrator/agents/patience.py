@@ -8,7 +8,7 @@ from ..task.sections.resilience import IdleTimeouts
 
 
 async def heard(events: AsyncIterator[StepEvent], patience: IdleTimeouts | None) -> AsyncGenerator[StepEvent, None]:
-    """The events as they come. Raises `Stalled` where the next one takes too long; None waits for as long as it takes."""
+    """Yield events, and raise `Stalled` if the next one is late. With None, wait for any length of time."""
     if patience is None:
         async for event in events:
             yield event

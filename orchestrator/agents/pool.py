@@ -18,10 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 class Member:
-    """An agent of the team, by name.
+    """One agent of a pool, by name.
 
-    `source` is either an agent that somebody else opened and closes, or a function that opens one: until it is first needed a
-    model is not loaded, a gateway not started, a key not read.
+    The `source` is either an agent that the caller opened and closes, or a function that opens one on first use: until then a model is
+    not loaded, a gateway not started, a key not read.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Member:
         self.is_elsewhere = is_elsewhere
         """It runs on another machine, so that what must never leave this device is not for it, on whichever side it is."""
         self.health = Health(name)
-        """Whether it may be asked now."""
+        """The agent's circuit breakers."""
         self._pace = pace
         self._expected_prices = prices
         self._expected_model = model
@@ -80,7 +80,7 @@ class Member:
 
     @property
     def is_unpriced(self) -> bool:
-        """It is of the far side, and nobody knows its price; False while that cannot be told. Raises as `prices` does."""
+        """True for a far agent of unknown price; False while that cannot be told. Raises as `prices` does."""
         can_be_told = self.card is not None or self._expected_prices is not None
         return self.side is Side.FAR and can_be_told and self.prices is None
 
@@ -96,13 +96,14 @@ class Member:
 
     @property
     def pace(self) -> Pace | None:
-        """What was measured of its model on this device before this process began; None: nothing, or it is of the far side."""
+        """The measured speed of its model on this device, from before this process began; None where nothing was measured, or for a far
+        agent."""
         return None if self._pace is None else self._pace()
 
     async def open(self) -> Agent:
-        """The agent, opened on first use.
+        """Open the agent on first use, and return it.
 
-        Raises what loading or connecting raises, and `Unavailable` while it is left alone after failures, and once the team was closed.
+        Raises what loading or connecting raises, and `Unavailable` while a circuit breaker is open, and once the pool is closed.
         """
         if self._agent is not None and not self._is_closed:
             return self._agent
@@ -156,12 +157,12 @@ class Member:
         return getattr(self._unwrapped, "describe", None)
 
     async def aclose(self) -> None:
-        """Close the agent if this member opened it; a failure to do so is logged, since nobody could act on it."""
+        """Close the agent if this handle opened it. A failure is logged and not raised, so that the other agents are closed too."""
         self._is_closed = True
         await self.release()
 
     def forget(self) -> None:
-        """Drop what belongs to an event loop that is closed: what this member opened is ended, and opened anew by the next task."""
+        """Drop objects of an event loop that is closed. An agent that this handle opened is ended; the next task opens it again."""
         self._looking, self._opening, self._failed_to_open = None, anyio.Lock(), []
         if isinstance(self._source, Agent):
             self._keep(self._source)
@@ -172,7 +173,7 @@ class Member:
                 abandon()
 
     async def release(self) -> None:
-        """The same as `aclose`, but the next task opens the agent anew."""
+        """Close the agent as `aclose` does, but let the next task open it again."""
         if self._looking is not None:
             await end(self._looking)
         async with self._opening:
@@ -190,7 +191,7 @@ def _as_it_is(agent: Agent) -> Agent:
 
 
 def _again(error: AgentError) -> AgentError:
-    """The same error for somebody else, who may add notes of his own."""
+    """Return a copy of an error for another caller, which may add its own notes."""
     return type(error)(error.message, hint=error.hint, retry_after=error.retry_after)
 
 
@@ -217,12 +218,12 @@ class Team:
         return self._members[name]
 
     def pace(self, name: str) -> Pace | None:
-        """What was measured of an agent's model; None where there is no such agent either."""
+        """Return the measured speed of an agent's model; None where there is no such agent either."""
         member = self._members.get(name)
         return None if member is None else member.pace
 
     def health(self, name: str) -> Health | None:
-        """Whether an agent may be asked now; None where there is no such agent."""
+        """Return an agent's circuit breakers; None where there is no such agent."""
         member = self._members.get(name)
         return None if member is None else member.health
 

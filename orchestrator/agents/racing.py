@@ -1,4 +1,4 @@
-"""Letting a second try run beside a first one that takes long."""
+"""Start a second attempt at an operation if the first one takes long."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -10,11 +10,12 @@ T = TypeVar("T")
 
 
 class Race(Generic[T]):
-    """A first try, and after a delay a second one beside it: the first useful result counts, and the other try is cancelled.
+    """A first attempt and, after a delay, a second one at the same time: the first useful result is used, and the other attempt is
+    cancelled.
 
     Args:
-        delay: seconds that the first try has for itself.
-        is_useful: whether a result is one that counts. Where neither is, and where both fail, it is as if there were only the first.
+        delay: seconds that the first attempt has for itself.
+        is_useful: accepts or rejects a result. If neither result is useful, or both fail, only the first attempt counts.
     """
 
     def __init__(self, delay: float, is_useful: Callable[[T], bool]) -> None:
@@ -26,11 +27,12 @@ class Race(Generic[T]):
         self._settled = asyncio.Event()
 
     def settle(self) -> None:
-        """The first try is to be the one, however long it takes from here on: the second is cancelled, or does not even begin."""
+        """Decide the race for the first attempt, however long it takes: the second is cancelled, or does not even begin."""
         self._settled.set()
 
     async def run(self, first: Coroutine[Any, Any, T], second: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result that counts. Raises what the first try raises, unless the second is useful. Both have ended when this returns."""
+        """Return the result that counts. Raises what the first attempt raises, unless the second is useful. Both have ended when this
+        returns."""
         trying = asyncio.create_task(first)
         settled = asyncio.create_task(self._settled.wait())
         try:

@@ -15,10 +15,10 @@ _NAMING: Final = Naming("book of budgets", "remove the file: what was spent is f
 
 
 def open_budgets(config: RunsConfig, *, clock: Callable[[], datetime] = datetime.now) -> BudgetBook:
-    """The book that all processes share which name the same folder or database.
+    """Open the book that is shared by all processes which name the same folder or database.
 
-    What processes have left reserved that are dead now counts as spent. Raises `StoreUnavailable` or `StoreCorrupt`, and `ConfigError`
-    where the address of a database is not set.
+    Reservations of dead processes are counted as spent. Raises `StoreUnavailable` or `StoreCorrupt`, and `ConfigError` if the address of
+    a database is not set.
     """
     book = BudgetBook(_storage(config), clock)
     book.release_dead()

@@ -36,7 +36,7 @@ class ServerOwner:
             return self._held[0]
 
     def is_alive(self, name: str) -> bool:
-        """Whether somebody holds the lock of that name."""
+        """Return whether a process holds the lock of that name."""
         with self._database.writing() as session:
             (is_free,) = session.execute("SELECT pg_try_advisory_xact_lock(?)", (int(name),)).fetchone()
         return not is_free
@@ -50,7 +50,7 @@ class ServerOwner:
 
 
 def _is_broken(connection: "Connection") -> bool:
-    """Nothing comes from an idle server, unless it has gone."""
+    """Return whether the connection is broken: an idle server sends nothing, unless it has gone."""
     if connection.closed:
         return True
     poll = select.poll()

@@ -1,4 +1,4 @@
-"""Where a `BudgetBook` keeps its tables: in this process, or in a database that several processes share."""
+"""The storage of a `BudgetBook`: in this process, or in a database that several processes share."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -38,12 +38,12 @@ class Storage(Protocol):
         """Other processes use them too."""
 
     def writing(self) -> AbstractContextManager[Session]:
-        """A transaction, kept where the block ends well; what it has written to, nobody else changes before its end."""
+        """Open a transaction that is committed if the block ends well. Its rows are locked for others until its end."""
 
     def reading(self) -> AbstractContextManager[Session]: ...
 
     def owner(self) -> str:
-        """The name under which this process reserves, for as long as it lives."""
+        """Return the name under which this process reserves, for as long as it lives."""
 
     def is_alive(self, owner: str) -> bool: ...
 
@@ -95,7 +95,7 @@ class MemoryStorage:
         return owner == self.owner()
 
     def scrub(self) -> None:
-        """There is no file."""
+        """Do nothing: there is no file."""
 
     def close(self) -> None:
         with self._lock, closing(self._connection):
@@ -128,6 +128,6 @@ class SharedStorage:
         self._database.scrub()
 
     def close(self) -> None:
-        """What is still reserved counts as spent when the next process looks."""
+        """Close the database. The next process counts what is still reserved as spent."""
         self._owning.close()
         self._database.close()

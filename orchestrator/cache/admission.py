@@ -1,4 +1,4 @@
-"""What may be cached at all, and the reasons why the rest may not."""
+"""The reasons why a request or a reply may not be cached."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ LONGEST_QUESTION: Final = 2_000
 
 
 def objection_to_request(request: StepRequest, scope: Scope, *, side: Side) -> str | None:
-    """Why the answer to a request is neither looked for nor stored; None where it may be."""
+    """Return why the answer to a request is neither looked for nor stored; None where it may be."""
     if scope.caching == "no-store":
         return "the task asks for no-store"
     if request.temperature and request.seed is None:
@@ -22,7 +22,7 @@ def objection_to_request(request: StepRequest, scope: Scope, *, side: Side) -> s
 
 
 def objection_to_reply(reply: StepReply, *, minimum_confidence: float) -> str | None:
-    """Why an answer is not stored; None where it may be."""
+    """Return why an answer is not stored; None where it may be."""
     finished = reply.finished
     if reply.tool_calls:
         return "it calls tools: what they return, and what they change, is not the cache's to repeat"
@@ -38,7 +38,7 @@ def objection_to_reply(reply: StepReply, *, minimum_confidence: float) -> str | 
 
 
 def question_of(request: StepRequest) -> str | None:
-    """The words by which a request may be found in another wording; None where it may be found in the same one alone.
+    """Return the words by which a request may be found in another wording; None where it may be found in the same one alone.
 
     Once tools have returned something, the answer depends on that and not on the question.
     """

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Verifier = Callable[[str, str, str], Awaitable[bool]]
-"""Whether the answer to the stored question answers the asked one: takes the asked question, the stored one and its answer."""
+"""Tells whether the answer to the stored question answers the asked one, given the asked question, the stored one and its answer."""
 
 _PATIENCE: Final = 5.0
 """Seconds that the cache may take; then the agent is asked without it."""
@@ -104,7 +104,7 @@ class CachedAgent:
                 yield event
 
     async def _shared(self, request: StepRequest, scope: Scope) -> AsyncGenerator[StepEvent, None]:
-        """The first to ask tries the cache and then the agent; everybody who asks the same meanwhile hears what comes of it."""
+        """Stream the cached or computed answer to all concurrent callers of the same request: the first one computes it."""
         key = (exact_key(request, self.card, scope), request.timeout)
         flight, was_under_way = self._flights.join(key, lambda: self._found(request, scope))
         async with aclosing(flight.read()) as events:
@@ -115,7 +115,7 @@ class CachedAgent:
                 yield event
 
     async def _found(self, request: StepRequest, scope: Scope) -> AsyncGenerator[StepEvent, None]:
-        """The stored answer, or the agent's, which is stored before its end is told."""
+        """Yield the stored answer, or else the agent's, which is stored before its end is yielded."""
         started = time.monotonic()
         lookup = await self._guarded(lambda: self._cache.look(request, self.card, scope, is_loaded=self._is_loaded))
         answer = None if lookup is None else await self._verified(lookup)
@@ -166,7 +166,7 @@ class CachedAgent:
         await self._guarded(learn)
 
     async def _verified(self, lookup: Lookup) -> Stored | None:
-        """The answer that was found, unless it is one in other words that the verifier does not let pass."""
+        """Return the answer that was found, unless the verifier rejects it. Answers to the same request are not verified."""
         answer, asked = lookup.answer, lookup.question
         if self._verifier is None or lookup.outcome == "exact" or answer is None or answer.question is None or asked is None:
             return answer
@@ -213,14 +213,14 @@ def _near(team: Team, name: str) -> Member:
 
 
 def _events_of(answer: Stored) -> Iterator[StepEvent]:
-    """A stored answer as a stream: its text in pieces, then its end."""
+    """Yield a stored answer as a stream: its text in pieces, then its end."""
     for piece in _PIECE.findall(answer.text):
         yield TextDelta(text=piece)
     yield replayed(answer)
 
 
 def _with_time_left(request: StepRequest, started: float) -> StepRequest:
-    """The request with what the cache has left of its time. Raises `DeadlineExceeded` where that is nothing."""
+    """Return the request with what the cache has left of its time. Raises `DeadlineExceeded` where that is nothing."""
     if request.timeout is None:
         return request
     left = request.timeout - (time.monotonic() - started)

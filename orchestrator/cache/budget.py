@@ -42,7 +42,8 @@ class Interval:
 
 
 def learned_threshold(judgements: Sequence[Judgement], budget: float) -> float | None:
-    """The lowest similarity above which the share of false hits is below `budget` with `CONFIDENCE`; None where none is proved to be.
+    """Return the lowest similarity above which the share of false hits is below `budget` with `CONFIDENCE`; None where none is proved to
+    be.
 
     Thresholds are tested from the strictest one that has enough judgements to pass at all, downwards until the first fails: a fixed
     sequence of tests, so that looking at many thresholds does not weaken the confidence in the one chosen (Learn then Test, arXiv
@@ -62,7 +63,7 @@ def learned_threshold(judgements: Sequence[Judgement], budget: float) -> float |
 
 
 def is_exceeded(judgements: Sequence[Judgement], budget: float, threshold: float) -> bool:
-    """Whether it is proved that more than `budget` of the hits from `threshold` on are false."""
+    """Return whether it is proved that more than `budget` of the hits from `threshold` on are false."""
     above = [judgement for judgement in judgements if judgement.similarity >= threshold]
     return lower_bound(sum(not judgement.is_same for judgement in above), len(above), CONFIDENCE) > budget
 
@@ -73,19 +74,19 @@ def needed(budget: float) -> int:
 
 
 def upper_bound(false: int, judged: int, confidence: float) -> float:
-    """The largest share under which so few false ones among so many would still be seen with a probability of 1 - `confidence`."""
+    """Return the largest share under which so few false ones among so many would still be seen with a probability of 1 - `confidence`."""
     if false >= judged:
         return 1.0
     return _solved(lambda share: _at_most(false, judged, share) > 1 - confidence)
 
 
 def lower_bound(false: int, judged: int, confidence: float) -> float:
-    """The smallest share under which so many false ones among so many would still be seen with a probability of 1 - `confidence`."""
+    """Return the smallest share under which so many false ones among so many would still be seen with a probability of 1 - `confidence`."""
     return 0.0 if false <= 0 else 1 - upper_bound(judged - false, judged, confidence)
 
 
 def _solved(is_below: Callable[[float], bool]) -> float:
-    """Where between 0 and 1 a test that holds at 0 ceases to hold."""
+    """Return the place between 0 and 1 at which a test that holds at 0 ceases to hold."""
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
@@ -94,7 +95,7 @@ def _solved(is_below: Callable[[float], bool]) -> float:
 
 
 def _at_most(count: int, trials: int, share: float) -> float:
-    """The probability of at most `count` successes (the binomial distribution), summed by logarithms so that no term overflows."""
+    """Return the probability of at most `count` successes (the binomial distribution), summed by logarithms so that no term overflows."""
     if share <= 0.0 or share >= 1.0:
         return float(share <= 0.0)
     odds = math.log(share) - math.log1p(-share)

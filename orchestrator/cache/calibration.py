@@ -23,21 +23,21 @@ class Pair(Value):
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What pairs say about a budget."""
+    """The threshold that judged pairs prove for a budget."""
 
     pairs: int
     stopped: int
     """Pairs that a guard tells apart: they are never served, at any threshold."""
     stopped_same: int
-    """Those of them whose answers are the same: hits that the guards cost."""
+    """Stopped pairs with the same answer: hits that the guards cost."""
     threshold: float | None
     """The lowest that is proved to hold the budget; None where there are too few pairs, or too many are false."""
     false_hits: Interval
-    """Of the pairs that pass at that threshold; of all that no guard stops where there is none."""
+    """The false ones among the pairs that pass at that threshold; among all that no guard stops where there is none."""
 
 
 def judged(pairs: Iterable[Pair], embedder: EmbedsText) -> Iterator[Judgement | None]:
-    """Each pair as a judgement; None where a guard tells its questions apart."""
+    """Yield the judgement of each pair; None where a guard tells its questions apart."""
     for pair in pairs:
         if objection(pair.asked, pair.stored) is None:
             yield Judgement(float(embedder.embed(pair.asked) @ embedder.embed(pair.stored)), pair.is_same)
@@ -46,7 +46,7 @@ def judged(pairs: Iterable[Pair], embedder: EmbedsText) -> Iterator[Judgement | 
 
 
 def calibrated(pairs: Iterable[Pair], judgements: Iterable[Judgement | None], budget: float) -> Calibration:
-    """What pairs, and what became of each, come to."""
+    """Compute the calibration from pairs and their judgements."""
     both = list(zip(pairs, judgements, strict=True))
     passed = [judgement for _, judgement in both if judgement is not None]
     stopped = [pair for pair, judgement in both if judgement is None]
@@ -62,7 +62,7 @@ def calibrated(pairs: Iterable[Pair], judgements: Iterable[Judgement | None], bu
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """The pairs of a file of JSON lines. Raises `ConfigError` with the line that is none, and `OSError`."""
+    """Return the pairs of a file of JSON lines. Raises `ConfigError` with the line that is none, and `OSError`."""
     pairs = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         if not line.strip():

@@ -17,7 +17,7 @@ _ERASURES: Final = "erasures of "
 
 
 def clearings(connection: sqlite3.Connection) -> int:
-    """How often the cache was emptied: what was asked before the last time must not be stored after it."""
+    """Return how often the cache was emptied: what was asked before the last time must not be stored after it."""
     return int(_state(connection, _CLEARINGS) or 0)
 
 
@@ -29,9 +29,9 @@ def clear(connection: sqlite3.Connection) -> int:
 
 
 class ErasedMemory:
-    """Empties a cache when the memory beside it has erased something, whoever did it: answers and plans may repeat it.
+    """Empties a cache when the memory has erased something, in any process: answers and plans may repeat it.
 
-    Of what erasures the cache has heard stands in its file, so that those of another process, and of one that died, count as well.
+    The last known erasure is kept in the cache's file, so that those of another process, and of one that died, count as well.
     """
 
     def __init__(self, cache: "AnswerCache", store: "MemoryStore") -> None:
@@ -50,7 +50,8 @@ class ErasedMemory:
         return removed
 
     def is_forgotten(self) -> bool:
-        """The same before a task; False where the file or the memory fails, so that the task has to do without the cache."""
+        """Empty the cache before a task, if needed. Return False where the file or the memory fails, so that the task has to do without
+        the cache."""
         try:
             self.forget()
         except StoreError as error:

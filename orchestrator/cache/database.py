@@ -1,4 +1,4 @@
-"""The cache's file: SQLite, shared by the processes of one user, readable by nobody else, and no loss where it is lost."""
+"""The cache's file: SQLite, shared by the processes of one user, readable by no other user, and dispensable."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ _APPLICATION: Final = 0x4E664341
 """Marks the file as a cache (`PRAGMA application_id`): nothing else is ever changed or removed."""
 _HEADER: Final = b"SQLite format 3\0"
 _MARK: Final = slice(68, 72)
-"""Where the mark stands in the file."""
+"""The bytes of the file that hold the mark."""
 _VERSION: Final = 2
 _SCHEMA: Final = """
 CREATE TABLE answers (
@@ -54,8 +54,8 @@ _NOT_A_CACHE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 class CacheDatabase:
     """One process's connection; calls may come from any thread, one at a time.
 
-    A cache that is damaged is removed with a warning and begun anew: it holds nothing that cannot be computed. Raises
-    `StoreUnavailable` where the file cannot be used, as one of another version, and one that is no cache, which stays as it is.
+    A damaged cache is removed with a warning and created again: everything in it can be computed. Raises `StoreUnavailable` where the
+    file cannot be used, as one of another version, and one that is no cache, which stays as it is.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,9 +66,9 @@ class CacheDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that is kept where the block ends well.
+        """Open a transaction that is committed if the block ends well.
 
-        Raises `StoreUnavailable`, and `StoreCorrupt` where the file turned out to be damaged: the next transaction has a new one.
+        Raises `StoreUnavailable`, and `StoreCorrupt` if the file turned out to be damaged: the next transaction has a new one.
         """
         with self._lock, self._translated():
             connection = self._opened()
@@ -82,17 +82,17 @@ class CacheDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """The connection without a transaction, for single queries. Raises as `transaction` does."""
+        """Yield the connection without a transaction, for single queries. Raises as `transaction` does."""
         with self._lock, self._translated():
             yield self._opened()
 
     def scrub(self) -> None:
-        """Empty the write-ahead log as far as nobody reads an older state of it."""
+        """Empty the write-ahead log as far as no reader uses an older state of it."""
         with self.reading() as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
     def rewrite(self) -> None:
-        """Write all pages anew and empty the log, so that what was removed is in no file any more. Raises `StoreUnavailable`."""
+        """Rewrite all pages and empty the log, so that no file holds removed data any more. Raises `StoreUnavailable`."""
         with self.reading() as connection:
             patiently(lambda: connection.execute("VACUUM"), seconds=_PATIENCE)
             empty_log(connection, "cache", _PATIENCE)
@@ -176,7 +176,7 @@ class CacheDatabase:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """The errors of the driver and of the file system as errors of the tree."""
+        """Translate errors of the driver and of the file system into those of the error tree."""
         try:
             yield
         except sqlite3.Error as error:

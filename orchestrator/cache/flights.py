@@ -10,10 +10,10 @@ from ..util.cancellation import end
 
 
 class Flight:
-    """One stream, computed in a task of its own for as long as anybody reads it.
+    """One stream, computed in a task of its own for as long as it has readers.
 
-    Readers come and go: each hears everything from the beginning, and when the last one has left before the end, the task is cancelled.
-    The stream advances as the fastest reader does, so that nothing is computed that nobody asked for.
+    Readers come and go: each receives all events from the beginning, and when the last one leaves before the end, the task is cancelled.
+    The stream advances with its fastest reader, so nothing is computed in vain.
     """
 
     def __init__(self, source: AsyncGenerator[StepEvent, None], on_end: Callable[[], None]) -> None:
@@ -26,11 +26,11 @@ class Flight:
         self._furthest = 0
         self._changed = anyio.Event()
         self.is_paid = False
-        """Somebody has been told what the step took: it is told once. Never of a stored answer, which takes nothing."""
+        """A reader has been told what the step used: that is told once. Never set for a stored answer, which uses nothing."""
         self._task: asyncio.Task[None] | None = None
 
     async def read(self) -> AsyncGenerator[StepEvent, None]:
-        """The events from the beginning. Raises what the stream raises; all but one reader are told that they used nothing."""
+        """Yield the events from the beginning. Raises what the stream raises; all but one reader are told that they used nothing."""
         self._task = self._task or asyncio.create_task(self._run())
         self._readers += 1
         place = 0
@@ -88,7 +88,7 @@ class Flights:
         self._under_way: dict[Hashable, Flight] = {}
 
     def join(self, key: Hashable, start: Callable[[], AsyncGenerator[StepEvent, None]]) -> tuple[Flight, bool]:
-        """The flight of that key, begun with `start` where there is none; and whether there was one."""
+        """Return the flight of that key, begun with `start` where there is none; and whether there was one."""
         flight = self._under_way.get(key)
         if flight is not None:
             return flight, True

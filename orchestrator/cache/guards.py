@@ -2,7 +2,7 @@
 
 An embedding barely notices a `not`, a number, or two names that changed places, so closeness alone serves wrong answers. The guards
 compare words instead, and fail closed: they pass two questions only where a short list of harmless changes (`wording`) explains every
-difference between them. A change that nobody listed is an objection.
+difference between them. A change that is not listed is an objection.
 """
 
 from .kinds import kind_of

@@ -1,4 +1,4 @@
-"""What a task wants, apart from what it names: tasks of one intent can be worked on by one plan."""
+"""The intent of a task, without its names and numbers: tasks of one intent can share a plan."""
 
 import re
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ class Intent:
     """A task in two parts."""
 
     words: tuple[str, ...]
-    """What it wants: the words that carry meaning, in no order. The same for tasks of one intent."""
+    """The words that carry meaning, sorted; equal for tasks of one intent."""
     specifics: tuple[str, ...]
-    """What it names, in its order: names, numbers, dates, quotations, each once."""
+    """The names, numbers, dates and quotations of the task, in its order, each once."""
 
     @classmethod
     def of(cls, task: str) -> Self:
@@ -40,7 +40,7 @@ class Intent:
         return cls(tuple(sorted(" ".join(rest.words).split())), specifics)
 
     def template(self, plan: str) -> str:
-        """The plan with slots in place of what the task names."""
+        """Return the plan with slots in place of what the task names."""
         return "\n".join(self._templated(line) for line in plan.split("\n"))
 
     def _templated(self, line: str) -> str:
@@ -53,7 +53,7 @@ class Intent:
         return line[:start] + body
 
     def fill(self, template: str) -> str:
-        """The plan for this task. A slot that it has nothing for is left open."""
+        """Return the plan for this task. A slot that it has nothing for is left open."""
         return _ANY_SLOT.sub(lambda slot: self._named(int(slot[1]), slot[0]), template)
 
     def _named(self, place: int, slot: str) -> str:
@@ -61,22 +61,22 @@ class Intent:
 
 
 def _is_specific(found: str) -> bool:
-    """Whether what looks like it is a name, and not a word of a script that has no capitals, or `I`."""
+    """Return whether a match of `_SPECIFIC` is a name, and not `I` or a word of a script without capitals."""
     return not found[0].isalpha() or (found[0].isupper() and found != "I") or _kind(found) == "address"
 
 
 def is_complete(plan: str) -> bool:
-    """Whether no slot of a plan is open."""
+    """Return whether no slot of a plan is open."""
     return _ANY_SLOT.search(plan) is None
 
 
 def with_open_slots(plan: str) -> str:
-    """A plan to be read by a model: open slots as the plans of `pevr` write what is not known yet."""
+    """Return a plan for a model to read, with open slots in the form that plans of `pevr` use for unknown values."""
     return _ANY_SLOT.sub("<...>", plan)
 
 
 def kinds(specifics: Sequence[str]) -> tuple[str, ...]:
-    """What sort each specific is: a number, a quotation, an address or a name."""
+    """Return the kind of each specific: a number, a quotation, an address or a name."""
     return tuple(_kind(specific) for specific in specifics)
 
 

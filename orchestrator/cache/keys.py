@@ -1,4 +1,4 @@
-"""What has to be the same for an answer to be the same: keys of requests, as hashes of their canonical JSON."""
+"""Keys of requests, as hashes of the canonical JSON of everything that decides the answer."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -14,16 +14,18 @@ if TYPE_CHECKING:
 _OF_THE_STEP: Final = frozenset({"messages", "idempotency_key", "timeout"})
 """Fields of a request that do not decide its answer, and the messages, which are taken apart."""
 VERSION: Final = 1
-"""Of the keys: what was stored under others is never found."""
+"""Version of the keys: answers stored under another version are never found."""
 
 
 def exact_key(request: StepRequest, card: AgentCard, scope: "Scope") -> str:
-    """Of everything that decides the answer: agents with one key give one answer, as far as an agent is reproducible at all."""
+    """Return the hash of everything that decides the answer: agents with one key give one answer, as far as an agent is reproducible at
+    all."""
     return hashed({**_partition(request, card, scope), "messages": _messages(request.messages)})
 
 
 def partition_key(request: StepRequest, card: AgentCard, scope: "Scope", *, embedder: str) -> str:
-    """Of the same but the wording of the last message, which has to be the user's: within it, questions may be compared by meaning.
+    """Return the hash of all but the wording of the last message, the user's. Within one partition, questions may be compared by
+    meaning.
 
     User, tools, policy, model, sensitivity, output schema, limits, system prompt and all earlier turns are part of it.
     """
@@ -43,7 +45,7 @@ def _partition(request: StepRequest, card: AgentCard, scope: "Scope") -> dict[st
 
 
 def _messages(messages: tuple[Message, ...]) -> JsonValue:
-    """The messages, with calls named by their order: the ids that models give them are chance."""
+    """Return the messages with calls numbered in their order, since the ids that models give them are random."""
     places: dict[str, str] = {}
     for message in messages:
         for call in message.tool_calls:

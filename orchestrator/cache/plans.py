@@ -44,7 +44,7 @@ class PlanCache:
         self._now = now
 
     async def recall(self, task: "Task", tools: Iterable[str]) -> Recalled | None:
-        """The plan of an earlier task that wanted the same; None where there is none, or the task asks for no-store."""
+        """Return the plan of an earlier task that wanted the same; None where there is none, or the task asks for no-store."""
         intent = Intent.of(_text(task))
         if task.cache == "no-store" or not intent.words:
             return None
@@ -58,7 +58,7 @@ class PlanCache:
         return Recalled(with_open_slots(plan), is_complete=is_complete(plan))
 
     async def clearings(self) -> int | None:
-        """How often the cache has been emptied; None where its file fails."""
+        """Return how often the cache has been emptied; None where its file fails."""
         found: int | None = await self._guarded(self._clearings)
         return found
 
@@ -92,7 +92,7 @@ class PlanCache:
         return stored["template"], tuple(stored["kinds"])
 
     def _confirm(self, key: str) -> None:
-        """A task went well by a stored plan, which saved what making it had taken."""
+        """Count a task that went well by a stored plan, and the saved cost of planning."""
         with self._database.transaction() as connection:
             saved = connection.execute("SELECT tokens, dollars, seconds FROM plans WHERE key = ?", (key,)).fetchone()
             count(connection, PLANS, "exact", saved or NOTHING)
@@ -128,20 +128,21 @@ def _text(task: "Task") -> str:
 
 
 def _key(task: "Task", intent: Intent, tools: Iterable[str]) -> str:
-    """Of what tasks have to have in common: intent, user, policy, privacy, tools, and all that was said before the last prompt."""
+    """Return the hash of what tasks must share to share a plan: intent, user, policy, privacy, tools, and all turns before the last
+    prompt."""
     scope = scope_of(task)
     earlier = [message.model_dump(mode="json", exclude={"state"}) for message in task.messages[:-1]]
     return fingerprint([[*intent.words], scope.user, scope.policy, scope.task_class, [*sorted(tools)], [*earlier], task.output_schema])
 
 
 def _went_well(state: Mapping[str, Any]) -> bool:
-    """The first agent's answer was accepted, and no supervisor had to intervene."""
+    """Return whether the first agent's answer was accepted, and no supervisor intervened."""
     intervened = any(call["verdict"] == "intervene" and not call["shadow"] for call in state["calls"])
     return not intervened and all(attempt["outcome"] == "accepted" for attempt in state["attempts"])
 
 
 def _took(calls: Sequence[Mapping[str, Any]]) -> Saved | None:
-    """What planning has taken; None where nobody was asked for a plan."""
+    """Return what planning has cost; None where no agent was asked for a plan."""
     if not calls:
         return None
     tokens = sum(call["usage"]["input_tokens"] + call["usage"]["output_tokens"] for call in calls)
@@ -149,7 +150,7 @@ def _took(calls: Sequence[Mapping[str, Any]]) -> Saved | None:
 
 
 def _plan_of(strategy: Strategy, state: Mapping[str, Any]) -> str | None:
-    """The plan that the task was worked on by; None where there was none."""
+    """Return the plan that the task was served by; None if there was none."""
     if strategy is Strategy.PEVR:
         return state.get("guidance") or None
     plan = (state.get("subtasks") or {}).get("plan")

@@ -17,15 +17,15 @@ class Stored:
     """None where it is found by the same request alone."""
     text: str
     finished: Finished
-    """Of the step that computed it."""
+    """The end of the step that computed it."""
     seconds: float
-    """That the step took."""
+    """Seconds of the step."""
     dollars: Decimal | None
-    """That it cost; None where that is unknown."""
+    """Dollars of the step; None if unknown."""
 
 
 def read_stored(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> Stored | None:
-    """The first answer for which an SQL condition holds."""
+    """Return the first answer for which an SQL condition holds."""
     query = f"SELECT id, question, reply, seconds, dollars FROM answers WHERE {condition}"
     row = connection.execute(query, values).fetchone()
     if row is None:
@@ -37,11 +37,11 @@ def read_stored(connection: sqlite3.Connection, condition: str, values: tuple[ob
 
 
 def reply_json(reply: StepReply) -> str:
-    """The answer, without what its computation says about the machine, and without its provider's thoughts: another run gets it."""
+    """Return the answer as JSON, without the performance figures and the provider's encrypted state: another run gets it."""
     finished = reply.finished.model_copy(update={"performance": None, "state": None})
     return json.dumps({"text": reply.text, "finished": finished.model_dump(mode="json")})
 
 
 def replayed(stored: Stored) -> Finished:
-    """The end of a stored answer's stream: nothing was used, and so much was saved."""
+    """Return the end of a stored answer's stream, which says that nothing was used, and how much was saved."""
     return stored.finished.model_copy(update={"usage": Usage(), "saved": stored.finished.usage})

@@ -20,7 +20,7 @@ class Thresholds:
         """By category: the usual threshold, and the one under load."""
 
     def of(self, category: str, *, is_loaded: bool = False) -> float | None:
-        """The threshold of a category; None where nothing may be served in other words.
+        """Return the threshold of a category; None where nothing may be served in other words.
 
         Under load it is the one of the relaxed budget, where enough was judged to prove that one, and never a stricter one.
         """
@@ -39,7 +39,7 @@ class Thresholds:
         self._known.pop(category, None)
 
     def judgements(self, category: str) -> list[Judgement]:
-        """What was judged of a category."""
+        """Return the judgements of a category."""
         query = "SELECT similarity, is_same FROM judgements WHERE category = ?"
         with self._database.reading() as connection:
             return [Judgement(similarity, bool(is_same)) for similarity, is_same in connection.execute(query, (category,))]

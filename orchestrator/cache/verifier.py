@@ -18,7 +18,7 @@ class AgentVerifier:
         self._open = open_agent
 
     async def __call__(self, asked: str, stored: str, answer: str) -> bool:
-        """Whether the agent says yes. It is not shown the answer: judging two questions takes less of a small model."""
+        """Return whether the agent says yes. It is not shown the answer: judging two questions takes less of a small model."""
         messages = (Message.system(_ASKED), Message.user(f"1. {asked}\n2. {stored}"))
         reply = await complete(await self._open(), StepRequest(messages=messages, max_output_tokens=_LONGEST, timeout=_TIMEOUT))
         return reply.text.strip().lower().startswith("yes")

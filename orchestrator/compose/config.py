@@ -47,13 +47,13 @@ class Config(Value):
     hub: HubConfig | None = None
     """Further agents that other devices lend."""
     gateway: GatewayLimits = GatewayLimits()
-    """What callers may ask of `nearfar serve gateway`."""
+    """Limits for the callers of `nearfar serve gateway`."""
     cache: CacheConfig | None = None
     """Answers that are kept; None: every task is computed."""
     memory: MemoryConfig | None = None
-    """What tasks remember and recall; None: nothing."""
+    """The memory of tasks; None: tasks remember and recall nothing."""
     runs: RunsConfig | None = None
-    """Where tasks are kept such that another process can go on with them; None: a task ends with its process."""
+    """The folder or database of durable runs, which another process can resume; None: a task ends with its process."""
     policy: Policy = Policy()
 
     @property
@@ -156,7 +156,7 @@ def _require_models(document: Mapping[str, object], text: str, source: str) -> N
 
 
 def _anchored(config: Config, folder: Path) -> Config:
-    """The configuration with its relative paths made absolute."""
+    """Return the configuration with its relative paths made absolute."""
     anchored = {
         "near": None if config.near is None else _anchored_near(config.near, folder),
         "far": None if config.far is None else _anchored_far(config.far, folder),
@@ -199,7 +199,8 @@ def _anchored_files(section: Section, names: Sequence[str], folder: Path) -> Sec
 
 
 def _describe(text: str, source: str, error: ErrorDetails) -> str:
-    """What is wrong, where. Text about far agents, or in place of a variable's name, is never quoted: it may be a secret."""
+    """Return the message for a validation error, with its place. Never quote text about far agents, or in place of a variable's name: it
+    may be a secret."""
     tag, path = _split_union_tag([str(part) for part in error["loc"]])
     kind = error["type"]
     if kind.startswith("union_tag"):
@@ -220,13 +221,13 @@ def _describe(text: str, source: str, error: ErrorDetails) -> str:
 
 
 def _at(text: str, source: str, path: Sequence[str], problem: str = "") -> str:
-    """Where a key stands, and what is wrong with it."""
+    """Return the place of a key in the file, followed by its problem."""
     where = f"{source}, line {line_of(text, path)}: {'.'.join(path) or 'the file'}"
     return f"{where}: {problem}" if problem else where
 
 
 def _split_union_tag(path: list[str]) -> tuple[str, list[str]]:
-    """The branch of a far agent that pydantic tried, which it names in the path, and the keys as written."""
+    """Return the provider that pydantic names in a path of a far section, and the path as written in the file."""
     depth = {"far": 1, "other_far": 2}.get(path[0] if path else "")
     return (path[depth], [*path[:depth], *path[depth + 1 :]]) if depth is not None and len(path) > depth + 1 else ("", path)
 

@@ -11,7 +11,7 @@ _CONTAINERS = (Mapping, Sequence, dict, list, tuple)
 
 
 def fields_at(root: type[BaseModel], section: Sequence[str], provider: str = "") -> dict[str, FieldInfo]:
-    """The keys of a section; where it may be one of several models, of those with this provider, if one is given."""
+    """Return the keys of a section. If it may be one of several models, return those of the given provider, or of all."""
     found: dict[str, FieldInfo] = {}
     for model in _models_at(root, section):
         field = model.model_fields.get("provider")

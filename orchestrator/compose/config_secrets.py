@@ -28,11 +28,12 @@ class LiteralSecret:
     path: tuple[str, ...]
     """The keys that lead to it."""
     advice: str
-    """What to write in its place."""
+    """The text to write in the secret's place."""
 
 
 def literal_secrets(document: Mapping[str, object], root: type[BaseModel]) -> Iterator[LiteralSecret]:
-    """What in a configuration is a secret: by its key, where no such key is known, or by its value."""
+    """Yield the secrets in a configuration: values under a key that sounds like one and is not known, and values that look like a
+    secret."""
     for path, value in _texts(document, ()):
         end = max((place for place, part in enumerate(path) if not part.isdigit()), default=0)
         section, key = path[:end], path[end]
@@ -42,7 +43,7 @@ def literal_secrets(document: Mapping[str, object], root: type[BaseModel]) -> It
 
 
 def _texts(value: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """All strings, however deep."""
+    """Yield all strings with their paths, at any depth."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Mapping):
@@ -81,13 +82,13 @@ def _advice(document: Mapping[str, object], root: type[BaseModel], section: tupl
 
 
 def _fitting(options: Sequence[str], key: str, value: str) -> str:
-    """The option that is most like what was written."""
+    """Return the option that resembles the written key most."""
     wanted = "postgres" if value.startswith("postgres") else "token" if "token" in key.lower() else "key"
     return next((option for option in options if option.startswith(wanted)), options[0])
 
 
 def _provider(document: Mapping[str, object], section: tuple[str, ...]) -> str:
-    """What a section for a far agent says of its provider; empty where it says nothing."""
+    """Return the provider that a section for a far agent names; empty if it names none."""
     inner: object = document
     for part in section:
         inner = inner.get(part) if isinstance(inner, Mapping) else None

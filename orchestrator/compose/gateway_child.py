@@ -23,7 +23,7 @@ _CONFIG: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
 
 
 async def serve_until_parent_leaves() -> None:
-    """The child: open the far agent, serve it, and stop when standard input closes."""
+    """Open the far agent, serve it, and stop when standard input closes."""
     reader = await _standard_input()
     order = json.loads(await reader.readline())
     async with contextlib.AsyncExitStack() as stack:

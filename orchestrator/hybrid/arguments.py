@@ -114,7 +114,7 @@ def memory_argument(given: object) -> "MemoryStore | TaskMemory | MemoryConfig |
 
 
 def kept_argument(name: str, given: object, kind: type[Part]) -> Part | RunsConfig | None:
-    """Return where runs, or what is kept beside them, are kept. A path is a folder, a mapping a `[runs]` section."""
+    """Return the settings or the store of runs, or of the records kept with them. A path is a folder, a mapping a `[runs]` section."""
     if isinstance(given, Mapping):
         return parse_section(name, given, RunsConfig).anchored(Path())
     if given is None or isinstance(given, (kind, RunsConfig)):

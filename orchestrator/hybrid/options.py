@@ -1,4 +1,4 @@
-"""What may be said with a single task, and the task that comes of it."""
+"""The options of a single task, and the `Task` made of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypedDict
@@ -20,17 +20,17 @@ from .arguments import check_approver, policy_argument
 
 
 class TaskOptions(TypedDict, total=False):
-    """What a single task may say differently from the `Hybrid`."""
+    """Options of a single task; they override those of the `Hybrid`."""
 
     policy: Policy | Mapping[str, Any]
     """Stands in for the `Hybrid`'s; the options below stand above it."""
     tools: Sequence[Tool]
-    """What the agents may call for this task, beside the `Hybrid`'s own tools."""
+    """Tools that the agents may call for this task, in addition to the `Hybrid`'s own."""
     approver: Approver | None
     """Stands in for the `Hybrid`'s."""
     allowed_tools: Iterable[str]
-    """Names of the only tools that the task may call; then nobody is asked about these because of what strangers wrote, unless their
-    arguments come from there."""
+    """Names of the only tools that the task may call. Untrusted content in the conversation is then no reason to ask for approval of
+    these, unless their arguments come from it."""
 
     plan: str
     """How the task is to be done, in the user's or the app's own words; agents see it behind the prompt. Calls in it, written as in
@@ -41,7 +41,7 @@ class TaskOptions(TypedDict, total=False):
     stands behind the prompt, and goes wherever the prompt goes."""
 
     task_class: str
-    """What the task is, from coarse to fine: `billing/refund`. Rules ask for it, and the router learns by it."""
+    """The kind of task, from coarse to fine: `billing/refund`. Rules match it, and the router learns by it."""
     tags: Sequence[str]
     """Words of the app's own that rules can ask for."""
     language: str
@@ -49,7 +49,7 @@ class TaskOptions(TypedDict, total=False):
     session: str
     """Names the conversation that the task belongs to: a follow-up goes to the agent that answered last."""
     unstick: bool
-    """Choose anew, whoever answered last in the session."""
+    """Choose the agent again, regardless of which one answered last in the session."""
     user: str
     """On whose behalf the task is served, where an app serves several people: no cache serves one what another has asked."""
     cache: Caching
@@ -70,7 +70,7 @@ class TaskOptions(TypedDict, total=False):
 
 
 class ResumeOptions(TypedDict, total=False):
-    """What a run cannot be gone on with without, where it is no part of the `Hybrid`."""
+    """Things that a run needs to be resumed and that are no part of the `Hybrid`."""
 
     tools: Sequence[Tool]
     approver: Approver | None
@@ -93,7 +93,7 @@ _OF_TASK: Final = (
 
 
 def asked_task(prompt: object, options: TaskOptions, policy: Policy) -> Task:
-    """The task as the user put it, under a policy. Raises `InvalidRequest` for options that make no sense."""
+    """Return the task as the user put it, under a policy. Raises `InvalidRequest` for options that make no sense."""
     output_schema = _schema_of(options.get("output_schema"))
     keys = {name: value for name, value in options.items() if name in _OF_TASK}
     stated = frozenset(options) & {"mode", "strategy"}
@@ -144,7 +144,7 @@ def _schema_of(given: object) -> JsonSchema | None:
 
 
 def check_options(options: TaskOptions, *, has_checkpointer: bool) -> None:
-    """A misspelt `sensitivity` or `timeout` must not be passed over in silence. Raises `InvalidRequest`."""
+    """Refuse unknown options, as a misspelt `sensitivity` or `timeout`. Raises `InvalidRequest`."""
     known = TaskOptions.__optional_keys__
     unknown = sorted(set(options) - known)
     if unknown:
@@ -158,7 +158,7 @@ def check_options(options: TaskOptions, *, has_checkpointer: bool) -> None:
 
 
 def policy_of(options: TaskOptions, usual: Policy, agents: Mapping[str, Side]) -> Policy:
-    """How a task with these options is served. Raises `InvalidRequest` for values that do not exist, `ConfigError` for unknown agents."""
+    """Return the policy for a task with these options. Raises `InvalidRequest` for unknown values, `ConfigError` for unknown agents."""
     changes = {name: options[name] for name in ("strategy", "mode", "sensitivity") if name in options}
     policy = policy_argument(options["policy"]) if "policy" in options else usual
     if not isinstance(policy, Policy) or options.get("policy", usual) is None:

@@ -35,7 +35,7 @@ def act_doubt(turn: Turn, calls: Sequence[ToolCall], made: Sequence[Json], team:
 
 
 def _may_ask_far(turn: Turn, team: Team, context: TaskContext) -> bool:
-    """A later candidate, or the supervisor, is far away, and may be told what the run has seen."""
+    """Return whether a later candidate, or the supervisor, is far away and may be told what the run has seen."""
     if turn.member.side is not Side.NEAR or FallbackTrigger.LOW_CONFIDENCE not in turn.task.policy.fallback.triggers:
         return False
     later = list(turn.decision.candidates[turn.position + 1 :])
@@ -48,7 +48,7 @@ def _may_ask_far(turn: Turn, team: Team, context: TaskContext) -> bool:
 
 
 def _confidence(turn: Turn, made: Sequence[Json]) -> float | None:
-    """The lowest confidence of the agent's steps; under supervision, of those that no check has covered."""
+    """Return the lowest confidence of the agent's steps; under supervision, of those that no check has covered."""
     assert turn.draft is not None, "an attempt is under way"
     if not turn.is_supervised:
         return turn.draft.confidence

@@ -63,7 +63,7 @@ Reading = Callable[[StepReply], Verdict]
 
 
 class Figures(TypedDict):
-    """What a step took: fields of `Call`."""
+    """Fields of `Call` that say what a step used."""
 
     model: str
     usage: Usage
@@ -97,7 +97,7 @@ class CallLog:
         emit(self._runtime, CallEnded(call=call))
 
     async def _reserved(self, request: StepRequest, card: AgentCard) -> Allowance | None:
-        """What the call may take; None where nobody keeps account."""
+        """Reserve the budget for a call. Return None if the task has no account."""
         given: TaskContext | None = self._runtime.context
         return None if given is None or given.account is None else await given.account.reserve(request, card)
 
@@ -188,7 +188,8 @@ class CallLog:
             trial.is_telling = not listening.was_saved
 
     def _patience(self, member: Member, request: StepRequest) -> IdleTimeouts | None:
-        """How long the agent may be silent. One on this device may read for long; and where nobody would take over, all are waited for."""
+        """Return the idle timeouts for a call; None means no limit. A near agent may read for long; the last candidate is always waited
+        for."""
         if member.side is Side.NEAR or request.timeout is None:
             return None
         return self._fallback.patience
@@ -212,7 +213,7 @@ async def _opened(member: Member, request: StepRequest) -> Agent:
 
 
 def _with_own_states(request: StepRequest, card: AgentCard) -> StepRequest:
-    """The request without the encrypted thoughts of other models: they are of no use to this agent, and not its business."""
+    """Return the request without the encrypted thoughts of other models: they are of no use to this agent, and not its business."""
     if not any(message.state for message in request.messages):
         return request
     own = card.model if card.side is Side.FAR else None
@@ -221,12 +222,12 @@ def _with_own_states(request: StepRequest, card: AgentCard) -> StepRequest:
 
 
 def _of_limits(error: BaseException, allowance: Allowance | None) -> BudgetExceeded | None:
-    """The error that a call's end stands for, where it had less time than it wanted because of a limit."""
+    """Return the `BudgetExceeded` to raise in place of a time-out that is due to a limit; None for any other error."""
     return allowance.out_of_time if allowance is not None and isinstance(error, DeadlineExceeded) else None
 
 
 class _Listening:
-    """What was heard of a step."""
+    """The events received from one step."""
 
     def __init__(self, listener: OpenedText | None) -> None:
         self._listener = listener
@@ -239,7 +240,7 @@ class _Listening:
 
     @property
     def is_telling(self) -> bool:
-        """That the step took too long says something of the agent: it had its time, and nothing came."""
+        """Return whether a time-out counts against the agent: it had its time, and sent nothing."""
         return self._began is None and time.monotonic() - self._started >= _TELLING
 
     @property
@@ -264,7 +265,7 @@ class _Listening:
 
     @property
     def said(self) -> Message:
-        """As much as was heard."""
+        """The text and tool calls received so far."""
         return Message.assistant("".join(self._text), tuple(self._calls))
 
     def reply(self, card: AgentCard) -> StepReply:
@@ -275,7 +276,7 @@ class _Listening:
         return StepReply(text="".join(self._text), tool_calls=tuple(self._calls), finished=self._finished)
 
     def figures(self, card: AgentCard, error: BaseException | None) -> Figures:
-        """What the step took, as far as it came."""
+        """Return what the step has used, as far as it is known."""
         finished = self._finished
         saved = finished.saved if finished is not None else None
         return {
@@ -291,7 +292,8 @@ class _Listening:
         }
 
     def _dollars(self, card: AgentCard, error: BaseException | None) -> Decimal | None:
-        """The price. A step that broke after its work had begun has spent tokens that nobody reported: where they cost, it is unknown."""
+        """Return the price. It is None (unknown) if a step that costs something broke off after the model began to work: its tokens were
+        never reported."""
         if self._finished is not None and not self._is_unreported:
             return price(card, self._finished.usage)
         is_free = price(card, Usage(input_tokens=1, output_tokens=1)) == 0
@@ -303,7 +305,7 @@ class _Listening:
         return self._finished is not None and self._finished.reason is FinishReason.LENGTH
 
     def is_lost(self, error: BaseException | None) -> bool:
-        """The model has worked, or may have, and nobody reported what it took."""
+        """Return whether the model worked, or may have, without reporting its usage."""
         was_at_work = bool(self._text or self._calls) or isinstance(error, (*WORK_LOST, anyio.get_cancelled_exc_class()))
         return was_at_work and (self._finished is None or self._is_unreported)
 
@@ -326,9 +328,12 @@ def _checked(event: Finished) -> Finished:
 
 
 def spent_by(call: Call, most: Spent | None) -> Spent:
-    """What a call counts for. `most`: what it can have taken, where nobody heard what it did.
+    """Return the amounts that a call is charged with.
 
-    A near agent costs energy and no dollars, unless it has a price; a far one none of this device's energy.
+    A near agent costs energy, and dollars only if it has a price. A far agent uses no energy of this device.
+
+    Args:
+        most: the upper bound of the call, used when its usage was not reported.
     """
     joules = call.energy.joules if call.side is Side.NEAR else 0.0
     if most is None:

@@ -1,8 +1,9 @@
-"""Execute - Verify - Advise (EVA, arXiv 2605.30102): turns of the executor, and a check now and then of their progress. A check is one
-call: the verdict and, with INTERVENE, a summary and advice, from which the executor starts anew.
+"""Execute - Verify - Advise (EVA, arXiv 2605.30102): the executor takes turns, and a supervisor checks its progress now and then. A
+check is one call: the verdict and, with INTERVENE, a summary and advice, from which the executor starts over.
 
 Unlike the paper's pseudocode, the check also sees the last summary and advice: without it, a second reset would lose what the first one
-kept."""
+kept.
+"""
 
 from langgraph.graph import END, START, StateGraph
 
@@ -15,7 +16,7 @@ from .supervised import SupervisorNodes, after_act, after_tools, after_verify
 
 
 def build(nodes: TaskNodes) -> TaskGraphBuilder:
-    """The graph of eva."""
+    """Return the graph of eva."""
     supervisor = SupervisorNodes(nodes)
     graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
     graph.add_node("route", nodes.route)

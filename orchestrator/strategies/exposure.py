@@ -1,4 +1,4 @@
-"""Where private data are in a conversation, and where they may have gone, so that an agent far away can go on without them."""
+"""Track private data in a conversation and in the world of the tools, so that a far agent can continue with placeholders."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,10 +18,10 @@ from .turn import Turn
 
 
 async def shown(turn: Turn, request: StepRequest, context: TaskContext) -> tuple[StepRequest, Label | None]:
-    """A step of an executor as it may be told it, and the label of that; None: it is told everything, whatever that is.
+    """Return a step of an executor as the agent may see it, and the label of that; None: the agent sees everything.
 
-    An agent far away goes on with placeholders where the policy says so. All that is private in its conversation then is what tools
-    have returned: it has written the rest itself, without having seen any of that, and what it started from has a label of its own.
+    A far agent continues with placeholders if the policy says so. Private data then stand in the results of tools alone: the agent wrote
+    the rest itself without having seen any of them, and the label of what it started from is kept apart.
     """
     privacy, label = context.privacy, label_of(turn.state)
     if privacy is None or not privacy.covers(turn.member, label):
@@ -46,7 +46,8 @@ def as_told(standing: CallContext, member: Member, state: TaskState, context: Ta
 
 
 def seen_by(side: Side, state: TaskState) -> Label:
-    """The label of what an executor has seen: far away, nothing private stands in its conversation, and strangers' words may."""
+    """Return the label of what an executor has seen. A far one has seen nothing private beyond what it started from, but untrusted
+    content."""
     label = label_of(state)
     if side != Side.FAR:
         return label
@@ -69,11 +70,11 @@ async def before_tools(state: TaskState, calls: ToolCalls, context: TaskContext)
 def after_tools(
     state: TaskState, calls: ToolCalls, results: Sequence[ToolResult], context: TaskContext, *, recalled: Label, spilled: Label
 ) -> TaskState:
-    """What the state is to remember of calls that were run.
+    """Return the state's update after tool calls: labels, private results, and the label of the tools' world.
 
     Args:
-        recalled: the label of what they have told of the memory.
-        spilled: what `before_tools` returned.
+        recalled: the label of the memory items that the calls have read.
+        spilled: the label that `before_tools` returned.
     """
     privacy = context.privacy
     elsewhere, found = (OPEN, OPEN) if privacy is None else (privacy.world, privacy.found)
@@ -97,8 +98,10 @@ def _private(state: TaskState) -> list[PrivateResult]:
 
 
 def _spilled(state: TaskState, calls: ToolCalls) -> Label:
-    """Of what goes into tools that change something: private data, which placeholders stand for or a near agent was told, and what
-    strangers chose."""
+    """Return the label of the data that go into tools with side effects: private data behind placeholders or in a near agent's words,
+    and
+    untrusted content.
+    """
     draft = state["draft"]
     assert draft is not None, "an attempt is under way"
     label = label_of(state)

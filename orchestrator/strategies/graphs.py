@@ -26,7 +26,8 @@ BUILDERS: Mapping[Strategy, Builder] = {
     Strategy.MINIONS: minions.build,
     Strategy.SUBTASKS: subtasks.build,
 }
-"""What builds each strategy's graph. Every graph takes `{"task": Task.model_dump(mode="json")}` and leaves the accepted attempt behind."""
+"""The builder of each strategy's graph. Every graph takes `{"task": Task.model_dump(mode="json")}` and leaves the accepted attempt
+behind."""
 
 
 class Graphs:
@@ -41,7 +42,7 @@ class Graphs:
         self._compiled: dict[Builder, TaskGraph] = {}
 
     def __getitem__(self, strategy: Strategy) -> TaskGraph:
-        """Raises `ConfigError` for a strategy that is none of its own but chooses among the others."""
+        """Return the graph of a strategy. Raises `ConfigError` for one that only chooses among the others."""
         build = BUILDERS.get(strategy)
         if build is None:
             raise ConfigError(f"strategy {strategy} has no graph of its own", hint="name one of " + ", ".join(BUILDERS))

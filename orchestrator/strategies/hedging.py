@@ -1,4 +1,4 @@
-"""Hedging: where an agent takes unusually long, the next one is asked beside it, and whoever is useful first goes on."""
+"""Hedging: if an agent takes unusually long, the next one is asked at the same time, and the first useful answer is used."""
 
 from ...protocols import InvalidOutput, NearfarError, StepReply
 from ..agents.pool import Team
@@ -22,7 +22,7 @@ class Hedge:
     def __init__(self, turn: Turn, other: Turn, *, delay: float, tokens: int) -> None:
         self.other = other
         self.tokens = tokens
-        """Of the prompt, about."""
+        """Estimated tokens of the prompt."""
         self.delay = delay
         self.race: Race[tuple[StepReply, TaskState]] = Race(delay, lambda answered: self._is_useful(answered[0]))
         self.problem: NearfarError | None = None
@@ -39,7 +39,7 @@ class Hedge:
         return True
 
     def taken_over(self, log: CallLog, reply: StepReply, runtime: TaskRuntime) -> TaskState:
-        """The state once the other agent has won: the first one's attempt is over, and what the winner said may be shown."""
+        """Return the state after the second agent has won: the first attempt has ended, and the winner's text is shown."""
         lost = call_of(log, self._turn)
         if lost is not None:
             self._turn.count(lost)
@@ -53,16 +53,16 @@ class Hedge:
         return ended
 
     def reason(self, log: CallLog) -> str:
-        """What was done and what the loser has cost, for `Result.reasons`."""
+        """Return a line for `Result.reasons`: which agents were asked, and what the loser has cost."""
         winner, loser = (self.other, self._turn) if self.race.second_won else (self._turn, self.other)
         asked = f"hedged: {self.other.member.name} was asked beside {self._turn.member.name} after {self.delay:.2f} s"
         return f"{asked}; {winner.member.name} goes on, and what {loser.member.name} was asked for cost {_cost(call_of(log, loser))}"
 
 
 def hedge_of(turn: Turn, team: Team, running: RunningEstimates) -> Hedge | None:
-    """How the step under way is hedged; None where it is not.
+    """Return the hedge for the step under way; None if it is not hedged.
 
-    Only the first step of a task is: later on tools have run, and another agent would have to start over beside what they did.
+    Only the first step of a task is hedged: later steps follow tool calls, and another agent would have to start over after those.
     """
     policy, state = turn.task.policy.hedge, turn.state
     assert turn.draft is not None, "an attempt is under way"
@@ -79,7 +79,7 @@ def hedge_of(turn: Turn, team: Team, running: RunningEstimates) -> Hedge | None:
 
 
 def call_of(log: CallLog, turn: Turn) -> Call | None:
-    """The latest step of the turn's agent for the task; it may have been asked to sum up besides."""
+    """Return the latest `execute` call of the turn's agent, which may have been asked to summarize, too."""
     return next((call for call in reversed(log.made) if (call.agent, call.role) == (turn.member.name, "execute")), None)
 
 

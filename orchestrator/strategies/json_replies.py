@@ -7,7 +7,7 @@ from ...protocols.validation import parse_output
 
 
 def read_json_reply(text: str, schema: JsonSchema) -> JsonValue:
-    """The JSON object in a reply, valid against `schema`; words and code fences around it are passed over.
+    """Return the JSON object in a reply, valid against `schema`; words and code fences around it are passed over.
 
     Agents without the `json_schema` capability decorate what they were asked for. Raises `InvalidOutput`, which says what is wrong.
     """

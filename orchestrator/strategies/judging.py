@@ -28,7 +28,7 @@ class Escalations:
         self._loaded: dict[Path, Escalation] = {}
 
     def __getitem__(self, path: Path) -> Escalation:
-        """Raises `ConfigError` for a file that holds none."""
+        """Return the escalation in a file. Raises `ConfigError` if it holds none."""
         if path not in self._loaded:
             self._loaded[path] = Escalation.load(path)
         return self._loaded[path]
@@ -61,12 +61,13 @@ class Judging:
 
     @property
     def is_grounded(self) -> bool | None:
-        """Whether tool results support the draft; None where there are no tools, or its form says what it is."""
+        """True if tool results support the draft; None if there are no tools, or the task has an output schema."""
         has_tools = bool(self._context.tools) and self._turn.task.output_schema is None
         return is_grounded(self._text, self._messages[:-1]) if has_tools else None
 
     async def objection(self) -> str | None:
-        """The reason to distrust the draft, or None. Raises `ConfigError` for an escalation that was trained for other agents or looks."""
+        """Return the reason to distrust the draft, or None. Raises `ConfigError` for an escalation that was trained for other agents or
+        looks."""
         path = self._turn.task.policy.evidence.escalation
         following = self._team[self._turn.decision.candidates[self._turn.position + 1]]
         if path is None or not self._text.strip() or following.side is Side.NEAR:
@@ -78,7 +79,7 @@ class Judging:
         return self._messages[-1].text
 
     async def _fixed(self) -> str | None:
-        """Each look can reject the draft by itself; the one that takes something comes last."""
+        """Apply all checks to the draft: each can reject it by itself; the one that costs something comes last."""
         policy = self._turn.task.policy
         reason = objection(
             self._text,
@@ -118,19 +119,19 @@ class Judging:
         )
 
     async def _look(self, name: str) -> Finding:
-        """A second opinion; an agent that gives none is a look that could not be had."""
+        """Ask another agent for a second opinion. Return an empty finding if it gives none."""
         opinion = await self._ask(self._member(name))
         return Finding() if opinion is None else second_opinion(Answer.of_text(self._text), Answer.of_text(opinion))
 
     def _member(self, name: str) -> Member:
-        """Raises `ConfigError` for an agent that there is none of, or that is in the cloud: looks stay on this device."""
+        """Return a near agent by name. Raises `ConfigError` for a far or unknown one: second opinions stay on this device."""
         found = next((member for member in self._team if member.name == name and member.side is Side.NEAR), None)
         if found is None:
             raise ConfigError(f"there is no agent {name!r} on this device to give a second opinion", hint="[other_near.NAME] adds one")
         return found
 
     async def _ask(self, member: Member) -> str | None:
-        """What another agent answers from the same conversation, without acting; None where it fails."""
+        """Return another agent's answer to the same conversation, without tool calls; None if it fails."""
         try:
             agent = await member.open()
             takes_tools = agent.card.capabilities.tools
@@ -141,7 +142,8 @@ class Judging:
         return reply.text
 
     def _request(self, member: Member, *, takes_tools: bool) -> StepRequest:
-        """The conversation up to the draft. Tools are shown, since their calls stand in it, and none may be called."""
+        """Return a request with the conversation up to the draft. Tools are shown, since their calls stand in it, and none may be
+        called."""
         task = self._turn.task
         is_itself = member is self._turn.member
         temperature = task.policy.temperature
@@ -160,7 +162,7 @@ class Judging:
 
 
 def _cost(decision: RouteDecision, agent: str) -> Cost:
-    """What asking the next agent is expected to take."""
+    """Return the expected cost of asking the next agent."""
     expected = decision.estimate_of(agent)
     if expected is None:
         return Cost()

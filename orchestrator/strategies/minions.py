@@ -29,7 +29,7 @@ from .supervised import task_text
 
 
 def build(nodes: TaskNodes) -> TaskGraphBuilder:
-    """The graph of minions."""
+    """Return the graph of minions."""
     minions = MinionsNodes(nodes)
     graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
     graph.add_node("route", nodes.route)
@@ -44,7 +44,7 @@ def build(nodes: TaskNodes) -> TaskGraphBuilder:
 
 
 def after_aggregate(state: TaskState) -> str:
-    """An answer ends the task; further jobs are done."""
+    """End the task after an answer; else read the chunks for the next jobs."""
     return END if state["attempts"] else "read_chunks"
 
 
@@ -103,7 +103,7 @@ class MinionsNodes:
         return next(member for member in self._team if member.side is Side.NEAR)
 
     def _as_found(self, error: BudgetExceeded, material: Material, now: Round, state: TaskState) -> Answered[Assessment]:
-        """What was found, as the answer, where nobody could be paid to make one of it. Raises the error where it cannot be one."""
+        """Return the findings as the answer if the budget ended before one was written. Raises the error if they cannot be an answer."""
         if not now.found or material.task.output_schema is not None:
             raise error
         read = [call for call in map(Call.model_validate, state["calls"]) if call.role == "extract" and call.error is None]
@@ -138,7 +138,7 @@ def _capped(jobs: Sequence[Job], material: Material, reasons: list[str]) -> tupl
 
 
 def _answer(state: TaskState, answer: str, attempts: Sequence[Attempt], runtime: TaskRuntime) -> TaskState:
-    """The end of the task. The answer was inside of JSON, so that only now it can be streamed."""
+    """Return the final state. The answer stood inside JSON, so it can be streamed only now."""
     accepted = attempts[-1]
     emit(runtime, AttemptStarted(agent=accepted.agent, side=accepted.side, model=accepted.model or accepted.agent))
     given: TaskContext | None = runtime.context

@@ -3,7 +3,7 @@
 import re
 
 _BORDERS = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"[.!?]['\")\]]*\s|[。！？]"), re.compile(r"\s"))
-"""Where a chunk may end, the best first: a paragraph, a line, a sentence, a word."""
+"""Places where a chunk may end, best first: a paragraph, a line, a sentence, a word."""
 
 
 def cut_into_chunks(text: str, *, characters: int, overlap: int) -> tuple[str, ...]:
@@ -25,7 +25,7 @@ def cut_into_chunks(text: str, *, characters: int, overlap: int) -> tuple[str, .
 
 
 def _last_border(text: str, start: int, end: int) -> int | None:
-    """The end of the last border of the best kind between two places."""
+    """Return the end of the last border of the best kind between two places."""
     for border in _BORDERS:
         ends = [match.end() for match in border.finditer(text, start, end)]
         if ends:

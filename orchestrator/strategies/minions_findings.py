@@ -1,4 +1,4 @@
-"""What the far and the near side of `minions` say to each other: jobs, findings and assessments, read from their replies and checked."""
+"""The messages between the far and the near side of `minions`: jobs, findings and assessments, read from replies and checked."""
 
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _QUOTES = "\"'“”‘’«» "
 
 
 class Finding(Value):
-    """What a small model found in one chunk for one job."""
+    """The answer of a small model to one job on one chunk."""
 
     explanation: str
     citation: str
@@ -27,7 +27,7 @@ class Finding(Value):
 
 
 class Assessment(Value):
-    """What the far side makes of a round: an answer, or another round."""
+    """The far side's decision after a round: an answer, or jobs for another round."""
 
     answer: str | None
     scratchpad: str
@@ -35,7 +35,7 @@ class Assessment(Value):
 
 
 def read_jobs(reply: str) -> tuple[Job, ...]:
-    """The jobs of the first round. Raises `InvalidOutput`, whose message tells the model what to mend."""
+    """Return the jobs of the first round. Raises `InvalidOutput`, whose message tells the model what to mend."""
     value = read_json_reply(reply, JOBS_SCHEMA)
     jobs = _jobs(value)
     if not jobs:
@@ -44,7 +44,7 @@ def read_jobs(reply: str) -> tuple[Job, ...]:
 
 
 def read_assessment(reply: str, *, is_last: bool, output_schema: JsonSchema | None) -> Assessment:
-    """The answer, which is valid against `output_schema` where there is one, or the jobs of another round.
+    """Return the answer, which is valid against `output_schema` where there is one, or the jobs of another round.
 
     Raises `InvalidOutput` for anything else, and for more jobs where this was the last round.
     """
@@ -62,7 +62,8 @@ def read_assessment(reply: str, *, is_last: bool, output_schema: JsonSchema | No
 
 
 def read_finding(reply: str, chunk: str) -> Finding | None:
-    """What was found, or None where the model abstained or cites what the chunk does not say. Raises `InvalidOutput`."""
+    """Read a finding from a reply. Return None if the model abstained or cites words that the chunk does not hold. Raises
+    `InvalidOutput`."""
     value = read_json_reply(reply, FINDING_SCHEMA)
     assert isinstance(value, dict), "the schema asks for an object"
     explanation, citation, answer = (str(value[name] or "").strip() for name in ("explanation", "citation", "answer"))
@@ -72,13 +73,13 @@ def read_finding(reply: str, chunk: str) -> Finding | None:
 
 
 def occurs(citation: str, chunk: str) -> bool:
-    """Whether a citation stands in a chunk; case, spacing, Unicode form and quotation marks around it make no difference."""
+    """Return whether a chunk holds a citation. Case, spacing, Unicode form and quotation marks around the citation are ignored."""
     cited = _plain(citation.strip(_QUOTES))
     return bool(cited) and cited in _plain(chunk)
 
 
 def show(jobs: Sequence[Job], findings: Mapping[tuple[int, int], Finding], *, characters: int) -> str:
-    """The findings by job, then by chunk, in at most about `characters`, evenly among the jobs; what is left out is counted.
+    """Return the findings by job, then by chunk, in at most about `characters`, evenly among the jobs; what is left out is counted.
 
     Args:
         findings: by the indices of job and chunk.
@@ -110,7 +111,7 @@ def _jobs(value: object) -> tuple[Job, ...]:
 
 
 def _asked(jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """Without those that ask nothing, and each once."""
+    """Return the jobs without empty and repeated ones."""
     return tuple(dict.fromkeys(job for job in jobs if job.instruction.strip()))
 
 

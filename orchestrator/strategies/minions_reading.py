@@ -17,15 +17,15 @@ from .minions_prompts import FINDING_SCHEMA, Extent, Job, read_request
 
 
 class Round(Value):
-    """Where a task that `minions` serves stands."""
+    """The state of a task that `minions` serves."""
 
     number: int
     """1 is the first."""
     jobs: tuple[Job, ...]
     scratchpad: str = ""
-    """What the far side noted for itself in the rounds before."""
+    """The far side's notes from the rounds before."""
     findings: str = ""
-    """What the jobs found, as the far side is shown it."""
+    """The findings of the jobs, as text for the far side."""
     found: int = 0
     """How many findings that are."""
 
@@ -64,9 +64,9 @@ class Readings:
     now: Round
     log: CallLog
     findings: dict[tuple[int, int], Finding] = field(default_factory=dict)
-    """What was found, by the indices of job and chunk."""
+    """Findings by the indices of job and chunk."""
     errors: list[NearfarError] = field(default_factory=list)
-    """Of the readings that failed."""
+    """Errors of the readings that failed."""
 
     async def run(self) -> None:
         """Do them all. Raises what opening the agent raises, and the first error where every reading failed."""
@@ -83,7 +83,7 @@ class Readings:
 
     @property
     def reasons(self) -> list[str]:
-        """What came of the readings, and why some failed."""
+        """A summary of the readings, and the reasons why some failed."""
         summary = f"round {self.now.number}: {len(self.now.jobs)} jobs on {len(self.material.chunks)} chunks, {len(self.findings)} findings"
         problems = Counter(f"{type(error).__name__}: {error}" for error in self.errors)
         return [summary, *(f"{count} of {self._total} readings failed: {problem}" for problem, count in problems.most_common())]

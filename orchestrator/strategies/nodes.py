@@ -52,7 +52,7 @@ class TaskNodes:
         self._escalations = Escalations()
 
     def context(self, runtime: TaskRuntime) -> TaskContext:
-        """What the run was given; a graph that runs by itself in another app was given nothing."""
+        """Return the context of the run, or a default one if the graph runs by itself in another app."""
         given: TaskContext | None = runtime.context
         return self._context if given is None else given
 
@@ -86,7 +86,7 @@ class TaskNodes:
         return {"task": as_json(task), "decision": as_json(decision), **empty, **fresh_start(task, position=0)}
 
     def _look_for_those_who_may_be_back(self, task: Task, context: TaskContext, spent: Spent) -> None:
-        """In the background, where others can serve meanwhile: no task has to wait until an agent turns out to be still out of reach."""
+        """Probe unreachable agents in the background, if others can serve meanwhile, so that no task waits for the result."""
         doubtful = {member.name for member in self.team if member.is_worth_a_look}
         if not doubtful:
             return
@@ -140,7 +140,7 @@ class TaskNodes:
     async def _asked(
         self, turn: Turn, log: CallLog, runtime: TaskRuntime, listener: Callable[[str], None] | None
     ) -> tuple[StepReply, TaskState]:
-        """One step of the turn's agent, and what the state is to remember of it."""
+        """Run one step of the turn's agent. Return its reply and the state's update."""
         fitting = Fitting(turn, (await turn.open()).card)
         ask = partial(log.ask, turn.member, role="execute", turn=turn.state["acted"], listener=listener)
         context = self.context(runtime)
@@ -151,7 +151,7 @@ class TaskNodes:
         return reply, fitting.noted
 
     def _acted(self, turn: Turn, reply: StepReply, noted: TaskState, log: CallLog, runtime: TaskRuntime) -> TaskState:
-        """The state after the step. Raises `InvalidOutput` where the reply cannot be used."""
+        """Return the state after the step. Raises `InvalidOutput` if the reply cannot be used."""
         call = call_of(log, turn)
         assert call is not None, "it has replied"
         turn.count(call)
@@ -174,7 +174,7 @@ class TaskNodes:
         }
 
     async def _hedged(self, turn: Turn, hedge: Hedge, log: CallLog, runtime: TaskRuntime) -> TaskState:
-        """The step of the agent, or of the one that is asked beside it, whoever is useful first."""
+        """Run the step with the agent and, if it is slow, with a second agent at the same time; the first useful reply is used."""
         may_restart = turn.task.policy.fallback.hands_over(was_shown=True)
 
         def listen(text: str) -> None:

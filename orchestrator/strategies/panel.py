@@ -23,21 +23,21 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True)
 class Question(Generic[Read]):
-    """What a candidate is asked, and how its reply is read."""
+    """A question for a candidate, and the function that reads its reply."""
 
     role: str
-    """Of the call, in `Result.calls`."""
+    """The role of the call in `Result.calls`."""
     messages: tuple[Message, ...]
     read: Callable[[str], Read]
     """Raises `InvalidOutput` where the reply cannot be used; the agent is told why and may try once more."""
     key: str
     """Names the question within its task."""
     schema: JsonSchema | None = None
-    """Of the reply; enforced by agents that can."""
+    """The schema of the reply; agents that can enforce it do."""
     tools: tuple[ToolSpec, ...] = ()
-    """Tools that whoever carries the reply out will have: the agent is told of them and must not call them."""
+    """Tools that the agent is told of and must not call: those of the agent that carries the reply out."""
     turn: int = 0
-    """Of the call, in `Result.calls`."""
+    """The turn of the call in `Result.calls`."""
     is_heard: bool = False
     """The reply is the answer to the task, so its words and the attempts at it are streamed as they come."""
 
@@ -48,7 +48,7 @@ class Answered(Generic[Read]):
 
     value: Read
     attempts: tuple[Attempt, ...]
-    """Those that failed, then the accepted one."""
+    """The failed attempts, followed by the accepted one."""
 
 
 class Panel:
@@ -145,13 +145,13 @@ class Panel:
 
 
 def attempt_with(member: Member, calls: Sequence[Call], error: BudgetExceeded, what: str) -> Attempt:
-    """An agent's calls as the accepted attempt, where nobody could be paid to make more of `what` they came to."""
+    """Return an agent's calls as the accepted attempt if the budget ended before an answer was made of their result, `what`."""
     stands = f"{type(error).__name__}: {error}; {what} as they are"
     return attempt_of(member, calls).model_copy(update={"reason": stands, "error": type(error).__name__})
 
 
 def attempt_of(member: Member, calls: Sequence[Call], *, problem: str | None = None) -> Attempt:
-    """An agent's calls for one role as an attempt, which was accepted unless there is a problem."""
+    """Return an agent's calls for one role as an attempt, which was accepted unless there is a problem."""
     outcome: Literal["accepted", "failed"] = "accepted" if problem is None else "failed"
     prices = [call.dollars for call in calls if call.dollars is not None]
     return Attempt(

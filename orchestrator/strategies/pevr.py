@@ -1,8 +1,9 @@
 """Plan - Execute - Verify - Replan (PEVR, arXiv 2605.30102): one plan, then turns of the executor, and a check now and then of whether
-they keep to it. A check is one call: the verdict and, with INTERVENE, the plan of what remains, from which the executor starts anew.
+they keep to it. A check is one call: the verdict and, with INTERVENE, the plan of what remains, from which the executor starts over.
 
 Beyond the paper, the plan may wait for a doubt: with `plan_below`, the executor begins alone, and is given one only where its first step
-is unsure."""
+is unsure.
+"""
 
 from langgraph.graph import END, START, StateGraph
 
@@ -16,7 +17,7 @@ from .supervised import after_act as supervised_after_act
 
 
 def build(nodes: TaskNodes) -> TaskGraphBuilder:
-    """The graph of pevr."""
+    """Return the graph of pevr."""
     supervisor = SupervisorNodes(nodes)
     graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
     add_node(graph, "route", nodes.route, after_route, ["plan", "act"])
@@ -31,17 +32,17 @@ def build(nodes: TaskNodes) -> TaskGraphBuilder:
 
 
 def after_route(state: TaskState) -> str:
-    """Without a supervisor there is no plan, and with `plan_below` there is none yet."""
+    """Plan first, unless there is no supervisor, or `plan_below` leaves the plan for later."""
     view = Oversight(state)
     return "plan" if view.is_on and view.policy.plan_below is None else "act"
 
 
 def after_plan(state: TaskState) -> str:
-    """The executor starts from the plan; where none came, what it had begun goes on."""
+    """Let the executor start from the plan; without one, continue from its first step."""
     return supervised_after_act(state) if len(state["messages"]) > len(state["task"]["messages"]) else "act"
 
 
 def after_act(state: TaskState) -> str:
-    """A first step in doubt is not carried out, but planned."""
+    """Plan before a first step in doubt is carried out."""
     following = supervised_after_act(state)
     return "plan" if following in ("tools", "judge", "verify") and Oversight(state).doubt() is not None else following

@@ -13,10 +13,10 @@ _KEPT: Final = 1024
 
 
 class _Memo:
-    """The values of the parts of states that were written or read last, so that not every node validates and writes them anew.
+    """A memo of the parts of states that were written or read last, so that nodes need not validate and dump them again.
 
-    A node replaces parts of the state and changes none in place, and values are frozen: the same object always stands for the same
-    other one. An entry holds its object, so that no other object has the same identity meanwhile.
+    A node replaces parts of the state and changes none in place, and values are frozen: an object of one kind always stands for the same
+    object of the other kind. An entry holds its object, so that no other object gets the same identity.
     """
 
     def __init__(self) -> None:
@@ -63,5 +63,5 @@ def value_of(kind: type[V], part: Json) -> V:
 
 @cache
 def _left_out(kind: type[Value]) -> tuple[str, ...]:
-    """The fields that a value's JSON does not hold; all of them are empty unless given."""
+    """Return the fields that a value's JSON does not hold; all of them are empty unless given."""
     return tuple(name for name, field in kind.model_fields.items() if field.exclude)

@@ -1,4 +1,4 @@
-"""Refusals that will repeat until somebody mends them: told in `reasons` and in the log, because another agent's answer hides them."""
+"""Report refusals that repeat until the user fixes their cause, in `reasons` and in the log: another agent's answer would hide them."""
 
 import logging
 

@@ -22,7 +22,7 @@ TaskGraphBuilder = StateGraph[TaskState, TaskContext, TaskState, TaskState]
 
 
 class TaskGraph(CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]):
-    """The compiled graph of a task. Nobody traces it, whoever invokes it, and in whatever graph it is a node."""
+    """The compiled graph of a task. It is never traced, whatever app invokes it, and in whatever graph it is a node."""
 
     @classmethod
     def compiled(cls, builder: TaskGraphBuilder, **options: Any) -> Self:  # noqa: ANN401 - those of LangGraph's `compile`
@@ -45,7 +45,8 @@ class TaskGraph(CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]
                 yield part
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - as LangGraph has it
-        """As `astream`; LangGraph refuses it, since the nodes are asynchronous, but would have shown the input to tracers before."""
+        """Run the graph as `astream` does. LangGraph refuses it, as the nodes are asynchronous, but would show the input to tracers
+        first."""
         with closing(super().stream(input, without_callbacks(config), **options)) as parts:  # type: ignore[type-var]
             ended = object()
             while True:
@@ -65,7 +66,7 @@ def emit(runtime: TaskRuntime, event: TaskEvent) -> None:
 
 
 def show(runtime: TaskRuntime, event: TaskEvent) -> None:
-    """Let whoever listens see an event."""
+    """Pass an event on to the listener, or else to LangGraph's custom stream."""
     given: TaskContext | None = runtime.context
     listener = given.listener if given is not None else None
     is_piece = isinstance(event, AgentText)  # placeholders in it were filled in already, as in a part of the whole text
@@ -75,6 +76,6 @@ def show(runtime: TaskRuntime, event: TaskEvent) -> None:
 
 
 def is_heard(runtime: TaskRuntime) -> bool:
-    """Whether what agents say is shown as they say it; nobody knows what becomes of it where a graph runs by itself in another app."""
+    """Return whether the agents' text is shown while it streams. True if the graph runs by itself in another app, which may show it."""
     given: TaskContext | None = runtime.context
     return given is None or given.listener is not None

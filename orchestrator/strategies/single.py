@@ -12,7 +12,7 @@ from .state import TaskState
 
 
 def build(nodes: TaskNodes) -> TaskGraphBuilder:
-    """The graph. Its input is `{"task": Task.model_dump(mode="json")}`."""
+    """Return the graph of one agent after another. Its input is `{"task": Task.model_dump(mode="json")}`."""
     graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
     graph.add_node("route", nodes.route)
     add_node(graph, "act", nodes.act, after_act, ["act", "tools", "judge", END])
@@ -25,7 +25,8 @@ def build(nodes: TaskNodes) -> TaskGraphBuilder:
 
 
 def after_act(state: TaskState) -> str:
-    """A failed or corrected attempt acts again, calls go to the tools, an answer to the judge; a draft that was reinstated ends it."""
+    """Choose the node after a step: `act` after a failed or corrected attempt, `tools` for calls, `judge` for an answer, the end for a
+    reinstated draft."""
     if _is_accepted(state):
         return END
     last: dict[str, Any] = state["messages"][-1]
@@ -35,7 +36,7 @@ def after_act(state: TaskState) -> str:
 
 
 def after_judge(state: TaskState) -> str:
-    """A rejected draft hands over to the next agent."""
+    """Let the next agent act after a rejected draft."""
     return END if _is_accepted(state) else "act"
 
 

@@ -43,18 +43,18 @@ class TaskState(TypedDict, total=False):
     label: Json
     """The `Label` of all that any agent of the run has been told; it only ever becomes stricter."""
     recalled: list[Json]
-    """What tools have told of the memory, as `RecalledItem`s; absent until one has run."""
+    """Memory items that tools have returned, as `RecalledItem`s; absent until a tool has run."""
     made: dict[str, Made]
     """By action: the calls that the ledger of effects was told of, since the conversation began."""
     opening: Json
     """The `Label` of what attempts start from: the task, and a supervisor's words."""
     private: list[Json]
-    """What tools have returned in `messages` that may not leave the device, as `PrivateResult`s."""
+    """Tool results in `messages` that may not leave the device, as `PrivateResult`s."""
     world: Json
     """The `Label` of private data, and of what strangers chose, that may have gone into the world that the tools act on, and come back from
     it by any of them."""
     chosen: Json
-    """What was `Chosen` before the run had read what strangers wrote."""
+    """The `Chosen` calls and values, from before the run read untrusted content."""
     trusted: list[int]
     """Positions in `messages` of what strangers had no hand in: whatever was made of it may be acted upon."""
     attempts: list[Json]
@@ -68,22 +68,23 @@ class TaskState(TypedDict, total=False):
     guidance: str
     """The current plan of pevr, or the last summary and advice of eva; empty where there is none."""
     watch: Json | None
-    """What the supervisor's checks have covered, as a `Watch`; None before the first."""
+    """The part of the work that the supervisor's checks have covered, as a `Watch`; None before the first check."""
     minions: Json
-    """Where `minions` stands, as a `Round`; absent in other strategies."""
+    """The progress of `minions`, as a `Round`; absent in other strategies."""
     subtasks: Json
-    """What `subtasks` cut the task into and what came of each, as a `SubtasksWork`; absent in other strategies."""
+    """The subtasks of `subtasks` and their results, as a `SubtasksWork`; absent in other strategies."""
 
 
 def fresh_start(task: Task, *, position: int, guidance: str = "", done: str = "") -> TaskState:
-    """The state in which the candidate at `position` begins. `done`: tells it what agents before it did."""
+    """Return the state in which the candidate at `position` begins. `done`: tells it what agents before it did."""
     messages = [as_json(message) for message in opening(task, guidance, done)]
     anew: TaskState = {"counts": [], "is_shortened": False, "private": [], "trusted": [], "act_doubt": None}
     return {"messages": messages, "made": {}, "draft": None, "corrected": False, "position": position, "acted": 0, **anew}
 
 
 def opening(task: Task, guidance: str, done: str = "") -> tuple[Message, ...]:
-    """The conversation that an executor starts from: the task, with the supervisor's words and what was done behind its last prompt."""
+    """Return the conversation that an executor starts from: the task, with the supervisor's words and what was done behind its last
+    prompt."""
     if not guidance and not done:
         return task.messages
     place = max(index for index, message in enumerate(task.messages) if message.role == "user")
@@ -100,5 +101,5 @@ def recursion_limit(policy: Policy, *, agents: int) -> int:
 
 
 def label_of(state: TaskState) -> Label:
-    """Of all that any agent of the run has been told."""
+    """Return the label of all that any agent of the run has been told."""
     return value_of(Label, state["label"]) if "label" in state else OPEN

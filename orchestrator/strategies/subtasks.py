@@ -32,7 +32,7 @@ from .trust import chosen_by_plan
 
 
 def build(nodes: TaskNodes) -> TaskGraphBuilder:
-    """The graph of subtasks."""
+    """Return the graph of subtasks."""
     subtasks = SubtasksNodes(nodes)
     graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
     graph.add_node("route", nodes.route)
@@ -47,7 +47,7 @@ def build(nodes: TaskNodes) -> TaskGraphBuilder:
 
 
 def after_run(state: TaskState) -> str:
-    """The last subtask may have answered the task."""
+    """End the task if the last subtask has answered it."""
     return END if state["attempts"] else "aggregate"
 
 
@@ -88,7 +88,7 @@ class SubtasksNodes:
         return {"subtasks": as_json(work), "chosen": chosen, "calls": log.as_json, "reasons": [*state["reasons"], *panel.reasons]}
 
     async def _recalled(self, task: Task, runtime: TaskRuntime, *, maximum_subtasks: int) -> SubtaskPlan | None:
-        """The plan of an earlier task of the same intent, where it fits this one without more ado."""
+        """Return the plan of an earlier task of the same intent if it fits this task without changes."""
         context = self._nodes.context(runtime)
         found = None if context.plans is None else await context.plans.recall(task, context.tools)
         if found is None or not found.is_complete:
@@ -150,7 +150,8 @@ class SubtasksNodes:
         }
 
     def _side_by_side(self, error: BudgetExceeded, state: TaskState, results: Sequence[SubtaskResult]) -> Answered[str]:
-        """The results as they are, where nobody could be paid to make one answer of them. Raises the error where they cannot be one."""
+        """Return the results side by side if the budget ended before one answer was made of them. Raises the error if they cannot be an
+        answer."""
         calls = [value_of(Call, call) for call in state["calls"]]
         done = [result for result in results if not result.is_failed]
         worked = [call for call in calls if call.role == "execute" and call.error is None]
@@ -176,7 +177,7 @@ class SubtasksNodes:
         )
 
     def _graph(self, strategy: Strategy, keeping: Keeping | None) -> TaskGraph:
-        """The graph of the parts. Where nobody gives each part a thread, it keeps nothing: they would all share the task's."""
+        """Return the graph of the parts. Without a thread for each part it has no checkpointer: all parts would share the task's thread."""
         from .graphs import BUILDERS  # here, since that module needs this one
 
         kind = strategy, keeping is not None

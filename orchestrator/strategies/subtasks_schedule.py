@@ -42,7 +42,7 @@ class _Schedule:
     def __init__(self, needs: Mapping[str, Sequence[str]], work: Work, parallel: int) -> None:
         self.outcomes: dict[str, SubtaskOutcome] = {}
         self.error: NearfarError | None = None
-        """What ended the work early; kept, since a task group would wrap it."""
+        """The error that ended the work early; kept, since a task group would wrap it."""
         self._needs = needs
         self._work = work
         self._slots = anyio.Semaphore(parallel)
@@ -121,7 +121,7 @@ class Shares:
                 amount.give_back(unused)
 
     def seconds(self, *, steps_to_the_end: float) -> float | None:
-        """The time of a subtask that starts now.
+        """Return the time of a subtask that starts now.
 
         Args:
             steps_to_the_end: how many times its own share the subtasks need that are to run one after another, itself included; where
@@ -131,7 +131,7 @@ class Shares:
 
 
 def _whole(amount: SharedAmount, weight: float) -> int:
-    """A share in whole numbers, rounded up."""
+    """Return a share in whole numbers, rounded up."""
     share = amount.take(weight)
     rounded = ceil(share - _ROUNDING)
     amount.give_back(share - rounded)

@@ -1,4 +1,4 @@
-"""What of a conversation may be acted upon, and how the rest of it is shown."""
+"""Decide which parts of a conversation are trusted enough to act upon, and quote the rest."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,11 +18,13 @@ from .tool_calls import ToolCalls
 
 
 class Trust:
-    """What calls that were run change about it.
+    """The change that a message's tool calls make to the trusted part of the conversation.
 
-    What a trusted tool returns may be acted upon as long as strangers had no hand in what it was called with, nor in what any tool was
-    told that changes something: it could come back from there. Once strangers were heard, the call itself has to have been chosen before,
-    too: an agent that obeys them finds or computes whatever they want.
+    The result of a trusted tool may be acted upon as long as untrusted content influenced neither its arguments nor those of any tool
+    with
+    side effects: it could come back from there. Once the run has read untrusted content, the call itself must have been chosen before,
+    too:
+    an agent that obeys such content finds or computes whatever it is told to.
     """
 
     def __init__(self, state: TaskState, calls: ToolCalls, standing: CallContext, around: Label) -> None:
@@ -37,13 +39,13 @@ class Trust:
         self._trusted = [is_clean and is_chosen for is_clean, is_chosen in zip(self._clean, calls.chosen, strict=True)]
 
     def shown(self, results: Sequence[ToolResult]) -> list[ToolResult]:
-        """The results as agents are shown them: what strangers had a hand in, as data."""
+        """Return the results as agents see them: quoted as data if untrusted content influenced them."""
         given = zip(results, self._clean, self._calls.ran, strict=True)
         return [quoted(result) if ran and not is_clean else result for result, is_clean, ran in given]
 
     @property
     def noted(self) -> TaskState:
-        """What the state is to remember."""
+        """The state's update after the calls."""
         chosen = as_json(value_of(Chosen, self._state["chosen"]).with_tools(self._names)) if self._was_clean else self._state["chosen"]
         asked = [self._behind - 1] if self._was_clean else []
         told = [self._behind + place for place, is_trusted in enumerate(self._trusted) if is_trusted]
@@ -59,7 +61,7 @@ def left_by_history(task: Task, tools: Mapping[str, Tool]) -> Label:
 
 
 def chosen_by_plan(state: TaskState, plan: str, context: TaskContext) -> Json:
-    """What is `Chosen` once there is a plan: what it names, too, where nothing of strangers was read before."""
+    """Return `Chosen` extended by the values that a plan names, provided that the run has not read untrusted content before."""
     if label_of(state).integrity is Integrity.UNTRUSTED:
         return state["chosen"]
     return as_json(value_of(Chosen, state["chosen"]).with_plan(plan, context.tools))

@@ -54,14 +54,14 @@ class Turn:
         """The step under way is one of the draft's steps."""
 
     async def open(self) -> Agent:
-        """The agent. Only from when it is open is the time its own: its model may have to be loaded first."""
+        """Open the agent, and start its clock afterwards: its model may have to be loaded first."""
         agent = await self.member.open()
         self._began = time.monotonic()
         return agent
 
     @property
     def seconds(self) -> float:
-        """That the agent has had since it was open, or else since the look."""
+        """Seconds since the agent was opened, or else since this look began."""
         return time.monotonic() - self._began
 
     @property
@@ -69,12 +69,12 @@ class Turn:
         return self.position + 1 < len(self.decision.candidates)
 
     def show(self, text: str, runtime: TaskRuntime) -> None:
-        """Pass a piece of the agent's text on to whoever listens."""
+        """Emit a piece of the agent's text."""
         self.has_shown = self.has_shown or is_heard(runtime)
         emit(runtime, AgentText(text=text))
 
     def was_shown(self, runtime: TaskRuntime) -> bool:
-        """Whether anything that the agent has said in this attempt was shown as it was said."""
+        """Return whether any text of the agent in this attempt was shown while it streamed."""
         said = self.state["messages"][len(self.task.messages) :]
         return self.has_shown or (is_heard(runtime) and any(message["role"] == "assistant" and message["text"] for message in said))
 
@@ -91,7 +91,7 @@ class Turn:
         return is_free and (self.has_successor or self.state["standby"] is not None)
 
     def is_doubtful(self, call: Call) -> bool:
-        """The agent was so unsure in a step that the draft is not worth finishing."""
+        """Return whether the agent was so unsure in a step that the draft is not worth finishing."""
         return ConfidenceWatch(EarlyStop(threshold=self.task.policy.evidence.stop_below)).stops(call.confidence)
 
     @property
@@ -115,7 +115,7 @@ class Turn:
         emit(runtime, AttemptStarted(agent=self.member.name, side=self.member.side, model=self.draft.model or self.member.name))
 
     def request(self, tools: Sequence[ToolSpec]) -> StepRequest:
-        """The next step of the attempt under way."""
+        """Return the next step of the attempt under way."""
         draft = self.draft
         policy = self.task.policy
         assert draft is not None, "an attempt is begun before it takes a step"
@@ -191,7 +191,7 @@ class Turn:
         raise error
 
     def elapsed(self) -> Attempt:
-        """The draft, with the time of this look added."""
+        """Return the draft, with the time of this look added."""
         assert self.draft is not None, "an attempt is under way"
         return self.draft.model_copy(update={"seconds": self.draft.seconds + self.seconds})
 
@@ -207,12 +207,12 @@ class Turn:
         return {**ended, **fresh_start(self.task, position=following, guidance=self.state["guidance"], done=done)}
 
     def _may_hear_all(self, position: int) -> bool:
-        """The candidate at `position` may be told all that the run has seen."""
+        """Return whether the candidate at `position` may be told all that the run has seen."""
         following = self.decision.candidates[position : position + 1]
         return all(may_go(label_of(self.state).tier, reach_of(self._team[name])) for name in following)
 
     def _said(self) -> list[Json]:
-        """The conversation up to the agent's last words, where they can stand for an answer; else nothing."""
+        """Return the conversation up to the agent's last words if they can be an answer; else an empty list."""
         messages = self.state["messages"]
         spoken = [place for place, message in enumerate(messages) if message["role"] == "assistant" and message["text"].strip()]
         if not spoken or spoken[-1] < len(self.task.messages):
@@ -248,7 +248,7 @@ class Turn:
 
 
 def _reinstated(attempt: Json, failed: str) -> Json:
-    """A rejected attempt as the accepted one; any other as it is."""
+    """Return a rejected attempt as the accepted one; any other unchanged."""
     if attempt["outcome"] != "rejected":
         return attempt
     return {**attempt, "outcome": "accepted", "reason": f"{attempt['reason']}, but {failed} failed, so the draft stands"}

@@ -23,7 +23,7 @@ class Judgement:
 
 
 def plan_problem(reply: StepReply, *, longest: int) -> str | None:
-    """Why a reply is no plan; None where it is one."""
+    """Return why a reply is no plan; None where it is one."""
     if reply.tool_calls:
         return "it calls a tool instead of planning"
     if reply.finished.reason is FinishReason.LENGTH:
@@ -32,7 +32,7 @@ def plan_problem(reply: StepReply, *, longest: int) -> str | None:
 
 
 def read_verdict(reply: StepReply, *, strategy: Strategy, longest: int) -> Judgement:
-    """The verdict of a reply: its first word, and below it what the strategy asks for."""
+    """Return the verdict of a reply: its first word, and below it what the strategy asks for."""
     found = _VERDICT.match(reply.text)
     if reply.tool_calls or found is None:
         return Judgement(

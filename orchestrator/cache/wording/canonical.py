@@ -1,7 +1,7 @@
 """The canonical form of a question: two questions ask the same where their forms are equal.
 
-Every step undoes a change that is known to be harmless: politeness, contractions, spelling, ways of asking. Whatever no step undoes stays
-in the form, so a change that nobody thought of makes another form.
+Every step undoes a change that is known to be harmless: politeness, contractions, spelling, ways of asking. Any other change stays in
+the form, so that an unforeseen one makes another form.
 """
 
 import re
@@ -37,7 +37,7 @@ class Canonical:
     """Words that the other text may leave out, by place in `words`."""
     is_english: bool
     is_caseless: bool = False
-    """The text has no capitals that could tell a name: whoever wrote it does not care for them."""
+    """The text has no capitals that could tell a name: its writer does not use them."""
 
     @classmethod
     def of(cls, text: str) -> "Canonical":

@@ -92,7 +92,7 @@ def _instructions(text: str) -> str | None:
 
 
 def _instructions_for_anybody(text: str) -> str | None:
-    """Return the form of `how does one` and `how do you`; None where a person in the rest makes it a question about somebody else."""
+    """Return the form of `how does one` and `how do you`; None where a person in the rest makes it a question about another person."""
     one, you = _HOW_ONE.search(text), _HOW_YOU.search(text)
     asked = one or you
     if asked is None:

@@ -30,7 +30,7 @@ _ASKING: Final = listed("what how why which where when does should would could t
 _NEAR: Final = 5
 """Words at the beginning among which one of these is a sign of English."""
 _SHARE: Final = 0.2
-"""Of a text's words that have to be among these for it to be taken for English; ordinary questions reach twice as many."""
+"""Share of a text's words that must be among these for it to count as English; ordinary questions reach twice as many."""
 
 
 def is_english(words: Sequence[str]) -> bool:

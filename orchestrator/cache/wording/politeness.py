@@ -1,4 +1,4 @@
-"""What surrounds a question and asks nothing: greetings, thanks, and `could you tell me`."""
+"""Phrases around a question that ask nothing: greetings, thanks, and `could you tell me`."""
 
 import re
 from typing import Final
