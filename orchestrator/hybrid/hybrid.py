@@ -56,7 +56,7 @@ from ..strategies.context import TaskContext
 from ..strategies.durable import DurableRuns, Work, open_runs, served
 from ..strategies.reading import value_of
 from ..strategies.state import recursion_limit
-from ..strategies.tool_calls import Boundary
+from ..strategies.tool_calls import ToolChecks
 from ..task.approvals import Approver
 from ..task.auto_decision import SelectionDecision
 from ..task.conversation import Prompt
@@ -395,8 +395,8 @@ class Hybrid:
         tools = allowed(context.tools, task.allowed_tools)
         guard = RunGuard.of(task, tools)
         trace = None if self._traces is None else RunTrace.of(self._traces, task, tools)
-        boundary = replace(context.boundary, vault=privacy.placeholders, guard=guard)
-        return replace(context, tools=tools, boundary=boundary, trace=trace, outcomes=[])
+        tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard)
+        return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[])
 
     def _equipped_again(self, task: Task, *, options: TaskOptions) -> TaskContext:
         """Return the context of a resumed task. The limits for all tasks together are those of the present policy."""
@@ -608,8 +608,8 @@ class Hybrid:
 
     def _context(self, options: TaskOptions) -> TaskContext:
         tools = tools_argument((*self._tools, *tools_argument(options.get("tools"))))
-        boundary = Boundary(approver=options.get("approver", self._approver))
-        return replace(TaskContext.of(tools), plans=self._plans, boundary=boundary)
+        tool_checks = ToolChecks(approver=options.get("approver", self._approver))
+        return replace(TaskContext.of(tools), plans=self._plans, tool_checks=tool_checks)
 
     def _config(self, task: Task, options: TaskOptions) -> "RunnableConfig":
         config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(self.team))}

@@ -16,7 +16,7 @@ from ..task.events import TaskEvent
 from ..task.results import ToolOutcome
 from ..task.tools import Tool
 from ..tracing.recorder import RunTrace
-from .tool_calls import Boundary
+from .tool_calls import ToolChecks
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -49,7 +49,7 @@ class TaskContext:
     """Plans of earlier tasks; None: every plan is made from scratch."""
     recollection: Recollection | None = None
     """The memory items recalled for the task; None if the graph runs by itself in another app."""
-    boundary: Boundary = Boundary()
+    tool_checks: ToolChecks = ToolChecks()
     """The checks applied to tool calls."""
     privacy: RunPrivacy | None = None
     """The privacy rules applied to texts for far agents; None if the graph runs by itself in another app."""

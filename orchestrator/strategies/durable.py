@@ -150,7 +150,7 @@ class DurableRuns:
 
         Raises `ApprovalNeeded` if the graph stops for an approval, `Cancelled` if the run was cancelled, and `RunBusy`.
         """
-        config, effects = self._configured(work, config), work.context.boundary.effects
+        config, effects = self._configured(work, config), work.context.tool_checks.effects
         assert work.lease is not None, "it is a durable run"
         assert isinstance(effects, EffectLedger), "which has a ledger"
         with untraced(), self._cancelling.noticed(work.lease.run, lambda: effects.is_at_work):
@@ -206,9 +206,9 @@ class DurableRuns:
     def _equipped(self, context: TaskContext, lease: Lease, user: str) -> TaskContext:
         """Return the context with the run's ledger of effects, and with the place that keeps the steps of its parts."""
         overdue = self._overdue.setdefault(lease.run, Overdue())
-        ledger = ledger_of(self.store, lease, context.boundary.approver, user=user, overdue=overdue)
+        ledger = ledger_of(self.store, lease, context.tool_checks.approver, user=user, overdue=overdue)
         keeping = RunParts(self.checkpointer, lease)
-        return replace(context, boundary=replace(context.boundary, effects=ledger), keeping=keeping)
+        return replace(context, tool_checks=replace(context.tool_checks, effects=ledger), keeping=keeping)
 
     @asynccontextmanager
     async def _alone(self, run: str, seconds: float | None = None) -> AsyncIterator[None]:

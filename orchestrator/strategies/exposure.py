@@ -79,15 +79,17 @@ def after_tools(
     privacy = context.privacy
     elsewhere, found = (OPEN, OPEN) if privacy is None else (privacy.world, privacy.found)
     world = joined((value_of(Label, state["world"]), elsewhere, spilled))
-    labels = [label.joined(world) for label in calls.labels]
-    behind, filled = len(state["messages"]), calls.filled
-    places = [place for place, label in enumerate(labels) if label.tier is not Tier.SHARED]
-    private = [PrivateResult(position=behind + place, is_derived=filled[place]) for place in places]
+    label, private = joined((label_of(state), recalled, found)), list[PrivateResult]()
+    for position, planned in enumerate(calls.planned, start=len(state["messages"])):
+        result = planned.result_label.joined(world)
+        label = label.joined(result)
+        if result.tier is not Tier.SHARED:
+            private.append(PrivateResult(position=position, is_derived=planned.is_filled))
     if privacy is not None and private:
         said = [value_of(Message, message) for message in state["messages"]]
         privacy.saw_in([*said, *map(Message.tool, results)], private)
     return {
-        "label": as_json(joined((label_of(state), recalled, found, *labels))),
+        "label": as_json(label),
         "private": [*state["private"], *map(as_json, private)],
         "world": as_json(world),
     }

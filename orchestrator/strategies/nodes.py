@@ -24,7 +24,6 @@ from ..task.task import Task
 from ..task.tools import Tool
 from ..util.canonical import canonical
 from .acts import act_doubt
-from .acts_record import recorded
 from .calls import CallLog
 from .context import TaskContext
 from .exposure import after_tools, as_told, before_tools, seen_by, shown
@@ -35,7 +34,7 @@ from .reading import Json, as_json, value_of
 from .refusals import warn_of_refusal
 from .runtime import TaskRuntime, emit
 from .state import TaskState, fresh_start, label_of
-from .tool_calls import ToolCalls
+from .tool_calls import ToolCalls, record_outcomes
 from .trust import Trust, left_by_history
 from .turn import Turn
 
@@ -213,7 +212,7 @@ class TaskNodes:
         recollection.restore(state.get("recalled", ()))
         before = Occurrences(state["made"], turn=len(state["calls"]))
         task = canonical((state["task"]["user"], state["task"]["idempotency_key"]))
-        calls = ToolCalls(conversation[-1].tool_calls, context.tools, context.boundary, before, task=task)
+        calls = ToolCalls(conversation[-1].tool_calls, context.tools, context.tool_checks, before, task=task)
         label = label_of(state)
         standing = CallContext(
             conversation, seen_by(draft["side"], state), chosen=value_of(Chosen, state["chosen"]), trusted=state["trusted"]
@@ -223,21 +222,20 @@ class TaskNodes:
         spilled = await before_tools(state, calls, context)
         async with context.turn_taking or nullcontext():
             started = time.monotonic()  # the wait for others' tools is not this agent's time
-            record = recorded(draft["agent"], conversation[-1].tool_calls, calls, context)
-            with recollection.in_use(draft["agent"], label.joined(calls.label)), record as made:
+            record = record_outcomes(draft["agent"], calls, context.outcomes)
+            with recollection.in_use(draft["agent"], label.joined(calls.label)), record as outcomes:
                 results = await calls.run(
-                    lambda call: emit(runtime, ToolStarted(call=made.begin(call))),
-                    lambda result: emit(runtime, ToolFinished(result=made.end(result))),
+                    lambda call: emit(runtime, ToolStarted(call=call)), lambda result: emit(runtime, ToolFinished(result=result))
                 )
         noted = after_tools(state, calls, results, context, recalled=recollection.label, spilled=spilled)
         trust = Trust(state, calls, standing, joined((recollection.label, value_of(Label, noted["world"]))))
-        answers = [as_json(Message.tool(result)) for result in trust.shown(results)]
+        answers = [as_json(Message.tool(result)) for result in trust.shown()]
         draft = {**draft, "seconds": draft["seconds"] + time.monotonic() - started}
         return {
             "messages": [*state["messages"], *answers],
             "draft": draft,
             "acted": state["acted"] + 1,
-            "tool_calls": [*state["tool_calls"], *map(as_json, made.outcomes)],
+            "tool_calls": [*state["tool_calls"], *map(as_json, outcomes)],
             "made": calls.made,
             "recalled": [as_json(item) for item in recollection.items],
             **noted,

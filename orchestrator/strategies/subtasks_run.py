@@ -112,8 +112,8 @@ class Parts:
         listener = partial(self._pass_on, is_heard=is_heard, name=name)
         trace = None if self.context.trace is None else self.context.trace.within(name)
         outcomes = self.outcomes[name] = []
-        boundary = self.context.boundary.within(name)
-        context = replace(self.context, account=account, boundary=boundary, listener=listener, trace=trace, outcomes=outcomes)
+        tool_checks = self.context.tool_checks.within(name)
+        context = replace(self.context, account=account, tool_checks=tool_checks, listener=listener, trace=trace, outcomes=outcomes)
         config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents), "configurable": _KEEPS_NOTHING}
         given: TaskState = {"task": part.model_dump(mode="json")}
         if context.keeping is not None:

@@ -1,6 +1,6 @@
 """Decide which parts of a conversation are trusted enough to act upon, and quote the rest."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ...protocols import ToolResult
 from ..safety.guard.decision import CallContext
@@ -14,7 +14,7 @@ from ..task.tools import Tool
 from .context import TaskContext
 from .reading import Json, as_json, value_of
 from .state import TaskState, label_of
-from .tool_calls import ToolCalls
+from .tool_calls import PlannedCall, ToolCalls
 
 
 class Trust:
@@ -34,21 +34,31 @@ class Trust:
         self._names = [call.name for call in standing.conversation[-1].tool_calls]
         self._was_clean = standing.label.integrity is Integrity.TRUSTED
         self._behind = len(standing.conversation)
-        made = zip(calls.ran, calls.grounded, calls.labels, strict=True)
-        self._clean = [ran and fits and label.joined(around).integrity is Integrity.TRUSTED for ran, fits, label in made]
-        self._trusted = [is_clean and is_chosen for is_clean, is_chosen in zip(self._clean, calls.chosen, strict=True)]
+        self._around = around
 
-    def shown(self, results: Sequence[ToolResult]) -> list[ToolResult]:
+    def _is_clean(self, planned: PlannedCall) -> bool:
+        """Return whether a call ran, and neither its arguments nor its result come from untrusted content."""
+        is_trusted = planned.result_label.joined(self._around).integrity is Integrity.TRUSTED
+        return planned.reaches_tool and planned.provenance.is_grounded and is_trusted
+
+    def shown(self) -> list[ToolResult]:
         """Return the results as agents see them: quoted as data if untrusted content influenced them."""
-        given = zip(results, self._clean, self._calls.ran, strict=True)
-        return [quoted(result) if ran and not is_clean else result for result, is_clean, ran in given]
+        shown: list[ToolResult] = []
+        for planned in self._calls.planned:
+            assert planned.result is not None, "the calls have run"
+            shown.append(quoted(planned.result) if planned.reaches_tool and not self._is_clean(planned) else planned.result)
+        return shown
 
     @property
     def noted(self) -> TaskState:
         """The state's update after the calls."""
         chosen = as_json(value_of(Chosen, self._state["chosen"]).with_tools(self._names)) if self._was_clean else self._state["chosen"]
         asked = [self._behind - 1] if self._was_clean else []
-        told = [self._behind + place for place, is_trusted in enumerate(self._trusted) if is_trusted]
+        told = [
+            self._behind + place
+            for place, planned in enumerate(self._calls.planned)
+            if self._is_clean(planned) and planned.provenance.is_chosen
+        ]
         return {"chosen": chosen, "trusted": [*self._state["trusted"], *asked, *told]}
 
 

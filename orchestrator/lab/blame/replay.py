@@ -37,7 +37,7 @@ from ...strategies.context import TaskContext
 from ...strategies.graphs import Graphs
 from ...strategies.state import TaskState, recursion_limit
 from ...strategies.subtasks_run import part_key
-from ...strategies.tool_calls import Boundary
+from ...strategies.tool_calls import ToolChecks
 from ...task.modes import AgentView
 from ...task.route_decision import RouteDecision
 from ...task.sections.routing import FALLBACK_ERRORS, LimitsConfig, RouterConfig
@@ -191,8 +191,8 @@ async def replay(branch: Branch) -> str | None:
     tools = {traced.spec.name: _tool(traced) for traced in run.tools}
     # The labels, the guard and the gate of the run: live agents are told no more than they would have been.
     privacy = RunPrivacy.of(task)
-    boundary = Boundary(guard=RunGuard.of(run.task, tools), effects=RecordedEffects(branch), vault=privacy.placeholders)
-    context = TaskContext(tools, boundary=boundary, privacy=privacy)
+    checks = ToolChecks(guard=RunGuard.of(run.task, tools), effects=RecordedEffects(branch), placeholders=privacy.placeholders)
+    context = TaskContext(tools, tool_checks=checks, privacy=privacy)
     graph = Graphs(team, list(tools.values()), _RecordedRouter(run))[task.policy.strategy]
     given: TaskState = {"task": task.model_dump(mode="json")}
     config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(team))}

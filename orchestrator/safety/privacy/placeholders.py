@@ -60,7 +60,7 @@ class Placeholder(Value):
 
 
 class Placeholders:
-    """Those of one run. What detectors find has the same one wherever it occurs, each result of a tool one of its own. A `Vault`.
+    """Those of one run. What detectors find has the same one wherever it occurs, each result of a tool its own. A `PlaceholderStore`.
 
     `keep` is called with new ones before they are used, so that they are there when the run is resumed; `known` are those of before. What
     looks like a placeholder in the user's own words, `said`, may be repeated.
