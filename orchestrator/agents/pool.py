@@ -1,9 +1,10 @@
-"""The agents of one `Hybrid`, each opened when it is first needed."""
+"""The agents of one `Hybrid`: opened on first use, watched by circuit breakers, closed together."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from typing import Protocol
 
 import anyio
 
@@ -11,13 +12,36 @@ from ...protocols import Agent, AgentCard, AgentError, Capabilities, ConfigError
 from ...protocols.defects import log_defect
 from ..util.cancellation import end
 from ..util.event_loops import HomeLoop
-from .health import Health, Trial
-from .pace import Pace
+from .breaker import Health, Trial
+
+
+class Pace(Protocol):
+    """The measured speed of an agent's model on this device, for prompts of all sizes."""
+
+    @property
+    def watts(self) -> float | None:
+        """Power of the device while it computes; None if unknown."""
+
+    def first_token_seconds(self, prompt_tokens: int) -> float:
+        """Return the seconds until the first token of the output."""
+
+    def seconds(self, prompt_tokens: int, output_tokens: float) -> float:
+        """Return the seconds of a whole step."""
+
+
+PaceSource = Callable[[str], Pace | None]
+"""Finds the pace of an agent by its name; None: there is none."""
+
+
+def no_pace(_agent: str) -> Pace | None:
+    """Return None: no agent was measured."""
+    return None
+
 
 logger = logging.getLogger(__name__)
 
 
-class Member:
+class AgentHandle:
     """One agent of a pool, by name.
 
     The `source` is either an agent that the caller opened and closes, or a function that opens one on first use: until then a model is
@@ -55,7 +79,7 @@ class Member:
         self._is_closed = False
         self._wrapper: Callable[[Agent], Agent] = _as_it_is
         self.entering: Callable[[], Awaitable[None]] | None = None
-        """Makes the running event loop the one that agents are opened in; None: the member has no team."""
+        """Makes the running event loop the one that agents are opened in; None: the handle has no pool."""
 
     def wrap(self, wrapper: Callable[[Agent], Agent]) -> None:
         """Put a wrapper in front of the agent, which closes the agent with itself. To be called before the first task."""
@@ -195,50 +219,50 @@ def _again(error: AgentError) -> AgentError:
     return type(error)(error.message, hint=error.hint, retry_after=error.retry_after)
 
 
-class Team:
+class AgentPool:
     """The agents that tasks may be given to, by name. Raises `ConfigError` where two share one."""
 
-    def __init__(self, members: tuple[Member, ...]) -> None:
-        self._members = {member.name: member for member in members}
-        if len(self._members) < len(members):
-            names = [member.name for member in members]
+    def __init__(self, handles: tuple[AgentHandle, ...]) -> None:
+        self._handles = {handle.name: handle for handle in handles}
+        if len(self._handles) < len(handles):
+            names = [handle.name for handle in handles]
             taken = next(name for name in names if names.count(name) > 1)
             raise ConfigError(f"two agents are called {taken!r}", hint="give them different names")
         self.home = HomeLoop(self._release, self._forget)
-        for member in members:
-            member.entering = self.home.enter
+        for handle in handles:
+            handle.entering = self.home.enter
 
-    def __iter__(self) -> Iterator[Member]:
-        return iter(self._members.values())
+    def __iter__(self) -> Iterator[AgentHandle]:
+        return iter(self._handles.values())
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._handles)
 
-    def __getitem__(self, name: str) -> Member:
-        return self._members[name]
+    def __getitem__(self, name: str) -> AgentHandle:
+        return self._handles[name]
 
     def pace(self, name: str) -> Pace | None:
         """Return the measured speed of an agent's model; None where there is no such agent either."""
-        member = self._members.get(name)
-        return None if member is None else member.pace
+        handle = self._handles.get(name)
+        return None if handle is None else handle.pace
 
     def health(self, name: str) -> Health | None:
         """Return an agent's circuit breakers; None where there is no such agent."""
-        member = self._members.get(name)
-        return None if member is None else member.health
+        handle = self._handles.get(name)
+        return None if handle is None else handle.health
 
     async def _release(self) -> None:
         async with anyio.create_task_group() as closing:
-            for member in self:
-                closing.start_soon(member.release)
+            for handle in self:
+                closing.start_soon(handle.release)
 
     def _forget(self) -> None:
-        for member in self:
-            member.forget()
+        for handle in self:
+            handle.forget()
 
     async def aclose(self) -> None:
         """Close every agent that was opened."""
         async with anyio.create_task_group() as closing:
-            for member in self:
-                closing.start_soon(member.aclose)
+            for handle in self:
+                closing.start_soon(handle.aclose)
         await self.home.leave()

@@ -9,9 +9,13 @@ from threading import Lock
 from typing import Final, NamedTuple
 from uuid import uuid4
 
+from ..storage.owners import Owner
+from ..storage.sqlite.database import Database
+from ..storage.sqlite.errors import Naming
 from ..storage.tables import Session
+from ..task.sections.runs import RunsConfig
 from .amounts import MEASURES, Caps, Units
-from .storage import Storage
+from .storage import ServerOwner, SharedStorage, Storage
 
 _KEPT: Final = 10_000
 """Tasks and sessions, each; of more, those are forgotten that spent nothing for the longest time."""
@@ -348,3 +352,29 @@ def _balance(session: Session, scope: Scope) -> Balance:
 
 def _read(row: Sequence[int]) -> Balance:
     return Balance(Units(*row[:4]), Units(*row[4:8]), row[8])
+
+
+_NAMING: Final = Naming("book of budgets", "remove the file: what was spent is forgotten with it")
+
+
+def open_budgets(config: RunsConfig, *, clock: Callable[[], datetime] = datetime.now) -> BudgetBook:
+    """Open the book that is shared by all processes which name the same folder or database.
+
+    Reservations of dead processes are counted as spent. Raises `StoreUnavailable` or `StoreCorrupt`, and `ConfigError` if the address of
+    a database is not set.
+    """
+    book = BudgetBook(_storage(config), clock)
+    book.release_dead()
+    return book
+
+
+def _storage(config: RunsConfig) -> Storage:
+    if config.postgres_variable is None:
+        owner = Owner(config.folder / "owners")
+        owner.sweep()
+        return SharedStorage(Database(config.folder / "budgets.db", _NAMING), owner)
+    from ..storage.postgres.database import PostgresDatabase
+    from ..util.secrets import secret
+
+    database = PostgresDatabase(secret(config.postgres_variable), what="book of budgets")
+    return SharedStorage(database, ServerOwner(database))

@@ -1,12 +1,19 @@
 """The storage of a `BudgetBook`: in this process, or in a database that several processes share."""
 
+import secrets
+import select
 import sqlite3
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from threading import Lock
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ..storage.tables import Session, TableDatabase, Tables
+
+if TYPE_CHECKING:
+    from ..storage.postgres.connections import Connection
+    from ..storage.postgres.database import PostgresDatabase
+
 
 _AMOUNTS: Final = ", ".join(
     f"{prefix}{measure} BIGINT NOT NULL DEFAULT 0" for prefix in ("", "reserved_") for measure in ("dollars", "tokens", "seconds", "joules")
@@ -131,3 +138,49 @@ class SharedStorage:
         """Close the database. The next process counts what is still reserved as spent."""
         self._owning.close()
         self._database.close()
+
+
+class ServerOwner:
+    """This process, by an advisory lock. Where the connection breaks, it goes on under another name, and what it had reserved counts.
+
+    Raises `StoreUnavailable` where the server cannot be reached.
+    """
+
+    def __init__(self, database: "PostgresDatabase") -> None:
+        self._database = database
+        self._lock = Lock()
+        self._holding = ExitStack()
+        self._held: tuple[str, Connection] | None = None
+
+    @property
+    def name(self) -> str:
+        with self._lock:
+            if self._held is None or _is_broken(self._held[1]):
+                self._holding.close()
+                connection = self._holding.enter_context(self._database.lasting())
+                key = secrets.randbits(62)
+                connection.execute("SELECT pg_advisory_lock(%s)", [key])
+                self._held = (str(key), connection)
+            return self._held[0]
+
+    def is_alive(self, name: str) -> bool:
+        """Return whether a process holds the lock of that name."""
+        with self._database.writing() as session:
+            (is_free,) = session.execute("SELECT pg_try_advisory_xact_lock(?)", (int(name),)).fetchone()
+        return not is_free
+
+    def close(self) -> None:
+        with self._lock:
+            if self._held is not None and not _is_broken(self._held[1]):
+                self._held[1].execute("SELECT pg_advisory_unlock_all()")
+            self._held = None
+            self._holding.close()
+
+
+def _is_broken(connection: "Connection") -> bool:
+    """Return whether the connection is broken: an idle server sends nothing, unless it has gone."""
+    if connection.closed:
+        return True
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))

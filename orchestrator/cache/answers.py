@@ -17,15 +17,12 @@ from ..task.scope import Scope
 from ..task.sections.cache import LEAST_THRESHOLD, CacheConfig, CategoryRules
 from ..util.arguments import require, require_callable, require_methods, wrong_type
 from ..util.embedding.embedder import NAME
-from .admission import objection_to_reply, question_of
+from .admission import exact_key, objection_to_reply, partition_key, question_of
 from .categories import category_of
-from .clearing import clear, clearings
-from .database import CacheDatabase
+from .database import CacheDatabase, Stored, clear, clearings, read_stored, reply_json
 from .guards import objection
-from .keys import exact_key, partition_key
 from .lookups import NOTHING, Outcome, count
 from .neighbours import Neighbours
-from .stored import Stored, read_stored, reply_json
 from .thresholds import Thresholds
 
 if TYPE_CHECKING:

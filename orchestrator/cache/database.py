@@ -1,19 +1,27 @@
 """The cache's file: SQLite, shared by the processes of one user, readable by no other user, and dispensable."""
 
+import json
 import logging
 import os
 import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ...protocols import StoreCorrupt, StoreUnavailable
+from ...protocols import Finished, StepReply, StoreCorrupt, StoreError, StoreUnavailable, Usage
 from ...protocols.folders import make_private
 from ..storage.sqlite.driver import is_anothers
 from ..storage.sqlite.log import empty_log
 from ..storage.sqlite.patience import patiently
+
+if TYPE_CHECKING:
+    from ..memory.store import MemoryStore
+    from .answers import AnswerCache
+
 
 logger = logging.getLogger(__name__)
 
@@ -189,3 +197,99 @@ class CacheDatabase:
             raise StoreCorrupt(f"the cache {self.path} was damaged: {error}", hint="it has been begun anew") from error
         except OSError as error:
             raise StoreUnavailable(f"the cache {self.path} cannot be used: {error}", hint="check the path, and who may write it") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An answer as it was stored."""
+
+    id: int
+    question: str | None
+    """None where it is found by the same request alone."""
+    text: str
+    finished: Finished
+    """The end of the step that computed it."""
+    seconds: float
+    """Seconds of the step."""
+    dollars: Decimal | None
+    """Dollars of the step; None if unknown."""
+
+
+def read_stored(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> Stored | None:
+    """Return the first answer for which an SQL condition holds."""
+    query = f"SELECT id, question, reply, seconds, dollars FROM answers WHERE {condition}"
+    row = connection.execute(query, values).fetchone()
+    if row is None:
+        return None
+    identifier, question, reply, seconds, dollars = row
+    fields = json.loads(reply)
+    finished = Finished.model_validate(fields["finished"])
+    return Stored(identifier, question, fields["text"], finished, seconds, None if dollars is None else Decimal(str(dollars)))
+
+
+def reply_json(reply: StepReply) -> str:
+    """Return the answer as JSON, without the performance figures and the provider's encrypted state: another run gets it."""
+    finished = reply.finished.model_copy(update={"performance": None, "state": None})
+    return json.dumps({"text": reply.text, "finished": finished.model_dump(mode="json")})
+
+
+def replayed(stored: Stored) -> Finished:
+    """Return the end of a stored answer's stream, which says that nothing was used, and how much was saved."""
+    return stored.finished.model_copy(update={"usage": Usage(), "saved": stored.finished.usage})
+
+
+_CLEARINGS: Final = "clearings"
+_ERASURES: Final = "erasures of "
+
+
+def clearings(connection: sqlite3.Connection) -> int:
+    """Return how often the cache was emptied: what was asked before the last time must not be stored after it."""
+    return int(_state(connection, _CLEARINGS) or 0)
+
+
+def clear(connection: sqlite3.Connection) -> int:
+    """Remove all answers and plans; returns how many there were."""
+    removed = sum(connection.execute(f"DELETE FROM {table}").rowcount for table in ("answers", "plans"))
+    _set_state(connection, _CLEARINGS, str(clearings(connection) + 1))
+    return removed
+
+
+class ErasedMemory:
+    """Empties a cache when the memory has erased something, in any process: answers and plans may repeat it.
+
+    The last known erasure is kept in the cache's file, so that those of another process, and of one that died, count as well.
+    """
+
+    def __init__(self, cache: "AnswerCache", store: "MemoryStore") -> None:
+        self._cache = cache
+        self._store = store
+
+    def forget(self) -> int:
+        """Empty the cache unless it has been since the last erasure; returns how much was in it. Raises `StoreError`."""
+        name, erasures = _ERASURES + self._store.engine.device, self._store.erasures()
+        with self._cache.database.reading() as connection:
+            if (_state(connection, name) or "") == erasures:
+                return 0
+        removed = self._cache.clear()
+        with self._cache.database.transaction() as connection:
+            _set_state(connection, name, erasures)
+        return removed
+
+    def is_forgotten(self) -> bool:
+        """Empty the cache before a task, if needed. Return False where the file or the memory fails, so that the task has to do without
+        the cache."""
+        try:
+            self.forget()
+        except StoreError as error:
+            logger.warning("a task goes without the cache, which may repeat what was erased from the memory: %s", error)
+            return False
+        return True
+
+
+def _state(connection: sqlite3.Connection, name: str) -> str | None:
+    found = connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
+    return None if found is None else str(found[0])
+
+
+def _set_state(connection: sqlite3.Connection, name: str, value: str) -> None:
+    connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (name, value))

@@ -4,8 +4,8 @@ import sqlite3
 from typing import Final, Literal
 
 from ...protocols.messages import Value
-from .budget import Interval
 from .database import CacheDatabase
+from .thresholds import Interval
 
 Outcome = Literal["exact", "semantic", "shared", "miss"]
 """The answer to the same request, to one in other words, one that was being computed just then, or none."""

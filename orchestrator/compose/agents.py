@@ -15,7 +15,7 @@ from ...cloud.config import ProviderConfig, build_provider, prices_of, usual_key
 from ...protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
 from ...protocols.messages import Value
 from ...protocols.secrets import StoredKey
-from ..agents.pool import Member
+from ..agents.pool import AgentHandle
 from ..util.secrets import find_secret
 from .hub import AttachedConfig, open_attached
 
@@ -183,40 +183,40 @@ def _is_stored(name: str) -> bool:
     return name.startswith("hf:") or (is_name and model_store().find(name) is not None)
 
 
-def near_member(near: Agent | NearConfig | str | Path | None) -> Member | None:
+def near_handle(near: Agent | NearConfig | str | Path | None) -> AgentHandle | None:
     """Return a handle for the near side, opened on first use."""
     if near is None:
         return None
     if isinstance(near, (str, Path)):
         near = NearConfig(model=str(near))
-    return other_member("near", near) if isinstance(near, NearConfig) else _borrowed(near, Side.NEAR)
+    return other_handle("near", near) if isinstance(near, NearConfig) else _borrowed(near, Side.NEAR)
 
 
-def far_member(far: Agent | FarConfig | str | Path | None) -> Member | None:
+def far_handle(far: Agent | FarConfig | str | Path | None) -> AgentHandle | None:
     """Return a handle for the far side, which is reached by gRPC. Without a named gateway, one is started as a child process on first
     use."""
     if far is None:
         return None
     if isinstance(far, (str, Path)):
         far = parse_far(str(far))
-    return other_member("far", far) if isinstance(far, FAR_CONFIGS) else _borrowed(far, Side.FAR)
+    return other_handle("far", far) if isinstance(far, FAR_CONFIGS) else _borrowed(far, Side.FAR)
 
 
-def other_member(name: str, other: Agent | NearConfig | FarConfig | AttachedConfig) -> Member:
+def other_handle(name: str, other: Agent | NearConfig | FarConfig | AttachedConfig) -> AgentHandle:
     """Return a handle for an agent, opened on first use, under the name that the policy uses. Its side is that of its kind, or of its
     card."""
     if isinstance(other, NearConfig):
         config = other
         opener = partial(open_local, config, name=name, side=Side.NEAR)
-        return Member(name, Side.NEAR, opener, pace=partial(find_profile, config))
+        return AgentHandle(name, Side.NEAR, opener, pace=partial(find_profile, config))
     if isinstance(other, FAR_CONFIGS):
         if isinstance(other, ProviderConfig):
-            return Member(name, Side.FAR, _far_opener(other), prices=partial(prices_of, other), model=other.model)
+            return AgentHandle(name, Side.FAR, _far_opener(other), prices=partial(prices_of, other), model=other.model)
         prices = partial(_local_prices, other) if isinstance(other, LocalFarConfig) else None
-        return Member(name, Side.FAR, _far_opener(other), prices=prices)
+        return AgentHandle(name, Side.FAR, _far_opener(other), prices=prices)
     if isinstance(other, AttachedConfig):
-        return Member(name, other.side, partial(open_attached, other), is_elsewhere=True)
-    return Member(name, other.card.side, other, is_elsewhere=_is_elsewhere(other))
+        return AgentHandle(name, other.side, partial(open_attached, other), is_elsewhere=True)
+    return AgentHandle(name, other.card.side, other, is_elsewhere=_is_elsewhere(other))
 
 
 def parse_far(text: str) -> FarConfig:
@@ -415,11 +415,11 @@ def _far_opener(config: FarConfig) -> Callable[[], Awaitable[Agent]]:
     return connect if isinstance(config, GatewayConfig) else start
 
 
-def _borrowed(agent: Agent, side: Side) -> Member:
+def _borrowed(agent: Agent, side: Side) -> AgentHandle:
     """Return a handle for an agent that the caller opened and will close."""
     if agent.card.side is not side:
         raise ConfigError(f"agent {agent.card.name!r} says that it is on the {agent.card.side} side, not the {side} side")
-    return Member(agent.card.name, side, agent, is_elsewhere=_is_elsewhere(agent))
+    return AgentHandle(agent.card.name, side, agent, is_elsewhere=_is_elsewhere(agent))
 
 
 def _is_elsewhere(agent: Agent) -> bool:

@@ -27,14 +27,13 @@ from ...protocols import (
     Side,
 )
 from ...protocols.validation import parse_output
-from ..agents.pool import Member, Team
-from ..budgets.book import BudgetBook
-from ..budgets.opening import open_budgets
+from ..agents.pool import AgentHandle, AgentPool
+from ..budgets.book import BudgetBook, open_budgets
 from ..cache.agent import put_in_front
 from ..cache.answers import AnswerCache
-from ..cache.clearing import ErasedMemory
+from ..cache.database import ErasedMemory
 from ..cache.plans import PlanCache
-from ..compose.agents import FarConfig, NearConfig, far_member, near_member, other_member, read_device_state
+from ..compose.agents import FarConfig, NearConfig, far_handle, near_handle, other_handle, read_device_state
 from ..compose.config import Config, load_config
 from ..compose.hub import AttachedConfig
 from ..compose.memory import task_memory
@@ -51,11 +50,9 @@ from ..safety.guard.run_guard import RunGuard, allowed, check_plan, with_data_qu
 from ..safety.privacy.records import PrivacyRecords
 from ..safety.privacy.run_privacy import RunPrivacy
 from ..safety.privacy.sessions import SessionLabels
-from ..strategies.acts_told import told_of
 from ..strategies.context import TaskContext
 from ..strategies.durable import DurableRuns, Work, open_runs, served
-from ..strategies.reading import value_of
-from ..strategies.state import recursion_limit
+from ..strategies.state import recursion_limit, told_of, value_of
 from ..strategies.tool_calls import ToolChecks
 from ..task.approvals import Approver
 from ..task.auto_decision import SelectionDecision
@@ -78,19 +75,23 @@ from ..util.arguments import Location, as_path
 from ..util.cancellation import cancelled_at_once, end
 from ..util.threads import in_thread
 from .arguments import (
+    ResumeOptions,
+    TaskOptions,
+    asked_task,
     cache_argument,
     check_approver,
     check_helpers,
+    check_options,
     far_argument,
     kept_argument,
     memory_argument,
     near_argument,
     others_argument,
     policy_argument,
+    policy_of,
     require_run,
     tools_argument,
 )
-from .options import ResumeOptions, TaskOptions, asked_task, check_options, policy_of
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -167,12 +168,12 @@ class Hybrid:
         cache, memory = cache_argument(cache), memory_argument(memory)
         runs = kept_argument("runs", runs, RunStore)
         privacy, traces = kept_argument("privacy", privacy, PrivacyRecords), kept_argument("traces", traces, TraceStore)
-        self.team = Team(tuple(_members(near, far, others)))
+        self.pool = AgentPool(tuple(_handles(near, far, others)))
         self._owned_cache = AnswerCache(cache) if isinstance(cache, CacheConfig) else None
         self._cache = cache if isinstance(cache, AnswerCache) else self._owned_cache
         if self._cache is not None:
-            put_in_front(self.team, self._cache)
-        self._agents = {member.name: member.side for member in self.team}
+            put_in_front(self.pool, self._cache)
+        self._agents = {handle.name: handle.side for handle in self.pool}
         _require_usable(policy, self._agents)
         self._memory = task_memory(memory)
         self._owns_memory = isinstance(memory, (MemoryConfig, str, PathLike))
@@ -194,8 +195,8 @@ class Hybrid:
             self._runs = None if runs is None else open_runs(runs, self._listening, tuple(self._agents), self._bounds)
             self._erased_runs = self._hear_of_erasures()
             failing.pop_all()
-        self._router = Router(device_state=device_state, paces=self.team.pace, health=self.team.health, budgets=book)
-        self._rest = None if self._memory is None else _resting(self._memory, self.team, device_state)
+        self._router = Router(device_state=device_state, paces=self.pool.pace, health=self.pool.health, budgets=book)
+        self._rest = None if self._memory is None else _resting(self._memory, self.pool, device_state)
         self._move_with_the_loop()
         self._store = store if self._memory is None else self._memory.store
         if self._runs is not None and self._traces is not None and isinstance(runs, RunsConfig):
@@ -217,9 +218,9 @@ class Hybrid:
     def _move_with_the_loop(self) -> None:
         """Reset the memory's consolidation and the runs when the event loop that they wait in is replaced."""
         if self._rest is not None:
-            self.team.home.forgetting.append(self._rest.move)
+            self.pool.home.forgetting.append(self._rest.move)
         if self._runs is not None:
-            self.team.home.forgetting.append(self._runs.forget)
+            self.pool.home.forgetting.append(self._runs.forget)
 
     @classmethod
     def from_config(
@@ -249,7 +250,7 @@ class Hybrid:
         return cls(**agents, **parts, tools=tools, approver=approver, checkpointer=checkpointer, store=store)
 
     async def __aenter__(self) -> Self:
-        await self.team.home.enter()
+        await self.pool.home.enter()
         if self._rest is not None:
             self._rest.begin()
         return self
@@ -259,11 +260,11 @@ class Hybrid:
 
     async def aclose(self) -> None:
         """Close the agents that were opened; shielded, so that Ctrl-C leaves no process behind."""
-        await self.team.home.enter()
+        await self.pool.home.enter()
         with anyio.CancelScope(shield=True):
             if self._rest is not None:
                 await self._rest.end()
-            await self.team.aclose()
+            await self.pool.aclose()
             self._listening.close()
             if self._owned_cache is not None:
                 await anyio.to_thread.run_sync(self._owned_cache.close)
@@ -281,7 +282,7 @@ class Hybrid:
             return
         self._has_begun = True
         assert self._graphs is not None
-        for finding in unknown_prices(self.policy, {member.name: member.model for member in self.team if member.is_unpriced}):
+        for finding in unknown_prices(self.policy, {handle.name: handle.model for handle in self.pool if handle.is_unpriced}):
             _logger.warning("%s", finding)
 
     @cached_property
@@ -290,7 +291,7 @@ class Hybrid:
         from ..strategies.graphs import Graphs
 
         checkpointer = self._checkpointer if self._runs is None else self._runs.checkpointer
-        return Graphs(self.team, self._tools, self._router, checkpointer=checkpointer, store=self._store)
+        return Graphs(self.pool, self._tools, self._router, checkpointer=checkpointer, store=self._store)
 
     @property
     def graph(self) -> "TaskGraph":
@@ -334,7 +335,7 @@ class Hybrid:
         """
         require_run(run, user, approvals)
         check_approver(options.get("approver"), InvalidRequest)
-        await self.team.home.enter()
+        await self.pool.home.enter()
         if approvals:
             await self._durable.decide(run, user, approvals)
         given: TaskOptions = {"tools": options.get("tools", ()), "approver": options.get("approver", self._approver)}
@@ -364,7 +365,7 @@ class Hybrid:
     @asynccontextmanager
     async def _begun(self, asked: Task, options: TaskOptions) -> AsyncIterator[tuple[Work, float]]:
         """Yield the work to be done, and the time at which the caller asked for it."""
-        await self.team.home.enter()
+        await self.pool.home.enter()
         self._begin()
         started = time.monotonic()
 
@@ -459,7 +460,7 @@ class Hybrid:
         task = self._with_memory(self._asked(prompt, options), options)
         task = self._router.ruled(task, tools=list(self._context(options).tools))
         tools = list(self._context(options).tools)
-        dollars = self._router.dollars_by_side(task, list(self.team), tools=tools)
+        dollars = self._router.dollars_by_side(task, list(self.pool), tools=tools)
         return self._selector.explain(task, tools=tools, sides=self._sides, dollars=dollars)
 
     def explain_route(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> RouteDecision:
@@ -468,11 +469,11 @@ class Hybrid:
         If the rules deny the task, `denied` names the rule. Else this raises what `run` raises before it begins.
         """
         asked = self._asked(prompt, options)
-        refusal = self._router.refusal(asked, list(self.team), tools=list(self._context(options).tools))
+        refusal = self._router.refusal(asked, list(self.pool), tools=list(self._context(options).tools))
         if refusal is not None:
             return refusal
         task, context = self._prepared(self._with_memory(asked, options), options)
-        return self._router.explain(task.with_memory_in_prompt(), list(self.team), tools=list(context.tools))
+        return self._router.explain(task.with_memory_in_prompt(), list(self.pool), tools=list(context.tools))
 
     def report(self, result: Result, *, score: float, task_class: str = "") -> None:
         """Tell the router, and `auto` where it chose the strategy, how good a result was: 1 for a task well done, 0 for one that failed.
@@ -532,7 +533,7 @@ class Hybrid:
         task, context = work.task, work.context
         graph, config = self.graph_of(task.policy.strategy), self._config(task, options)
         since = None if self._plans is None else await self._plans.clearings()
-        agents = {member.name: member.side for member in self.team}
+        agents = {handle.name: handle.side for handle in self.pool}
         recorded = nullcontext() if context.trace is None else context.trace.recording(task, agents)
         assert context.privacy is not None, "every task is prepared with it"
         with self._billed(task, context), recorded, nullcontext() if self._cache is None else scope(scope_of(task)):
@@ -570,7 +571,7 @@ class Hybrid:
         task = with_open_choice(self._router.ruled(task, tools=tools), allowed(context.tools, task.allowed_tools))
         if task.policy.strategy is not Strategy.AUTO:
             return task
-        dollars = self._router.dollars_by_side(task, list(self.team), tools=tools)
+        dollars = self._router.dollars_by_side(task, list(self.pool), tools=tools)
         return self._selector.settle(task, tools=tools, sides=self._sides, dollars=dollars)
 
     async def _concluded(self, work: Work, state: dict[str, Any], seconds: float) -> Result:
@@ -600,11 +601,11 @@ class Hybrid:
     @property
     def _stays_here(self) -> bool:
         """True if private data never leaves this very device, not even for another device of the same user."""
-        return not any(member.is_elsewhere for member in self.team if member.side is Side.NEAR)
+        return not any(handle.is_elsewhere for handle in self.pool if handle.side is Side.NEAR)
 
     @property
     def _sides(self) -> set[Side]:
-        return {member.side for member in self.team}
+        return {handle.side for handle in self.pool}
 
     def _context(self, options: TaskOptions) -> TaskContext:
         tools = tools_argument((*self._tools, *tools_argument(options.get("tools"))))
@@ -612,27 +613,27 @@ class Hybrid:
         return replace(TaskContext.of(tools), plans=self._plans, tool_checks=tool_checks)
 
     def _config(self, task: Task, options: TaskOptions) -> "RunnableConfig":
-        config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(self.team))}
+        config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(self.pool))}
         if self._has_checkpointer:
             config["configurable"] = {"thread_id": options.get("thread_id", task.idempotency_key)}
         return config
 
 
-def _resting(memory: "TaskMemory", team: Team, device_state: DeviceStateSource) -> "Rest | None":
+def _resting(memory: "TaskMemory", pool: AgentPool, device_state: DeviceStateSource) -> "Rest | None":
     if memory.sleep is None:
         return None
     from ..memory.consolidation.resting import Rest
 
-    return Rest(memory.store, memory.sleep, team, device_state)
+    return Rest(memory.store, memory.sleep, pool, device_state)
 
 
-def _members(near: object, far: object, others: object) -> list[Member]:
+def _handles(near: object, far: object, others: object) -> list[AgentHandle]:
     """Return both sides and the other agents. Raises `ConfigError` where there is neither side."""
-    members = [member for member in (near_member(near_argument(near)), far_member(far_argument(far))) if member is not None]
-    if not members:
+    handles = [handle for handle in (near_handle(near_argument(near)), far_handle(far_argument(far))) if handle is not None]
+    if not handles:
         hint = 'near="near" and far="far" are the ones that ship with nearfar; in nearfar.toml: [near] and [far]'
         raise ConfigError("neither a near nor a far agent is given", hint=hint)
-    return [*members, *(other_member(name, other) for name, other in others_argument(others).items())]
+    return [*handles, *(other_handle(name, other) for name, other in others_argument(others).items())]
 
 
 def _require_usable(policy: Policy | PolicyFile, agents: Mapping[str, Side]) -> None:

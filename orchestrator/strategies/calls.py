@@ -1,7 +1,9 @@
 """Asking an agent once, for a role, such that the call and its price are on record whatever comes of it."""
 
+import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from decimal import Decimal
 from functools import cached_property
@@ -21,9 +23,15 @@ from ...protocols import (
     InternalError,
     InvalidOutput,
     Message,
+    NearfarError,
+    NoSuchModel,
     Performance,
+    ProviderAuthError,
+    QuotaExceeded,
+    RequestRefused,
     Side,
     Stalled,
+    StepEvent,
     StepLost,
     StepReply,
     StepRequest,
@@ -33,8 +41,7 @@ from ...protocols import (
     Usage,
     stream,
 )
-from ..agents.patience import heard
-from ..agents.pool import Member
+from ..agents.pool import AgentHandle
 from ..budgets.account import Allowance
 from ..budgets.amounts import Spent
 from ..safety.privacy.opened_text import Listener, OpenedText
@@ -47,10 +54,32 @@ from ..task.sections.routing import FallbackConfig
 from ..task.sections.supervision import Cause, Verdict
 from ..task.task import Task
 from .context import TaskContext
-from .reading import Json, as_json, value_of
 from .runtime import TaskRuntime, emit
-from .state import TaskState, label_of
+from .state import Json, TaskState, as_json, label_of, value_of
 from .toys import require_own_tools
+
+
+async def with_idle_timeout(events: AsyncIterator[StepEvent], timeouts: IdleTimeouts | None) -> AsyncGenerator[StepEvent, None]:
+    """Yield events, and raise `Stalled` if the next one is late. With None, wait for any length of time."""
+    if timeouts is None:
+        async for event in events:
+            yield event
+        return
+    limit = timeouts.first_token
+    while True:
+        waiting = asyncio.timeout(limit)
+        try:
+            async with waiting:
+                following = await anext(events, None)
+        except TimeoutError:
+            if not waiting.expired():
+                raise
+            raise Stalled(f"the agent sent nothing for {limit:g} s", hint="[policy.fallback] sets the idle timeouts") from None
+        if following is None:
+            return
+        yield following
+        limit = timeouts.idle
+
 
 WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, InvalidOutput, Stalled, StepLost)
 """Failures that may come after the model has worked, also where nothing was heard of it."""
@@ -113,7 +142,7 @@ class CallLog:
 
     async def ask(
         self,
-        member: Member,
+        handle: AgentHandle,
         request: StepRequest,
         *,
         role: str,
@@ -127,7 +156,7 @@ class CallLog:
         """Run one step of an agent to its end. Raises what opening the agent or the step raises.
 
         Args:
-            member: the agent; opened where it is not yet.
+            handle: the agent; opened where it is not yet.
             role: what it is asked for: `execute`, `plan`, `verify` ...
             turn: turns of the executor that had acted by then.
             cause: what asked for it, where it is a check.
@@ -136,9 +165,9 @@ class CallLog:
             listener: hears its text as it streams.
             label: of what the request holds; None: it may be anything that the run has seen.
         """
-        agent = await _opened(member, request)
-        patience = self._patience(member, request)
-        departing = await self._privacy.departing(member, _with_own_states(request, agent.card), label or self._label, role=role)
+        agent = await _opened(handle, request)
+        idle = self._idle_timeouts(handle, request)
+        departing = await self._privacy.departing(handle, _with_own_states(request, agent.card), label or self._label, role=role)
         allowance = await self._reserved(departing.request, agent.card)
         request = departing.request if allowance is None else allowance.request
         listening = _Listening(None if listener is None else departing.listener(listener))
@@ -146,7 +175,7 @@ class CallLog:
         error: BaseException | None = None
         try:
             with departing.watched():
-                await self._hear(member, agent, request, listening, patience)
+                await self._hear(handle, agent, request, listening, idle)
             reply = await departing.accepted(listening.reply(agent.card))
             verdict = reading(reply) if reading is not None else None
             return reply
@@ -159,8 +188,8 @@ class CallLog:
         finally:
             call = Call(
                 role=role,
-                agent=member.name,
-                side=member.side,
+                agent=handle.name,
+                side=handle.side,
                 turn=turn,
                 trigger=cause,
                 verdict=verdict,
@@ -173,24 +202,24 @@ class CallLog:
             await self._end(call, allowance, is_heard=not listening.is_lost(error))
 
     async def _hear(
-        self, member: Member, agent: Agent, request: StepRequest, listening: "_Listening", patience: IdleTimeouts | None
+        self, handle: AgentHandle, agent: Agent, request: StepRequest, listening: "_Listening", idle: IdleTimeouts | None
     ) -> None:
         """Listen to a step until its end; what comes of it says whether the agent may be asked again."""
-        with member.health.trying() as trial:
+        with handle.health.trying() as trial:
             try:
-                async with stream(agent, request) as events, aclosing(heard(events, patience)) as heard_in_time:
-                    async for event in heard_in_time:
+                async with stream(agent, request) as events, aclosing(with_idle_timeout(events, idle)) as timed:
+                    async for event in timed:
                         if listening.hear(event):
-                            member.health.heard(trial)
+                            handle.health.heard(trial)
             except DeadlineExceeded:
                 trial.is_telling = listening.is_telling
                 raise
             trial.is_telling = not listening.was_saved
 
-    def _patience(self, member: Member, request: StepRequest) -> IdleTimeouts | None:
+    def _idle_timeouts(self, handle: AgentHandle, request: StepRequest) -> IdleTimeouts | None:
         """Return the idle timeouts for a call; None means no limit. A near agent may read for long; the last candidate is always waited
         for."""
-        if member.side is Side.NEAR or request.timeout is None:
+        if handle.side is Side.NEAR or request.timeout is None:
             return None
         return self._fallback.patience
 
@@ -205,9 +234,9 @@ class CallLog:
         return known if known is not None else RunPrivacy.of(value_of(Task, self._task))
 
 
-async def _opened(member: Member, request: StepRequest) -> Agent:
+async def _opened(handle: AgentHandle, request: StepRequest) -> Agent:
     """Open the agent. Raises what that raises, and `Unsupported` for a shipped model and tools that are not its own."""
-    agent = await member.open()
+    agent = await handle.open()
     require_own_tools(agent.card, request.tools)
     return agent
 
@@ -340,3 +369,17 @@ def spent_by(call: Call, most: Spent | None) -> Spent:
         dollars = 0.0 if call.dollars is None and call.side is Side.NEAR else None if call.dollars is None else float(call.dollars)
         return Spent(dollars, call.usage.total_tokens, call.seconds, joules)
     return Spent(most.dollars, most.tokens, call.seconds, joules)
+
+
+logger = logging.getLogger(__name__)
+
+_STANDING = (NoSuchModel, ProviderAuthError, QuotaExceeded, RequestRefused)
+
+
+def warn_of_refusal(agent: str, error: NearfarError, *, role: str = "execute") -> tuple[str, ...]:
+    """Log a warning where `error` is a refusal that waiting does not mend; returns the line for `Result.reasons`, or nothing."""
+    if not isinstance(error, _STANDING):
+        return ()
+    line = f"{agent} was refused in the role {role!r}: {type(error).__name__}: {error}"
+    logger.warning("%s", line)
+    return (line,)

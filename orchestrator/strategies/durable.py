@@ -34,8 +34,7 @@ from ..task.task import Task
 from ..util.threads import in_thread
 from ..util.untraced import untraced
 from .context import TaskContext
-from .reading import as_json
-from .state import TaskState
+from .state import TaskState, as_json
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig

@@ -5,7 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ...protocols import AgentCard, ContextOverflow, Message, Side, StepReply, StepRequest
-from ..agents.pool import Member, Team
+from ..agents.pool import AgentHandle, AgentPool
 from ..compression.compressor import Compressed, compress, compress_and_summarize
 from ..compression.summary import Ask, Summarizer
 from ..compression.tokens import conversation_tokens
@@ -145,13 +145,13 @@ async def asked_with_less(
     return await ask(work, f"{key}/shorter-{_TRIES}")
 
 
-def summarizer_of(team: Team, turn: Turn, log: CallLog) -> Summarizer | None:
+def summarizer_of(pool: AgentPool, turn: Turn, log: CallLog) -> Summarizer | None:
     """Return the near agent that sums up, so that nothing leaves the device for it: the executor itself where it is near."""
-    near = [turn.member] if turn.member.side is Side.NEAR else [each for each in team if each.side is Side.NEAR]
-    member: Member | None = min(near, key=lambda each: each.is_elsewhere, default=None)
-    if member is None or member.card is None:
+    near = [turn.handle] if turn.handle.side is Side.NEAR else [each for each in pool if each.side is Side.NEAR]
+    handle: AgentHandle | None = min(near, key=lambda each: each.is_elsewhere, default=None)
+    if handle is None or handle.card is None:
         return None
-    return Summarizer(member.card, partial(log.ask, member, role="summarize", turn=turn.state["acted"]))
+    return Summarizer(handle.card, partial(log.ask, handle, role="summarize", turn=turn.state["acted"]))
 
 
 def _reason(card: AgentCard, compressed: Compressed) -> str:

@@ -3,7 +3,7 @@
 Loading LangGraph takes longer than all the rest, so that nothing above the graphs imports this module before a task is served.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, closing
 from typing import Any, Self
 
@@ -11,6 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
+from langgraph.types import Command
 
 from ..task.events import AgentText, TaskEvent
 from ..util.untraced import is_untraced, untraced, without_callbacks
@@ -79,3 +80,22 @@ def is_heard(runtime: TaskRuntime) -> bool:
     """Return whether the agents' text is shown while it streams. True if the graph runs by itself in another app, which may show it."""
     given: TaskContext | None = runtime.context
     return given is None or given.listener is not None
+
+
+Node = Callable[[TaskState, TaskRuntime], Awaitable[TaskState]]
+Edge = Callable[[TaskState], str]
+
+
+def add_node(graph: TaskGraphBuilder, name: str, node: Node, edge: Edge, following: Sequence[str]) -> None:
+    """Add a node; `edge` chooses among `following` by the state that the node leaves behind.
+
+    A conditional edge of LangGraph would do the same in a runnable of its own, in a thread where it is a plain function, and on a state
+    that is read once more: about a tenth of what a node of the graph costs.
+    """
+
+    async def node_and_edge(state: TaskState, runtime: TaskRuntime) -> Command[str]:
+        update = await node(state, runtime)
+        left: TaskState = {**state, **update}
+        return Command(update=update, goto=edge(left))
+
+    graph.add_node(name, node_and_edge, destinations=tuple(following))

@@ -1,14 +1,81 @@
-"""The state that the graphs of all strategies share: plain JSON."""
+"""The state of a task's graph: plain JSON that the graphs of all strategies share, and the values that its parts stand for."""
 
-from typing import TypedDict
+import json
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Final, TypedDict, TypeVar
 
-from ...protocols import Message
+from ...protocols import Message, ToolResult
+from ...protocols.messages import Value
 from ..runs.ledger.occurrences import Made
-from ..task.labels import OPEN, Label
+from ..safety.guard.quoting import quoted
+from ..task.labels import OPEN, Integrity, Label
 from ..task.modes import Strategy
+from ..task.results import ToolOutcome
 from ..task.task import Policy, Task
 from .prompts import with_guidance, with_plan
-from .reading import Json, as_json, value_of
+
+V = TypeVar("V", bound=Value)
+Json = dict[str, Any]
+
+_KEPT: Final = 1024
+"""Parts of states whose values are remembered: those of some tens of tasks side by side."""
+
+
+class _Memo:
+    """A memo of the parts of states that were written or read last, so that nodes need not validate and dump them again.
+
+    A node replaces parts of the state and changes none in place, and values are frozen: an object of one kind always stands for the same
+    object of the other kind. An entry holds its object, so that no other object gets the same identity.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[int, tuple[Json, Value]] = {}
+        self._parts: dict[int, tuple[Value, Json]] = {}
+
+    def value(self, kind: type[V], part: Json) -> V:
+        known = self._values.get(id(part))
+        if known is not None and known[0] is part and isinstance(known[1], kind):
+            return known[1]
+        value = kind.model_validate(part)
+        self._keep(part, value)
+        return value
+
+    def part(self, value: Value) -> Json:
+        known = self._parts.get(id(value))
+        if known is not None and known[0] is value:
+            return known[1]
+        part: Json = value.__pydantic_serializer__.to_python(value, mode="json")  # `model_dump` without its thirteen options
+        if not any(getattr(value, name) for name in _left_out(type(value))):  # what is left out is not to be read back
+            self._keep(part, value)
+        return part
+
+    def _keep(self, part: Json, value: Value) -> None:
+        if len(self._values) >= _KEPT:
+            self._values.clear()
+            self._parts.clear()
+        self._values[id(part)] = (part, value)
+        self._parts[id(value)] = (value, part)
+
+
+_memo: Final = _Memo()
+
+
+def as_json(value: Value) -> Json:
+    """Return the value as a part of a task's state. Change nothing in it: it may stand in other states."""
+    return _memo.part(value)
+
+
+def value_of(kind: type[V], part: Json) -> V:
+    """Return the value that a part of a task's state stands for. Raises pydantic's `ValidationError`."""
+    return _memo.value(kind, part)
+
+
+@cache
+def _left_out(kind: type[Value]) -> tuple[str, ...]:
+    """Return the fields that a value's JSON does not hold; all of them are empty unless given."""
+    return tuple(name for name, field in kind.model_fields.items() if field.exclude)
+
 
 _NODES_PER_TURN = 4
 _NODES_PER_ATTEMPT = 4
@@ -103,3 +170,44 @@ def recursion_limit(policy: Policy, *, agents: int) -> int:
 def label_of(state: TaskState) -> Label:
     """Return the label of all that any agent of the run has been told."""
     return value_of(Label, state["label"]) if "label" in state else OPEN
+
+
+_LONGEST: Final = 500
+"""Characters of arguments, and of a result, that the next agent is told."""
+_DONE: Final = "Agents before you worked on this task. Their tool calls stay done. Do not make them again unless the task needs it twice."
+_WITHHELD: Final = "arguments and result stay on the user's device"
+
+
+def done_note(state: TaskState, *, may_hear: bool) -> str:
+    """Return what the next agent is told of the tool calls before it; empty where none may have changed anything.
+
+    `may_hear`: it may be told all that the run has seen; else it is told the tools' names alone.
+    """
+    made = [value_of(ToolOutcome, outcome) for outcome in state["tool_calls"]]
+    acts = [outcome for outcome in made if outcome.may_have_acted]
+    label = label_of(state)
+    return "\n".join([_DONE, *(_line(act, label) if may_hear else _name(act) for act in acts)]) if acts else ""
+
+
+def told_of(outcomes: Sequence[ToolOutcome], label: Label) -> str:
+    """Return one line for each call that may have changed something."""
+    return "\n".join(_line(outcome, label) for outcome in outcomes if outcome.may_have_acted)
+
+
+def _line(act: ToolOutcome, label: Label) -> str:
+    arguments = json.dumps(act.call.arguments, ensure_ascii=False)
+    result = ToolResult(call_id=act.call.id, name=act.call.name, content=_cut(f"{act.call.name}({_cut(arguments)}): {act.result}", 2))
+    told = result.content if label.integrity is Integrity.TRUSTED else quoted(result).content
+    return f"- {_state(act)}: {told}"
+
+
+def _name(act: ToolOutcome) -> str:
+    return f"- {_state(act)}: {act.call.name}; its {_WITHHELD}"
+
+
+def _state(act: ToolOutcome) -> str:
+    return act.outcome.replace("unknown", "outcome unknown")
+
+
+def _cut(text: str, times: int = 1) -> str:
+    return text if len(text) <= times * _LONGEST else f"{text[: times * _LONGEST]}..."

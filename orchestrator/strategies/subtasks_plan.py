@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from ...protocols import InvalidOutput
 from ...protocols.messages import Value
 from ..task.subtasks import Subtask
-from .json_replies import read_json_reply
+from .replies import read_json_reply
 from .subtasks_prompts import SUBTASKS_SCHEMA
 
 _DECAY: Final = 0.9

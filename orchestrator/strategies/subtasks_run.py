@@ -38,12 +38,10 @@ from ..task.sections.subtasks import SubtasksConfig
 from ..task.subtasks import Subtask, SubtaskOutcome
 from ..task.task import Policy, Task
 from ..util.cancellation import cancelled_at_once
-from .acts_told import told_of
 from .calls import CallLog
 from .context import TaskContext
-from .reading import Json
 from .runtime import TaskGraph, TaskRuntime, emit, show
-from .state import TaskState, recursion_limit
+from .state import Json, TaskState, recursion_limit, told_of
 from .subtasks_plan import SubtaskPlan
 from .subtasks_prompts import SubtaskResult, with_results
 from .subtasks_schedule import Shares, run_as_ready
@@ -75,7 +73,7 @@ class Parts:
     planned: Chosen
     """Tools that the plan names, where it was made before the run had read what strangers wrote."""
     agents: int
-    """In the team."""
+    """In the pool."""
     log: CallLog
     runtime: TaskRuntime
     reasons: list[str] = field(default_factory=list)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ...protocols import ContextOverflow, InvalidOutput, Message, NearfarError, Side, StepReply, StepRequest, ToolChoice
 from ...protocols.messages import Value
-from ..agents.pool import Member
+from ..agents.pool import AgentHandle
 from ..task.events import SupervisorSpoke
 from ..task.modes import Strategy
 from ..task.results import Attempt
@@ -13,19 +13,16 @@ from ..task.sections.routing import FALLBACK_ERRORS
 from ..task.sections.supervision import Cause, SupervisionConfig, Verdict
 from ..task.task import Task
 from ..task.transcript import transcript
-from .calls import CallLog
+from .calls import CallLog, warn_of_refusal
 from .fitting import asked_with_less
-from .nodes import TaskNodes
+from .information_flow import chosen_by_plan
+from .nodes import TaskNodes, after_step
 from .prompts import NOT_YET_RUN, adapt_plan_request, plan_request, verify_plan_request, verify_progress_request
-from .reading import as_json, value_of
-from .refusals import warn_of_refusal
+from .replies import Judgement, plan_problem, read_verdict
 from .runtime import TaskRuntime, emit
-from .single import after_act as unsupervised_after_act
-from .state import TaskState, label_of, opening
+from .state import TaskState, as_json, label_of, opening, value_of
 from .triggers import Evidence, cause_of_check
-from .trust import chosen_by_plan
 from .turn import Turn
-from .verdicts import Judgement, plan_problem, read_verdict
 
 _PLAN_TRIES = 2
 """A reply that is no plan is asked for once more."""
@@ -192,7 +189,7 @@ class SupervisorNodes:
 
     async def _look(self, view: Oversight, doubt: str, log: CallLog, runtime: TaskRuntime) -> TaskState:
         """Ask the supervisor about calls that have not run yet. Unless it lets them run, or intervenes, the next agent takes over."""
-        turn = Turn(view.state, self._nodes.team)
+        turn = Turn(view.state, self._nodes.pool)
         problem: NearfarError = InvalidOutput(f"{doubt}, and nobody is left to check that", hint="name a far agent that can use tools")
         try:
             judgement = await self._judged(view, log, "act", runtime) if view.is_on else None
@@ -231,7 +228,7 @@ class SupervisorNodes:
         """Return the plan of an earlier task, where the executor on this device can fit it to what this one names; else nothing."""
         context = self._nodes.context(runtime)
         found = None if context.plans is None else await context.plans.recall(view.task, context.tools)
-        executor = self._nodes.team[view.executor]
+        executor = self._nodes.pool[view.executor]
         if found is None or found.is_complete:
             return "" if found is None else found.plan
         if executor.side is not Side.NEAR:
@@ -267,13 +264,15 @@ class SupervisorNodes:
         )
         return judgement
 
-    def _supervisor(self, view: Oversight) -> Member:
+    def _supervisor(self, view: Oversight) -> AgentHandle:
         assert view.decision.supervisor is not None, "the graph leads here only where there is a supervisor"
-        return self._nodes.team[view.decision.supervisor]
+        return self._nodes.pool[view.decision.supervisor]
 
-    async def _request(self, member: Member, view: Oversight, messages: Sequence[Message], key: str, runtime: TaskRuntime) -> StepRequest:
+    async def _request(
+        self, handle: AgentHandle, view: Oversight, messages: Sequence[Message], key: str, runtime: TaskRuntime
+    ) -> StepRequest:
         """Return a request to the supervisor. It shows the executor's tools, if the agent takes tools at all, and allows none of them."""
-        agent = await member.open()
+        agent = await handle.open()
         policy = view.task.policy
         return StepRequest(
             messages=tuple(messages),
@@ -302,7 +301,7 @@ def _spoken(view: Oversight) -> TaskState:
 
 def after_act(state: TaskState) -> str:
     """Choose the node after `act`: the same as without supervision, except that an answer or a doubtful call may be checked first."""
-    following = unsupervised_after_act(state)
+    following = after_step(state)
     if following == "tools":
         return "tools" if state["act_doubt"] is None else "verify"
     return "verify" if following == "judge" and Oversight(state).cause() is not None else following

@@ -18,7 +18,7 @@ from ...protocols import (
     Usage,
 )
 from ...protocols.validation import parse_output
-from ..agents.pool import Member, Team
+from ..agents.pool import AgentHandle, AgentPool
 from ..routing.evidence.early_stop import ConfidenceWatch, EarlyStop
 from ..safety.privacy.run_privacy import reach_of
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
@@ -28,22 +28,20 @@ from ..task.results import Attempt, Call, Energy
 from ..task.route_decision import RouteDecision
 from ..task.sections.routing import FallbackTrigger
 from ..task.task import Task
-from .acts_told import done_note
-from .reading import Json, as_json, value_of
 from .runtime import TaskRuntime, emit, is_heard
-from .state import TaskState, fresh_start, label_of
+from .state import Json, TaskState, as_json, done_note, fresh_start, label_of, value_of
 
 
 class Turn:
     """One look at the state by a node: the task, the decision, and the attempt under way."""
 
-    def __init__(self, state: TaskState, team: Team) -> None:
+    def __init__(self, state: TaskState, pool: AgentPool) -> None:
         self.state = state
         self.task = value_of(Task, state["task"])
         self.decision = value_of(RouteDecision, state["decision"])
         self.position = state["position"]
-        self._team = team
-        self.member: Member = team[self.decision.candidates[self.position]]
+        self._pool = pool
+        self.handle: AgentHandle = pool[self.decision.candidates[self.position]]
         draft = state["draft"]
         self.draft = value_of(Attempt, draft) if draft is not None else None
         self.is_supervised = self.decision.strategy in SUPERVISED
@@ -55,7 +53,7 @@ class Turn:
 
     async def open(self) -> Agent:
         """Open the agent, and start its clock afterwards: its model may have to be loaded first."""
-        agent = await self.member.open()
+        agent = await self.handle.open()
         self._began = time.monotonic()
         return agent
 
@@ -82,7 +80,7 @@ class Turn:
     def is_judged(self) -> bool:
         """The draft has to pass the evidence, or the next agent takes over. After a far agent no near one is likely to do better."""
         later = self.decision.candidates[self.position + 1 :]
-        may_improve = self.has_successor if self.member.side is Side.NEAR else any(self._team[name].side is Side.FAR for name in later)
+        may_improve = self.has_successor if self.handle.side is Side.NEAR else any(self._pool[name].side is Side.FAR for name in later)
         return self.decision.judged and may_improve and FallbackTrigger.LOW_CONFIDENCE in self.task.policy.fallback.triggers
 
     def leaves_to_others(self, error: NearfarError) -> bool:
@@ -106,13 +104,13 @@ class Turn:
         """
         missing = self.task.needs(has_tools=bool(tools)).missing_in(agent.card.capabilities)
         if missing:
-            raise Unsupported(f"agent {self.member.name!r} ({agent.card.model}) lacks {' and '.join(missing)}")
+            raise Unsupported(f"agent {self.handle.name!r} ({agent.card.model}) lacks {' and '.join(missing)}")
         self.draft = self._attempt(agent)
 
     def announce(self, runtime: TaskRuntime) -> None:
         """Tell that the attempt under way has begun."""
         assert self.draft is not None, "an attempt was prepared"
-        emit(runtime, AttemptStarted(agent=self.member.name, side=self.member.side, model=self.draft.model or self.member.name))
+        emit(runtime, AttemptStarted(agent=self.handle.name, side=self.handle.side, model=self.draft.model or self.handle.name))
 
     def request(self, tools: Sequence[ToolSpec]) -> StepRequest:
         """Return the next step of the attempt under way."""
@@ -183,7 +181,7 @@ class Turn:
         if not is_last:
             return ended
         if standby is not None:
-            return {**ended, "messages": standby, "attempts": [_reinstated(attempt, self.member.name) for attempt in ended["attempts"]]}
+            return {**ended, "messages": standby, "attempts": [_reinstated(attempt, self.handle.name) for attempt in ended["attempts"]]}
         for attempt in self.state["attempts"]:
             error.add_note(f"before that, {attempt['agent']} {attempt['outcome']}: {attempt['reason']}")
         if done := done_note(self.state, may_hear=True):
@@ -209,7 +207,7 @@ class Turn:
     def _may_hear_all(self, position: int) -> bool:
         """Return whether the candidate at `position` may be told all that the run has seen."""
         following = self.decision.candidates[position : position + 1]
-        return all(may_go(label_of(self.state).tier, reach_of(self._team[name])) for name in following)
+        return all(may_go(label_of(self.state).tier, reach_of(self._pool[name])) for name in following)
 
     def _said(self) -> list[Json]:
         """Return the conversation up to the agent's last words if they can be an answer; else an empty list."""
@@ -234,8 +232,8 @@ class Turn:
 
     def _attempt(self, agent: Agent | None) -> Attempt:
         return Attempt(
-            agent=self.member.name,
-            side=self.member.side,
+            agent=self.handle.name,
+            side=self.handle.side,
             model=agent.card.model if agent is not None else None,
             outcome="running",
             reason="",

@@ -11,15 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from .ambiguous import AMBIGUOUS
-from .contractions import without_contractions
-from .frames import in_plain_frame
-from .language import is_english
-from .marks import agree, without_marks
-from .plurals import of_a_kind
-from .politeness import direct, without_politeness
-from .spellings import in_one_spelling
-from .tokens import is_caseless, is_literal, normalised, tokens
+from .phrases import direct, in_plain_frame, without_politeness
+from .tokens import is_caseless, is_english, is_literal, normalised, tokens
+from .word_lists import AMBIGUOUS
+from .words import agree, in_one_spelling, of_a_kind, without_contractions, without_marks
 
 _ENDS: Final = re.compile(r"[\s?!.\u2026\uff1f\u3002\uff01\u061f]+$")
 _NAME: Final = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")

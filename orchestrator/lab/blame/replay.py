@@ -26,7 +26,7 @@ from ....protocols import (
     stream,
 )
 from ....protocols.errors import MAPPINGS
-from ...agents.pool import Member, Team
+from ...agents.pool import AgentHandle, AgentPool
 from ...budgets.amounts import Commitment, Spent
 from ...routing.router import Router
 from ...runs.ledger.approvals import Asked
@@ -61,7 +61,7 @@ class Branch:
     at: RecordedStep
     """The step that is corrected."""
     correction: Message
-    live: Mapping[str, Member]
+    live: Mapping[str, AgentHandle]
     """The run's agents, for what they were never asked before."""
     calls: list[ToolCall] = field(default_factory=list)
     """Of tools that did not fail, so far."""
@@ -187,7 +187,9 @@ async def replay(branch: Branch) -> str | None:
     policy = task.policy.model_copy(update={"limits": LimitsConfig(), "router": RouterConfig()})
     task = task.model_copy(update={"policy": policy, "timeout": None})
     elsewhere = {name for name, member in branch.live.items() if member.is_elsewhere}
-    team = Team(tuple(Member(name, side, ReplayedAgent(name, branch), is_elsewhere=name in elsewhere) for name, side in run.agents.items()))
+    team = AgentPool(
+        tuple(AgentHandle(name, side, ReplayedAgent(name, branch), is_elsewhere=name in elsewhere) for name, side in run.agents.items())
+    )
     tools = {traced.spec.name: _tool(traced) for traced in run.tools}
     # The labels, the guard and the gate of the run: live agents are told no more than they would have been.
     privacy = RunPrivacy.of(task)
