@@ -35,10 +35,9 @@ import numpy
 
 from nearfar.orchestrator.cache import lookups
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.cache.budget import Interval
-from nearfar.orchestrator.cache.calibration import Pair, calibrated, judged
+from nearfar.orchestrator.cache.database import Stored
 from nearfar.orchestrator.cache.guards import objection
-from nearfar.orchestrator.cache.stored import Stored
+from nearfar.orchestrator.cache.thresholds import Interval, Pair, calibrated, judged
 from nearfar.orchestrator.task.scope import Scope
 from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.util.embedding.embedder import Embedder

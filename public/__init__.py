@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.compose.hub import HubConfig as HubConfig
     from nearfar.orchestrator.compose.hub import WorkerConfig as WorkerConfig
     from nearfar.orchestrator.compose.policy_file import PolicyFile as PolicyFile
+    from nearfar.orchestrator.hybrid.arguments import ResumeOptions as ResumeOptions
+    from nearfar.orchestrator.hybrid.arguments import TaskOptions as TaskOptions
     from nearfar.orchestrator.hybrid.hybrid import Hybrid as Hybrid
-    from nearfar.orchestrator.hybrid.options import ResumeOptions as ResumeOptions
-    from nearfar.orchestrator.hybrid.options import TaskOptions as TaskOptions
     from nearfar.orchestrator.memory.changes import MemoryChange as MemoryChange
     from nearfar.orchestrator.memory.conflicts import Conflict as Conflict
     from nearfar.orchestrator.memory.conflicts import LostValue as LostValue
@@ -373,7 +373,7 @@ _HOMES = {
     "RequestRefused": "protocols.errors",
     "Result": "orchestrator.task.results",
     "ResumeLost": "protocols.errors",
-    "ResumeOptions": "orchestrator.hybrid.options",
+    "ResumeOptions": "orchestrator.hybrid.arguments",
     "Retention": "protocols.step_log",
     "RouteDecision": "orchestrator.task.route_decision",
     "Routed": "orchestrator.task.events",
@@ -421,7 +421,7 @@ _HOMES = {
     "TaskFinished": "orchestrator.task.events",
     "TaskGraph": "orchestrator.strategies.runtime",
     "TaskMemory": "orchestrator.memory.in_tasks",
-    "TaskOptions": "orchestrator.hybrid.options",
+    "TaskOptions": "orchestrator.hybrid.arguments",
     "TaskProfile": "orchestrator.task.profile",
     "TextDelta": "protocols.steps",
     "Thermal": "protocols.device_state",

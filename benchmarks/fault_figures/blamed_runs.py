@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from nearfar import Tool, tool
-from nearfar.orchestrator.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.lab.worlds.names import names
 from nearfar.orchestrator.strategies.minions_prompts import AGGREGATE_FINDINGS, READ_CHUNK, WRITE_JOBS
 from nearfar.orchestrator.strategies.prompts import CONTINUE, INTERVENE, PLAN, VERIFY_PLAN

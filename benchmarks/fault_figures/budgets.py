@@ -8,8 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from nearfar.orchestrator.budgets.book import Scope
-from nearfar.orchestrator.budgets.opening import open_budgets
+from nearfar.orchestrator.budgets.book import Scope, open_budgets
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 
 from .abandoning import abandoned

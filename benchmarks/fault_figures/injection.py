@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nearfar import Hybrid, Policy, Source, Tool
-from nearfar.orchestrator.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.sections.guard import GuardConfig, OnDoubt
 from nearfar.orchestrator.task.tool_outcomes import Effect

@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any, Final, NamedTuple
 
 from nearfar import Hybrid, Policy, Tool, tool
-from nearfar.orchestrator.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.sections.guard import GuardConfig, OnDoubt
 from nearfar.protocols import Message, ScriptedAgent, Sensitivity, StepRequest, ToolCall, ToolResult

@@ -88,7 +88,7 @@ def _black_hole(proxy: ChaosProxy) -> Callable[[], Awaitable[object]]:
 async def _left_for_the_device(proxy: ChaosProxy, moment: str, fault: Callable[[], Awaitable[object]]) -> float:
     async with _pair(proxy.address) as hybrid:
         if moment != "cold":
-            await hybrid.team["far"].open()
+            await hybrid.pool["far"].open()
         if moment == "midstream":
             serving = asyncio.create_task(hybrid.run(_LONG))
             await fault()

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from nearfar import Hybrid, MemoryStore, Policy, Tier, Tool, tool
 from nearfar.cloud.gateway import serve_gateway
-from nearfar.orchestrator.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.tools import memory_tools

@@ -104,7 +104,7 @@ async def _with_a_timeout(model: Path) -> float:
 async def _loaded(hybrid: Hybrid) -> psutil.Process:
     """The worker process of the near agent, once it has loaded its model."""
     before = _children()
-    await hybrid.team["near"].open()
+    await hybrid.pool["near"].open()
     (worker,) = _children() - before
     return worker
 

@@ -16,7 +16,7 @@ from langchain_core.tracers.langchain import wait_for_all_tracers
 from langgraph.graph import StateGraph
 
 from nearfar import Hybrid, tool
-from nearfar.orchestrator.agents.pool import Member
+from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.lab.blame.correction import StrongerAgent
 from nearfar.orchestrator.lab.blame.record import RecordedRun
 from nearfar.orchestrator.lab.blame.search import blame
@@ -92,7 +92,7 @@ async def _blamed(folder: Path) -> int:
         await hybrid.run(_PROMPT, strategy="device", idempotency_key="blamed")
     traces.flush()
     run = RecordedRun("blamed", traces.entries("blamed"))
-    corrector = StrongerAgent(Member("far", Side.NEAR, ScriptedAgent(lambda _: "It is 4712.", name="far")), run)
+    corrector = StrongerAgent(AgentHandle("far", Side.NEAR, ScriptedAgent(lambda _: "It is 4712.", name="far")), run)
     await blame(run, corrector, lambda answer, _: answer == "It is 4712.", live={})
     traces.close()
     return 1

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from nearfar import Hybrid
-from nearfar.orchestrator.agents.pool import Member
-from nearfar.orchestrator.hybrid.options import TaskOptions
+from nearfar.orchestrator.agents.pool import AgentHandle
+from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.lab.blame.correction import Corrector, Reference, StrongerAgent, same
 from nearfar.orchestrator.lab.blame.record import RecordedRun
 from nearfar.orchestrator.lab.blame.search import blame
@@ -89,11 +89,11 @@ class _Failed(NamedTuple):
 
     @property
     def knows_better(self) -> StrongerAgent:
-        return StrongerAgent(Member("far", Side.FAR, self.case.agents(None)[Side.FAR]), self.bad)
+        return StrongerAgent(AgentHandle("far", Side.FAR, self.case.agents(None)[Side.FAR]), self.bad)
 
     async def is_named(self, corrector: Corrector, *, also: Sequence[RecordedRun] = ()) -> bool | None:
         """Whether the step with the mistake is named; None: no step is."""
-        live = {side.value: Member(side.value, side, agent) for side, agent in self.case.agents(self.mistake).items()}
+        live = {side.value: AgentHandle(side.value, side, agent) for side, agent in self.case.agents(self.mistake).items()}
         found = await blame(self.bad, corrector, self.is_right, live=live, also=also)
         if found.decisive is None:
             return None
@@ -159,7 +159,7 @@ async def _blame_one(
     if bad.answer is None or exact_match(bad.answer, question.answer):
         return None
     reference = Reference.of(good)
-    live = {"near": Member("near", Side.NEAR, ProgramExecutor(program, fault, wrong))}
+    live = {"near": AgentHandle("near", Side.NEAR, ProgramExecutor(program, fault, wrong))}
 
     def judge(answer: str, calls: Sequence[ToolCall]) -> bool:
         return bool(exact_match(answer, question.answer))

@@ -1,8 +1,14 @@
-"""`Breaker`: one agent, one kind of error. Closed while all is well, open while nobody asks, half-open while one call finds out."""
+"""Circuit breakers: `Health` decides whether an agent may be asked now, with one `Breaker` for each kind of error."""
 
+import logging
+import random
+import time
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from enum import StrEnum
+from threading import Lock
 from typing import Final
 
 from ...protocols import (
@@ -13,6 +19,7 @@ from ...protocols import (
     InternalError,
     InvalidOutput,
     ModelError,
+    NearfarError,
     NoSuchModel,
     ProviderAuthError,
     QuotaExceeded,
@@ -20,6 +27,7 @@ from ...protocols import (
     RequestRefused,
     Stalled,
     Unavailable,
+    WorkerCrashed,
 )
 from ..task.sections.resilience import BreakerConfig
 
@@ -30,7 +38,7 @@ _DOUBLINGS: Final = 30
 
 
 class ErrorKind(StrEnum):
-    """What an agent's failures are told apart by. Each kind says something of its own: a provider out of credit can be reached."""
+    """A kind of failure of an agent, with a breaker of its own: a provider out of credit can still be reached."""
 
     UNREACHABLE = "unreachable"
     TIMEOUT = "timeout"
@@ -58,7 +66,7 @@ ANSWERED: Final = (ContentFiltered, ContextOverflow, InvalidOutput, RequestRefus
 
 
 def kind_of(error: BaseException) -> ErrorKind | None:
-    """The kind of failure that an error is; None for those that say nothing of the agent's health."""
+    """Return the kind of an error; None for errors that say nothing about the agent's health."""
     return next((kind for cls, kind in _KINDS if isinstance(error, cls)), None)
 
 
@@ -69,7 +77,7 @@ class Failure:
     why: str
     is_probe: bool
     is_costly: bool
-    """It took so long that nobody should wait for the next one."""
+    """The call took so long that the next one must not wait for the same."""
     retry_after: float | None
     """Seconds, where the other side has said when to come back."""
 
@@ -80,18 +88,18 @@ class Failure:
 
 
 class Breaker:
-    """The books of one breaker. Times are seconds of a clock that never runs backwards; whoever keeps it sees to threads."""
+    """The state of one circuit breaker. Times are seconds of a monotonic clock. Not thread-safe: the caller holds a lock."""
 
     def __init__(self) -> None:
         self._latest: deque[bool] = deque()
-        """Whether each of the latest calls failed."""
+        """For each of the latest calls, True if it failed."""
         self._in_a_row = 0
         self._level = 0
         """How often it has opened without a long time of calm in between."""
         self._calm = 0
         """Successes since it closed."""
         self._successes = 0
-        """Of probes, since it is half-open."""
+        """Successful probes since the breaker is half-open."""
         self.open_until: float | None = None
         """None while it is closed; once the time is over, it is half-open."""
         self.openings = 0
@@ -107,7 +115,7 @@ class Breaker:
         return self.open_until is not None and now >= self.open_until
 
     def is_of(self, openings: int) -> bool:
-        """It is still half-open after that opening, so that a probe of that time says something."""
+        """Return whether the breaker is still half-open after that opening, so that the result of a probe from then counts."""
         return self.open_until is not None and self.openings == openings
 
     def succeeded(self, settings: BreakerConfig, *, is_probe: bool) -> None:
@@ -160,7 +168,7 @@ class Breaker:
         self.probe = None
 
     def _wait_as_told(self, now: float, retry_after: float | None) -> None:
-        """A call that began before the breaker opened may still learn when to come back."""
+        """Extend the open time: a call that began before the breaker opened may still learn when to come back."""
         if retry_after is not None and self.open_until is not None:
             self.open_until = max(self.open_until, now + retry_after)
 
@@ -169,3 +177,157 @@ class Breaker:
         self._in_a_row = self._calm = self._successes = 0
         self.open_until = None
         self.reason = ""
+
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_PROBE: Final = 10.0
+"""Seconds that others wait for a call that finds out; then another one may try."""
+_LONGEST_TOLD: Final = 24 * 3600.0
+"""Seconds; an agent that asks for a longer pause is tried once a day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """Why an agent may not be asked now."""
+
+    reason: str
+    retry_after: float
+    """Seconds until it may be tried again; sooner where another call finds out that it is back."""
+
+
+@dataclass(slots=True)
+class Trial:
+    """A call that may say something of its agent's health."""
+
+    began: float
+    is_telling: bool = True
+    """The outcome counts. False for an answer that the agent did not compute, or a time-out that no agent could have met."""
+    probed: dict[ErrorKind, int] = field(default_factory=dict)
+    """The half-open breakers for which it finds out, with how often each had opened."""
+
+
+class Health:
+    """The breakers of one agent. Calls may come from any thread.
+
+    Args:
+        name: of the agent.
+        monotonic: seconds that never run backwards.
+        chance: a number from 0 to 1, another one each time.
+    """
+
+    def __init__(self, name: str, *, monotonic: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random) -> None:
+        self.settings = BreakerConfig()
+        """The breakers' configuration, from the policy under which the latest task was routed."""
+        self._name = name
+        self._monotonic = monotonic
+        self._chance = chance
+        self._breakers: dict[ErrorKind, Breaker] = {}
+        self._lock = Lock()
+
+    def objection(self) -> Objection | None:
+        """Return why the agent may not be asked now; None where it may."""
+        with self._lock:
+            return self._objection(self._monotonic())
+
+    @property
+    def note(self) -> str | None:
+        """A line that says that the agent is tried again, and after which failures; None while all its breakers are closed."""
+        now = self._monotonic()
+        with self._lock:
+            tried = [f"{kind} ({breaker.reason})" for kind, breaker in self._breakers.items() if breaker.is_half_open(now)]
+        return f"retrying {self._name}: circuit breaker half-open after {', '.join(tried)}" if tried else None
+
+    @property
+    def is_worth_a_look(self) -> bool:
+        """True if the agent was unreachable and nothing else, and no call is probing it now."""
+        now = self._monotonic()
+        with self._lock:
+            opened = {kind for kind, breaker in self._breakers.items() if breaker.open_until is not None}
+            return opened == {ErrorKind.UNREACHABLE} and self._objection(now) is None
+
+    @contextmanager
+    def trying(self, admitted: Trial | None = None) -> Iterator[Trial]:
+        """Record the outcome of a call of the agent. Raises what `admit` raises, unless the call was `admitted` before."""
+        trial = admitted or self.admit()
+        try:
+            yield trial
+        except BaseException as error:
+            self._note(trial, error)
+            raise
+        else:
+            self._note(trial, None)
+
+    def heard(self, trial: Trial) -> None:
+        """End the probe of a call that has begun to answer: others need not wait for its end."""
+        with self._lock:
+            for kind in trial.probed:
+                if self._breakers[kind].probe is trial:
+                    self._breakers[kind].probe = None
+
+    def _objection(self, now: float) -> Objection | None:
+        opened = {kind: breaker for kind, breaker in self._breakers.items() if breaker.open_until is not None}
+        waits = [(breaker.open_until or 0.0) - now for breaker in opened.values()]
+        if waits and max(waits) > 0:
+            last = max(opened, key=lambda kind: opened[kind].open_until or 0.0)
+            why = f"circuit breaker open, retrying in {max(waits):.1f} s ({last}: {opened[last].reason})"
+            return Objection(why, max(waits))
+        probed = [breaker.probe_until - now for breaker in opened.values() if breaker.probe is not None]
+        if probed and max(probed) > 0:
+            return Objection("circuit breaker half-open, another call is probing the agent", max(probed))
+        return None
+
+    def admit(self) -> Trial:
+        """Let a call begin, for `trying`. Raises `Unavailable` where the agent may not be asked now."""
+        with self._lock:
+            now = self._monotonic()
+            trial = Trial(began=now)
+            objection = self._objection(now)
+            if objection is not None:
+                hint = "another agent may serve meanwhile; [policy.breakers] configures the circuit breakers"
+                raise Unavailable(f"{self._name} was not asked: {objection.reason}", hint=hint, retry_after=objection.retry_after)
+            for kind, breaker in self._breakers.items():
+                if breaker.open_until is not None:
+                    breaker.probe, breaker.probe_until = trial, now + _LONGEST_PROBE
+                    trial.probed[kind] = breaker.openings
+        return trial
+
+    def _note(self, trial: Trial, error: BaseException | None) -> None:
+        kind = None if error is None else kind_of(error)
+        with self._lock:
+            for breaker in self._breakers.values():
+                breaker.probe = None if breaker.probe is trial else breaker.probe
+            probed = {known for known, openings in trial.probed.items() if self._breakers[known].is_of(openings)}
+            if not trial.is_telling:
+                return
+            if error is None or isinstance(error, ANSWERED):
+                self._succeeded(probed)
+            elif kind is not None:
+                self._failed(kind, error, trial, probed)
+
+    def _succeeded(self, probed: set[ErrorKind]) -> None:
+        for kind, breaker in self._breakers.items():
+            was_open = breaker.open_until is not None
+            breaker.succeeded(self.settings, is_probe=kind in probed)
+            if was_open and breaker.open_until is None:
+                logger.info("circuit breaker closed for %s (%s)", self._name, kind.value)
+
+    def _failed(self, kind: ErrorKind, error: BaseException, trial: Trial, probed: set[ErrorKind]) -> None:
+        breaker = self._breakers.setdefault(kind, Breaker())
+        before, now = breaker.open_until, self._monotonic()
+        was_there = kind is not ErrorKind.UNREACHABLE or isinstance(error, WorkerCrashed)
+        failure = Failure(
+            why=type(error).__name__,
+            is_probe=kind in probed,
+            is_costly=not was_there and now - trial.began >= self.settings.costly_seconds,
+            retry_after=_told(error.retry_after) if isinstance(error, NearfarError) else None,
+        )
+        breaker.failed(self.settings, failure, now=now, chance=self._chance())
+        if breaker.open_until is not None and breaker.open_until != before:
+            seconds = breaker.open_until - now
+            logger.warning("circuit breaker open for %s: retrying in %.1f s (%s: %s)", self._name, seconds, kind.value, breaker.reason)
+
+
+def _told(retry_after: float | None) -> float | None:
+    """When the other side asks to be tried again, where it makes sense; NaN does not."""
+    return min(retry_after, _LONGEST_TOLD) if retry_after is not None and retry_after > 0 else None

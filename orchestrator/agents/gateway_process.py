@@ -7,10 +7,16 @@ its standard input closes, so it never outlives its parent.
 
 import contextlib
 import json
+import os
 import secrets
+import shutil
+import stat
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
 
 import anyio
 import anyio.abc
@@ -18,10 +24,58 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from pydantic import BaseModel
 
 from ...protocols import AgentCard, DeadlineExceeded, StepEvent, StepRequest, Unavailable, stream
+from ...protocols.address import is_readable_path
 from ...protocols.client import RemoteAgent
 from ...protocols.errors import BY_REASON
 from ...protocols.event_loop import LoopBound
-from .socket_folder import SocketFolder
+from ..storage.owners import Owner, is_locked
+
+_PREFIX: Final = "nearfar-sockets-"
+_SHORT: Final = "/tmp"
+_LONGEST: Final = 60
+"""Bytes of a parent folder under which a socket's path stays below the 100 that every system allows."""
+
+
+class SocketFolder:
+    """A new folder among the system's temporary ones, for its owner alone.
+
+    It lies in `/tmp` where the folder that `TMPDIR` names is too long for a socket's path, or gRPC would misread it.
+
+    Raises `StoreUnavailable` where nothing can be written there.
+    """
+
+    def __init__(self) -> None:
+        remove_abandoned()
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_parent()))
+        self._owner = Owner(self.path)
+
+    def close(self) -> None:
+        """Remove the folder."""
+        self._owner.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def remove_abandoned() -> None:
+    """Remove this user's folders whose process has died, however it died."""
+    for folder in _parent().glob(f"{_PREFIX}*"):
+        if _is_own_folder(folder) and (owners := list(folder.glob("*.owner"))) and not any(map(is_locked, owners)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _parent() -> Path:
+    """Return the temporary folder, or `/tmp` where no socket can be in that one."""
+    usual = os.path.abspath(tempfile.gettempdir())
+    return Path(usual if len(os.fsencode(usual)) <= _LONGEST and is_readable_path(usual) else _SHORT)
+
+
+def _is_own_folder(path: Path) -> bool:
+    """Return whether it is a folder of this user's, and no link to one: others may write there, too."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+
 
 _START_SECONDS = 120.0
 """Loading a large model from a slow disk takes this long at most."""
@@ -32,7 +86,7 @@ _RESUME_SECONDS = 2.0
 
 
 class GatewayProcess:
-    """The far agent behind a gateway in a child process; an `Agent` that starts the child anew when it has died."""
+    """The far agent behind a gateway in a child process: an `Agent` that restarts the child when it has died."""
 
     def __init__(self, config: BaseModel, *, address: str | None = None) -> None:
         self._config = config
@@ -71,7 +125,7 @@ class GatewayProcess:
 
     @property
     def process_id(self) -> int | None:
-        """Of the child that serves now; None where it has died or was closed."""
+        """The id of the running child process; None where it has died or was closed."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def step(self, request: StepRequest) -> AsyncIterator[StepEvent]:

@@ -1,9 +1,10 @@
-"""The agents of one `Hybrid`, each opened when it is first needed."""
+"""The agents of one `Hybrid`: opened on first use, watched by circuit breakers, closed together."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from typing import Protocol
 
 import anyio
 
@@ -11,17 +12,40 @@ from ...protocols import Agent, AgentCard, AgentError, Capabilities, ConfigError
 from ...protocols.defects import log_defect
 from ..util.cancellation import end
 from ..util.event_loops import HomeLoop
-from .health import Health, Trial
-from .pace import Pace
+from .breaker import Health, Trial
+
+
+class Pace(Protocol):
+    """The measured speed of an agent's model on this device, for prompts of all sizes."""
+
+    @property
+    def watts(self) -> float | None:
+        """Power of the device while it computes; None if unknown."""
+
+    def first_token_seconds(self, prompt_tokens: int) -> float:
+        """Return the seconds until the first token of the output."""
+
+    def seconds(self, prompt_tokens: int, output_tokens: float) -> float:
+        """Return the seconds of a whole step."""
+
+
+PaceSource = Callable[[str], Pace | None]
+"""Finds the pace of an agent by its name; None: there is none."""
+
+
+def no_pace(_agent: str) -> Pace | None:
+    """Return None: no agent was measured."""
+    return None
+
 
 logger = logging.getLogger(__name__)
 
 
-class Member:
-    """An agent of the team, by name.
+class AgentHandle:
+    """One agent of a pool, by name.
 
-    `source` is either an agent that somebody else opened and closes, or a function that opens one: until it is first needed a
-    model is not loaded, a gateway not started, a key not read.
+    The `source` is either an agent that the caller opened and closes, or a function that opens one on first use: until then a model is
+    not loaded, a gateway not started, a key not read.
     """
 
     def __init__(
@@ -41,7 +65,7 @@ class Member:
         self.is_elsewhere = is_elsewhere
         """It runs on another machine, so that what must never leave this device is not for it, on whichever side it is."""
         self.health = Health(name)
-        """Whether it may be asked now."""
+        """The agent's circuit breakers."""
         self._pace = pace
         self._expected_prices = prices
         self._expected_model = model
@@ -55,7 +79,7 @@ class Member:
         self._is_closed = False
         self._wrapper: Callable[[Agent], Agent] = _as_it_is
         self.entering: Callable[[], Awaitable[None]] | None = None
-        """Makes the running event loop the one that agents are opened in; None: the member has no team."""
+        """Makes the running event loop the one that agents are opened in; None: the handle has no pool."""
 
     def wrap(self, wrapper: Callable[[Agent], Agent]) -> None:
         """Put a wrapper in front of the agent, which closes the agent with itself. To be called before the first task."""
@@ -80,7 +104,7 @@ class Member:
 
     @property
     def is_unpriced(self) -> bool:
-        """It is of the far side, and nobody knows its price; False while that cannot be told. Raises as `prices` does."""
+        """True for a far agent of unknown price; False while that cannot be told. Raises as `prices` does."""
         can_be_told = self.card is not None or self._expected_prices is not None
         return self.side is Side.FAR and can_be_told and self.prices is None
 
@@ -96,13 +120,14 @@ class Member:
 
     @property
     def pace(self) -> Pace | None:
-        """What was measured of its model on this device before this process began; None: nothing, or it is of the far side."""
+        """The measured speed of its model on this device, from before this process began; None where nothing was measured, or for a far
+        agent."""
         return None if self._pace is None else self._pace()
 
     async def open(self) -> Agent:
-        """The agent, opened on first use.
+        """Open the agent on first use, and return it.
 
-        Raises what loading or connecting raises, and `Unavailable` while it is left alone after failures, and once the team was closed.
+        Raises what loading or connecting raises, and `Unavailable` while a circuit breaker is open, and once the pool is closed.
         """
         if self._agent is not None and not self._is_closed:
             return self._agent
@@ -156,12 +181,12 @@ class Member:
         return getattr(self._unwrapped, "describe", None)
 
     async def aclose(self) -> None:
-        """Close the agent if this member opened it; a failure to do so is logged, since nobody could act on it."""
+        """Close the agent if this handle opened it. A failure is logged and not raised, so that the other agents are closed too."""
         self._is_closed = True
         await self.release()
 
     def forget(self) -> None:
-        """Drop what belongs to an event loop that is closed: what this member opened is ended, and opened anew by the next task."""
+        """Drop objects of an event loop that is closed. An agent that this handle opened is ended; the next task opens it again."""
         self._looking, self._opening, self._failed_to_open = None, anyio.Lock(), []
         if isinstance(self._source, Agent):
             self._keep(self._source)
@@ -172,7 +197,7 @@ class Member:
                 abandon()
 
     async def release(self) -> None:
-        """The same as `aclose`, but the next task opens the agent anew."""
+        """Close the agent as `aclose` does, but let the next task open it again."""
         if self._looking is not None:
             await end(self._looking)
         async with self._opening:
@@ -190,54 +215,54 @@ def _as_it_is(agent: Agent) -> Agent:
 
 
 def _again(error: AgentError) -> AgentError:
-    """The same error for somebody else, who may add notes of his own."""
+    """Return a copy of an error for another caller, which may add its own notes."""
     return type(error)(error.message, hint=error.hint, retry_after=error.retry_after)
 
 
-class Team:
+class AgentPool:
     """The agents that tasks may be given to, by name. Raises `ConfigError` where two share one."""
 
-    def __init__(self, members: tuple[Member, ...]) -> None:
-        self._members = {member.name: member for member in members}
-        if len(self._members) < len(members):
-            names = [member.name for member in members]
+    def __init__(self, handles: tuple[AgentHandle, ...]) -> None:
+        self._handles = {handle.name: handle for handle in handles}
+        if len(self._handles) < len(handles):
+            names = [handle.name for handle in handles]
             taken = next(name for name in names if names.count(name) > 1)
             raise ConfigError(f"two agents are called {taken!r}", hint="give them different names")
         self.home = HomeLoop(self._release, self._forget)
-        for member in members:
-            member.entering = self.home.enter
+        for handle in handles:
+            handle.entering = self.home.enter
 
-    def __iter__(self) -> Iterator[Member]:
-        return iter(self._members.values())
+    def __iter__(self) -> Iterator[AgentHandle]:
+        return iter(self._handles.values())
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._handles)
 
-    def __getitem__(self, name: str) -> Member:
-        return self._members[name]
+    def __getitem__(self, name: str) -> AgentHandle:
+        return self._handles[name]
 
     def pace(self, name: str) -> Pace | None:
-        """What was measured of an agent's model; None where there is no such agent either."""
-        member = self._members.get(name)
-        return None if member is None else member.pace
+        """Return the measured speed of an agent's model; None where there is no such agent either."""
+        handle = self._handles.get(name)
+        return None if handle is None else handle.pace
 
     def health(self, name: str) -> Health | None:
-        """Whether an agent may be asked now; None where there is no such agent."""
-        member = self._members.get(name)
-        return None if member is None else member.health
+        """Return an agent's circuit breakers; None where there is no such agent."""
+        handle = self._handles.get(name)
+        return None if handle is None else handle.health
 
     async def _release(self) -> None:
         async with anyio.create_task_group() as closing:
-            for member in self:
-                closing.start_soon(member.release)
+            for handle in self:
+                closing.start_soon(handle.release)
 
     def _forget(self) -> None:
-        for member in self:
-            member.forget()
+        for handle in self:
+            handle.forget()
 
     async def aclose(self) -> None:
         """Close every agent that was opened."""
         async with anyio.create_task_group() as closing:
-            for member in self:
-                closing.start_soon(member.aclose)
+            for handle in self:
+                closing.start_soon(handle.aclose)
         await self.home.leave()

@@ -1,1 +1,1 @@
-"""What may be spent and what was: reserved before a call, settled after it, shared by processes, and kept across restarts."""
+"""Budgets: amounts are reserved before a call and settled after it, shared by processes, and kept across restarts."""

@@ -1,4 +1,4 @@
-"""What one task may spend: every call of any agent in any role reserves the most that it can take, and settles for what it took."""
+"""The budget of one task: every call of any agent in any role reserves the most that it can spend, and settles for what it spent."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 USUAL_OUTPUT: Final = 8192
 """Tokens that a call may write where neither the task nor the agent states a bound and a limit holds."""
 _USUAL_SECONDS: Final = 600.0
-"""The same for the time that it may take."""
+"""Seconds that a call may take where neither the task nor the agent states a bound and a limit holds."""
 _USEFUL_OUTPUT: Final = 512
 """Tokens to write, for fewer of which a call rather waits until those under way have given back what they do not need."""
 _USEFUL_SECONDS: Final = 10.0
@@ -38,10 +38,11 @@ T = TypeVar("T")
 
 
 class Account:
-    """What one task may spend, and has. Made by `Router.account`.
+    """The budget of one task: its limits, and what it has spent. Made by `Router.account`.
 
-    `whole` is the account of the task that this one is a part of; None where it is a task of its own. `is_paced`: what it spends counts
-    for the dollars of the last hour.
+    Args:
+        whole: the account of the task that this one is a part of; None where it is a task of its own.
+        is_paced: its spending counts for the dollars of the last hour.
     """
 
     def __init__(
@@ -68,23 +69,23 @@ class Account:
         """Dollars that the router has set aside for the task and its parts, until the bill comes."""
 
     def part(self, limits: LimitsConfig) -> "Account":
-        """The account of a part of the task, whose own limit for the task is its share.
+        """Return the account of a part of the task, whose own limit for the task is its share.
 
-        It has spent nothing: where the task goes on in another process, the shares are of what is left then.
+        It has spent nothing: if the task is resumed in another process, the shares are of what is left then.
         """
         return Account(self._book, limits, task=f"{self._task.name}/{uuid4().hex}", whole=self)
 
     def left_of_task(self) -> AmountsConfig:
-        """What the task's own limit leaves it. What is unknown has left nothing."""
+        """Return the rest of the task's own limit. If the spent amount is unknown, nothing is left."""
         limit = self._limits.task
         dollars = None if limit.dollars is None else 0.0 if self.spent.dollars is None else max(limit.dollars - self.spent.dollars, 0.0)
         return AmountsConfig(dollars=dollars, tokens=None if limit.tokens is None else max(limit.tokens - self.spent.tokens, 1))
 
     async def reserve(self, request: StepRequest, card: AgentCard) -> "Allowance":
-        """Set aside what the call can take at most, or as much of that as the limits leave, to which the request is bounded.
+        """Reserve the most that the call can spend, or as much of it as the limits leave, and bound the request to that.
 
-        Where others under way have reserved the rest, it waits for them. Raises `BudgetExceeded` where the limits do not even leave
-        enough for the prompt and a word, and `StoreUnavailable` where there are limits and nobody can tell what was spent.
+        If calls under way have reserved the rest, it waits for them. Raises `BudgetExceeded` where the limits do not even leave enough
+        for the prompt and one token, and `StoreUnavailable` where there are limits and the spent amount cannot be read.
         """
         claims = self._claims
         demand = _Demand(request, card, (self._of_call, *claims))
@@ -143,7 +144,7 @@ class Account:
         return (*own, *session, *user, Claim(Scope("day"), _caps(limits.day), allows), *minute)
 
     def _within_call(self, demand: "_Demand") -> Units:
-        """The most that the call may take by the limit for a single one."""
+        """Return the most that the call may spend by the limit for a single call."""
         most = granted([(self._of_call, Balance())], demand.least, demand.most)
         if isinstance(most, Shortage):
             raise self._refusal(demand.card, most)
@@ -169,9 +170,9 @@ class Account:
         return await self._at_once(work, undone=self._give_back)
 
     async def _at_once(self, work: Callable[[], T], *, undone: Callable[[T], None] | None = None) -> T:
-        """What is done without a wait in this process alone, and in a thread where it may have to wait for another one.
+        """Do the work at once if the book belongs to this process alone, else in a thread, since it may wait for another process.
 
-        A thread comes to its end in any case. Where the caller was cancelled meanwhile, its result is `undone`.
+        A thread always runs to its end. If the caller was cancelled meanwhile, `undone` is called with its result.
         """
         if not self._book.is_shared:
             return work()
@@ -186,7 +187,7 @@ class Account:
             raise
 
     def _give_back(self, found: Reservation | Shortage) -> None:
-        """Of a call that was cancelled before it was made."""
+        """Give back the reservation of a call that was cancelled before it was made."""
         try:
             if isinstance(found, Reservation):
                 self._book.settle(found, Units())
@@ -194,7 +195,7 @@ class Account:
             logger.warning("what was reserved for a call that was not made could not be given back: %s", error)
 
     def refusal_in_time(self, demand: "_Demand", seconds: float) -> BudgetExceeded:
-        """The error for a call that was given so many seconds, and needed more."""
+        """Return the error for a call that did not finish within the seconds left by the limits."""
         message = f"{demand.card.name} was not done within the {seconds:.3g} seconds that the limits leave; the task has spent"
         return BudgetExceeded(f"{message} {_said(self.spent)}", hint=_HINT)
 
@@ -205,7 +206,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What one call may take. `settle` it in any case."""
+    """The reserved budget of one call. `settle` it in any case."""
 
     _account: Account
     _reservation: Reservation | None
@@ -233,7 +234,7 @@ class Allowance:
 
     @property
     def most(self) -> Spent:
-        """What the call counts for if nobody hears what it took; dollars are None where the price is unknown."""
+        """The amount charged if the call's usage is never reported; dollars are None where the price is unknown."""
         granted = self._demand.most if self._reservation is None else self._reservation.granted
         return Spent(None if self._demand.is_unpriced else granted.of("dollars"), granted.tokens)
 
@@ -246,7 +247,7 @@ class Allowance:
 
 
 class _Demand:
-    """What a call asks for."""
+    """The amounts that a call asks for."""
 
     def __init__(self, request: StepRequest, card: AgentCard, claims: Sequence[Claim]) -> None:
         self.request = request
@@ -255,7 +256,7 @@ class _Demand:
         self._dollar_limits = [claim for claim in claims if claim.caps.dollars is not None]
         self._stated = _least(request.max_output_tokens, card.limits.max_output_tokens)
         self.bound = _least(self._stated, card.limits.context_tokens)
-        """Tokens that it may write, whatever it costs; None: nobody says."""
+        """Tokens that it may write, regardless of cost; None if no bound is stated."""
         self.is_unpriced = card.prices is None and card.side is Side.FAR
 
     # Counting a prompt's tokens takes longer than the rest, and where nothing is limited only a lost call asks for it.
@@ -270,17 +271,17 @@ class _Demand:
 
     @cached_property
     def least(self) -> Units:
-        """What it takes to say a word."""
+        """The amounts for the prompt and one token of output."""
         return self._units(1, _INSTANT)
 
     @cached_property
     def most(self) -> Units:
-        """What it takes if the agent writes as much as it may, for as long as it may."""
+        """The amounts if the agent writes as much as it may, for as long as it may."""
         return self._units(self._longest_output, self.request.timeout or _USUAL_SECONDS)
 
     @cached_property
     def useful(self) -> Units:
-        """What an answer of ordinary length takes."""
+        """The amounts for an answer of ordinary length."""
         return self._units(min(self._longest_output, _USEFUL_OUTPUT), _USEFUL_SECONDS).within(self.most)
 
     @property
@@ -297,9 +298,9 @@ class _Demand:
             raise BudgetExceeded(f"{self.card.name} was not asked: {reason}", hint=hint)
 
     def bounded(self, amounts: Units) -> StepRequest:
-        """The request, such that it takes no more than these amounts of what is limited.
+        """Return the request, bounded so that it spends no more than these amounts of the limited measures.
 
-        One that may write less than it would is another request to the server, which would refuse it under the same key.
+        A request with less output than usual is another request to the server, which would refuse it under the same key.
         """
         changes: dict[str, object] = {}
         if self._limited & {"dollars", "tokens"}:
@@ -311,7 +312,7 @@ class _Demand:
         return self.request.model_copy(update=changes) if changes else self.request
 
     def _output(self, amounts: Units) -> int:
-        """How many tokens may be written, which cost more than those read."""
+        """Return how many tokens may be written, which cost more than those read."""
         tokens, prices = amounts.tokens - self._prompt, self.card.prices
         if not prices or not prices.highest(self._prompt).output:
             return tokens
@@ -325,7 +326,7 @@ class _Demand:
 
 
 def described(shortage: Shortage) -> str:
-    """Why an expense would go beyond a limit, with what is spent and what the limit is."""
+    """Return a sentence about an exceeded limit, with the spent amount and the limit."""
     name, balance = shortage.measure, shortage.balance
     cap, spent = Units(**{name: shortage.cap}).of(name), balance.spent.of(name)
     limit = f"the limit for the {shortage.kind}"
@@ -338,7 +339,7 @@ def described(shortage: Shortage) -> str:
 
 
 def most_prompt_tokens(request: StepRequest) -> int:
-    """What the prompt hardly exceeds; agents count in their own ways. Of two estimates on the high side, the higher one."""
+    """Return an upper estimate of the prompt's tokens, as agents count differently: the higher one of two estimates."""
     messages = tuple(message if message.state is None else Message.assistant(state=message.state) for message in request.messages)
     sent = request.model_copy(update={"messages": messages})  # what a provider sent holds the turn's text and calls already
     form = sent.model_dump_json(include={"messages", "tools", "output_schema"}, exclude_defaults=True)

@@ -13,9 +13,9 @@ _MOST: Final = 2**60
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a call, a task or several have spent. None: unknown, which is not nothing.
+    """The amounts that a call, a task or several have spent. None means unknown, which is not zero.
 
-    Of several, `joules` are those that somebody knows: what nobody measures is held against no limit.
+    In a sum, `joules` holds the known ones only: unmeasured energy is not held against a limit.
     """
 
     dollars: float | None = 0.0
@@ -55,15 +55,15 @@ class Units(NamedTuple):
         return Units(*(one + another for one, another in zip(self, other, strict=True)))
 
     def beyond(self, other: "Units") -> "Units":
-        """What this is more than the other one, of each measure."""
+        """Return the excess of this amount over another one, for each measure; at least 0."""
         return Units(*(max(one - another, 0) for one, another in zip(self, other, strict=True)))
 
     def within(self, other: "Units") -> "Units":
-        """The lesser of both, of each measure."""
+        """Return the smaller amount of each measure."""
         return Units(*map(min, self, other))
 
     def of(self, measure: str) -> float:
-        """As the user says it."""
+        """Return one measure in the user's units."""
         place = MEASURES.index(measure)
         return self[place] / _UNITS[place]
 
@@ -73,7 +73,7 @@ class Units(NamedTuple):
 
 
 class Caps(NamedTuple):
-    """What may be spent of each measure, in whole units; None: as much as it takes."""
+    """The limit of each measure, in whole units; None: unlimited."""
 
     dollars: int | None = None
     tokens: int | None = None
@@ -99,6 +99,6 @@ class Commitment:
     """The most that it is expected to cost."""
     went_far: bool
     is_guess: bool = False
-    """Nobody knew what it costs."""
+    """The cost was unknown when the task was routed."""
     expected: float = 0.0
-    """The most that was expected when it was placed, before what other tasks turned out to cost; 0: nobody knew."""
+    """The highest estimate when it was placed, before corrections by the cost of other tasks; 0: no estimate."""

@@ -9,9 +9,13 @@ from threading import Lock
 from typing import Final, NamedTuple
 from uuid import uuid4
 
+from ..storage.owners import Owner
+from ..storage.sqlite.database import Database
+from ..storage.sqlite.errors import Naming
 from ..storage.tables import Session
+from ..task.sections.runs import RunsConfig
 from .amounts import MEASURES, Caps, Units
-from .storage import Storage
+from .storage import ServerOwner, SharedStorage, Storage
 
 _KEPT: Final = 10_000
 """Tasks and sessions, each; of more, those are forgotten that spent nothing for the longest time."""
@@ -51,7 +55,7 @@ _FORGET_MINUTES: Final = f"DELETE FROM budgets WHERE kind = 'minute' AND name < 
 
 
 class Scope(NamedTuple):
-    """What a limit holds for."""
+    """The thing that a limit holds for."""
 
     kind: str
     """`task`, `session`, `user`, `day` or `minute`."""
@@ -70,7 +74,7 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What was spent in a scope, and what is reserved for calls under way."""
+    """The amounts spent in a scope, and those reserved for calls under way."""
 
     spent: Units = Units()
     reserved: Units = Units()
@@ -79,13 +83,13 @@ class Balance:
 
 
 class Reservation(NamedTuple):
-    """What a call may take."""
+    """The amounts that a call may spend."""
 
     id: str
     scopes: tuple[Scope, ...]
     granted: Units
     is_unpriced: bool = False
-    """Nobody knows its price, so that no dollars are reserved for it."""
+    """The call's price is unknown, so no dollars are reserved for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +97,14 @@ class Shortage:
     """Why nothing was reserved."""
 
     kind: str
-    """Of the scope whose cap is in the way."""
+    """The kind of the scope whose cap is exceeded."""
     measure: str
     cap: int
     balance: Balance
     least: Units
-    """What was asked for."""
+    """The amounts that were asked for."""
     is_unknown: bool = False
-    """Nobody knows what was spent."""
+    """The spent amount is unknown."""
 
     @property
     def is_temporary(self) -> bool:
@@ -125,7 +129,7 @@ class BudgetBook:
         self._settled = 0
         self._counting = Lock()
         self._counted: dict[Scope, tuple[Units, int]] = {}
-        """What was counted and is not written down: for each scope the sum, and how many of the calls have no price."""
+        """Amounts that are counted and not written yet: for each scope the sum, and the number of calls without a price."""
 
     @property
     def is_shared(self) -> bool:
@@ -159,7 +163,7 @@ class BudgetBook:
     def count(self, scopes: Sequence[Scope], spent: Units, *, is_unpriced: bool = False) -> None:
         """Count a call for which nothing was reserved, in a book that no other process uses.
 
-        It is written down when somebody next looks at the book: a task without limits then takes no time for it.
+        The amounts are written when the book is next read, so that a task without limits spends no time on it.
         """
         assert not self.is_shared, "other processes would not know of it"
         today = self._clock().date().isoformat()
@@ -170,12 +174,12 @@ class BudgetBook:
                 self._counted[dated] = (before.plus(spent), unpriced + is_unpriced)
 
     def balance(self, scope: Scope) -> Balance:
-        """Of one scope; nothing where it was never heard of."""
+        """Return the balance of one scope; zero for an unknown one."""
         with self._reading() as session:
             return _balance(session, self._dated(session, scope))
 
     def balances(self) -> dict[Scope, Balance]:
-        """Of all scopes, those last that were used last."""
+        """Return the balances of all scopes, the latest used last."""
         with self._reading() as session:
             rows = session.execute(f"SELECT kind, name, {_COLUMNS} FROM budgets ORDER BY used").fetchall()
         return {Scope(kind, name): _read(row) for kind, name, *row in rows}
@@ -188,7 +192,7 @@ class BudgetBook:
         return Units(int(row[0]), 0, 0, 0).spent.dollars or 0.0
 
     def today(self) -> Scope:
-        """The day that calls are counted for now."""
+        """Return the day that calls are counted for now."""
         with self._reading() as session:
             return self._dated(session, Scope("day"))
 
@@ -242,7 +246,7 @@ class BudgetBook:
             return reservation
 
     def _is_released(self, identifier: str, scopes: str, unpriced: int, *granted: int) -> bool:
-        """Whether it was we who counted the reservation of a dead process, and nobody else at the same moment."""
+        """Return whether this process counted the reservation of a dead process, rather than another one at the same moment."""
         most = Units(*granted)
         with self._writing() as session:
             if not session.execute("DELETE FROM budget_reservations WHERE id = ?", (identifier,)).rowcount:
@@ -270,7 +274,7 @@ class BudgetBook:
             _move(session, [dated], reserved=Units(), spent=spent, unpriced=unpriced)
 
     def _forget(self) -> None:
-        """The tasks and sessions that nobody has used for longest, except for those in use."""
+        """Delete the tasks and sessions that were not used for longest, except for those in use."""
         for kind in ("task", "session"):
             with self._writing() as session:
                 session.execute(_FORGET, (kind, kind, _KEPT))
@@ -278,7 +282,7 @@ class BudgetBook:
             session.execute(_FORGET_MINUTES, (_minute_named(self._minute() - 2 * _HOUR),))
 
     def _dated(self, session: Session, scope: Scope) -> Scope:
-        """The scope itself, or the day or the minute that it is now."""
+        """Return the scope itself, or the day or the minute that it is now."""
         if scope == Scope("minute"):
             return Scope("minute", _minute_named(self._minute()))
         if scope != Scope("day"):
@@ -294,19 +298,19 @@ class BudgetBook:
 
 
 def _minute_named(number: int) -> str:
-    """In as many digits as any other one, so that they are compared as text."""
+    """Return the number with a fixed count of digits, so that names compare as text."""
     return f"{number:010d}"
 
 
 def _entered(session: Session, scope: Scope) -> Balance:
-    """The scope's balance, which nobody else changes until the end of the transaction."""
+    """Return the scope's balance, and lock it until the end of the transaction."""
     _note_day(session, scope)
     [row] = session.execute(_ENTER, scope).fetchall()
     return _read(row)
 
 
 def _note_day(session: Session, scope: Scope) -> None:
-    """A day is never before one that was seen already."""
+    """Record the latest day seen: a day is never before it."""
     if scope.kind == "day":
         session.execute("UPDATE budget_day SET latest = ? WHERE latest < ?", (scope.name, scope.name))
 
@@ -320,13 +324,14 @@ def _take(session: Session, claim: Claim, amounts: Units) -> None:
 
 
 def _move(session: Session, scopes: Iterable[Scope], *, reserved: Units, spent: Units, unpriced: int) -> None:
-    """From what is reserved to what is spent."""
+    """Move amounts from reserved to spent."""
     for scope in scopes:
         session.execute(_SETTLE, (*scope, *spent, unpriced, *spent, *reserved, unpriced))
 
 
 def granted(found: Sequence[tuple[Claim, Balance]], least: Units, most: Units) -> Units | Shortage:
-    """As much as there is in every scope; where there is too little, a shortage, first one that no call under way will end."""
+    """Return the amounts that every scope has left, up to `most`. If a scope has less than `least`, return its shortage, a lasting one
+    first."""
     amounts, short = list(most), list[Shortage]()
     for claim, balance in found:
         for place, cap in enumerate(claim.caps):
@@ -347,3 +352,29 @@ def _balance(session: Session, scope: Scope) -> Balance:
 
 def _read(row: Sequence[int]) -> Balance:
     return Balance(Units(*row[:4]), Units(*row[4:8]), row[8])
+
+
+_NAMING: Final = Naming("book of budgets", "remove the file: what was spent is forgotten with it")
+
+
+def open_budgets(config: RunsConfig, *, clock: Callable[[], datetime] = datetime.now) -> BudgetBook:
+    """Open the book that is shared by all processes which name the same folder or database.
+
+    Reservations of dead processes are counted as spent. Raises `StoreUnavailable` or `StoreCorrupt`, and `ConfigError` if the address of
+    a database is not set.
+    """
+    book = BudgetBook(_storage(config), clock)
+    book.release_dead()
+    return book
+
+
+def _storage(config: RunsConfig) -> Storage:
+    if config.postgres_variable is None:
+        owner = Owner(config.folder / "owners")
+        owner.sweep()
+        return SharedStorage(Database(config.folder / "budgets.db", _NAMING), owner)
+    from ..storage.postgres.database import PostgresDatabase
+    from ..util.secrets import secret
+
+    database = PostgresDatabase(secret(config.postgres_variable), what="book of budgets")
+    return SharedStorage(database, ServerOwner(database))

@@ -1,12 +1,19 @@
-"""Where a `BudgetBook` keeps its tables: in this process, or in a database that several processes share."""
+"""The storage of a `BudgetBook`: in this process, or in a database that several processes share."""
 
+import secrets
+import select
 import sqlite3
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from threading import Lock
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ..storage.tables import Session, TableDatabase, Tables
+
+if TYPE_CHECKING:
+    from ..storage.postgres.connections import Connection
+    from ..storage.postgres.database import PostgresDatabase
+
 
 _AMOUNTS: Final = ", ".join(
     f"{prefix}{measure} BIGINT NOT NULL DEFAULT 0" for prefix in ("", "reserved_") for measure in ("dollars", "tokens", "seconds", "joules")
@@ -38,12 +45,12 @@ class Storage(Protocol):
         """Other processes use them too."""
 
     def writing(self) -> AbstractContextManager[Session]:
-        """A transaction, kept where the block ends well; what it has written to, nobody else changes before its end."""
+        """Open a transaction that is committed if the block ends well. Its rows are locked for others until its end."""
 
     def reading(self) -> AbstractContextManager[Session]: ...
 
     def owner(self) -> str:
-        """The name under which this process reserves, for as long as it lives."""
+        """Return the name under which this process reserves, for as long as it lives."""
 
     def is_alive(self, owner: str) -> bool: ...
 
@@ -95,7 +102,7 @@ class MemoryStorage:
         return owner == self.owner()
 
     def scrub(self) -> None:
-        """There is no file."""
+        """Do nothing: there is no file."""
 
     def close(self) -> None:
         with self._lock, closing(self._connection):
@@ -128,6 +135,52 @@ class SharedStorage:
         self._database.scrub()
 
     def close(self) -> None:
-        """What is still reserved counts as spent when the next process looks."""
+        """Close the database. The next process counts what is still reserved as spent."""
         self._owning.close()
         self._database.close()
+
+
+class ServerOwner:
+    """This process, by an advisory lock. Where the connection breaks, it goes on under another name, and what it had reserved counts.
+
+    Raises `StoreUnavailable` where the server cannot be reached.
+    """
+
+    def __init__(self, database: "PostgresDatabase") -> None:
+        self._database = database
+        self._lock = Lock()
+        self._holding = ExitStack()
+        self._held: tuple[str, Connection] | None = None
+
+    @property
+    def name(self) -> str:
+        with self._lock:
+            if self._held is None or _is_broken(self._held[1]):
+                self._holding.close()
+                connection = self._holding.enter_context(self._database.lasting())
+                key = secrets.randbits(62)
+                connection.execute("SELECT pg_advisory_lock(%s)", [key])
+                self._held = (str(key), connection)
+            return self._held[0]
+
+    def is_alive(self, name: str) -> bool:
+        """Return whether a process holds the lock of that name."""
+        with self._database.writing() as session:
+            (is_free,) = session.execute("SELECT pg_try_advisory_xact_lock(?)", (int(name),)).fetchone()
+        return not is_free
+
+    def close(self) -> None:
+        with self._lock:
+            if self._held is not None and not _is_broken(self._held[1]):
+                self._held[1].execute("SELECT pg_advisory_unlock_all()")
+            self._held = None
+            self._holding.close()
+
+
+def _is_broken(connection: "Connection") -> bool:
+    """Return whether the connection is broken: an idle server sends nothing, unless it has gone."""
+    if connection.closed:
+        return True
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,9 +1,10 @@
-"""`CachedAgent`: a cache in front of any agent."""
+"""`CachedAgent`: a cache in front of any agent. Identical requests at the same time are computed once."""
 
+import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator
 from contextlib import aclosing
 from functools import partial
 from typing import Final, TypeVar
@@ -17,6 +18,7 @@ from ...protocols import (
     ConfigError,
     DeadlineExceeded,
     Finished,
+    Message,
     NearfarError,
     RateLimited,
     Side,
@@ -27,24 +29,136 @@ from ...protocols import (
     TextDelta,
     ToolCall,
     ToolCalled,
+    Usage,
+    complete,
     stream,
 )
-from ..agents.pool import Member, Team
+from ..agents.pool import AgentHandle, AgentPool
 from ..task.results import price
 from ..task.scope import Scope, current_scope
-from .admission import objection_to_request
+from ..util.cancellation import end
+from .admission import exact_key, objection_to_request
 from .answers import AnswerCache, Lookup
-from .flights import Flights
-from .keys import exact_key
-from .stored import Stored, replayed
-from .verifier import AgentVerifier
+from .database import Stored, replayed
+
+
+class Flight:
+    """One stream, computed in a task of its own for as long as it has readers.
+
+    Readers come and go: each receives all events from the beginning, and when the last one leaves before the end, the task is cancelled.
+    The stream advances with its fastest reader, so nothing is computed in vain.
+    """
+
+    def __init__(self, source: AsyncGenerator[StepEvent, None], on_end: Callable[[], None]) -> None:
+        self._source = source
+        self._on_end = on_end
+        self._heard: list[StepEvent] = []
+        self._error: Exception | None = None
+        self._is_over = False
+        self._readers = 0
+        self._furthest = 0
+        self._changed = anyio.Event()
+        self.is_paid = False
+        """A reader has been told what the step used: that is told once. Never set for a stored answer, which uses nothing."""
+        self._task: asyncio.Task[None] | None = None
+
+    async def read(self) -> AsyncGenerator[StepEvent, None]:
+        """Yield the events from the beginning. Raises what the stream raises; all but one reader are told that they used nothing."""
+        self._task = self._task or asyncio.create_task(self._run())
+        self._readers += 1
+        place = 0
+        try:
+            while place < len(self._heard) or not self._is_over:
+                if place == len(self._heard):
+                    await self._changed.wait()
+                    continue
+                event = self._heard[place]
+                place += 1
+                if place > self._furthest:
+                    self._furthest = place
+                    self._change()
+                yield self._shared(event) if isinstance(event, Finished) else event
+            if self._error is not None:
+                raise self._error
+        finally:
+            self._readers -= 1
+            if self._readers == 0:
+                self._on_end()
+                await end(self._task)
+
+    def _shared(self, finished: Finished) -> Finished:
+        if finished.saved is not None:
+            return finished
+        if not self.is_paid:
+            self.is_paid = True
+            return finished
+        return finished.model_copy(update={"usage": Usage(), "performance": None, "saved": finished.usage})
+
+    async def _run(self) -> None:
+        try:
+            async for event in self._source:
+                self._heard.append(event)
+                self._change()
+                while self._furthest < len(self._heard):
+                    await self._changed.wait()
+        except Exception as error:  # a task boundary: every reader raises it
+            self._error = error
+        finally:
+            self._is_over = True
+            self._on_end()
+            self._change()
+            await self._source.aclose()
+
+    def _change(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+
+class Flights:
+    """The flights under way, by what they compute."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[Hashable, Flight] = {}
+
+    def join(self, key: Hashable, start: Callable[[], AsyncGenerator[StepEvent, None]]) -> tuple[Flight, bool]:
+        """Return the flight of that key, begun with `start` where there is none; and whether there was one."""
+        flight = self._under_way.get(key)
+        if flight is not None:
+            return flight, True
+        begun = Flight(start(), lambda: self._ended(key, begun))
+        self._under_way[key] = begun
+        return begun, False
+
+    def _ended(self, key: Hashable, flight: Flight) -> None:
+        if self._under_way.get(key) is flight:
+            del self._under_way[key]
+
+
+_ASKED: Final = "Do both questions ask for exactly the same, so that one answer fits both? Reply with yes or no."
+_LONGEST: Final = 4
+"""Tokens of the reply."""
+_TIMEOUT: Final = 10.0
+
+
+class AgentVerifier:
+    """Asks an agent whether two questions have one answer. Raises what opening or asking the agent raises."""
+
+    def __init__(self, open_agent: Callable[[], Awaitable[Agent]]) -> None:
+        self._open = open_agent
+
+    async def __call__(self, asked: str, stored: str, answer: str) -> bool:
+        """Return whether the agent says yes. It is not shown the answer: judging two questions takes less of a small model."""
+        messages = (Message.system(_ASKED), Message.user(f"1. {asked}\n2. {stored}"))
+        reply = await complete(await self._open(), StepRequest(messages=messages, max_output_tokens=_LONGEST, timeout=_TIMEOUT))
+        return reply.text.strip().lower().startswith("yes")
+
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 Verifier = Callable[[str, str, str], Awaitable[bool]]
-"""Whether the answer to the stored question answers the asked one: takes the asked question, the stored one and its answer."""
+"""Tells whether the answer to the stored question answers the asked one, given the asked question, the stored one and its answer."""
 
 _PATIENCE: Final = 5.0
 """Seconds that the cache may take; then the agent is asked without it."""
@@ -104,7 +218,7 @@ class CachedAgent:
                 yield event
 
     async def _shared(self, request: StepRequest, scope: Scope) -> AsyncGenerator[StepEvent, None]:
-        """The first to ask tries the cache and then the agent; everybody who asks the same meanwhile hears what comes of it."""
+        """Stream the cached or computed answer to all concurrent callers of the same request: the first one computes it."""
         key = (exact_key(request, self.card, scope), request.timeout)
         flight, was_under_way = self._flights.join(key, lambda: self._found(request, scope))
         async with aclosing(flight.read()) as events:
@@ -115,7 +229,7 @@ class CachedAgent:
                 yield event
 
     async def _found(self, request: StepRequest, scope: Scope) -> AsyncGenerator[StepEvent, None]:
-        """The stored answer, or the agent's, which is stored before its end is told."""
+        """Yield the stored answer, or else the agent's, which is stored before its end is yielded."""
         started = time.monotonic()
         lookup = await self._guarded(lambda: self._cache.look(request, self.card, scope, is_loaded=self._is_loaded))
         answer = None if lookup is None else await self._verified(lookup)
@@ -166,7 +280,7 @@ class CachedAgent:
         await self._guarded(learn)
 
     async def _verified(self, lookup: Lookup) -> Stored | None:
-        """The answer that was found, unless it is one in other words that the verifier does not let pass."""
+        """Return the answer that was found, unless the verifier rejects it. Answers to the same request are not verified."""
         answer, asked = lookup.answer, lookup.question
         if self._verifier is None or lookup.outcome == "exact" or answer is None or answer.question is None or asked is None:
             return answer
@@ -193,34 +307,34 @@ class CachedAgent:
         return self._computing >= _LOADED * self.card.limits.concurrency or time.monotonic() < self._loaded_until
 
 
-def put_in_front(team: Team, cache: AnswerCache) -> None:
-    """Let a cache stand in front of those agents of a team whose side its settings name.
+def put_in_front(pool: AgentPool, cache: AnswerCache) -> None:
+    """Let a cache stand in front of those agents of a pool whose side its settings name.
 
     Raises `ConfigError` for a verifier that is not among those on this device.
     """
     name = cache.settings.verifier
-    verifier = None if name is None else AgentVerifier(_near(team, name).open)
-    for member in team:
-        if member.side in cache.settings.sides and member.name != name:
-            member.wrap(partial(CachedAgent, cache=cache, verifier=verifier))
+    verifier = None if name is None else AgentVerifier(_near(pool, name).open)
+    for handle in pool:
+        if handle.side in cache.settings.sides and handle.name != name:
+            handle.wrap(partial(CachedAgent, cache=cache, verifier=verifier))
 
 
-def _near(team: Team, name: str) -> Member:
-    found = next((member for member in team if member.name == name and member.side is Side.NEAR), None)
+def _near(pool: AgentPool, name: str) -> AgentHandle:
+    found = next((handle for handle in pool if handle.name == name and handle.side is Side.NEAR), None)
     if found is None:
         raise ConfigError(f"there is no agent {name!r} on this device to verify answers of the cache", hint="[cache] verifier names one")
     return found
 
 
 def _events_of(answer: Stored) -> Iterator[StepEvent]:
-    """A stored answer as a stream: its text in pieces, then its end."""
+    """Yield a stored answer as a stream: its text in pieces, then its end."""
     for piece in _PIECE.findall(answer.text):
         yield TextDelta(text=piece)
     yield replayed(answer)
 
 
 def _with_time_left(request: StepRequest, started: float) -> StepRequest:
-    """The request with what the cache has left of its time. Raises `DeadlineExceeded` where that is nothing."""
+    """Return the request with what the cache has left of its time. Raises `DeadlineExceeded` where that is nothing."""
     if request.timeout is None:
         return request
     left = request.timeout - (time.monotonic() - started)

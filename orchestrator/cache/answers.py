@@ -17,15 +17,12 @@ from ..task.scope import Scope
 from ..task.sections.cache import LEAST_THRESHOLD, CacheConfig, CategoryRules
 from ..util.arguments import require, require_callable, require_methods, wrong_type
 from ..util.embedding.embedder import NAME
-from .admission import objection_to_reply, question_of
+from .admission import exact_key, objection_to_reply, partition_key, question_of
 from .categories import category_of
-from .clearing import clear, clearings
-from .database import CacheDatabase
+from .database import CacheDatabase, Stored, clear, clearings, read_stored, reply_json
 from .guards import objection
-from .keys import exact_key, partition_key
 from .lookups import NOTHING, Outcome, count
 from .neighbours import Neighbours
-from .stored import Stored, read_stored, reply_json
 from .thresholds import Thresholds
 
 if TYPE_CHECKING:
@@ -36,7 +33,7 @@ logger = logging.getLogger(__name__)
 _CANDIDATES: Final = 8
 """Nearest questions that the guards look at."""
 _LEAST_SIMILARITY: Final = 0.6
-"""Of a candidate at all: below, a pair is not even worth a judgement."""
+"""Least similarity of a candidate; a pair below is not even judged."""
 _SAME_ANSWER: Final = 0.9
 """Cosine similarity from which two answers are taken to say the same."""
 _NUMBERS: Final = re.compile(r"\d+")
@@ -60,7 +57,7 @@ class EmbedsText(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What was found for one request, and all that is needed to store its answer."""
+    """The result of looking up one request, and all that is needed to store its answer."""
 
     key: str
     partition: str
@@ -73,11 +70,11 @@ class Lookup:
     vector: "Vector | None" = None
     outcome: Outcome = "miss"
     answer: Stored | None = None
-    """What may be served; None where there is nothing, and where a hit is to be answered afresh."""
+    """The answer that may be served; None where there is none, and where a hit is to be computed afresh."""
     candidate: Stored | None = None
     """The nearest answer in other words that no guard objects to, served or not."""
     similarity: float = 0.0
-    """Of the candidate's question."""
+    """The similarity of the candidate's question."""
     is_shadow: bool = False
     """It is to be answered afresh, to see whether the candidate says the same."""
     clearings: int = 0
@@ -85,16 +82,16 @@ class Lookup:
 
 
 class AnswerCache:
-    """Answers in one file. Calls may come from any thread and block for the file: not for the event loop.
+    """Answers in one file. Calls may come from any thread and block on the file: do not call it in the event loop.
 
-    Raises `StoreError` where the file cannot be used; whoever asks goes on without the cache.
+    Raises `StoreError` where the file cannot be used; the caller continues without the cache.
 
     Args:
-        settings: how far it may go.
+        settings: the `[cache]` section.
         embedder: compares questions by meaning; None: the one that ships with nearfar, loaded when it is first needed.
-        embedder_name: names the embedder and its version: vectors of another one cannot be compared with its.
-        now: the time in seconds, for what expires.
-        chance: uniform between 0 and 1, for what is answered afresh.
+        embedder_name: names the embedder and its version, since vectors of different embedders cannot be compared.
+        now: the time in seconds, for expiry.
+        chance: uniform between 0 and 1, for the choice of hits that are computed afresh.
     """
 
     def __init__(
@@ -132,16 +129,16 @@ class AnswerCache:
         """By task, the answers that it was given or that it stored."""
 
     def category(self, request: StepRequest, scope: Scope) -> str:
-        """What sort of question a request asks."""
+        """Return the category of a request's question."""
         return category_of(request.messages[-1].text, task_class=scope.task_class, named=self.settings.categories)
 
     def look(self, request: StepRequest, card: AgentCard, scope: Scope, *, is_loaded: bool = False) -> Lookup:
-        """What may be served for a request: the answer to the same one, else to one that asks the same in other words.
+        """Look for an answer to the same request, else for one to the same question in other words.
 
         Args:
-            request: what is asked.
-            card: of the agent that would answer.
-            scope: for whom it is asked.
+            request: the request of the step.
+            card: the card of the agent that would answer.
+            scope: the user, session and policy of the task.
             is_loaded: the agent is overloaded, and the relaxed budget applies.
         """
         asked = self._asked(request, card, scope)
@@ -209,10 +206,10 @@ class AnswerCache:
         self.thresholds.add(lookup.category, lookup.similarity, was_served=lookup.outcome == "semantic", is_same=is_same)
 
     def says_same(self, fresh: str, stored: str) -> bool:
-        """Whether two answers say the same, as far as that can be told without a model's judgement.
+        """Return whether two answers say the same, as far as that can be told without a model's judgement.
 
-        They are equal but for form, or they are close in meaning and hold the same numbers. What is the same in other words may be taken
-        for different, which makes thresholds stricter than they would have to be.
+        They do if they are equal but for form, or close in meaning with the same numbers. Paraphrases may be taken for different, which
+        makes thresholds stricter than necessary.
         """
         if agree(fresh, stored):
             return True
@@ -264,7 +261,7 @@ class AnswerCache:
         return replace(asked, outcome="semantic", answer=None if asked.is_shadow else candidate)
 
     def _candidate(self, asked: Lookup) -> tuple[Stored, float] | None:
-        """The nearest answer whose question no guard tells from the asked one."""
+        """Return the nearest answer whose question no guard tells from the asked one."""
         question, vector = asked.question, asked.vector
         if question is None or vector is None:
             return None
@@ -280,13 +277,13 @@ class AnswerCache:
         return None
 
     def _has_any(self, partition: str) -> bool:
-        """Whether there is anything to compare with: where not, nothing needs to be embedded."""
+        """Return whether a partition has vectors. If not, the question need not be embedded."""
         with self.database.reading() as connection:
             found = connection.execute("SELECT 1 FROM answers WHERE partition = ? AND vector IS NOT NULL LIMIT 1", (partition,)).fetchone()
         return found is not None
 
     def _embedded(self, question: str) -> "Vector | None":
-        """The question's vector; None, and exact hits alone from then on, where embeddings are not installed."""
+        """Return the question's vector. If embeddings are not installed, return None, and find exact hits only from then on."""
         if self._embedder is None:
             try:
                 from ..util.embedding.embedder import Embedder

@@ -1,4 +1,4 @@
-"""What sort of question it is, as far as that decides how long an answer holds and how alike another question has to be."""
+"""The categories of questions, which decide how long an answer holds and how alike another question has to be."""
 
 import re
 from collections.abc import Collection
@@ -49,7 +49,7 @@ _CODE: Final = re.compile(
 
 
 def category_of(question: str, *, task_class: str = "", named: Collection[str] = ()) -> str:
-    """The category of a question: the finest part of its task class that has settings of its own, else what its words say.
+    """Return the category of a question: the finest part of its task class that has settings of its own, else what its words say.
 
     Args:
         question: the words.

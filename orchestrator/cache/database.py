@@ -1,19 +1,27 @@
-"""The cache's file: SQLite, shared by the processes of one user, readable by nobody else, and no loss where it is lost."""
+"""The cache's file: SQLite, shared by the processes of one user, readable by no other user, and dispensable."""
 
+import json
 import logging
 import os
 import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ...protocols import StoreCorrupt, StoreUnavailable
+from ...protocols import Finished, StepReply, StoreCorrupt, StoreError, StoreUnavailable, Usage
 from ...protocols.folders import make_private
 from ..storage.sqlite.driver import is_anothers
 from ..storage.sqlite.log import empty_log
 from ..storage.sqlite.patience import patiently
+
+if TYPE_CHECKING:
+    from ..memory.store import MemoryStore
+    from .answers import AnswerCache
+
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +31,7 @@ _APPLICATION: Final = 0x4E664341
 """Marks the file as a cache (`PRAGMA application_id`): nothing else is ever changed or removed."""
 _HEADER: Final = b"SQLite format 3\0"
 _MARK: Final = slice(68, 72)
-"""Where the mark stands in the file."""
+"""The bytes of the file that hold the mark."""
 _VERSION: Final = 2
 _SCHEMA: Final = """
 CREATE TABLE answers (
@@ -54,8 +62,8 @@ _NOT_A_CACHE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 class CacheDatabase:
     """One process's connection; calls may come from any thread, one at a time.
 
-    A cache that is damaged is removed with a warning and begun anew: it holds nothing that cannot be computed. Raises
-    `StoreUnavailable` where the file cannot be used, as one of another version, and one that is no cache, which stays as it is.
+    A damaged cache is removed with a warning and created again: everything in it can be computed. Raises `StoreUnavailable` where the
+    file cannot be used, as one of another version, and one that is no cache, which stays as it is.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,9 +74,9 @@ class CacheDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that is kept where the block ends well.
+        """Open a transaction that is committed if the block ends well.
 
-        Raises `StoreUnavailable`, and `StoreCorrupt` where the file turned out to be damaged: the next transaction has a new one.
+        Raises `StoreUnavailable`, and `StoreCorrupt` if the file turned out to be damaged: the next transaction has a new one.
         """
         with self._lock, self._translated():
             connection = self._opened()
@@ -82,17 +90,17 @@ class CacheDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """The connection without a transaction, for single queries. Raises as `transaction` does."""
+        """Yield the connection without a transaction, for single queries. Raises as `transaction` does."""
         with self._lock, self._translated():
             yield self._opened()
 
     def scrub(self) -> None:
-        """Empty the write-ahead log as far as nobody reads an older state of it."""
+        """Empty the write-ahead log as far as no reader uses an older state of it."""
         with self.reading() as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
     def rewrite(self) -> None:
-        """Write all pages anew and empty the log, so that what was removed is in no file any more. Raises `StoreUnavailable`."""
+        """Rewrite all pages and empty the log, so that no file holds removed data any more. Raises `StoreUnavailable`."""
         with self.reading() as connection:
             patiently(lambda: connection.execute("VACUUM"), seconds=_PATIENCE)
             empty_log(connection, "cache", _PATIENCE)
@@ -176,7 +184,7 @@ class CacheDatabase:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """The errors of the driver and of the file system as errors of the tree."""
+        """Translate errors of the driver and of the file system into those of the error tree."""
         try:
             yield
         except sqlite3.Error as error:
@@ -189,6 +197,102 @@ class CacheDatabase:
             raise StoreCorrupt(f"the cache {self.path} was damaged: {error}", hint="it has been begun anew") from error
         except OSError as error:
             raise StoreUnavailable(f"the cache {self.path} cannot be used: {error}", hint="check the path, and who may write it") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An answer as it was stored."""
+
+    id: int
+    question: str | None
+    """None where it is found by the same request alone."""
+    text: str
+    finished: Finished
+    """The end of the step that computed it."""
+    seconds: float
+    """Seconds of the step."""
+    dollars: Decimal | None
+    """Dollars of the step; None if unknown."""
+
+
+def read_stored(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> Stored | None:
+    """Return the first answer for which an SQL condition holds."""
+    query = f"SELECT id, question, reply, seconds, dollars FROM answers WHERE {condition}"
+    row = connection.execute(query, values).fetchone()
+    if row is None:
+        return None
+    identifier, question, reply, seconds, dollars = row
+    fields = json.loads(reply)
+    finished = Finished.model_validate(fields["finished"])
+    return Stored(identifier, question, fields["text"], finished, seconds, None if dollars is None else Decimal(str(dollars)))
+
+
+def reply_json(reply: StepReply) -> str:
+    """Return the answer as JSON, without the performance figures and the provider's encrypted state: another run gets it."""
+    finished = reply.finished.model_copy(update={"performance": None, "state": None})
+    return json.dumps({"text": reply.text, "finished": finished.model_dump(mode="json")})
+
+
+def replayed(stored: Stored) -> Finished:
+    """Return the end of a stored answer's stream, which says that nothing was used, and how much was saved."""
+    return stored.finished.model_copy(update={"usage": Usage(), "saved": stored.finished.usage})
+
+
+_CLEARINGS: Final = "clearings"
+_ERASURES: Final = "erasures of "
+
+
+def clearings(connection: sqlite3.Connection) -> int:
+    """Return how often the cache was emptied: what was asked before the last time must not be stored after it."""
+    return int(_state(connection, _CLEARINGS) or 0)
+
+
+def clear(connection: sqlite3.Connection) -> int:
+    """Remove all answers and plans; returns how many there were."""
+    removed = sum(connection.execute(f"DELETE FROM {table}").rowcount for table in ("answers", "plans"))
+    _set_state(connection, _CLEARINGS, str(clearings(connection) + 1))
+    return removed
+
+
+class ErasedMemory:
+    """Empties a cache when the memory has erased something, in any process: answers and plans may repeat it.
+
+    The last known erasure is kept in the cache's file, so that those of another process, and of one that died, count as well.
+    """
+
+    def __init__(self, cache: "AnswerCache", store: "MemoryStore") -> None:
+        self._cache = cache
+        self._store = store
+
+    def forget(self) -> int:
+        """Empty the cache unless it has been since the last erasure; returns how much was in it. Raises `StoreError`."""
+        name, erasures = _ERASURES + self._store.engine.device, self._store.erasures()
+        with self._cache.database.reading() as connection:
+            if (_state(connection, name) or "") == erasures:
+                return 0
+        removed = self._cache.clear()
+        with self._cache.database.transaction() as connection:
+            _set_state(connection, name, erasures)
+        return removed
+
+    def is_forgotten(self) -> bool:
+        """Empty the cache before a task, if needed. Return False where the file or the memory fails, so that the task has to do without
+        the cache."""
+        try:
+            self.forget()
+        except StoreError as error:
+            logger.warning("a task goes without the cache, which may repeat what was erased from the memory: %s", error)
+            return False
+        return True
+
+
+def _state(connection: sqlite3.Connection, name: str) -> str | None:
+    found = connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
+    return None if found is None else str(found[0])
+
+
+def _set_state(connection: sqlite3.Connection, name: str, value: str) -> None:
+    connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (name, value))
 
 
 def _is_unmarked_cache(connection: sqlite3.Connection) -> bool:

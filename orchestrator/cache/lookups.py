@@ -1,11 +1,11 @@
-"""What a cache was asked and what it saved, counted in its file, and how wrong its hits in other words were found to be."""
+"""Statistics of a cache in its file: lookups, savings, and the measured share of wrong hits in other words."""
 
 import sqlite3
 from typing import Final, Literal
 
 from ...protocols.messages import Value
-from .budget import Interval
 from .database import CacheDatabase
+from .thresholds import Interval
 
 Outcome = Literal["exact", "semantic", "shared", "miss"]
 """The answer to the same request, to one in other words, one that was being computed just then, or none."""
@@ -35,12 +35,12 @@ class CategoryStatistics(Value):
     misses: int = 0
     saved_tokens: int = 0
     saved_dollars: float = 0.0
-    """Of answers whose price was known."""
+    """Dollars saved by answers whose price was known."""
     saved_seconds: float = 0.0
     judged: int = 0
     """Hits in other words that were answered afresh, to see whether both answers say the same."""
     false: int = 0
-    """Those of them that did not."""
+    """Judged hits whose answers differed."""
 
     @property
     def lookups(self) -> int:
@@ -63,7 +63,7 @@ def count(connection: sqlite3.Connection, category: str, outcome: Outcome, saved
 
 
 def statistics(database: CacheDatabase) -> list[CategoryStatistics]:
-    """The categories, most asked first. Raises `StoreError`."""
+    """Return the categories, most asked first. Raises `StoreError`."""
     fields: dict[str, dict[str, int | float]] = {}
     with database.reading() as connection:
         for category, outcome, number, tokens, dollars, seconds in connection.execute("SELECT * FROM lookups ORDER BY category, outcome"):

@@ -60,7 +60,7 @@ class Neighbours:
         self._partitions.clear()
 
     def drop(self, partition: str) -> None:
-        """Read a partition anew when it is next asked for, since answers of it were removed."""
+        """Read a partition again when it is next asked for, since answers of it were removed."""
         self._partitions.pop(partition, None)
 
     def _refreshed(self, connection: sqlite3.Connection, partition: str, width: int) -> _Partition:

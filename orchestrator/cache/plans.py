@@ -3,10 +3,11 @@
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio.to_thread
 
@@ -15,13 +16,94 @@ from ..task.modes import Strategy
 from ..task.scope import scope_of
 from ..task.sections.cache import CacheConfig
 from ..util.canonical import fingerprint
-from .clearing import clearings
-from .database import CacheDatabase
-from .intents import Intent, is_complete, kinds, with_open_slots
+from .database import CacheDatabase, clearings
 from .lookups import NOTHING, PLANS, Saved, count
+from .wording.canonical import Canonical
 
 if TYPE_CHECKING:
     from ..task.task import Task
+
+
+_SPECIFIC: Final = re.compile(
+    r"\"[^\"\n]+\"|\u201c[^\u201d\n]+\u201d|\u00ab[^\u00bb\n]+\u00bb|(?<!\w)'[^'\n]+'(?!\w)"
+    r"|\b(?:https?://|www\.)\S+|\b[\w.+-]+@[\w-]+\.[\w.]+"
+    r"|\d+(?:[.,:/-]\d+)*"
+    r"|(?<![.!?:\n]\s)(?<=\s)[^\W\d_a-z]\w*(?:[ -][^\W\d_a-z]\w*)*"
+)
+"""Quotations, addresses, numbers and dates, and names: words with a capital inside of a sentence."""
+_NUMBERING: Final = re.compile(r"^\s*(?:\d+[.)]|[-*])\s*", re.MULTILINE)
+_SLOT: Final = "\u27e8{}\u27e9"
+_GAP: Final = "\u27e8\u27e9"
+_PLACED: Final = re.compile(rf"(?:\b(?:in|on|at) )?{_GAP}")
+"""A gap with the preposition that a date or a place takes with it."""
+_ANY_SLOT: Final = re.compile("\u27e8(\\d+)\u27e9")
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A task in two parts."""
+
+    words: tuple[str, ...]
+    """The words that carry meaning, sorted; equal for tasks of one intent."""
+    specifics: tuple[str, ...]
+    """The names, numbers, dates and quotations of the task, in its order, each once."""
+
+    @classmethod
+    def of(cls, task: str) -> Self:
+        """Take a task apart."""
+        specifics = tuple(dict.fromkeys(found[0] for found in _SPECIFIC.finditer(task) if _is_specific(found[0])))
+        gaps = _SPECIFIC.sub(lambda found: _GAP if _is_specific(found[0]) else found[0], task)
+        rest = Canonical.of(_PLACED.sub(" ", gaps))
+        return cls(tuple(sorted(" ".join(rest.words).split())), specifics)
+
+    def template(self, plan: str) -> str:
+        """Return the plan with slots in place of what the task names."""
+        return "\n".join(self._templated(line) for line in plan.split("\n"))
+
+    def _templated(self, line: str) -> str:
+        numbering = _NUMBERING.match(line)
+        start = 0 if numbering is None else numbering.end()
+        body = line[start:]
+        for place in sorted(range(len(self.specifics)), key=lambda each: -len(self.specifics[each])):
+            bare = self.specifics[place].strip("\"'\u201c\u201d\u00ab\u00bb")
+            body = re.sub(rf"(?<!\w){re.escape(bare)}(?!\w)", _SLOT.format(place), body)
+        return line[:start] + body
+
+    def fill(self, template: str) -> str:
+        """Return the plan for this task. A slot that it has nothing for is left open."""
+        return _ANY_SLOT.sub(lambda slot: self._named(int(slot[1]), slot[0]), template)
+
+    def _named(self, place: int, slot: str) -> str:
+        return self.specifics[place].strip("\"'\u201c\u201d\u00ab\u00bb") if place < len(self.specifics) else slot
+
+
+def _is_specific(found: str) -> bool:
+    """Return whether a match of `_SPECIFIC` is a name, and not `I` or a word of a script without capitals."""
+    return not found[0].isalpha() or (found[0].isupper() and found != "I") or _kind(found) == "address"
+
+
+def is_complete(plan: str) -> bool:
+    """Return whether no slot of a plan is open."""
+    return _ANY_SLOT.search(plan) is None
+
+
+def with_open_slots(plan: str) -> str:
+    """Return a plan for a model to read, with open slots in the form that plans of `pevr` use for unknown values."""
+    return _ANY_SLOT.sub("<...>", plan)
+
+
+def kinds(specifics: Sequence[str]) -> tuple[str, ...]:
+    """Return the kind of each specific: a number, a quotation, an address or a name."""
+    return tuple(_kind(specific) for specific in specifics)
+
+
+def _kind(specific: str) -> str:
+    if specific[0].isdigit():
+        return "number"
+    if specific[0] in "\"'\u201c\u00ab":
+        return "quotation"
+    return "address" if "@" in specific or "/" in specific else "name"
+
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +126,7 @@ class PlanCache:
         self._now = now
 
     async def recall(self, task: "Task", tools: Iterable[str]) -> Recalled | None:
-        """The plan of an earlier task that wanted the same; None where there is none, or the task asks for no-store."""
+        """Return the plan of an earlier task that wanted the same; None where there is none, or the task asks for no-store."""
         intent = Intent.of(_text(task))
         if task.cache == "no-store" or not intent.words:
             return None
@@ -58,7 +140,7 @@ class PlanCache:
         return Recalled(with_open_slots(plan), is_complete=is_complete(plan))
 
     async def clearings(self) -> int | None:
-        """How often the cache has been emptied; None where its file fails."""
+        """Return how often the cache has been emptied; None where its file fails."""
         found: int | None = await self._guarded(self._clearings)
         return found
 
@@ -92,7 +174,7 @@ class PlanCache:
         return stored["template"], tuple(stored["kinds"])
 
     def _confirm(self, key: str) -> None:
-        """A task went well by a stored plan, which saved what making it had taken."""
+        """Count a task that went well by a stored plan, and the saved cost of planning."""
         with self._database.transaction() as connection:
             saved = connection.execute("SELECT tokens, dollars, seconds FROM plans WHERE key = ?", (key,)).fetchone()
             count(connection, PLANS, "exact", saved or NOTHING)
@@ -128,20 +210,21 @@ def _text(task: "Task") -> str:
 
 
 def _key(task: "Task", intent: Intent, tools: Iterable[str]) -> str:
-    """Of what tasks have to have in common: intent, user, policy, privacy, tools, and all that was said before the last prompt."""
+    """Return the hash of what tasks must share to share a plan: intent, user, policy, privacy, tools, and all turns before the last
+    prompt."""
     scope = scope_of(task)
     earlier = [message.model_dump(mode="json", exclude={"state"}) for message in task.messages[:-1]]
     return fingerprint([[*intent.words], scope.user, scope.policy, scope.task_class, [*sorted(tools)], [*earlier], task.output_schema])
 
 
 def _went_well(state: Mapping[str, Any]) -> bool:
-    """The first agent's answer was accepted, and no supervisor had to intervene."""
+    """Return whether the first agent's answer was accepted, and no supervisor intervened."""
     intervened = any(call["verdict"] == "intervene" and not call["shadow"] for call in state["calls"])
     return not intervened and all(attempt["outcome"] == "accepted" for attempt in state["attempts"])
 
 
 def _took(calls: Sequence[Mapping[str, Any]]) -> Saved | None:
-    """What planning has taken; None where nobody was asked for a plan."""
+    """Return what planning has cost; None where no agent was asked for a plan."""
     if not calls:
         return None
     tokens = sum(call["usage"]["input_tokens"] + call["usage"]["output_tokens"] for call in calls)
@@ -149,7 +232,7 @@ def _took(calls: Sequence[Mapping[str, Any]]) -> Saved | None:
 
 
 def _plan_of(strategy: Strategy, state: Mapping[str, Any]) -> str | None:
-    """The plan that the task was worked on by; None where there was none."""
+    """Return the plan that the task was served by; None if there was none."""
     if strategy is Strategy.PEVR:
         return state.get("guidance") or None
     plan = (state.get("subtasks") or {}).get("plan")

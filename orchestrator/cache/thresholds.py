@@ -1,10 +1,186 @@
-"""The similarity from which each category serves an answer in other words, learned from what was judged."""
+"""Thresholds of similarity, learned from judged pairs of questions so that the share of false hits stays within its budget."""
 
-from typing import Final
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from ..task.sections.cache import CacheConfig
-from .budget import Judgement, is_exceeded, learned_threshold
+from pydantic import ValidationError
+
+from ...protocols import ConfigError
+from ...protocols.messages import Value
+from ..task.sections.cache import LEAST_THRESHOLD, CacheConfig
 from .database import CacheDatabase
+from .guards import objection
+
+if TYPE_CHECKING:
+    from .answers import EmbedsText
+
+
+CONFIDENCE: Final = 0.95
+"""With which the share of false hits is below the budget, and of the intervals that are reported."""
+STEP: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Two questions that no guard tells apart, and whether the answer to one was right for the other."""
+
+    similarity: float
+    is_same: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A share, and the interval that holds the true one with `CONFIDENCE`."""
+
+    false: int
+    judged: int
+
+    @property
+    def share(self) -> float | None:
+        """None where nothing was judged."""
+        return self.false / self.judged if self.judged else None
+
+    @property
+    def low(self) -> float:
+        return lower_bound(self.false, self.judged, (1 + CONFIDENCE) / 2)
+
+    @property
+    def high(self) -> float:
+        return upper_bound(self.false, self.judged, (1 + CONFIDENCE) / 2)
+
+
+def learned_threshold(judgements: Sequence[Judgement], budget: float) -> float | None:
+    """Return the lowest similarity above which the share of false hits is below `budget` with `CONFIDENCE`; None where none is proved to
+    be.
+
+    Thresholds are tested from the strictest one that has enough judgements to pass at all, downwards until the first fails: a fixed
+    sequence of tests, so that looking at many thresholds does not weaken the confidence in the one chosen (Learn then Test, arXiv
+    2110.01052). Each test is the bound of Clopper and Pearson (1934), which needs no assumption but that the pairs were drawn alike.
+    """
+    found = None
+    least = needed(budget)
+    for step in range(round((1 - LEAST_THRESHOLD) / STEP) + 1):
+        threshold = round(1 - step * STEP, 6)
+        above = [judgement for judgement in judgements if judgement.similarity >= threshold]
+        if len(above) < least:
+            continue
+        if upper_bound(sum(not judgement.is_same for judgement in above), len(above), CONFIDENCE) > budget:
+            break
+        found = threshold
+    return found
+
+
+def is_exceeded(judgements: Sequence[Judgement], budget: float, threshold: float) -> bool:
+    """Return whether it is proved that more than `budget` of the hits from `threshold` on are false."""
+    above = [judgement for judgement in judgements if judgement.similarity >= threshold]
+    return lower_bound(sum(not judgement.is_same for judgement in above), len(above), CONFIDENCE) > budget
+
+
+def needed(budget: float) -> int:
+    """Judgements without a false one that prove a budget."""
+    return math.ceil(math.log(1 - CONFIDENCE) / math.log1p(-budget))
+
+
+def upper_bound(false: int, judged: int, confidence: float) -> float:
+    """Return the largest share under which so few false ones among so many would still be seen with a probability of 1 - `confidence`."""
+    if false >= judged:
+        return 1.0
+    return _solved(lambda share: _at_most(false, judged, share) > 1 - confidence)
+
+
+def lower_bound(false: int, judged: int, confidence: float) -> float:
+    """Return the smallest share under which so many false ones among so many would still be seen with a probability of 1 - `confidence`."""
+    return 0.0 if false <= 0 else 1 - upper_bound(judged - false, judged, confidence)
+
+
+def _solved(is_below: Callable[[float], bool]) -> float:
+    """Return the place between 0 and 1 at which a test that holds at 0 ceases to hold."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_below(middle) else (low, middle)
+    return high
+
+
+def _at_most(count: int, trials: int, share: float) -> float:
+    """Return the probability of at most `count` successes (the binomial distribution), summed by logarithms so that no term overflows."""
+    if share <= 0.0 or share >= 1.0:
+        return float(share <= 0.0)
+    odds = math.log(share) - math.log1p(-share)
+    term = trials * math.log1p(-share)
+    total = 0.0
+    for successes in range(count + 1):
+        total += math.exp(term)
+        term += odds + math.log(trials - successes) - math.log(successes + 1) if successes < trials else 0.0
+    return min(total, 1.0)
+
+
+class Pair(Value):
+    """Two questions, and whether the answer to one is right for the other: a line of a file of pairs."""
+
+    asked: str
+    stored: str
+    is_same: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The threshold that judged pairs prove for a budget."""
+
+    pairs: int
+    stopped: int
+    """Pairs that a guard tells apart: they are never served, at any threshold."""
+    stopped_same: int
+    """Stopped pairs with the same answer: hits that the guards cost."""
+    threshold: float | None
+    """The lowest that is proved to hold the budget; None where there are too few pairs, or too many are false."""
+    false_hits: Interval
+    """The false ones among the pairs that pass at that threshold; among all that no guard stops where there is none."""
+
+
+def judged(pairs: Iterable[Pair], embedder: "EmbedsText") -> Iterator[Judgement | None]:
+    """Yield the judgement of each pair; None where a guard tells its questions apart."""
+    for pair in pairs:
+        if objection(pair.asked, pair.stored) is None:
+            yield Judgement(float(embedder.embed(pair.asked) @ embedder.embed(pair.stored)), pair.is_same)
+        else:
+            yield None
+
+
+def calibrated(pairs: Iterable[Pair], judgements: Iterable[Judgement | None], budget: float) -> Calibration:
+    """Compute the calibration from pairs and their judgements."""
+    both = list(zip(pairs, judgements, strict=True))
+    passed = [judgement for _, judgement in both if judgement is not None]
+    stopped = [pair for pair, judgement in both if judgement is None]
+    threshold = learned_threshold(passed, budget)
+    served = [judgement for judgement in passed if threshold is None or judgement.similarity >= threshold]
+    return Calibration(
+        pairs=len(both),
+        stopped=len(stopped),
+        stopped_same=sum(pair.is_same for pair in stopped),
+        threshold=threshold,
+        false_hits=Interval(sum(not judgement.is_same for judgement in served), len(served)),
+    )
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """Return the pairs of a file of JSON lines. Raises `ConfigError` with the line that is none, and `OSError`."""
+    pairs = []
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            pairs.append(Pair.model_validate_json(line))
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            where = ".".join(map(str, problem["loc"]))
+            hint = 'a line is {"asked": "...", "stored": "...", "is_same": true}'
+            raise ConfigError(f"{path}, line {number}: {where}: {problem['msg']}", hint=hint) from error
+    return pairs
+
 
 _KEPT: Final = 5_000
 """Judgements of a category that are learned from: the latest."""
@@ -20,7 +196,7 @@ class Thresholds:
         """By category: the usual threshold, and the one under load."""
 
     def of(self, category: str, *, is_loaded: bool = False) -> float | None:
-        """The threshold of a category; None where nothing may be served in other words.
+        """Return the threshold of a category; None where nothing may be served in other words.
 
         Under load it is the one of the relaxed budget, where enough was judged to prove that one, and never a stricter one.
         """
@@ -39,7 +215,7 @@ class Thresholds:
         self._known.pop(category, None)
 
     def judgements(self, category: str) -> list[Judgement]:
-        """What was judged of a category."""
+        """Return the judgements of a category."""
         query = "SELECT similarity, is_same FROM judgements WHERE category = ?"
         with self._database.reading() as connection:
             return [Judgement(similarity, bool(is_same)) for similarity, is_same in connection.execute(query, (category,))]

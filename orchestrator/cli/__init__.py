@@ -24,7 +24,7 @@ from .trace import trace
 from .worker import worker
 
 if TYPE_CHECKING:
-    from ..hybrid.options import TaskOptions
+    from ..hybrid.arguments import TaskOptions
 
 
 class JsonGroup(TyperGroup):

@@ -10,8 +10,7 @@ from rich.table import Table
 
 from ...protocols import ConfigError
 from ..budgets.amounts import MEASURES
-from ..budgets.book import Balance, BudgetBook, Scope
-from ..budgets.opening import open_budgets
+from ..budgets.book import Balance, BudgetBook, Scope, open_budgets
 from ..compose.config import Config
 from ..task.sections.routing import AmountsConfig, LimitsConfig
 from .configuration import read_config

@@ -11,10 +11,9 @@ from rich.table import Table
 
 from ...protocols import ConfigError
 from ..cache.answers import AnswerCache
-from ..cache.budget import Interval, needed
-from ..cache.calibration import Calibration, calibrated, judged, read_pairs
-from ..cache.clearing import ErasedMemory
+from ..cache.database import ErasedMemory
 from ..cache.lookups import CategoryStatistics, statistics
+from ..cache.thresholds import Calibration, Interval, calibrated, judged, needed, read_pairs
 from ..task.sections.cache import CacheConfig
 from .configuration import read_config
 from .console import notes, output, print_json, reported

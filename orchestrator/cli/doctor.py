@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ...protocols import ConfigError, Execution, NearfarError, Sensitivity, StepRequest, complete
 from ...protocols.messages import Message
-from ..agents.pool import Member
+from ..agents.pool import AgentHandle
 from ..compose.agents import EMBEDDED, model_path, probe_hardware, provider_keys, sends_key_in_plain_text
 from ..compose.config import Config
 from ..hybrid.hybrid import Hybrid
@@ -116,7 +116,7 @@ def tracing_findings() -> Iterator[Finding]:
         )
 
 
-def price_findings(team: Iterable[Member], policy: Policy) -> Iterator[Finding]:
+def price_findings(team: Iterable[AgentHandle], policy: Policy) -> Iterator[Finding]:
     """Yield a finding for each agent whose price is unknown where a dollar limit holds."""
     for member in team:
         for found in unknown_prices(policy, {member.name: member.model} if member.is_unpriced else {}):
@@ -167,15 +167,15 @@ async def _sides(config: Config) -> AsyncIterator[Finding]:
     """Open what is configured and let each side take one real step; a paid provider is opened but not asked."""
     try:
         async with Hybrid.from_config(config) as hybrid:
-            for member in hybrid.team:
+            for member in hybrid.pool:
                 yield await _member(member)
-            for finding in price_findings(hybrid.team, config.policy):
+            for finding in price_findings(hybrid.pool, config.policy):
                 yield finding
     except NearfarError as error:
         yield Finding(area="config", name="what it opens", status="broken", detail=error.message, advice=error.hint)
 
 
-async def _member(member: Member) -> Finding:
+async def _member(member: AgentHandle) -> Finding:
     try:
         agent = await member.open()
         card = agent.card

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ...protocols import Agent, NotFound
 from ...protocols.namespaces import namespace_text, parse_namespace
-from ..compose.agents import NearConfig, near_member, read_device_state
+from ..compose.agents import NearConfig, near_handle, read_device_state
 from ..memory.consolidation.bench import Slept
 from ..memory.consolidation.journal import Batch, Journal
 from ..memory.consolidation.scopes import journals, scopes
@@ -97,7 +97,7 @@ async def _consolidated(
 async def _near_agent(choice: StoreChoice, near: str | None) -> AsyncIterator[Agent | None]:
     """The model of this device, if there is one that knows more than one small world."""
     config = read_config(choice.config)
-    member = near_member(NearConfig(model=near) if near is not None else None if config is None else config.near)
+    member = near_handle(NearConfig(model=near) if near is not None else None if config is None else config.near)
     if member is None:
         yield None
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ..hybrid.options import TaskOptions
+    from ..hybrid.arguments import TaskOptions
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file; ./nearfar.toml unless given.", show_default=False)]
 Near = Annotated[str | None, typer.Option(help="Model on this device: a name of `nearfar models list`, a GGUF file, or an ONNX folder.")]

@@ -10,10 +10,10 @@ from rich.text import Text
 from typer import Exit
 
 from ...protocols import ConfigError
-from ..compose.agents import other_member
+from ..compose.agents import other_handle
 from ..compose.config import Config
+from ..hybrid.arguments import TaskOptions
 from ..hybrid.hybrid import Hybrid
-from ..hybrid.options import TaskOptions
 from ..routing.check import Finding, findings, unknown_prices
 from ..task.results import Result
 from ..task.route_decision import AgentEstimate, ConsideredAgent, Estimate, RouteDecision
@@ -50,7 +50,7 @@ def check_policy(path: Path | None, *, as_json: bool) -> None:
 def _unpriced(config: Config) -> dict[str, str]:
     """Return the models of the far agents whose price nobody knows, as far as the configuration tells."""
     agents = ({} if config.far is None else {"far": config.far}) | config.others
-    members = [other_member(name, agent) for name, agent in agents.items()]
+    members = [other_handle(name, agent) for name, agent in agents.items()]
     return {member.name: member.model for member in members if member.is_unpriced}
 
 

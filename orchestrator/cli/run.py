@@ -12,8 +12,8 @@ from rich.text import Text
 
 from ...protocols import ConfigError, Message, NearfarError
 from ..compose.config import Config
+from ..hybrid.arguments import TaskOptions
 from ..hybrid.hybrid import Hybrid
-from ..hybrid.options import TaskOptions
 from ..task.events import (
     AgentText,
     AttemptEnded,

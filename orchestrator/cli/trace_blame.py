@@ -58,15 +58,15 @@ async def _blamed(failed: RecordedRun, good: RecordedRun | None, asked: Asked, e
     def judge(answer: str, calls: Sequence[ToolCall]) -> bool:
         return same(answer, expected) and (good is None or failed.changes_of(calls) == good.changes_of(good.calls))
 
-    members = (member for member in hybrid.team if member.name in failed.agents)
+    members = (member for member in hybrid.pool if member.name in failed.agents)
     live = {member.name: member for member in members if asked.ask_far or member.side is Side.NEAR}
     corrector = asked.corrector
     if good is not None:
         return await blame(failed, replace(Reference.of(good), answer=expected), judge, live=live, also=[good])
-    if corrector not in {member.name for member in hybrid.team}:
-        known = ", ".join(member.name for member in hybrid.team)
+    if corrector not in {member.name for member in hybrid.pool}:
+        known = ", ".join(member.name for member in hybrid.pool)
         raise ConfigError(f"there is no agent {corrector!r}", hint=f"the agents are {known}")
-    return await blame(failed, StrongerAgent(hybrid.team[corrector], failed), judge, live=live)
+    return await blame(failed, StrongerAgent(hybrid.pool[corrector], failed), judge, live=live)
 
 
 def _show(found: Blame) -> None:

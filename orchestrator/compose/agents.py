@@ -15,7 +15,7 @@ from ...cloud.config import ProviderConfig, build_provider, prices_of, usual_key
 from ...protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
 from ...protocols.messages import Value
 from ...protocols.secrets import StoredKey
-from ..agents.pool import Member
+from ..agents.pool import AgentHandle
 from ..util.secrets import find_secret
 from .hub import AttachedConfig, open_attached
 
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 EMBEDDED = ("near", "far")
 """The small models that ship with nearfar; they know nothing but the two worlds that they were trained in."""
 EMBEDDED_ADAPTERS = ("near-text", "near-calls")
-"""What ships for `near` to plan for itself: one adapter for what it says, one for what it calls (docs/adapters.md)."""
+"""The adapters that ship for `near` to plan for itself: one for its text, one for its tool calls (docs/adapters.md)."""
 EMBEDDED_CONFIDENCE = 0.98
-"""What a cascade of the two asks of a draft: the lowest hundredth at which it keeps nine tenths of far's right answers to 300 questions
-that neither demo nor study uses (docs/models.md)."""
+"""The minimum confidence of a draft in a cascade of the two: the lowest hundredth at which it keeps nine tenths of far's right answers
+to 300 questions that neither demo nor study uses (docs/models.md)."""
 
 
 class LlamaConfig(Value):
@@ -51,15 +51,15 @@ class LlamaConfig(Value):
     model: str = "near"
     """Path of a GGUF file or of a folder with a genai_config.json, a name in the store, or `near` / `far`, which ship with nearfar."""
     context_tokens: int | None = Field(default=None, gt=0)
-    """Of prompt and output together; None: what the model was trained for, at most 8192."""
+    """Tokens of prompt and output together; None: the length that the model was trained for, at most 8192."""
     parallel: int = Field(default=4, gt=0, le=64)
     """Steps that are decoded in one batch."""
     threads: int | None = Field(default=None, gt=0)
     """None: one for tiny models, else half of the CPUs, and for batches all cores where that is faster."""
     compute: str = Field(default="fastest", pattern="^[a-z][a-z0-9_]*$")
-    """What to compute on: `fastest`, `lowest_power`, or a provider such as `cpu`, `cuda` or `metal`."""
+    """The processor to compute on: `fastest`, `lowest_power`, or a provider such as `cpu`, `cuda` or `metal`."""
     allow_fallback: bool = False
-    """Where that provider is absent, take another one instead of failing."""
+    """If that provider is absent, use another one instead of failing."""
     gpu_layers: int | None = Field(default=None, ge=-1)
     """Layers kept on the GPU, where `compute` is one; -1: all; None: as many as fit its memory."""
     adapters: Mapping[str, str] = {}
@@ -68,9 +68,9 @@ class LlamaConfig(Value):
     adapter: str | None = None
     """The adapter of steps that name none: for the prompt, for reasoning and for text."""
     call_adapter: str | None = None
-    """The same for what is written inside tool calls; None: that of text."""
+    """The adapter for the text inside tool calls; None: the same as for text."""
     prices: Prices | None = None
-    """None: 0, since nobody is paid for it."""
+    """None: free of charge."""
 
 
 class NearConfig(LlamaConfig):
@@ -112,7 +112,7 @@ class ServeOptions(TypedDict, total=False):
 
 
 class LocalOptions(TypedDict):
-    """What the agents of all engines on this machine are loaded with."""
+    """Arguments with which the agents of all engines on this machine are loaded."""
 
     name: str
     side: Side
@@ -142,7 +142,7 @@ _FAR: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
 
 
 def model_path(name: str) -> Path:
-    """The file of an embedded model or adapter, or of a model in the store, or the path that `name` is.
+    """Return the file of an embedded model or adapter, or of a model in the store, or the path that `name` is.
 
     Raises `ModelNotFound` for a model of the hub that was not pulled, and `ModelError` for one in quarantine.
     """
@@ -158,7 +158,7 @@ def anchored_model(name: str, folder: Path) -> str:
 
 
 def model_store() -> "ModelStore":
-    """The models of this user on this device."""
+    """Return the models of this user on this device."""
     from ...device.store import ModelStore
     from ...device.store import StoredModel as StoredModel
     from ...device.store.fit import Fit as Fit
@@ -167,7 +167,7 @@ def model_store() -> "ModelStore":
 
 
 def model_fits(name: str | None, *, context: int | None, parallel: int) -> "Fits":
-    """Whether a model, or each on this device, fits into the free memory. Raises `ModelNotFound`, `ModelError` or `ConfigError`."""
+    """Return whether a model, or each on this device, fits into the free memory. Raises `ModelNotFound`, `ModelError` or `ConfigError`."""
     from ...device.hardware.state import free_memory_bytes
     from ...device.store.fit import fits, local_candidate, stored_candidates
 
@@ -178,47 +178,49 @@ def model_fits(name: str | None, *, context: int | None, parallel: int) -> "Fits
 
 
 def _is_stored(name: str) -> bool:
-    """Whether the store is to say where the model is: it is one of the hub, or the store has one of that name."""
+    """Return whether a name is looked up in the store: it names a model of the hub, or the store has one of that name."""
     is_name = "/" not in name and not name.endswith(".gguf")
     return name.startswith("hf:") or (is_name and model_store().find(name) is not None)
 
 
-def near_member(near: Agent | NearConfig | str | Path | None) -> Member | None:
-    """The near side, opened on first use."""
+def near_handle(near: Agent | NearConfig | str | Path | None) -> AgentHandle | None:
+    """Return a handle for the near side, opened on first use."""
     if near is None:
         return None
     if isinstance(near, (str, Path)):
         near = NearConfig(model=str(near))
-    return other_member("near", near) if isinstance(near, NearConfig) else _borrowed(near, Side.NEAR)
+    return other_handle("near", near) if isinstance(near, NearConfig) else _borrowed(near, Side.NEAR)
 
 
-def far_member(far: Agent | FarConfig | str | Path | None) -> Member | None:
-    """The far side, always met through gRPC; where no gateway is named, one is started as a child process on first use."""
+def far_handle(far: Agent | FarConfig | str | Path | None) -> AgentHandle | None:
+    """Return a handle for the far side, which is reached by gRPC. Without a named gateway, one is started as a child process on first
+    use."""
     if far is None:
         return None
     if isinstance(far, (str, Path)):
         far = parse_far(str(far))
-    return other_member("far", far) if isinstance(far, FAR_CONFIGS) else _borrowed(far, Side.FAR)
+    return other_handle("far", far) if isinstance(far, FAR_CONFIGS) else _borrowed(far, Side.FAR)
 
 
-def other_member(name: str, other: Agent | NearConfig | FarConfig | AttachedConfig) -> Member:
-    """An agent under the name that the policy knows it by, opened on first use. Its side is that of its kind, or of its card."""
+def other_handle(name: str, other: Agent | NearConfig | FarConfig | AttachedConfig) -> AgentHandle:
+    """Return a handle for an agent, opened on first use, under the name that the policy uses. Its side is that of its kind, or of its
+    card."""
     if isinstance(other, NearConfig):
         config = other
         opener = partial(open_local, config, name=name, side=Side.NEAR)
-        return Member(name, Side.NEAR, opener, pace=partial(find_profile, config))
+        return AgentHandle(name, Side.NEAR, opener, pace=partial(find_profile, config))
     if isinstance(other, FAR_CONFIGS):
         if isinstance(other, ProviderConfig):
-            return Member(name, Side.FAR, _far_opener(other), prices=partial(prices_of, other), model=other.model)
+            return AgentHandle(name, Side.FAR, _far_opener(other), prices=partial(prices_of, other), model=other.model)
         prices = partial(_local_prices, other) if isinstance(other, LocalFarConfig) else None
-        return Member(name, Side.FAR, _far_opener(other), prices=prices)
+        return AgentHandle(name, Side.FAR, _far_opener(other), prices=prices)
     if isinstance(other, AttachedConfig):
-        return Member(name, other.side, partial(open_attached, other), is_elsewhere=True)
-    return Member(name, other.card.side, other, is_elsewhere=_is_elsewhere(other))
+        return AgentHandle(name, other.side, partial(open_attached, other), is_elsewhere=True)
+    return AgentHandle(name, other.card.side, other, is_elsewhere=_is_elsewhere(other))
 
 
 def parse_far(text: str) -> FarConfig:
-    """The short form of a far side: `PROVIDER:MODEL`, `gateway:ADDRESS`, `far`, or the path of a GGUF file."""
+    """Parse the short form of a far side: `PROVIDER:MODEL`, `gateway:ADDRESS`, `far`, or the path of a GGUF file."""
     provider, _, rest = text.partition(":")
     fields: dict[str, object]
     if provider == "gateway":
@@ -265,7 +267,7 @@ async def open_local(config: LlamaConfig, *, name: str, side: Side) -> Agent:
 
 
 def find_profile(config: NearConfig) -> "Profile | None":
-    """What `nearfar models bench` measured of a model on this device, on the processor that it would run on."""
+    """Return the profile that `nearfar models bench` measured for a model on this device and the processor that it would run on."""
     from ...device.compute import FASTEST, LOWEST_POWER
     from ...device.profiles import profiles_of
 
@@ -293,7 +295,7 @@ async def bench_model(config: NearConfig, *, watts: float | None, progress: Call
 
 
 async def open_far_in_process(config: FarConfig) -> Agent:
-    """The far agent itself, as the gateway process runs it. A `GatewayConfig` has none: it is somewhere else."""
+    """Open the far agent itself, as the gateway process does. Raises `ConfigError` for a `GatewayConfig`, whose agent is elsewhere."""
     if isinstance(config, GatewayConfig):
         raise ConfigError("a gateway cannot forward to another gateway", hint="name a provider or a model in [far]")
     if isinstance(config, LocalFarConfig):
@@ -318,7 +320,7 @@ def serve_far(
 
 
 def caller_tokens(path: Path | None) -> "Tokens":
-    """The tokens of callers: from the file, else from NEARFAR_GATEWAY_TOKENS. Raises `ConfigError` for what cannot be used."""
+    """Return the tokens of callers: from the file, else from NEARFAR_GATEWAY_TOKENS. Raises `ConfigError` for what cannot be used."""
     from ...cloud.tokens import environment_tokens
     from ...protocols.token_file import load_tokens
 
@@ -326,7 +328,7 @@ def caller_tokens(path: Path | None) -> "Tokens":
 
 
 def reference_price() -> tuple[str, Prices]:
-    """The real model, and its price, at which the demo states what its far tokens would cost."""
+    """Return the real model, and its price, at which the demo states what its far tokens would cost."""
     from ...cloud.prices import reference_price as read
 
     return read()
@@ -340,7 +342,7 @@ def known_prices() -> "Iterator[PriceLine]":
 
 
 def imported_prices_day() -> date | None:
-    """The day on which prices were imported, or None if none were."""
+    """Return the day on which prices were imported, or None if none were."""
     from ...cloud.prices import imported_table
 
     table = imported_table()
@@ -357,35 +359,35 @@ def import_price_table(file: Path, *, source: str, as_of: date) -> tuple[int, Pa
 
 
 def read_device_state() -> DeviceState:
-    """What this machine says of itself at the moment."""
+    """Return the present state of this machine."""
     from ...device.hardware.state import read_device_state as read
 
     return read()
 
 
 async def probe_hardware() -> "Hardware":
-    """What this machine has, and what its engines can compute on."""
+    """Return the hardware of this machine, and the processors that its engines can compute on."""
     from ...device.hardware.probe import probe_hardware as probe
 
     return await probe()
 
 
 def provider_keys() -> dict[str, Callable[[], bool]]:
-    """For the usual key variable of each provider, a function that tells whether there is a key in the environment or the keyring.
+    """Return, for the usual key variable of each provider, a function that tells whether the environment or the keyring holds the key.
 
-    The function raises `ConfigError` where the keyring cannot be read.
+    The function raises `ConfigError` if the keyring cannot be read.
     """
     keys = [usual_key(provider) for provider in _PROVIDERS]
     return {key.variable: key.is_set for key in keys}
 
 
 def usual_variable(provider: str) -> str | None:
-    """The variable of the key that a provider's own API takes; None for what is no provider."""
+    """Return the usual key variable of a provider; None for an unknown one."""
     return next((usual_key(known).variable for known in _PROVIDERS if known == provider), None)
 
 
 def how_to_set(variable: str) -> str:
-    """For people, how a variable gets its secret."""
+    """Return a sentence that tells a person how to set a secret."""
     return StoredKey(variable).how_to_set
 
 
@@ -413,13 +415,13 @@ def _far_opener(config: FarConfig) -> Callable[[], Awaitable[Agent]]:
     return connect if isinstance(config, GatewayConfig) else start
 
 
-def _borrowed(agent: Agent, side: Side) -> Member:
-    """A member for an agent that somebody else opened and will close."""
+def _borrowed(agent: Agent, side: Side) -> AgentHandle:
+    """Return a handle for an agent that the caller opened and will close."""
     if agent.card.side is not side:
         raise ConfigError(f"agent {agent.card.name!r} says that it is on the {agent.card.side} side, not the {side} side")
-    return Member(agent.card.name, side, agent, is_elsewhere=_is_elsewhere(agent))
+    return AgentHandle(agent.card.name, side, agent, is_elsewhere=_is_elsewhere(agent))
 
 
 def _is_elsewhere(agent: Agent) -> bool:
-    """Whether an agent is the way to another process, which may be on another machine."""
+    """Return whether an agent is a connection to another process, which may be on another machine."""
     return bool(getattr(agent, "is_elsewhere", False))

@@ -3,12 +3,15 @@
 import difflib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Final, Self, TypeVar, get_args, get_origin
 
-from pydantic import ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from ...cloud.admission.settings import GatewayLimits
@@ -19,11 +22,125 @@ from ..task.sections.memory import MemoryConfig
 from ..task.sections.runs import RunsConfig
 from ..task.task import Policy
 from ..util.arguments import as_path
-from .agents import FarConfig, GatewayConfig, LlamaConfig, LocalFarConfig, NearConfig, anchored_model
-from .config_keys import fields_at
+from .agents import FarConfig, GatewayConfig, LlamaConfig, LocalFarConfig, NearConfig, anchored_model, how_to_set, usual_variable
 from .config_lines import line_of
-from .config_secrets import literal_secrets
 from .hub import AgentName, AttachedConfig, HubConfig
+
+_CONTAINERS = (Mapping, Sequence, dict, list, tuple)
+"""Their entries have a name or a number of their own between the section and its keys."""
+
+
+def fields_at(root: type[BaseModel], section: Sequence[str], provider: str = "") -> dict[str, FieldInfo]:
+    """Return the keys of a section. If it may be one of several models, return those of the given provider, or of all."""
+    found: dict[str, FieldInfo] = {}
+    for model in _models_at(root, section):
+        field = model.model_fields.get("provider")
+        if not provider or field is None or provider in get_args(field.annotation):
+            found.update(model.model_fields)
+    return found
+
+
+def _models_at(model: type[BaseModel], section: Sequence[str]) -> Iterator[type[BaseModel]]:
+    if not section:
+        yield model
+        return
+    field = model.model_fields.get(section[0])
+    if field is None:
+        return
+    depth = 2 if any(get_origin(part) in _CONTAINERS for part in (field.annotation, *get_args(field.annotation))) else 1
+    if depth <= len(section):
+        for inner in _models_in(field.annotation):
+            yield from _models_at(inner, section[depth:])
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 - any type expression
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)
+
+
+_VARIABLE: Final = "_variable"
+_WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_SECRET_WORDS: Final = re.compile(
+    r"(?i)api_?keys?|keys?|token|secrets?|passwords?|passwd|passphrase|pwd|credentials?|bearer|auth|authorization"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LiteralSecret:
+    """One secret, without the secret itself."""
+
+    path: tuple[str, ...]
+    """The keys that lead to it."""
+    advice: str
+    """The text to write in the secret's place."""
+
+
+def literal_secrets(document: Mapping[str, object], root: type[BaseModel]) -> Iterator[LiteralSecret]:
+    """Yield the secrets in a configuration: values under a key that sounds like one and is not known, and values that look like a
+    secret."""
+    for path, value in _texts(document, ()):
+        end = max((place for place, part in enumerate(path) if not part.isdigit()), default=0)
+        section, key = path[:end], path[end]
+        by_name = bool(value) and _is_secret(key) and key not in fields_at(root, section, _provider(document, section))
+        if by_name or _holds_secret(value):
+            yield LiteralSecret(path[: end + 1], _advice(document, root, section, key, value))
+
+
+def _texts(value: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield all strings with their paths, at any depth."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _texts(inner, (*path, str(key)))
+    elif isinstance(value, list):
+        for position, inner in enumerate(value):
+            yield from _texts(inner, (*path, str(position)))
+
+
+def _is_secret(key: str) -> bool:
+    return not key.endswith(_VARIABLE) and any(map(_SECRET_WORDS.fullmatch, _WORDS.findall(key)))
+
+
+def _holds_secret(value: str) -> bool:
+    # Here, as commands without a configuration need none of it.
+    from ..safety.privacy.detection.keys import KEYS
+
+    return any(detector.find(value) for detector in KEYS)
+
+
+def _advice(document: Mapping[str, object], root: type[BaseModel], section: tuple[str, ...], key: str, value: str) -> str:
+    """Which key of the section names a variable, and which one to use."""
+    fields = fields_at(root, section, provider := _provider(document, section))
+    options = [name for name in fields if name.endswith(_VARIABLE)]
+    if not options:
+        instead = (
+            "make it with `nearfar serve token add`, for the file that `tokens` names" if "tokens" in fields else "nothing here needs one"
+        )
+        return f"a secret must not stand in the file: remove it; {instead}"
+    option = key if key in options else _fitting(options, key, value)
+    usual = usual_variable(provider) if option == "key_variable" else fields[option].default
+    made = "_".join(("nearfar", *section, option.removesuffix(_VARIABLE))).upper()
+    variable = usual if isinstance(usual, str) else re.sub(r"\W", "_", made, flags=re.ASCII)
+    return f'a secret must not stand in the file: write {option} = "{variable}" in its place, and {how_to_set(variable)}'
+
+
+def _fitting(options: Sequence[str], key: str, value: str) -> str:
+    """Return the option that resembles the written key most."""
+    wanted = "postgres" if value.startswith("postgres") else "token" if "token" in key.lower() else "key"
+    return next((option for option in options if option.startswith(wanted)), options[0])
+
+
+def _provider(document: Mapping[str, object], section: tuple[str, ...]) -> str:
+    """Return the provider that a section for a far agent names; empty if it names none."""
+    inner: object = document
+    for part in section:
+        inner = inner.get(part) if isinstance(inner, Mapping) else None
+    provider = inner.get("provider") if isinstance(inner, Mapping) else None
+    return provider if isinstance(provider, str) else ""
+
 
 Section = TypeVar("Section", bound=Value)
 
@@ -47,13 +164,13 @@ class Config(Value):
     hub: HubConfig | None = None
     """Further agents that other devices lend."""
     gateway: GatewayLimits = GatewayLimits()
-    """What callers may ask of `nearfar serve gateway`."""
+    """Limits for the callers of `nearfar serve gateway`."""
     cache: CacheConfig | None = None
     """Answers that are kept; None: every task is computed."""
     memory: MemoryConfig | None = None
-    """What tasks remember and recall; None: nothing."""
+    """The memory of tasks; None: tasks remember and recall nothing."""
     runs: RunsConfig | None = None
-    """Where tasks are kept such that another process can go on with them; None: a task ends with its process."""
+    """The folder or database of durable runs, which another process can resume; None: a task ends with its process."""
     policy: Policy = Policy()
 
     @property
@@ -156,7 +273,7 @@ def _require_models(document: Mapping[str, object], text: str, source: str) -> N
 
 
 def _anchored(config: Config, folder: Path) -> Config:
-    """The configuration with its relative paths made absolute."""
+    """Return the configuration with its relative paths made absolute."""
     anchored = {
         "near": None if config.near is None else _anchored_near(config.near, folder),
         "far": None if config.far is None else _anchored_far(config.far, folder),
@@ -199,7 +316,8 @@ def _anchored_files(section: Section, names: Sequence[str], folder: Path) -> Sec
 
 
 def _describe(text: str, source: str, error: ErrorDetails) -> str:
-    """What is wrong, where. Text about far agents, or in place of a variable's name, is never quoted: it may be a secret."""
+    """Return the message for a validation error, with its place. Never quote text about far agents, or in place of a variable's name: it
+    may be a secret."""
     tag, path = _split_union_tag([str(part) for part in error["loc"]])
     kind = error["type"]
     if kind.startswith("union_tag"):
@@ -220,13 +338,13 @@ def _describe(text: str, source: str, error: ErrorDetails) -> str:
 
 
 def _at(text: str, source: str, path: Sequence[str], problem: str = "") -> str:
-    """Where a key stands, and what is wrong with it."""
+    """Return the place of a key in the file, followed by its problem."""
     where = f"{source}, line {line_of(text, path)}: {'.'.join(path) or 'the file'}"
     return f"{where}: {problem}" if problem else where
 
 
 def _split_union_tag(path: list[str]) -> tuple[str, list[str]]:
-    """The branch of a far agent that pydantic tried, which it names in the path, and the keys as written."""
+    """Return the provider that pydantic names in a path of a far section, and the path as written in the file."""
     depth = {"far": 1, "other_far": 2}.get(path[0] if path else "")
     return (path[depth], [*path[:depth], *path[depth + 1 :]]) if depth is not None and len(path) > depth + 1 else ("", path)
 

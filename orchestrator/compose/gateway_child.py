@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from ...cloud.admission.settings import GatewayLimits
 from ...protocols import NearfarError
 from ...protocols.open_files import ask_for_open_files
-from ..agents.socket_folder import remove_abandoned
+from ..agents.gateway_process import remove_abandoned
 from .agents import FarConfig, open_far_in_process, serve_far
 
 _ALONE = GatewayLimits(waiting=1_000_000, longest_wait=86_400)
@@ -23,7 +23,7 @@ _CONFIG: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
 
 
 async def serve_until_parent_leaves() -> None:
-    """The child: open the far agent, serve it, and stop when standard input closes."""
+    """Open the far agent, serve it, and stop when standard input closes."""
     reader = await _standard_input()
     order = json.loads(await reader.readline())
     async with contextlib.AsyncExitStack() as stack:

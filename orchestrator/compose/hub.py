@@ -28,7 +28,7 @@ class WorkerConfig(Value):
     """A `[hub.workers.NAME]` section: a device that lends its model, by the name that its token has."""
 
     trust: Side = Side.FAR
-    """`near` says that the device is your own, so that private text may be sent to it; `far`, that it is somebody else's."""
+    """`near` means that the device is your own, so that private text may be sent to it; `far`, that it belongs to another person."""
     minimum_battery: float | None = Field(default=None, ge=0, le=1)
     """Share of a full charge below which the device gets no steps while it runs on its battery."""
     user: str | None = Field(default=None, min_length=1, max_length=200)
@@ -49,7 +49,7 @@ class HubConfig(Value):
     client_authority: Path | None = None
     """PEM file of the authorities of which every worker must show a certificate; None: its token is enough."""
     socket: Path = Path("hub.sock")
-    """Where tasks on this machine reach the hub; only your own user can open it."""
+    """The Unix socket by which tasks on this machine reach the hub; only your own user can open it."""
     memory: bool = False
     """Bring the memory of this machine, `[memory]`, into step with that of workers whose user is known."""
     workers: Mapping[AgentName, WorkerConfig] = {}
@@ -61,7 +61,7 @@ class HubConfig(Value):
         return {name: AttachedConfig(socket=self.socket, worker=name, side=worker.trust) for name, worker in self.workers.items()}
 
     def anchored(self, folder: Path) -> "HubConfig":
-        """The same with its relative paths made absolute."""
+        """Return the section with its relative paths made absolute."""
         files = {name: getattr(self, name) for name in ("tokens", "certificate", "key", "client_authority", "socket")}
         return self.model_copy(update={name: folder / file.expanduser() for name, file in files.items() if file is not None})
 
@@ -75,7 +75,7 @@ class AttachedConfig(Value):
 
 
 async def open_attached(config: AttachedConfig) -> Agent:
-    """Raises `Unavailable` while there is no hub, or the worker is not attached to it."""
+    """Connect to an agent of a worker. Raises `Unavailable` while there is no hub, or the worker is not attached to it."""
     from ...protocols.client import RemoteAgent
 
     try:
@@ -87,19 +87,19 @@ async def open_attached(config: AttachedConfig) -> Agent:
 
 
 class KnownWorker(Value):
-    """What this machine's hub knows of one worker."""
+    """The state of one worker, as this machine's hub knows it."""
 
     name: str
     is_attached: bool
     is_draining: bool
     agents: tuple[AgentCard, ...]
-    """As last registered, with the side that the hub gives them; empty if the worker was never attached."""
+    """Cards as last registered, with the side that the hub gives them; empty if the worker was never attached."""
     state: DeviceState
     live_steps: int
 
 
 async def list_workers(socket: Path) -> list[KnownWorker]:
-    """The workers of the hub at `socket`. Raises `Unavailable` where there is none."""
+    """Return the workers of the hub at `socket`. Raises `Unavailable` where there is none."""
     import grpc
 
     from ...protocols.address import Address

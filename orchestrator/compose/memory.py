@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def memory_path(config: MemoryConfig) -> Path | None:
-    """The file that a `[memory]` section names; None: it names a database."""
+    """Return the file that a `[memory]` section names; None: it names a database."""
     from ...device.store.hub import data_folder
 
     if config.postgres_variable is not None:

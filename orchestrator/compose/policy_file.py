@@ -19,7 +19,7 @@ SETTLED: Final = 0.1
 """Seconds after the last change from which a file counts as written to its end: editors that write in place empty it first."""
 
 _Stamp = tuple[int, int, int]
-"""Of one content of a file: when it was written, in nanoseconds, how long it is, and which file it is."""
+"""Identifies one content of a file: the time of writing in nanoseconds, the size in bytes, and the inode."""
 
 
 class PolicyFile:
@@ -46,12 +46,12 @@ class PolicyFile:
         self._policy = self._read()
 
     def require(self, agents: Mapping[str, Side]) -> None:
-        """From now on, a policy that cannot be used with these agents counts as broken."""
+        """Check the policy against these agents from now on: one that cannot be used with them counts as broken."""
         self._agents = agents
 
     @property
     def current(self) -> Policy:
-        """The policy in force. Whoever holds one keeps it, whatever becomes of the file."""
+        """The policy in force. It is immutable: a caller that holds one keeps it when the file changes."""
         stamp = self._look()
         if stamp != self._stamp and self._has_settled(stamp):
             with self._lock:
@@ -71,7 +71,7 @@ class PolicyFile:
         self._policy, self._stamp, self.problem = policy, stamp, problem
 
     def _tried(self) -> tuple[Policy, str | None]:
-        """The policy as it is read now, or the one in force and why."""
+        """Return the policy read from the file and None, or the policy in force and the problem."""
         try:
             return self._read(), None
         except (ConfigError, OSError, RecursionError, RuntimeError, ValueError) as error:  # whatever a file may hold, the old one stays
@@ -88,11 +88,11 @@ class PolicyFile:
         return policy
 
     def _has_settled(self, stamp: _Stamp | None) -> bool:
-        """A clock that was set back must not make a file wait for ever."""
+        """Return whether the file has rested. A clock that was set back must not make it wait for ever."""
         return stamp is None or not 0 <= self._now() - stamp[0] / 1e9 < SETTLED
 
     def _look(self) -> _Stamp | None:
-        """None where there is no file, as for a moment while an editor replaces it."""
+        """Return the stamp of the file; None if there is none, as for a moment while an editor replaces it."""
         try:
             seen = os.stat(self._path)
         except OSError:

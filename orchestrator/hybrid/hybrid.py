@@ -27,14 +27,13 @@ from ...protocols import (
     Side,
 )
 from ...protocols.validation import parse_output
-from ..agents.pool import Member, Team
-from ..budgets.book import BudgetBook
-from ..budgets.opening import open_budgets
+from ..agents.pool import AgentHandle, AgentPool
+from ..budgets.book import BudgetBook, open_budgets
 from ..cache.agent import put_in_front
 from ..cache.answers import AnswerCache
-from ..cache.clearing import ErasedMemory
+from ..cache.database import ErasedMemory
 from ..cache.plans import PlanCache
-from ..compose.agents import FarConfig, NearConfig, far_member, near_member, other_member, read_device_state
+from ..compose.agents import FarConfig, NearConfig, far_handle, near_handle, other_handle, read_device_state
 from ..compose.config import Config, load_config
 from ..compose.hub import AttachedConfig
 from ..compose.memory import task_memory
@@ -51,12 +50,10 @@ from ..safety.guard.run_guard import RunGuard, allowed, check_plan, with_data_qu
 from ..safety.privacy.records import PrivacyRecords
 from ..safety.privacy.run_privacy import RunPrivacy
 from ..safety.privacy.sessions import SessionLabels
-from ..strategies.acts_told import told_of
 from ..strategies.context import TaskContext
 from ..strategies.durable import DurableRuns, Work, open_runs, served
-from ..strategies.reading import value_of
-from ..strategies.state import recursion_limit
-from ..strategies.tool_calls import Boundary
+from ..strategies.state import recursion_limit, told_of, value_of
+from ..strategies.tool_calls import ToolChecks
 from ..task.approvals import Approver
 from ..task.auto_decision import SelectionDecision
 from ..task.conversation import Prompt
@@ -78,19 +75,23 @@ from ..util.arguments import Location, as_path
 from ..util.cancellation import cancelled_at_once, end
 from ..util.threads import in_thread
 from .arguments import (
+    ResumeOptions,
+    TaskOptions,
+    asked_task,
     cache_argument,
     check_approver,
     check_helpers,
+    check_options,
     far_argument,
     kept_argument,
     memory_argument,
     near_argument,
     others_argument,
     policy_argument,
+    policy_of,
     require_run,
     tools_argument,
 )
-from .options import ResumeOptions, TaskOptions, asked_task, check_options, policy_of
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -109,31 +110,31 @@ _logger = logging.getLogger(__name__)
 class Hybrid:
     """A near and a far agent that serve tasks together.
 
-    Use it as an async context manager: agents, models and gateway processes that it opens are closed with it, agents that were
-    passed in are not. Everything is opened on first use, so a task that stays on the device needs no key and no network. It works in
-    one event loop at a time: what it opened is closed with the loop and opened anew in the next one. Raises `ConfigError` at once where
-    a second loop uses it while the first is not closed.
+    Use it as an async context manager: it closes the agents, models and gateway processes that it opened, and leaves open those that were
+    passed in. Everything is opened on first use, so a task that stays on the device needs no key and no network. It works in one event loop
+    at a time: when the next loop begins, it opens its agents again. Raises `ConfigError` at once if a second loop uses it while the first
+    is not closed.
 
     Args:
         near: the model on this device: a GGUF file, `"near"` (the small one that ships with nearfar), a `NearConfig`, or any `Agent`.
-            A mapping stands for the section of nearfar.toml, here and at the other parts that have one.
+            A mapping is a section of nearfar.toml, here and for the other arguments that have one.
         far: the model in the cloud: `"openai:MODEL"`, `"anthropic:MODEL"`, `"gemini:MODEL"`, `"gateway:HOST:PORT"`, a GGUF file or
             `"far"` (served by a local gateway process), a `FarConfig`, or any `Agent`.
-        others: further agents of either side, by the names that the policy knows them by: the router chooses among all.
-        tools: what the agents may call.
-        approver: asks somebody about calls that need a yes; None: they are refused, or a durable run waits.
-        policy: how tasks are served unless they say otherwise. A `PolicyFile` may be edited while tasks run: each is served to its end
-            under the policy that it began with.
-        device_state: looks at the device, for rules about its battery and the like; None: this machine, as far as it can be read.
-        cache: keeps answers, and plans where its settings say so: those of `[cache]`, or a cache that somebody else opened and closes;
-            a path is the file of one that is opened here.
-        memory: what tasks recall, and where they are written down: a `MemoryStore`, of which tasks only recall, a `TaskMemory` that says
-            more, or a `MemoryConfig` or a path, whose store is opened here and closed with the `Hybrid`. It is LangGraph's store, too.
-        runs: every task is a run that another process can go on with: the settings of `[runs]`, a folder, or a `RunStore` that
-            somebody else opened and closes.
-        budgets: what was spent; None: it is kept where `runs` are where those are settings, else in this process alone.
-        privacy: keeps what left the device for each run, and placeholders until it ends; None: beside the runs of `[runs]`.
-        traces: keeps what happens in each run; None: beside the runs of `[runs]`.
+        others: further agents of either side, by the names that the policy uses for them: the router chooses among all.
+        tools: the tools that the agents may call.
+        approver: decides about calls that need approval; None: they are refused, or a durable run waits for a decision.
+        policy: the default policy of tasks. A `PolicyFile` may be edited while tasks run: each is served to its end under the policy that
+            it began with.
+        device_state: reads the state of the device, for rules about its battery and the like; None: that of this machine.
+        cache: stores answers and, if so configured, plans: a `[cache]` section, the path of a file, or a cache that the caller opens and
+            closes.
+        memory: the memory that tasks recall from: a `MemoryStore`, for recalling only, a `TaskMemory`, which says more, or a
+            `MemoryConfig` or a path, whose store is opened here and closed with the `Hybrid`. It is LangGraph's store, too.
+        runs: makes every task a durable run, which another process can resume: a `[runs]` section, a folder, or a `RunStore` that the
+            caller opens and closes.
+        budgets: the book of spent amounts; None: a book in the folder or database of `[runs]`, else in this process alone.
+        privacy: records of what left the device in each run, and of its placeholders until it ends; None: with the runs of `[runs]`.
+        traces: records of what happened in each run; None: with the runs of `[runs]`.
         checkpointer, store: passed to LangGraph's `compile`.
 
     Raises `ConfigError` that names the parameter for an argument of another type.
@@ -167,12 +168,12 @@ class Hybrid:
         cache, memory = cache_argument(cache), memory_argument(memory)
         runs = kept_argument("runs", runs, RunStore)
         privacy, traces = kept_argument("privacy", privacy, PrivacyRecords), kept_argument("traces", traces, TraceStore)
-        self.team = Team(tuple(_members(near, far, others)))
+        self.pool = AgentPool(tuple(_handles(near, far, others)))
         self._owned_cache = AnswerCache(cache) if isinstance(cache, CacheConfig) else None
         self._cache = cache if isinstance(cache, AnswerCache) else self._owned_cache
         if self._cache is not None:
-            put_in_front(self.team, self._cache)
-        self._agents = {member.name: member.side for member in self.team}
+            put_in_front(self.pool, self._cache)
+        self._agents = {handle.name: handle.side for handle in self.pool}
         _require_usable(policy, self._agents)
         self._memory = task_memory(memory)
         self._owns_memory = isinstance(memory, (MemoryConfig, str, PathLike))
@@ -194,8 +195,8 @@ class Hybrid:
             self._runs = None if runs is None else open_runs(runs, self._listening, tuple(self._agents), self._bounds)
             self._erased_runs = self._hear_of_erasures()
             failing.pop_all()
-        self._router = Router(device_state=device_state, paces=self.team.pace, health=self.team.health, budgets=book)
-        self._rest = None if self._memory is None else _resting(self._memory, self.team, device_state)
+        self._router = Router(device_state=device_state, paces=self.pool.pace, health=self.pool.health, budgets=book)
+        self._rest = None if self._memory is None else _resting(self._memory, self.pool, device_state)
         self._move_with_the_loop()
         self._store = store if self._memory is None else self._memory.store
         if self._runs is not None and self._traces is not None and isinstance(runs, RunsConfig):
@@ -215,11 +216,11 @@ class Hybrid:
         return erased
 
     def _move_with_the_loop(self) -> None:
-        """Have what waits in an event loop begin anew in the next one."""
+        """Reset the memory's consolidation and the runs when the event loop that they wait in is replaced."""
         if self._rest is not None:
-            self.team.home.forgetting.append(self._rest.move)
+            self.pool.home.forgetting.append(self._rest.move)
         if self._runs is not None:
-            self.team.home.forgetting.append(self._runs.forget)
+            self.pool.home.forgetting.append(self._runs.forget)
 
     @classmethod
     def from_config(
@@ -231,7 +232,7 @@ class Hybrid:
         checkpointer: "Checkpointer" = None,
         store: "BaseStore | None" = None,
     ) -> Self:
-        """The same from a `nearfar.toml`, whose policy is read anew when the file changes; a `store` stands in place of its memory.
+        """Create a `Hybrid` from a `nearfar.toml`. Its policy is read again when the file changes; a `store` replaces its memory.
 
         Raises `ConfigError` with key and line.
         """
@@ -249,7 +250,7 @@ class Hybrid:
         return cls(**agents, **parts, tools=tools, approver=approver, checkpointer=checkpointer, store=store)
 
     async def __aenter__(self) -> Self:
-        await self.team.home.enter()
+        await self.pool.home.enter()
         if self._rest is not None:
             self._rest.begin()
         return self
@@ -259,11 +260,11 @@ class Hybrid:
 
     async def aclose(self) -> None:
         """Close the agents that were opened; shielded, so that Ctrl-C leaves no process behind."""
-        await self.team.home.enter()
+        await self.pool.home.enter()
         with anyio.CancelScope(shield=True):
             if self._rest is not None:
                 await self._rest.end()
-            await self.team.aclose()
+            await self.pool.aclose()
             self._listening.close()
             if self._owned_cache is not None:
                 await anyio.to_thread.run_sync(self._owned_cache.close)
@@ -276,12 +277,12 @@ class Hybrid:
         return self._policy.current if isinstance(self._policy, PolicyFile) else self._policy
 
     def _begin(self) -> None:
-        """Before the clock of the first task runs: load LangGraph, and say which dollars no limit can count."""
+        """Prepare the first task before its clock runs: load LangGraph, and warn of agents without known prices."""
         if self._has_begun:
             return
         self._has_begun = True
         assert self._graphs is not None
-        for finding in unknown_prices(self.policy, {member.name: member.model for member in self.team if member.is_unpriced}):
+        for finding in unknown_prices(self.policy, {handle.name: handle.model for handle in self.pool if handle.is_unpriced}):
             _logger.warning("%s", finding)
 
     @cached_property
@@ -290,7 +291,7 @@ class Hybrid:
         from ..strategies.graphs import Graphs
 
         checkpointer = self._checkpointer if self._runs is None else self._runs.checkpointer
-        return Graphs(self.team, self._tools, self._router, checkpointer=checkpointer, store=self._store)
+        return Graphs(self.pool, self._tools, self._router, checkpointer=checkpointer, store=self._store)
 
     @property
     def graph(self) -> "TaskGraph":
@@ -298,7 +299,7 @@ class Hybrid:
         return self.graph_of(self.policy.strategy)
 
     def graph_of(self, strategy: Strategy | str) -> "TaskGraph":
-        """The compiled LangGraph graph of a strategy; its input is `{"task": Task(...).model_dump(mode="json")}`.
+        """Return the compiled LangGraph graph of a strategy; its input is `{"task": Task(...).model_dump(mode="json")}`.
 
         Raises `ConfigError` for `auto`, which chooses among the others for each task, and `InvalidRequest` for an unknown name.
         """
@@ -320,21 +321,21 @@ class Hybrid:
     async def resume(
         self, run: str, *, user: str = "", approvals: Mapping[str, bool] | None = None, **options: Unpack[ResumeOptions]
     ) -> Result:
-        """Go on with a run where it stopped, in whatever process that was; of one that is done, return the result.
+        """Resume a run where it stopped, in whatever process that was. If the run is done, return its result.
 
-        Raises what `run` raises, `NotFound` where the user has no such run, `RunBusy` that names who works on it, `Cancelled` where it was
-        cancelled, `ConfigError` where a tool or an agent is missing that it was begun with, and `IdempotencyConflict` where the policy has
-        become tighter than what it was begun under.
+        Raises what `run` raises, `NotFound` where the user has no such run, `RunBusy` that names the process working on it, `Cancelled`
+        where it was cancelled, `ConfigError` where a tool or an agent is missing that it was begun with, and `IdempotencyConflict` where
+        the policy has become tighter than what it was begun under.
 
         Args:
             run: the task's idempotency key.
             user: on whose behalf it was begun.
-            approvals: what somebody says to the calls that it waits for, by the requests' ids.
-            options: tools that the task had beside those of the `Hybrid`, and an approver.
+            approvals: decisions about the calls that it waits for, by the requests' ids.
+            options: tools that the task had in addition to those of the `Hybrid`, and an approver.
         """
         require_run(run, user, approvals)
         check_approver(options.get("approver"), InvalidRequest)
-        await self.team.home.enter()
+        await self.pool.home.enter()
         if approvals:
             await self._durable.decide(run, user, approvals)
         given: TaskOptions = {"tools": options.get("tools", ()), "approver": options.get("approver", self._approver)}
@@ -346,12 +347,12 @@ class Hybrid:
 
     @property
     def runs(self) -> RunStore:
-        """Where they are kept. Raises `ConfigError` where they are not."""
+        """The store of the runs. Raises `ConfigError` where none is kept."""
         return self._durable.store
 
     @property
     def traces(self) -> TraceStore:
-        """What happened in each run. Raises `ConfigError` where that is not kept."""
+        """The store of the traces. Raises `ConfigError` where none is kept."""
         if self._traces is None:
             hint = 'in nearfar.toml: [runs]; in Python: Hybrid(runs="runs"); if that stands there, the log says why they cannot be used'
             raise ConfigError("no traces are kept", hint=hint)
@@ -363,8 +364,8 @@ class Hybrid:
 
     @asynccontextmanager
     async def _begun(self, asked: Task, options: TaskOptions) -> AsyncIterator[tuple[Work, float]]:
-        """What is to be served, and when it was asked for."""
-        await self.team.home.enter()
+        """Yield the work to be done, and the time at which the caller asked for it."""
+        await self.pool.home.enter()
         self._begin()
         started = time.monotonic()
 
@@ -387,7 +388,7 @@ class Hybrid:
         return await self._concluded(work, state, time.monotonic() - started)
 
     def _equipped(self, task: Task, *, options: TaskOptions) -> TaskContext:
-        """What the task runs with."""
+        """Return the context that the task runs with."""
         recollection = Recollection.of(task, stays_here=self._stays_here)
         records = None if self._privacy is None else self._privacy.of(task.idempotency_key)
         privacy = RunPrivacy.of(task, records=records, told=self._sessions.told(task))
@@ -395,18 +396,19 @@ class Hybrid:
         tools = allowed(context.tools, task.allowed_tools)
         guard = RunGuard.of(task, tools)
         trace = None if self._traces is None else RunTrace.of(self._traces, task, tools)
-        boundary = replace(context.boundary, vault=privacy.placeholders, guard=guard)
-        return replace(context, tools=tools, boundary=boundary, trace=trace, outcomes=[])
+        tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard)
+        return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[])
 
     def _equipped_again(self, task: Task, *, options: TaskOptions) -> TaskContext:
-        """The same for a task that is gone on with. What all tasks together may spend is what the policy says now."""
+        """Return the context of a resumed task. The limits for all tasks together are those of the present policy."""
         now = self.policy.limits
         limits = task.policy.limits.model_copy(update={"session": now.session, "user": now.user, "day": now.day})
         policy = task.policy.model_copy(update={"limits": limits})
         return self._equipped(task.model_copy(update={"policy": policy}), options=options)
 
     def _bounds(self, task: Task, tools: Sequence[str]) -> Bounds:
-        """How far the policy lets the task go now, where the task itself states nothing. Raises what the rules raise for what it states."""
+        """Return how far the policy lets the task go now, where the task itself states nothing. Raises what the rules raise for stated
+        options."""
         policy = self.policy
         self._router.ruled(task.model_copy(update={"policy": task.policy.model_copy(update={"rules": policy.rules})}), tools=tools)
         with suppress(PermissionDenied, PrivacyViolation):  # The task states another mode than the policy's, against which its rules speak.
@@ -451,24 +453,27 @@ class Hybrid:
         yield TaskFinished(result=await self._concluded(work, serving.result(), time.monotonic() - started))
 
     def explain(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> SelectionDecision:
-        """What `auto` would choose for a task, among what, and why; nothing is run. Raises what `run` raises before its first step."""
+        """Return the strategy that `auto` would choose for a task, the alternatives, and the reasons. Nothing is run.
+
+        Raises what `run` raises before its first step.
+        """
         task = self._with_memory(self._asked(prompt, options), options)
         task = self._router.ruled(task, tools=list(self._context(options).tools))
         tools = list(self._context(options).tools)
-        dollars = self._router.dollars_by_side(task, list(self.team), tools=tools)
+        dollars = self._router.dollars_by_side(task, list(self.pool), tools=tools)
         return self._selector.explain(task, tools=tools, sides=self._sides, dollars=dollars)
 
     def explain_route(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> RouteDecision:
-        """Who would serve a task, what is expected of each agent, and why; nothing is run.
+        """Return the agents that would serve a task, the estimate for each, and the reasons. Nothing is run.
 
-        Of a task that the rules deny, it tells which rule did so in `denied`. Else it raises what `run` raises before it begins.
+        If the rules deny the task, `denied` names the rule. Else this raises what `run` raises before it begins.
         """
         asked = self._asked(prompt, options)
-        refusal = self._router.refusal(asked, list(self.team), tools=list(self._context(options).tools))
+        refusal = self._router.refusal(asked, list(self.pool), tools=list(self._context(options).tools))
         if refusal is not None:
             return refusal
         task, context = self._prepared(self._with_memory(asked, options), options)
-        return self._router.explain(task.with_memory_in_prompt(), list(self.team), tools=list(context.tools))
+        return self._router.explain(task.with_memory_in_prompt(), list(self.pool), tools=list(context.tools))
 
     def report(self, result: Result, *, score: float, task_class: str = "") -> None:
         """Tell the router, and `auto` where it chose the strategy, how good a result was: 1 for a task well done, 0 for one that failed.
@@ -489,7 +494,7 @@ class Hybrid:
             self._selector.report(result, policy.auto, score=score, task_class=task_class)
 
     async def _recalled(self, task: Task, options: TaskOptions) -> Task:
-        """The task with what the memory holds about it."""
+        """Return the task with the memory items that match it."""
         if self._memory is None:
             return task
         return await anyio.to_thread.run_sync(self._with_memory, task, options, abandon_on_cancel=True)
@@ -505,12 +510,12 @@ class Hybrid:
         return self._memory.recall(task, may_stay=self._may_stay(task, options), stays_here=self._stays_here)
 
     def _may_stay(self, task: Task, options: TaskOptions) -> bool:
-        """Whether near agents could serve the task, where they had to."""
+        """Return whether near agents could serve the task alone."""
         policy = self._router.ruled(task, tools=list(self._context(options).tools)).policy
         return Side.NEAR in self._sides and policy.mode is not Mode.ONLY_IN_CLOUD and policy.strategy is not Strategy.CLOUD
 
     def _prepared(self, task: Task, options: TaskOptions) -> tuple[Task, TaskContext]:
-        """The task, with its strategy settled, and what it runs with."""
+        """Return the task, with its strategy chosen, and its context."""
         context = self._context(options)
         check_plan(task.planned.plan, context.tools)
         task = self._settled(with_data_quoted(task, context.tools), context)
@@ -519,16 +524,16 @@ class Hybrid:
         return task if keeps_apart else task.with_context_in_prompt(), context
 
     def _asked(self, prompt: object, options: TaskOptions) -> Task:
-        """The task as the user put it."""
+        """Return the task as the user put it."""
         check_options(options, has_checkpointer=self._has_checkpointer)
         return self._sessions.applied(asked_task(prompt, options, policy_of(options, self.policy, self._agents)))
 
     async def _serve(self, work: Work, options: TaskOptions) -> dict[str, Any]:
-        """The final state of the task's graph."""
+        """Run the task's graph and return its final state."""
         task, context = work.task, work.context
         graph, config = self.graph_of(task.policy.strategy), self._config(task, options)
         since = None if self._plans is None else await self._plans.clearings()
-        agents = {member.name: member.side for member in self.team}
+        agents = {handle.name: handle.side for handle in self.pool}
         recorded = nullcontext() if context.trace is None else context.trace.recording(task, agents)
         assert context.privacy is not None, "every task is prepared with it"
         with self._billed(task, context), recorded, nullcontext() if self._cache is None else scope(scope_of(task)):
@@ -561,16 +566,16 @@ class Hybrid:
             await self._plans.conclude(task, context.tools, state, since=since)
 
     def _settled(self, task: Task, context: TaskContext) -> Task:
-        """The task with a strategy that has a graph: what the rules say, and where that leaves the choice open, what `auto` chooses."""
+        """Return the task with a strategy that has a graph: the rules' choice or, if they leave it open, that of `auto`."""
         tools = list(context.tools)
         task = with_open_choice(self._router.ruled(task, tools=tools), allowed(context.tools, task.allowed_tools))
         if task.policy.strategy is not Strategy.AUTO:
             return task
-        dollars = self._router.dollars_by_side(task, list(self.team), tools=tools)
+        dollars = self._router.dollars_by_side(task, list(self.pool), tools=tools)
         return self._selector.settle(task, tools=tools, sides=self._sides, dollars=dollars)
 
     async def _concluded(self, work: Work, state: dict[str, Any], seconds: float) -> Result:
-        """The result, of which router and memory take note, and the runs in the end."""
+        """Return the result, and report it to the router, the memory, the trace and the store of runs."""
         task, context = work.task, work.context
         assert context.recollection is not None, "every task is prepared with one"
         assert context.privacy is not None, "and with this"
@@ -590,45 +595,45 @@ class Hybrid:
         return result
 
     def _awake(self) -> AbstractContextManager[None]:
-        """While a task is served, the memory is not consolidated."""
+        """Keep the memory's consolidation off while a task is served."""
         return nullcontext() if self._rest is None else self._rest.awake()
 
     @property
     def _stays_here(self) -> bool:
-        """Whether what is private leaves this very device for no other one, not even of the same user."""
-        return not any(member.is_elsewhere for member in self.team if member.side is Side.NEAR)
+        """True if private data never leaves this very device, not even for another device of the same user."""
+        return not any(handle.is_elsewhere for handle in self.pool if handle.side is Side.NEAR)
 
     @property
     def _sides(self) -> set[Side]:
-        return {member.side for member in self.team}
+        return {handle.side for handle in self.pool}
 
     def _context(self, options: TaskOptions) -> TaskContext:
         tools = tools_argument((*self._tools, *tools_argument(options.get("tools"))))
-        boundary = Boundary(approver=options.get("approver", self._approver))
-        return replace(TaskContext.of(tools), plans=self._plans, boundary=boundary)
+        tool_checks = ToolChecks(approver=options.get("approver", self._approver))
+        return replace(TaskContext.of(tools), plans=self._plans, tool_checks=tool_checks)
 
     def _config(self, task: Task, options: TaskOptions) -> "RunnableConfig":
-        config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(self.team))}
+        config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(self.pool))}
         if self._has_checkpointer:
             config["configurable"] = {"thread_id": options.get("thread_id", task.idempotency_key)}
         return config
 
 
-def _resting(memory: "TaskMemory", team: Team, device_state: DeviceStateSource) -> "Rest | None":
+def _resting(memory: "TaskMemory", pool: AgentPool, device_state: DeviceStateSource) -> "Rest | None":
     if memory.sleep is None:
         return None
     from ..memory.consolidation.resting import Rest
 
-    return Rest(memory.store, memory.sleep, team, device_state)
+    return Rest(memory.store, memory.sleep, pool, device_state)
 
 
-def _members(near: object, far: object, others: object) -> list[Member]:
+def _handles(near: object, far: object, others: object) -> list[AgentHandle]:
     """Return both sides and the other agents. Raises `ConfigError` where there is neither side."""
-    members = [member for member in (near_member(near_argument(near)), far_member(far_argument(far))) if member is not None]
-    if not members:
+    handles = [handle for handle in (near_handle(near_argument(near)), far_handle(far_argument(far))) if handle is not None]
+    if not handles:
         hint = 'near="near" and far="far" are the ones that ship with nearfar; in nearfar.toml: [near] and [far]'
         raise ConfigError("neither a near nor a far agent is given", hint=hint)
-    return [*members, *(other_member(name, other) for name, other in others_argument(others).items())]
+    return [*handles, *(other_handle(name, other) for name, other in others_argument(others).items())]
 
 
 def _require_usable(policy: Policy | PolicyFile, agents: Mapping[str, Side]) -> None:
@@ -647,7 +652,7 @@ def _check_given_once(memory: object, store: object, runs: object, checkpointer:
 
 @contextmanager
 def _deadline(task: Task, started: float, context: TaskContext | None = None) -> Iterator[None]:
-    """The task's own time limit, as an error of the tree, which notes the tool calls that the context has heard of."""
+    """Enforce the task's time limit as a `DeadlineExceeded`, with a note about the tool calls in the context."""
     if task.timeout is None:
         yield
         return
@@ -667,14 +672,14 @@ def _note_acts(error: NearfarError, context: TaskContext) -> None:
 
 
 async def _next_event(events: "asyncio.Queue[TaskEvent | None]", task: Task, started: float) -> TaskEvent | None:
-    """The next event; none at the end. The limit is around each wait, since a cancel scope must not be left open by a yield."""
+    """Return the next event; None at the end. The limit is around each wait, since a cancel scope must not be left open by a yield."""
     with _deadline(task, started):
         event = await events.get()
     return event  # noqa: RET504 - inside of the block, mypy would miss a return behind it
 
 
 def _rest(events: "asyncio.Queue[TaskEvent | None]") -> Iterator[TaskEvent]:
-    """The events that are there already."""
+    """Yield the events that are queued already."""
     while not events.empty():
         event = events.get_nowait()
         if event is not None:
@@ -682,7 +687,7 @@ def _rest(events: "asyncio.Queue[TaskEvent | None]") -> Iterator[TaskEvent]:
 
 
 def _doubt(policy: Policy, accepted: Attempt) -> str | None:
-    """Say that an answer is less sure than its cascade wants; None where it is sure enough, or nobody wants to know."""
+    """Return why an answer is less sure than its cascade wants; None where it is sure enough, or no confidence is known."""
     found, wanted = accepted.confidence, policy.minimum_confidence
     if policy.strategy is not Strategy.CASCADE or found is None or found >= wanted:
         return None

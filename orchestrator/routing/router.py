@@ -21,8 +21,8 @@ from ...protocols import (
     Unavailable,
     Usage,
 )
-from ..agents.health import Health
-from ..agents.pace import PaceSource, no_pace
+from ..agents.breaker import Health
+from ..agents.pool import PaceSource, no_pace
 from ..budgets.amounts import Commitment, Spent
 from ..budgets.book import BudgetBook
 from ..budgets.storage import MemoryStorage

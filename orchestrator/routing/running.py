@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Final
 
 from ...protocols import Prices, Side
-from ..agents.pace import Pace, PaceSource, no_pace
+from ..agents.pool import Pace, PaceSource, no_pace
 from ..task.route_decision import Estimate, EstimateSource
 from .task_costs import TaskKind, TaskMeans, TaskTaken, TaskTallies
 

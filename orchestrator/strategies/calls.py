@@ -1,7 +1,9 @@
 """Asking an agent once, for a role, such that the call and its price are on record whatever comes of it."""
 
+import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from decimal import Decimal
 from functools import cached_property
@@ -21,9 +23,15 @@ from ...protocols import (
     InternalError,
     InvalidOutput,
     Message,
+    NearfarError,
+    NoSuchModel,
     Performance,
+    ProviderAuthError,
+    QuotaExceeded,
+    RequestRefused,
     Side,
     Stalled,
+    StepEvent,
     StepLost,
     StepReply,
     StepRequest,
@@ -33,8 +41,7 @@ from ...protocols import (
     Usage,
     stream,
 )
-from ..agents.patience import heard
-from ..agents.pool import Member
+from ..agents.pool import AgentHandle
 from ..budgets.account import Allowance
 from ..budgets.amounts import Spent
 from ..safety.privacy.opened_text import Listener, OpenedText
@@ -47,10 +54,32 @@ from ..task.sections.routing import FallbackConfig
 from ..task.sections.supervision import Cause, Verdict
 from ..task.task import Task
 from .context import TaskContext
-from .reading import Json, as_json, value_of
 from .runtime import TaskRuntime, emit
-from .state import TaskState, label_of
+from .state import Json, TaskState, as_json, label_of, value_of
 from .toys import require_own_tools
+
+
+async def with_idle_timeout(events: AsyncIterator[StepEvent], timeouts: IdleTimeouts | None) -> AsyncGenerator[StepEvent, None]:
+    """Yield events, and raise `Stalled` if the next one is late. With None, wait for any length of time."""
+    if timeouts is None:
+        async for event in events:
+            yield event
+        return
+    limit = timeouts.first_token
+    while True:
+        waiting = asyncio.timeout(limit)
+        try:
+            async with waiting:
+                following = await anext(events, None)
+        except TimeoutError:
+            if not waiting.expired():
+                raise
+            raise Stalled(f"the agent sent nothing for {limit:g} s", hint="[policy.fallback] sets the idle timeouts") from None
+        if following is None:
+            return
+        yield following
+        limit = timeouts.idle
+
 
 WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, InvalidOutput, Stalled, StepLost)
 """Failures that may come after the model has worked, also where nothing was heard of it."""
@@ -63,7 +92,7 @@ Reading = Callable[[StepReply], Verdict]
 
 
 class Figures(TypedDict):
-    """What a step took: fields of `Call`."""
+    """Fields of `Call` that say what a step used."""
 
     model: str
     usage: Usage
@@ -97,7 +126,7 @@ class CallLog:
         emit(self._runtime, CallEnded(call=call))
 
     async def _reserved(self, request: StepRequest, card: AgentCard) -> Allowance | None:
-        """What the call may take; None where nobody keeps account."""
+        """Reserve the budget for a call. Return None if the task has no account."""
         given: TaskContext | None = self._runtime.context
         return None if given is None or given.account is None else await given.account.reserve(request, card)
 
@@ -113,7 +142,7 @@ class CallLog:
 
     async def ask(
         self,
-        member: Member,
+        handle: AgentHandle,
         request: StepRequest,
         *,
         role: str,
@@ -127,7 +156,7 @@ class CallLog:
         """Run one step of an agent to its end. Raises what opening the agent or the step raises.
 
         Args:
-            member: the agent; opened where it is not yet.
+            handle: the agent; opened where it is not yet.
             role: what it is asked for: `execute`, `plan`, `verify` ...
             turn: turns of the executor that had acted by then.
             cause: what asked for it, where it is a check.
@@ -136,9 +165,9 @@ class CallLog:
             listener: hears its text as it streams.
             label: of what the request holds; None: it may be anything that the run has seen.
         """
-        agent = await _opened(member, request)
-        patience = self._patience(member, request)
-        departing = await self._privacy.departing(member, _with_own_states(request, agent.card), label or self._label, role=role)
+        agent = await _opened(handle, request)
+        idle = self._idle_timeouts(handle, request)
+        departing = await self._privacy.departing(handle, _with_own_states(request, agent.card), label or self._label, role=role)
         allowance = await self._reserved(departing.request, agent.card)
         request = departing.request if allowance is None else allowance.request
         listening = _Listening(None if listener is None else departing.listener(listener))
@@ -146,7 +175,7 @@ class CallLog:
         error: BaseException | None = None
         try:
             with departing.watched():
-                await self._hear(member, agent, request, listening, patience)
+                await self._hear(handle, agent, request, listening, idle)
             reply = await departing.accepted(listening.reply(agent.card))
             verdict = reading(reply) if reading is not None else None
             return reply
@@ -159,8 +188,8 @@ class CallLog:
         finally:
             call = Call(
                 role=role,
-                agent=member.name,
-                side=member.side,
+                agent=handle.name,
+                side=handle.side,
                 turn=turn,
                 trigger=cause,
                 verdict=verdict,
@@ -173,23 +202,24 @@ class CallLog:
             await self._end(call, allowance, is_heard=not listening.is_lost(error))
 
     async def _hear(
-        self, member: Member, agent: Agent, request: StepRequest, listening: "_Listening", patience: IdleTimeouts | None
+        self, handle: AgentHandle, agent: Agent, request: StepRequest, listening: "_Listening", idle: IdleTimeouts | None
     ) -> None:
         """Listen to a step until its end; what comes of it says whether the agent may be asked again."""
-        with member.health.trying() as trial:
+        with handle.health.trying() as trial:
             try:
-                async with stream(agent, request) as events, aclosing(heard(events, patience)) as heard_in_time:
-                    async for event in heard_in_time:
+                async with stream(agent, request) as events, aclosing(with_idle_timeout(events, idle)) as timed:
+                    async for event in timed:
                         if listening.hear(event):
-                            member.health.heard(trial)
+                            handle.health.heard(trial)
             except DeadlineExceeded:
                 trial.is_telling = listening.is_telling
                 raise
             trial.is_telling = not listening.was_saved
 
-    def _patience(self, member: Member, request: StepRequest) -> IdleTimeouts | None:
-        """How long the agent may be silent. One on this device may read for long; and where nobody would take over, all are waited for."""
-        if member.side is Side.NEAR or request.timeout is None:
+    def _idle_timeouts(self, handle: AgentHandle, request: StepRequest) -> IdleTimeouts | None:
+        """Return the idle timeouts for a call; None means no limit. A near agent may read for long; the last candidate is always waited
+        for."""
+        if handle.side is Side.NEAR or request.timeout is None:
             return None
         return self._fallback.patience
 
@@ -204,15 +234,15 @@ class CallLog:
         return known if known is not None else RunPrivacy.of(value_of(Task, self._task))
 
 
-async def _opened(member: Member, request: StepRequest) -> Agent:
+async def _opened(handle: AgentHandle, request: StepRequest) -> Agent:
     """Open the agent. Raises what that raises, and `Unsupported` for a shipped model and tools that are not its own."""
-    agent = await member.open()
+    agent = await handle.open()
     require_own_tools(agent.card, request.tools)
     return agent
 
 
 def _with_own_states(request: StepRequest, card: AgentCard) -> StepRequest:
-    """The request without the encrypted thoughts of other models: they are of no use to this agent, and not its business."""
+    """Return the request without the encrypted thoughts of other models: they are of no use to this agent, and not its business."""
     if not any(message.state for message in request.messages):
         return request
     own = card.model if card.side is Side.FAR else None
@@ -221,12 +251,12 @@ def _with_own_states(request: StepRequest, card: AgentCard) -> StepRequest:
 
 
 def _of_limits(error: BaseException, allowance: Allowance | None) -> BudgetExceeded | None:
-    """The error that a call's end stands for, where it had less time than it wanted because of a limit."""
+    """Return the `BudgetExceeded` to raise in place of a time-out that is due to a limit; None for any other error."""
     return allowance.out_of_time if allowance is not None and isinstance(error, DeadlineExceeded) else None
 
 
 class _Listening:
-    """What was heard of a step."""
+    """The events received from one step."""
 
     def __init__(self, listener: OpenedText | None) -> None:
         self._listener = listener
@@ -239,7 +269,7 @@ class _Listening:
 
     @property
     def is_telling(self) -> bool:
-        """That the step took too long says something of the agent: it had its time, and nothing came."""
+        """Return whether a time-out counts against the agent: it had its time, and sent nothing."""
         return self._began is None and time.monotonic() - self._started >= _TELLING
 
     @property
@@ -264,7 +294,7 @@ class _Listening:
 
     @property
     def said(self) -> Message:
-        """As much as was heard."""
+        """The text and tool calls received so far."""
         return Message.assistant("".join(self._text), tuple(self._calls))
 
     def reply(self, card: AgentCard) -> StepReply:
@@ -275,7 +305,7 @@ class _Listening:
         return StepReply(text="".join(self._text), tool_calls=tuple(self._calls), finished=self._finished)
 
     def figures(self, card: AgentCard, error: BaseException | None) -> Figures:
-        """What the step took, as far as it came."""
+        """Return what the step has used, as far as it is known."""
         finished = self._finished
         saved = finished.saved if finished is not None else None
         return {
@@ -291,7 +321,8 @@ class _Listening:
         }
 
     def _dollars(self, card: AgentCard, error: BaseException | None) -> Decimal | None:
-        """The price. A step that broke after its work had begun has spent tokens that nobody reported: where they cost, it is unknown."""
+        """Return the price. It is None (unknown) if a step that costs something broke off after the model began to work: its tokens were
+        never reported."""
         if self._finished is not None and not self._is_unreported:
             return price(card, self._finished.usage)
         is_free = price(card, Usage(input_tokens=1, output_tokens=1)) == 0
@@ -303,7 +334,7 @@ class _Listening:
         return self._finished is not None and self._finished.reason is FinishReason.LENGTH
 
     def is_lost(self, error: BaseException | None) -> bool:
-        """The model has worked, or may have, and nobody reported what it took."""
+        """Return whether the model worked, or may have, without reporting its usage."""
         was_at_work = bool(self._text or self._calls) or isinstance(error, (*WORK_LOST, anyio.get_cancelled_exc_class()))
         return was_at_work and (self._finished is None or self._is_unreported)
 
@@ -326,12 +357,29 @@ def _checked(event: Finished) -> Finished:
 
 
 def spent_by(call: Call, most: Spent | None) -> Spent:
-    """What a call counts for. `most`: what it can have taken, where nobody heard what it did.
+    """Return the amounts that a call is charged with.
 
-    A near agent costs energy and no dollars, unless it has a price; a far one none of this device's energy.
+    A near agent costs energy, and dollars only if it has a price. A far agent uses no energy of this device.
+
+    Args:
+        most: the upper bound of the call, used when its usage was not reported.
     """
     joules = call.energy.joules if call.side is Side.NEAR else 0.0
     if most is None:
         dollars = 0.0 if call.dollars is None and call.side is Side.NEAR else None if call.dollars is None else float(call.dollars)
         return Spent(dollars, call.usage.total_tokens, call.seconds, joules)
     return Spent(most.dollars, most.tokens, call.seconds, joules)
+
+
+logger = logging.getLogger(__name__)
+
+_STANDING = (NoSuchModel, ProviderAuthError, QuotaExceeded, RequestRefused)
+
+
+def warn_of_refusal(agent: str, error: NearfarError, *, role: str = "execute") -> tuple[str, ...]:
+    """Log a warning where `error` is a refusal that waiting does not mend; returns the line for `Result.reasons`, or nothing."""
+    if not isinstance(error, _STANDING):
+        return ()
+    line = f"{agent} was refused in the role {role!r}: {type(error).__name__}: {error}"
+    logger.warning("%s", line)
+    return (line,)

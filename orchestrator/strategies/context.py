@@ -1,4 +1,4 @@
-"""What a run of a task's graph is given beside its state: things that are no JSON."""
+"""Non-JSON values that a run of a task's graph is given in addition to its state."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from ..task.events import TaskEvent
 from ..task.results import ToolOutcome
 from ..task.tools import Tool
 from ..tracing.recorder import RunTrace
-from .tool_calls import Boundary
+from .tool_calls import ToolChecks
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -27,38 +27,38 @@ class Keeping(Protocol):
 
     @property
     def checkpointer(self) -> "BaseCheckpointSaver[Any]":
-        """Of their graphs."""
+        """The checkpointer of the parts' graphs."""
         ...
 
     def thread(self, part: str) -> dict[str, object]:
-        """Where the part's steps are kept, as the graph's configuration says it."""
+        """Return the graph configuration that names the thread in which a part's steps are kept."""
         ...
 
 
 @dataclass(frozen=True)
 class TaskContext:
-    """What a run of a graph is given beside its state: things that are no JSON."""
+    """Non-JSON values that a run of a graph is given in addition to its state."""
 
     tools: Mapping[str, Tool]
-    """What the agents may call, by name."""
+    """Tools that the agents may call, by name."""
     turn_taking: anyio.Lock | None = None
     """Held while the tools of one message run, where several runs side by side must not race in one world."""
     account: Account | None = None
-    """What the task may spend; None where a graph runs by itself in another app."""
+    """The task's budget account; None if the graph runs by itself in another app."""
     plans: PlanCache | None = None
-    """Plans of earlier tasks; None: every plan is made anew."""
+    """Plans of earlier tasks; None: every plan is made from scratch."""
     recollection: Recollection | None = None
-    """What was recalled for the task; None where a graph runs by itself in another app."""
-    boundary: Boundary = Boundary()
-    """What stands between the agents and their tools."""
+    """The memory items recalled for the task; None if the graph runs by itself in another app."""
+    tool_checks: ToolChecks = ToolChecks()
+    """The checks applied to tool calls."""
     privacy: RunPrivacy | None = None
-    """What stands between the run and agents far away; None where a graph runs by itself in another app."""
+    """The privacy rules applied to texts for far agents; None if the graph runs by itself in another app."""
     outcomes: list[ToolOutcome] | None = None
-    """Takes what came of each tool call, also where the graph then fails; None: nobody asks."""
+    """Collects the outcome of each tool call, also if the graph fails later; None: outcomes are not collected."""
     keeping: Keeping | None = None
-    """Keeps the steps of parts that run beside others; None: nobody does."""
+    """Keeps the steps of parallel parts; None: they are not kept."""
     trace: RunTrace | None = None
-    """Takes note of what happens; None: nobody does."""
+    """Records what happens in the run; None: nothing is recorded."""
     listener: Callable[[TaskEvent], None] | None = None
     """Takes the events as they happen, those of a run being cancelled too; without one they go to LangGraph's custom stream."""
 

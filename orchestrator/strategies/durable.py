@@ -34,8 +34,7 @@ from ..task.task import Task
 from ..util.threads import in_thread
 from ..util.untraced import untraced
 from .context import TaskContext
-from .reading import as_json
-from .state import TaskState
+from .state import TaskState, as_json
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -48,7 +47,7 @@ logger = logging.getLogger(__name__)
 Prepared = tuple[Task, TaskContext]
 Preparing = Callable[[], Awaitable[Prepared]]
 Equipping = Callable[[Task], TaskContext]
-"""What a task runs with that is gone on with."""
+"""Return the context for a task that is resumed."""
 Bounding = Callable[[Task, Sequence[str]], Bounds]
 """How far the policy lets a task with these tools go now. Raises where it denies the task."""
 TIDIED_EVERY: Final = 100
@@ -66,7 +65,7 @@ class Work:
     goes_on: bool = False
     """Its graph has begun before."""
     recorded: Result | None = None
-    """What came of it, where it was served before."""
+    """The recorded result, if the task was served before."""
 
 
 class DurableRuns:
@@ -95,10 +94,10 @@ class DurableRuns:
 
     @asynccontextmanager
     async def begun(self, asked: Task, prepare: Preparing, equip: Equipping) -> AsyncIterator[Work]:
-        """The run of a task: a new one, the one that its idempotency key names, or what came of that.
+        """Yield the work for a task: a new run, the run that its idempotency key names, or that run's result.
 
-        Raises `IdempotencyConflict` where the key is another task's, or that of a run under way which was begun under looser bounds,
-        `RunBusy` where another process works on it, and what `resumed` does.
+        Raises `IdempotencyConflict` if the key belongs to another task, or to a run under way which was begun under looser bounds,
+        `RunBusy` if another process works on it, and what `resumed` does.
         """
         run = asked.idempotency_key
         async with self._alone(run, asked.timeout):
@@ -115,16 +114,16 @@ class DurableRuns:
 
     @asynccontextmanager
     async def resumed(self, run: str, user: str, equip: Equipping) -> AsyncIterator[Work]:
-        """A run to go on with, or what came of it. `ConfigError` names the tools and agents that it lacks here.
+        """Yield the work for a run that is resumed, or its result. `ConfigError` names the tools and agents that are missing here.
 
-        Raises `IdempotencyConflict` where the policy is tighter now than when it was begun, what the policy raises that denies the task
-        now, and else what `claim` raises.
+        Raises `IdempotencyConflict` if the policy is tighter now than when the run began, what the policy raises if it denies the task
+        now, and what `claim` raises.
         """
         async with self._alone(run), self._again(run, user, equip) as work:
             yield work
 
     async def keep(self, work: Work, result: Result) -> Result:
-        """Put the result on record, for whoever asks again."""
+        """Record the result, so that a later request for the same run gets it."""
         if work.lease is not None:
             with anyio.CancelScope(shield=True):
                 await self.store.finish(work.lease, result.model_dump_json())
@@ -140,16 +139,17 @@ class DurableRuns:
             logger.warning("old runs could not be forgotten: %s", error)
 
     async def decide(self, run: str, user: str, approvals: Mapping[str, bool]) -> None:
-        """Write down what somebody said to what a run waits for. Raises `NotFound` where the user has no such run, or it waits for none."""
+        """Record decisions about the approvals that a run waits for. Raises `NotFound` if the user has no such run, or it waits for
+        none."""
         await in_thread(self.store.show, run, user=user)
         await in_thread(decide, self.store.database, run, approvals)
 
     async def served(self, work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
-        """The final state of the task's graph, each node of which is kept before the next one begins.
+        """Run the task's graph and return its final state. Each node's result is kept before the next node begins.
 
-        Raises `ApprovalNeeded` where it stops to ask, `Cancelled` where somebody has cancelled it, and `RunBusy`.
+        Raises `ApprovalNeeded` if the graph stops for an approval, `Cancelled` if the run was cancelled, and `RunBusy`.
         """
-        config, effects = self._configured(work, config), work.context.boundary.effects
+        config, effects = self._configured(work, config), work.context.tool_checks.effects
         assert work.lease is not None, "it is a durable run"
         assert isinstance(effects, EffectLedger), "which has a ledger"
         with untraced(), self._cancelling.noticed(work.lease.run, lambda: effects.is_at_work):
@@ -162,7 +162,7 @@ class DurableRuns:
         return dict(state)
 
     def _configured(self, work: Work, config: "RunnableConfig") -> "RunnableConfig":
-        """The graph's configuration, with its thread."""
+        """Return the graph's configuration, with its thread."""
         assert work.lease is not None, "it is a durable run"
         return {**config, "configurable": thread(work.lease)}
 
@@ -203,15 +203,15 @@ class DurableRuns:
             raise ConfigError(f"run {run} was begun with {', '.join(lacking)}, which {_is(lacking)} not here", hint=hint)
 
     def _equipped(self, context: TaskContext, lease: Lease, user: str) -> TaskContext:
-        """With the ledger that keeps its tools from having an effect twice, and with what keeps the steps of its parts."""
+        """Return the context with the run's ledger of effects, and with the place that keeps the steps of its parts."""
         overdue = self._overdue.setdefault(lease.run, Overdue())
-        ledger = ledger_of(self.store, lease, context.boundary.approver, user=user, overdue=overdue)
+        ledger = ledger_of(self.store, lease, context.tool_checks.approver, user=user, overdue=overdue)
         keeping = RunParts(self.checkpointer, lease)
-        return replace(context, boundary=replace(context.boundary, effects=ledger), keeping=keeping)
+        return replace(context, tool_checks=replace(context.tool_checks, effects=ledger), keeping=keeping)
 
     @asynccontextmanager
     async def _alone(self, run: str, seconds: float | None = None) -> AsyncIterator[None]:
-        """Wait for whoever works on the run here: who asks for the same joins them. Raises `DeadlineExceeded` after so many seconds."""
+        """Wait until no other caller in this process works on the run. Raises `DeadlineExceeded` after `seconds`."""
         with anyio.move_on_after(seconds) as waiting:
             while (other := self._busy.get(run)) is not None:
                 await other.wait()
@@ -253,7 +253,7 @@ class DurableRuns:
 
 
 def open_runs(runs: RunStore | RunsConfig, closing: ExitStack, agents: tuple[str, ...], bounds: Bounding) -> DurableRuns:
-    """The runs in a store; one that is opened here is closed with the stack."""
+    """Return the runs in a store; one that is opened here is closed with the stack."""
     if isinstance(runs, RunStore):
         return DurableRuns(runs, agents, bounds)
     store = open_store(runs)
@@ -262,7 +262,7 @@ def open_runs(runs: RunStore | RunsConfig, closing: ExitStack, agents: tuple[str
 
 
 async def served(work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
-    """The final state of the graph of a task that is no durable run."""
+    """Return the final state of the graph of a task that is no durable run."""
     state: dict[str, Any] = {}
     # `ainvoke` also looks for interrupts after each node, which costs a tenth of a task; only a durable run is interrupted.
     with untraced():
@@ -272,7 +272,7 @@ async def served(work: Work, graph: "TaskGraph", config: "RunnableConfig") -> di
 
 
 def given(work: Work) -> TaskState:
-    """What the task's graph is given."""
+    """Return the input of the task's graph."""
     return {"task": as_json(work.task.with_memory_in_prompt())}
 
 

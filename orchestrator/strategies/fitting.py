@@ -5,7 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ...protocols import AgentCard, ContextOverflow, Message, Side, StepReply, StepRequest
-from ..agents.pool import Member, Team
+from ..agents.pool import AgentHandle, AgentPool
 from ..compression.compressor import Compressed, compress, compress_and_summarize
 from ..compression.summary import Ask, Summarizer
 from ..compression.tokens import conversation_tokens
@@ -15,11 +15,11 @@ from .state import TaskState
 from .turn import Turn
 
 _TRIES = 5
-"""Times that an agent is asked anew with a shorter conversation."""
+"""Number of times that an agent is asked again with a shorter conversation."""
 _TIGHTER = 1.25
 """Windows full that a conversation is taken for which was refused."""
 _LEAST_SHARE = 4
-"""Of the window, one part in so many is kept free for what the agent says, at most."""
+"""At most one part in so many of the context window is kept free for the output."""
 _SLOPES = (0.25, 4.0)
 """Between which lies what an agent counts for each token that we estimate."""
 _DISTANCE = 16
@@ -34,7 +34,7 @@ class Fit(NamedTuple):
 
 
 def expected_at(counts: Sequence[Fit], budget: int) -> int:
-    """The estimate of a conversation that the agent would count as `budget` tokens, by a line through its last counts."""
+    """Return the estimate of a conversation that the agent would count as `budget` tokens, by a line through its last counts."""
     last, before = counts[-1], counts[0]
     distance = last.estimated - before.estimated
     slope = 1.0 if abs(distance) < _DISTANCE else (last.counted - before.counted) / distance
@@ -43,10 +43,10 @@ def expected_at(counts: Sequence[Fit], budget: int) -> int:
 
 
 class Fitting:
-    """One step of an executor, with as much of its conversation as its agent can hold.
+    """One step of an executor, with as much of its conversation as fits its agent's context window.
 
-    Tokens are estimated, and the estimate is corrected by what the agent counted in its last steps. The task's state keeps the whole
-    conversation: each step compresses it anew, by what matters then.
+    Tokens are estimated, and the estimate is corrected by the agent's own counts of its last steps. The task's state keeps the whole
+    conversation; each step compresses it again, by what matters then.
     """
 
     def __init__(self, turn: Turn, card: AgentCard) -> None:
@@ -58,11 +58,11 @@ class Fitting:
         self._window = card.limits.context_tokens
         self._counts = [Fit(*pair) for pair in turn.state.get("counts", [])]
         self._reason: str | None = None
-        """What was done to the conversation, where anything was."""
+        """A sentence about how the conversation was shortened; None if it was not."""
 
     @property
     def noted(self) -> TaskState:
-        """What the task's state is to remember of the step; that the conversation is cut is told once for each attempt."""
+        """The state's update after the step. It reports once for each attempt that the conversation was shortened."""
         was_shortened = self._state.get("is_shortened", False)
         reasons = [*self._state["reasons"], self._reason] if self._reason is not None and not was_shortened else self._state["reasons"]
         counts = [list(pair) for pair in self._counts[-2:]]
@@ -83,7 +83,7 @@ class Fitting:
         return self._measured(sent, await ask(sent))
 
     async def _expected_to_fit(self, request: StepRequest, summarizer: Summarizer | None) -> StepRequest:
-        """The request, cut at once where the agent is expected to refuse it. Where it cannot be cut, the agent has the last word."""
+        """Return the request, cut at once if the agent is expected to refuse it. If it cannot be cut, it is sent whole."""
         if not self._is_wanted or not self._counts:
             return request
         try:
@@ -92,7 +92,7 @@ class Fitting:
             return request
 
     async def _fitted(self, request: StepRequest, summarizer: Summarizer | None) -> StepRequest:
-        """The request within the window, as far as we can tell. Raises `ContextOverflow` where it cannot be cut that far."""
+        """Return the request within the window, as far as we can tell. Raises `ContextOverflow` where it cannot be cut that far."""
         if self._window is None or not self._counts:
             return request
         reserve = min(self._policy.reserve_tokens, request.max_output_tokens or self._window, self._window // _LEAST_SHARE)
@@ -130,9 +130,10 @@ class Fitting:
 async def asked_with_less(
     ask: Callable[[Sequence[Message], str], Awaitable[StepReply]], work: Sequence[Message], *, key: str, policy: CompressionConfig
 ) -> StepReply:
-    """What a supervisor says of the work; of half of it, and half of that, where it cannot hold more. It has nobody to take over from it.
+    """Ask a supervisor about the work; ask with half of it, and half of that, if it exceeds the context window. No other agent could
+    take over.
 
-    Raises `ContextOverflow` where it cannot hold that either.
+    Raises `ContextOverflow` if even the last part does not fit.
     """
     for tried in range(_TRIES):
         try:
@@ -144,13 +145,13 @@ async def asked_with_less(
     return await ask(work, f"{key}/shorter-{_TRIES}")
 
 
-def summarizer_of(team: Team, turn: Turn, log: CallLog) -> Summarizer | None:
-    """The near agent that sums up, so that nothing leaves the device for it: the executor itself where it is near."""
-    near = [turn.member] if turn.member.side is Side.NEAR else [each for each in team if each.side is Side.NEAR]
-    member: Member | None = min(near, key=lambda each: each.is_elsewhere, default=None)
-    if member is None or member.card is None:
+def summarizer_of(pool: AgentPool, turn: Turn, log: CallLog) -> Summarizer | None:
+    """Return the near agent that sums up, so that nothing leaves the device for it: the executor itself where it is near."""
+    near = [turn.handle] if turn.handle.side is Side.NEAR else [each for each in pool if each.side is Side.NEAR]
+    handle: AgentHandle | None = min(near, key=lambda each: each.is_elsewhere, default=None)
+    if handle is None or handle.card is None:
         return None
-    return Summarizer(member.card, partial(log.ask, member, role="summarize", turn=turn.state["acted"]))
+    return Summarizer(handle.card, partial(log.ask, handle, role="summarize", turn=turn.state["acted"]))
 
 
 def _reason(card: AgentCard, compressed: Compressed) -> str:

@@ -1,15 +1,73 @@
-"""Hedging: where an agent takes unusually long, the next one is asked beside it, and whoever is useful first goes on."""
+"""Hedging: if an agent takes unusually long, the next one is asked at the same time, and the first useful answer is used."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
 
 from ...protocols import InvalidOutput, NearfarError, StepReply
-from ..agents.pool import Team
-from ..agents.racing import Race
+from ..agents.pool import AgentPool
 from ..routing.running import RunningEstimates
 from ..task.results import Call
 from ..task.situation import estimated_tokens
+from ..util.cancellation import end
 from .calls import CallLog
 from .runtime import TaskRuntime
 from .state import TaskState, fresh_start
 from .turn import Turn
+
+T = TypeVar("T")
+
+
+class Race(Generic[T]):
+    """A first attempt and, after a delay, a second one at the same time: the first useful result is used, and the other attempt is
+    cancelled.
+
+    Args:
+        delay: seconds that the first attempt has for itself.
+        is_useful: accepts or rejects a result. If neither result is useful, or both fail, only the first attempt counts.
+    """
+
+    def __init__(self, delay: float, is_useful: Callable[[T], bool]) -> None:
+        self.was_started = False
+        """The second try has begun."""
+        self.second_won = False
+        self._delay = delay
+        self._is_useful = is_useful
+        self._settled = asyncio.Event()
+
+    def settle(self) -> None:
+        """Decide the race for the first attempt, however long it takes: the second is cancelled, or does not even begin."""
+        self._settled.set()
+
+    async def run(self, first: Coroutine[Any, Any, T], second: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the result that counts. Raises what the first attempt raises, unless the second is useful. Both have ended when this
+        returns."""
+        trying = asyncio.create_task(first)
+        settled = asyncio.create_task(self._settled.wait())
+        try:
+            await asyncio.wait((trying, settled), timeout=self._delay, return_when=asyncio.FIRST_COMPLETED)
+            if not trying.done() and not settled.done():
+                return await self._against(trying, second(), settled)
+            return await trying
+        finally:
+            await end(settled)
+            await end(trying)
+
+    async def _against(self, first: asyncio.Task[T], second: Coroutine[Any, Any, T], settled: asyncio.Task[Any]) -> T:
+        self.was_started = True
+        trying = asyncio.create_task(second)
+        try:
+            running: set[asyncio.Task[Any]] = {first, trying}
+            while running and not settled.done() and not self._won(first) and not self._won(trying):
+                await asyncio.wait((*running, settled), return_when=asyncio.FIRST_COMPLETED)
+                running = {task for task in running if not task.done()}
+            self.second_won = not settled.done() and not self._won(first) and self._won(trying)
+            return await (trying if self.second_won else first)
+        finally:
+            await end(trying)
+
+    def _won(self, task: asyncio.Task[T]) -> bool:
+        return task.done() and not task.cancelled() and task.exception() is None and self._is_useful(task.result())
 
 
 class Hedge:
@@ -22,7 +80,7 @@ class Hedge:
     def __init__(self, turn: Turn, other: Turn, *, delay: float, tokens: int) -> None:
         self.other = other
         self.tokens = tokens
-        """Of the prompt, about."""
+        """Estimated tokens of the prompt."""
         self.delay = delay
         self.race: Race[tuple[StepReply, TaskState]] = Race(delay, lambda answered: self._is_useful(answered[0]))
         self.problem: NearfarError | None = None
@@ -39,11 +97,11 @@ class Hedge:
         return True
 
     def taken_over(self, log: CallLog, reply: StepReply, runtime: TaskRuntime) -> TaskState:
-        """The state once the other agent has won: the first one's attempt is over, and what the winner said may be shown."""
+        """Return the state after the second agent has won: the first attempt has ended, and the winner's text is shown."""
         lost = call_of(log, self._turn)
         if lost is not None:
             self._turn.count(lost)
-        why = f"{self.other.member.name}, which was asked too after {self.delay:.2f} s, was useful first"
+        why = f"{self.other.handle.name}, which was asked too after {self.delay:.2f} s, was useful first"
         problem = why if self.problem is None else f"{type(self.problem).__name__}: {self.problem}; {why}"
         ended = self._turn.end(self._turn.elapsed(), "failed", problem, runtime)
         self.other.state = {**self.other.state, "attempts": ended["attempts"]}
@@ -53,16 +111,16 @@ class Hedge:
         return ended
 
     def reason(self, log: CallLog) -> str:
-        """What was done and what the loser has cost, for `Result.reasons`."""
+        """Return a line for `Result.reasons`: which agents were asked, and what the loser has cost."""
         winner, loser = (self.other, self._turn) if self.race.second_won else (self._turn, self.other)
-        asked = f"hedged: {self.other.member.name} was asked beside {self._turn.member.name} after {self.delay:.2f} s"
-        return f"{asked}; {winner.member.name} goes on, and what {loser.member.name} was asked for cost {_cost(call_of(log, loser))}"
+        asked = f"hedged: {self.other.handle.name} was asked beside {self._turn.handle.name} after {self.delay:.2f} s"
+        return f"{asked}; {winner.handle.name} goes on, and what {loser.handle.name} was asked for cost {_cost(call_of(log, loser))}"
 
 
-def hedge_of(turn: Turn, team: Team, running: RunningEstimates) -> Hedge | None:
-    """How the step under way is hedged; None where it is not.
+def hedge_of(turn: Turn, pool: AgentPool, running: RunningEstimates) -> Hedge | None:
+    """Return the hedge for the step under way; None if it is not hedged.
 
-    Only the first step of a task is: later on tools have run, and another agent would have to start over beside what they did.
+    Only the first step of a task is hedged: later steps follow tool calls, and another agent would have to start over after those.
     """
     policy, state = turn.task.policy.hedge, turn.state
     assert turn.draft is not None, "an attempt is under way"
@@ -70,17 +128,17 @@ def hedge_of(turn: Turn, team: Team, running: RunningEstimates) -> Hedge | None:
     if not (policy.enabled and is_first and turn.has_successor):
         return None
     tokens = sum(estimated_tokens(message.text) for message in turn.task.messages)
-    seen = running.latency(turn.member.name, tokens)
-    other = Turn({**state, **fresh_start(turn.task, position=turn.position + 1)}, team)
-    is_possible = other.member.side is not turn.member.side and other.member.health.objection() is None
+    seen = running.latency(turn.handle.name, tokens)
+    other = Turn({**state, **fresh_start(turn.task, position=turn.position + 1)}, pool)
+    is_possible = other.handle.side is not turn.handle.side and other.handle.health.objection() is None
     if seen is None or seen.count < policy.observations or not is_possible:
         return None
     return Hedge(turn, other, delay=max(seen.p95, policy.least_seconds), tokens=tokens)
 
 
 def call_of(log: CallLog, turn: Turn) -> Call | None:
-    """The latest step of the turn's agent for the task; it may have been asked to sum up besides."""
-    return next((call for call in reversed(log.made) if (call.agent, call.role) == (turn.member.name, "execute")), None)
+    """Return the latest `execute` call of the turn's agent, which may have been asked to summarize, too."""
+    return next((call for call in reversed(log.made) if (call.agent, call.role) == (turn.handle.name, "execute")), None)
 
 
 def _cost(call: Call | None) -> str:

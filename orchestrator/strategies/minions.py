@@ -10,26 +10,23 @@ from collections.abc import Sequence
 from langgraph.graph import END, START, StateGraph
 
 from ...protocols import BudgetExceeded, InvalidOutput, Message, Side
-from ..agents.pool import Member
+from ..agents.pool import AgentHandle
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
 from ..task.results import Attempt, Call
 from ..task.task import Task
 from .calls import CallLog
 from .context import TaskContext
-from .edges import add_node
-from .minions_findings import Assessment, read_assessment, read_jobs, show
 from .minions_prompts import ASSESSMENT_SCHEMA, JOBS_SCHEMA, Job, answer_form, findings_request, jobs_request
-from .minions_reading import Material, Readings, Round
+from .minions_reading import Assessment, Material, Readings, Round, read_assessment, read_jobs, show
 from .nodes import TaskNodes
 from .panel import Answered, Panel, Question, attempt_with
-from .reading import as_json, value_of
-from .runtime import TaskGraphBuilder, TaskRuntime, emit
-from .state import TaskState
+from .runtime import TaskGraphBuilder, TaskRuntime, add_node, emit
+from .state import TaskState, as_json, value_of
 from .supervised import task_text
 
 
-def build(nodes: TaskNodes) -> TaskGraphBuilder:
-    """The graph of minions."""
+def build_minions(nodes: TaskNodes) -> TaskGraphBuilder:
+    """Return the graph of minions."""
     minions = MinionsNodes(nodes)
     graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
     graph.add_node("route", nodes.route)
@@ -44,7 +41,7 @@ def build(nodes: TaskNodes) -> TaskGraphBuilder:
 
 
 def after_aggregate(state: TaskState) -> str:
-    """An answer ends the task; further jobs are done."""
+    """End the task after an answer; else read the chunks for the next jobs."""
     return END if state["attempts"] else "read_chunks"
 
 
@@ -52,13 +49,13 @@ class MinionsNodes:
     """The nodes of minions, bound to the shared ones."""
 
     def __init__(self, nodes: TaskNodes) -> None:
-        self._team = nodes.team
+        self._pool = nodes.pool
 
     async def write_jobs(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Have the far side write the first jobs. Where its replies hold none, the task itself is the only job, so nothing is lost."""
         material = Material(value_of(Task, state["task"]))
         log = CallLog(state, runtime)
-        panel = Panel(state, runtime, self._team, log)
+        panel = Panel(state, runtime, self._pool, log)
         text = task_text(material.task)
         messages = jobs_request(text, material.extent, maximum_jobs=material.maximum_jobs)
         try:
@@ -85,7 +82,7 @@ class MinionsNodes:
         material = Material(value_of(Task, state["task"]))
         now = Round.model_validate(state["minions"])
         log = CallLog(state, runtime)
-        panel = Panel(state, runtime, self._team, log)
+        panel = Panel(state, runtime, self._pool, log)
         try:
             answered = await panel.ask(_whether_it_is_enough(material, now))
         except BudgetExceeded as error:
@@ -99,11 +96,11 @@ class MinionsNodes:
         return {**ended, "calls": log.as_json, "reasons": [*state["reasons"], *panel.reasons]}
 
     @property
-    def _reader(self) -> Member:
-        return next(member for member in self._team if member.side is Side.NEAR)
+    def _reader(self) -> AgentHandle:
+        return next(handle for handle in self._pool if handle.side is Side.NEAR)
 
     def _as_found(self, error: BudgetExceeded, material: Material, now: Round, state: TaskState) -> Answered[Assessment]:
-        """What was found, as the answer, where nobody could be paid to make one of it. Raises the error where it cannot be one."""
+        """Return the findings as the answer if the budget ended before one was written. Raises the error if they cannot be an answer."""
         if not now.found or material.task.output_schema is not None:
             raise error
         read = [call for call in map(Call.model_validate, state["calls"]) if call.role == "extract" and call.error is None]
@@ -138,7 +135,7 @@ def _capped(jobs: Sequence[Job], material: Material, reasons: list[str]) -> tupl
 
 
 def _answer(state: TaskState, answer: str, attempts: Sequence[Attempt], runtime: TaskRuntime) -> TaskState:
-    """The end of the task. The answer was inside of JSON, so that only now it can be streamed."""
+    """Return the final state. The answer stood inside JSON, so it can be streamed only now."""
     accepted = attempts[-1]
     emit(runtime, AttemptStarted(agent=accepted.agent, side=accepted.side, model=accepted.model or accepted.agent))
     given: TaskContext | None = runtime.context

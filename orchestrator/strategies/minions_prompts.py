@@ -1,4 +1,4 @@
-"""What the minions strategy says to its agents.
+"""Prompts of the minions strategy.
 
 Instructions stand first and what grows stands last, so that a prefix cache serves the rounds of one task, and the jobs on one chunk.
 """
@@ -66,7 +66,7 @@ class Extent(Value):
 
 
 class Job(Value):
-    """What the small models are asked about every chunk."""
+    """A question that the small models are asked about every chunk."""
 
     instruction: str
     advice: str = ""
@@ -94,5 +94,5 @@ def read_request(job: Job, chunk: str) -> tuple[Message, ...]:
 
 
 def answer_form(schema: JsonSchema) -> str:
-    """What is appended to the task where the answer itself must be JSON."""
+    """Return the text to append to a task whose answer must be JSON."""
     return f"\n\nThe answer must be JSON, written as a string, that is valid against this schema: {json.dumps(schema)}"

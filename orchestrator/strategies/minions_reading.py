@@ -1,31 +1,173 @@
-"""The near side of `minions`: a context in chunks, and each job done on each chunk."""
+"""The near side of `minions`: cut the context into chunks, do each job on each chunk, and read the findings."""
 
+import re
+import unicodedata
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import anyio
+from pydantic import TypeAdapter
 
-from ...protocols import Agent, InvalidRequest, NearfarError, Sensitivity, StepRequest
+from ...protocols import Agent, InvalidOutput, InvalidRequest, JsonSchema, NearfarError, Sensitivity, StepRequest
 from ...protocols.messages import Value
-from ..agents.pool import Member
+from ...protocols.validation import parse_output
+from ..agents.pool import AgentHandle
 from ..task.sections.minions import MinionsConfig
 from ..task.task import Task
 from .calls import CallLog
-from .minions_chunks import cut_into_chunks
-from .minions_findings import Finding, read_finding
-from .minions_prompts import FINDING_SCHEMA, Extent, Job, read_request
+from .minions_prompts import ASSESSMENT_SCHEMA, FINDING_SCHEMA, JOBS_SCHEMA, Extent, Job, read_request
+from .replies import read_json_reply
+
+_BORDERS = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"[.!?]['\")\]]*\s|[。！？]"), re.compile(r"\s"))
+"""Places where a chunk may end, best first: a paragraph, a line, a sentence, a word."""
+
+
+def cut_into_chunks(text: str, *, characters: int, overlap: int) -> tuple[str, ...]:
+    """Cut `text` into pieces of at most `characters`, which end at a border where the second half of a piece holds one.
+
+    Each piece but the first begins with the last `overlap` characters of the one before, so that what a cut goes through is whole in one
+    of the two. Without these, the pieces are the text. `overlap` is at most half of `characters`.
+    """
+    chunks: list[str] = []
+    start = end = 0
+    while end < len(text):
+        least = start + max(characters // 2, overlap + 1)
+        end = start + characters
+        if end < len(text):
+            end = _last_border(text, least, end) or end
+        chunks.append(text[start:end])
+        start = max(end - overlap, 0)
+    return tuple(chunks)
+
+
+def _last_border(text: str, start: int, end: int) -> int | None:
+    """Return the end of the last border of the best kind between two places."""
+    for border in _BORDERS:
+        ends = [match.end() for match in border.finditer(text, start, end)]
+        if ends:
+            return ends[-1]
+    return None
+
+
+_JOBS_OF_REPLY = TypeAdapter(tuple[Job, ...])
+_ABSTENTIONS = frozenset({"", "none", "null", "n/a"})
+"""How models that should have answered null write it."""
+_QUOTES = "\"'“”‘’«» "
+
+
+class Finding(Value):
+    """The answer of a small model to one job on one chunk."""
+
+    explanation: str
+    citation: str
+    """Words of the chunk."""
+    answer: str
+
+
+class Assessment(Value):
+    """The far side's decision after a round: an answer, or jobs for another round."""
+
+    answer: str | None
+    scratchpad: str
+    jobs: tuple[Job, ...]
+
+
+def read_jobs(reply: str) -> tuple[Job, ...]:
+    """Return the jobs of the first round. Raises `InvalidOutput`, whose message tells the model what to mend."""
+    value = read_json_reply(reply, JOBS_SCHEMA)
+    jobs = _jobs(value)
+    if not jobs:
+        raise InvalidOutput("it holds no jobs")
+    return jobs
+
+
+def read_assessment(reply: str, *, is_last: bool, output_schema: JsonSchema | None) -> Assessment:
+    """Return the answer, which is valid against `output_schema` where there is one, or the jobs of another round.
+
+    Raises `InvalidOutput` for anything else, and for more jobs where this was the last round.
+    """
+    assessment = Assessment.model_validate(read_json_reply(reply, ASSESSMENT_SCHEMA))
+    assessment = assessment.model_copy(update={"jobs": _asked(assessment.jobs)})
+    if assessment.answer is None or not assessment.answer.strip():
+        if is_last:
+            raise InvalidOutput("no rounds are left, and it holds no answer", hint="raise minions.maximum_rounds, or ask a stronger model")
+        if not assessment.jobs:
+            raise InvalidOutput("it holds neither an answer nor jobs")
+        return assessment.model_copy(update={"answer": None})
+    if output_schema is not None:
+        parse_output(assessment.answer, output_schema)
+    return assessment
+
+
+def read_finding(reply: str, chunk: str) -> Finding | None:
+    """Read a finding from a reply. Return None if the model abstained or cites words that the chunk does not hold. Raises
+    `InvalidOutput`."""
+    value = read_json_reply(reply, FINDING_SCHEMA)
+    assert isinstance(value, dict), "the schema asks for an object"
+    explanation, citation, answer = (str(value[name] or "").strip() for name in ("explanation", "citation", "answer"))
+    if answer.casefold() in _ABSTENTIONS or not occurs(citation, chunk):
+        return None
+    return Finding(explanation=explanation, citation=citation, answer=answer)
+
+
+def occurs(citation: str, chunk: str) -> bool:
+    """Return whether a chunk holds a citation. Case, spacing, Unicode form and quotation marks around the citation are ignored."""
+    cited = _plain(citation.strip(_QUOTES))
+    return bool(cited) and cited in _plain(chunk)
+
+
+def show(jobs: Sequence[Job], findings: Mapping[tuple[int, int], Finding], *, characters: int) -> str:
+    """Return the findings by job, then by chunk, in at most about `characters`, evenly among the jobs; what is left out is counted.
+
+    Args:
+        findings: by the indices of job and chunk.
+    """
+    found = {index: [(chunk, findings[index, chunk]) for job, chunk in sorted(findings) if job == index] for index in range(len(jobs))}
+    lines: list[str] = []
+    for index, job in enumerate(jobs):
+        left = characters - sum(map(len, lines))
+        lines.append(f"Job {index + 1}: {job.instruction}")
+        lines.extend(_shown(found[index], left // (len(jobs) - index)))
+    return "\n".join(lines)
+
+
+def _shown(found: Sequence[tuple[int, Finding]], characters: int) -> list[str]:
+    if not found:
+        return ["- nothing was found"]
+    lines: list[str] = []
+    for chunk, finding in found:
+        line = f'- chunk {chunk + 1}: {finding.answer} ("{finding.citation}"; {finding.explanation})'
+        if sum(map(len, lines)) + len(line) > characters:
+            return [*lines, f"- {len(found) - len(lines)} more are left out"]
+        lines.append(line)
+    return lines
+
+
+def _jobs(value: object) -> tuple[Job, ...]:
+    assert isinstance(value, dict), "the schema asks for an object"
+    return _asked(_JOBS_OF_REPLY.validate_python(value["jobs"]))
+
+
+def _asked(jobs: Sequence[Job]) -> tuple[Job, ...]:
+    """Return the jobs without empty and repeated ones."""
+    return tuple(dict.fromkeys(job for job in jobs if job.instruction.strip()))
+
+
+def _plain(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 class Round(Value):
-    """Where a task that `minions` serves stands."""
+    """The state of a task that `minions` serves."""
 
     number: int
     """1 is the first."""
     jobs: tuple[Job, ...]
     scratchpad: str = ""
-    """What the far side noted for itself in the rounds before."""
+    """The far side's notes from the rounds before."""
     findings: str = ""
-    """What the jobs found, as the far side is shown it."""
+    """The findings of the jobs, as text for the far side."""
     found: int = 0
     """How many findings that are."""
 
@@ -59,14 +201,14 @@ class Readings:
     They start chunk by chunk, so that the agent's prefix cache serves all jobs on a chunk. One that fails counts as an abstention.
     """
 
-    reader: Member
+    reader: AgentHandle
     material: Material
     now: Round
     log: CallLog
     findings: dict[tuple[int, int], Finding] = field(default_factory=dict)
-    """What was found, by the indices of job and chunk."""
+    """Findings by the indices of job and chunk."""
     errors: list[NearfarError] = field(default_factory=list)
-    """Of the readings that failed."""
+    """Errors of the readings that failed."""
 
     async def run(self) -> None:
         """Do them all. Raises what opening the agent raises, and the first error where every reading failed."""
@@ -83,7 +225,7 @@ class Readings:
 
     @property
     def reasons(self) -> list[str]:
-        """What came of the readings, and why some failed."""
+        """A summary of the readings, and the reasons why some failed."""
         summary = f"round {self.now.number}: {len(self.now.jobs)} jobs on {len(self.material.chunks)} chunks, {len(self.findings)} findings"
         problems = Counter(f"{type(error).__name__}: {error}" for error in self.errors)
         return [summary, *(f"{count} of {self._total} readings failed: {problem}" for problem, count in problems.most_common())]

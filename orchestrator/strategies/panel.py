@@ -6,38 +6,36 @@ from decimal import Decimal
 from typing import Generic, Literal, TypeVar
 
 from ...protocols import Agent, BudgetExceeded, InvalidOutput, JsonSchema, Message, NearfarError, StepRequest, ToolChoice, ToolSpec, Usage
-from ..agents.pool import Member, Team
+from ..agents.pool import AgentHandle, AgentPool
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
 from ..task.results import Attempt, Call, Energy
 from ..task.route_decision import RouteDecision
 from ..task.sections.routing import FALLBACK_ERRORS, SHOWN
 from ..task.task import Task
-from .calls import CallLog
-from .reading import value_of
-from .refusals import warn_of_refusal
+from .calls import CallLog, warn_of_refusal
 from .runtime import TaskRuntime, emit, is_heard
-from .state import TaskState
+from .state import TaskState, value_of
 
 Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
 class Question(Generic[Read]):
-    """What a candidate is asked, and how its reply is read."""
+    """A question for a candidate, and the function that reads its reply."""
 
     role: str
-    """Of the call, in `Result.calls`."""
+    """The role of the call in `Result.calls`."""
     messages: tuple[Message, ...]
     read: Callable[[str], Read]
     """Raises `InvalidOutput` where the reply cannot be used; the agent is told why and may try once more."""
     key: str
     """Names the question within its task."""
     schema: JsonSchema | None = None
-    """Of the reply; enforced by agents that can."""
+    """The schema of the reply; agents that can enforce it do."""
     tools: tuple[ToolSpec, ...] = ()
-    """Tools that whoever carries the reply out will have: the agent is told of them and must not call them."""
+    """Tools that the agent is told of and must not call: those of the agent that carries the reply out."""
     turn: int = 0
-    """Of the call, in `Result.calls`."""
+    """The turn of the call in `Result.calls`."""
     is_heard: bool = False
     """The reply is the answer to the task, so its words and the attempts at it are streamed as they come."""
 
@@ -48,7 +46,7 @@ class Answered(Generic[Read]):
 
     value: Read
     attempts: tuple[Attempt, ...]
-    """Those that failed, then the accepted one."""
+    """The failed attempts, followed by the accepted one."""
 
 
 class Panel:
@@ -57,10 +55,10 @@ class Panel:
     `reasons` says which of them failed, and why; it belongs into the state that a node returns, as do the calls in `log`.
     """
 
-    def __init__(self, state: TaskState, runtime: TaskRuntime, team: Team, log: CallLog) -> None:
+    def __init__(self, state: TaskState, runtime: TaskRuntime, pool: AgentPool, log: CallLog) -> None:
         self.task = value_of(Task, state["task"])
         self.reasons: list[str] = []
-        self._members = [team[name] for name in value_of(RouteDecision, state["decision"]).candidates]
+        self._handles = [pool[name] for name in value_of(RouteDecision, state["decision"]).candidates]
         self._runtime = runtime
         self._has_shown = False
         """Something of a question that the user hears was shown as it was said."""
@@ -69,23 +67,23 @@ class Panel:
     async def ask(self, question: Question[Read]) -> Answered[Read]:
         """Ask until a reply can be used. Raises the error of the last candidate, with notes on those before it."""
         attempts: list[Attempt] = []
-        for member in self._members:
+        for handle in self._handles:
             first = len(self._log.made)
             try:
-                value = await self._ask_twice(member, question)
+                value = await self._ask_twice(handle, question)
             except FALLBACK_ERRORS as error:
                 problem = f"{type(error).__name__}: {error}"
-                attempts.append(self._ended(question, attempt_of(member, self._log.made[first:], problem=problem)))
+                attempts.append(self._ended(question, attempt_of(handle, self._log.made[first:], problem=problem)))
                 may_restart = self.task.policy.fallback.hands_over(was_shown=question.is_heard and self._has_shown)
-                if not may_restart and member is not self._members[-1]:
+                if not may_restart and handle is not self._handles[-1]:
                     error.add_note(SHOWN)
-                if member is self._members[-1] or not may_restart:
+                if handle is self._handles[-1] or not may_restart:
                     self._tell_of_the_others(error)
                     raise
-                warn_of_refusal(member.name, error, role=question.role)
-                self.reasons.append(f"{member.name} failed in the role {question.role!r}: {problem}")
+                warn_of_refusal(handle.name, error, role=question.role)
+                self.reasons.append(f"{handle.name} failed in the role {question.role!r}: {problem}")
             else:
-                attempts.append(self._ended(question, attempt_of(member, self._log.made[first:])))
+                attempts.append(self._ended(question, attempt_of(handle, self._log.made[first:])))
                 return Answered(value, tuple(attempts))
         raise AssertionError("the last candidate has answered or failed")
 
@@ -98,23 +96,23 @@ class Panel:
             emit(self._runtime, AttemptEnded(attempt=attempt))
         return attempt
 
-    async def _ask_twice(self, member: Member, question: Question[Read]) -> Read:
+    async def _ask_twice(self, handle: AgentHandle, question: Question[Read]) -> Read:
         """Ask, and once more with what was wrong where the reply cannot be used."""
-        agent = await member.open()
+        agent = await handle.open()
         if question.is_heard:
-            emit(self._runtime, AttemptStarted(agent=member.name, side=member.side, model=agent.card.model))
-        request = self._request(agent, question, is_last=member is self._members[-1])
+            emit(self._runtime, AttemptStarted(agent=handle.name, side=handle.side, model=agent.card.model))
+        request = self._request(agent, question, is_last=handle is self._handles[-1])
         said: list[Message] = []
         try:
-            return await self._ask(member, request, question, said)
+            return await self._ask(handle, request, question, said)
         except InvalidOutput as error:
             said.append(Message.user(f"Your last reply could not be used: {error.message}. Reply again."))
         again = {"messages": (*request.messages, *said), "idempotency_key": f"{request.idempotency_key}/again"}
-        return await self._ask(member, request.model_copy(update=again), question, said)
+        return await self._ask(handle, request.model_copy(update=again), question, said)
 
-    async def _ask(self, member: Member, request: StepRequest, question: Question[Read], said: list[Message]) -> Read:
+    async def _ask(self, handle: AgentHandle, request: StepRequest, question: Question[Read], said: list[Message]) -> Read:
         reply = await self._log.ask(
-            member,
+            handle,
             request,
             role=question.role,
             turn=question.turn,
@@ -144,19 +142,19 @@ class Panel:
         )
 
 
-def attempt_with(member: Member, calls: Sequence[Call], error: BudgetExceeded, what: str) -> Attempt:
-    """An agent's calls as the accepted attempt, where nobody could be paid to make more of `what` they came to."""
+def attempt_with(handle: AgentHandle, calls: Sequence[Call], error: BudgetExceeded, what: str) -> Attempt:
+    """Return an agent's calls as the accepted attempt if the budget ended before an answer was made of their result, `what`."""
     stands = f"{type(error).__name__}: {error}; {what} as they are"
-    return attempt_of(member, calls).model_copy(update={"reason": stands, "error": type(error).__name__})
+    return attempt_of(handle, calls).model_copy(update={"reason": stands, "error": type(error).__name__})
 
 
-def attempt_of(member: Member, calls: Sequence[Call], *, problem: str | None = None) -> Attempt:
-    """An agent's calls for one role as an attempt, which was accepted unless there is a problem."""
+def attempt_of(handle: AgentHandle, calls: Sequence[Call], *, problem: str | None = None) -> Attempt:
+    """Return an agent's calls for one role as an attempt, which was accepted unless there is a problem."""
     outcome: Literal["accepted", "failed"] = "accepted" if problem is None else "failed"
     prices = [call.dollars for call in calls if call.dollars is not None]
     return Attempt(
-        agent=member.name,
-        side=member.side,
+        agent=handle.name,
+        side=handle.side,
         model=calls[-1].model if calls else None,
         outcome=outcome,
         reason=problem or "the answer stands",

@@ -1,4 +1,4 @@
-"""What the strategies say to their agents. The embedded models are trained on exactly these words, so keep both in step.
+"""Prompts of the supervised strategies. The embedded models are trained on exactly these words, so keep both in step.
 
 Instructions stand first and what grows stands last, so that a provider's prefix cache can serve repeated checks of one task.
 """
@@ -53,10 +53,10 @@ def verify_progress_request(task: str, guidance: str, work: Sequence[Message]) -
 
 
 def with_plan(task: str, plan: str) -> str:
-    """The executor's prompt under a plan."""
+    """Return the executor's prompt under a plan."""
     return f"{task}\n\nPlan:\n{plan}" if plan else task
 
 
 def with_guidance(task: str, guidance: str) -> str:
-    """The executor's prompt under a summary and advice, which are empty until the supervisor first intervenes."""
+    """Return the executor's prompt under a summary and advice, which are empty until the supervisor first intervenes."""
     return f"{task}\n\n{guidance}" if guidance else task

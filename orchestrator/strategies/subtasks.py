@@ -18,21 +18,19 @@ from ..task.sections.routing import FALLBACK_ERRORS
 from ..task.task import Task
 from .calls import CallLog
 from .context import Keeping, TaskContext
-from .edges import add_node
+from .information_flow import chosen_by_plan
 from .nodes import TaskNodes
 from .panel import Answered, Panel, Question, attempt_with
-from .reading import as_json, value_of
-from .runtime import TaskGraph, TaskGraphBuilder, TaskRuntime, emit
-from .state import TaskState, label_of
+from .runtime import TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit
+from .state import TaskState, as_json, label_of, value_of
 from .subtasks_plan import SubtaskPlan, read_plan
 from .subtasks_prompts import SUBTASKS_SCHEMA, SubtaskResult, aggregate_request, answer_form, plan_subtasks_request
 from .subtasks_run import Parts, PlanRun, SubtasksWork, part_policy
 from .supervised import task_text
-from .trust import chosen_by_plan
 
 
-def build(nodes: TaskNodes) -> TaskGraphBuilder:
-    """The graph of subtasks."""
+def build_subtasks(nodes: TaskNodes) -> TaskGraphBuilder:
+    """Return the graph of subtasks."""
     subtasks = SubtasksNodes(nodes)
     graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
     graph.add_node("route", nodes.route)
@@ -47,7 +45,7 @@ def build(nodes: TaskNodes) -> TaskGraphBuilder:
 
 
 def after_run(state: TaskState) -> str:
-    """The last subtask may have answered the task."""
+    """End the task if the last subtask has answered it."""
     return END if state["attempts"] else "aggregate"
 
 
@@ -61,7 +59,7 @@ class SubtasksNodes:
     async def plan(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Have the task cut. Where no plan can be read, the task is served whole, so nothing is lost."""
         log = CallLog(state, runtime)
-        panel = Panel(state, runtime, self._nodes.team, log)
+        panel = Panel(state, runtime, self._nodes.pool, log)
         most = panel.task.policy.subtasks.maximum_subtasks
         question = Question(
             "plan",
@@ -88,7 +86,7 @@ class SubtasksNodes:
         return {"subtasks": as_json(work), "chosen": chosen, "calls": log.as_json, "reasons": [*state["reasons"], *panel.reasons]}
 
     async def _recalled(self, task: Task, runtime: TaskRuntime, *, maximum_subtasks: int) -> SubtaskPlan | None:
-        """The plan of an earlier task of the same intent, where it fits this one without more ado."""
+        """Return the plan of an earlier task of the same intent if it fits this task without changes."""
         context = self._nodes.context(runtime)
         found = None if context.plans is None else await context.plans.recall(task, context.tools)
         if found is None or not found.is_complete:
@@ -125,7 +123,7 @@ class SubtasksNodes:
         work = SubtasksWork.model_validate(state["subtasks"])
         assert work.plan is not None, "a task that is served whole is not aggregated"
         log = CallLog(state, runtime)
-        panel = Panel(state, runtime, self._nodes.team, log)
+        panel = Panel(state, runtime, self._nodes.pool, log)
         task = panel.task
         results = [work.results[subtask.id] for subtask in work.plan.subtasks]
         form = answer_form(task.output_schema) if task.output_schema is not None else ""
@@ -150,15 +148,16 @@ class SubtasksNodes:
         }
 
     def _side_by_side(self, error: BudgetExceeded, state: TaskState, results: Sequence[SubtaskResult]) -> Answered[str]:
-        """The results as they are, where nobody could be paid to make one answer of them. Raises the error where they cannot be one."""
+        """Return the results side by side if the budget ended before one answer was made of them. Raises the error if they cannot be an
+        answer."""
         calls = [value_of(Call, call) for call in state["calls"]]
         done = [result for result in results if not result.is_failed]
         worked = [call for call in calls if call.role == "execute" and call.error is None]
         if not done or not worked or state["task"]["output_schema"] is not None:
             raise error
-        member = self._nodes.team[worked[-1].agent]
-        own = [call for call in worked if call.agent == member.name]
-        attempt = attempt_with(member, own, error, "the results of the subtasks stand")
+        handle = self._nodes.pool[worked[-1].agent]
+        own = [call for call in worked if call.agent == handle.name]
+        attempt = attempt_with(handle, own, error, "the results of the subtasks stand")
         return Answered("\n\n".join(result.answer for result in done), (attempt,))
 
     def _parts(self, state: TaskState, runtime: TaskRuntime) -> Parts:
@@ -170,13 +169,13 @@ class SubtasksNodes:
             label=label_of(state),
             planned=value_of(Chosen, state["chosen"]),
             context=replace(context, turn_taking=anyio.Lock()) if task.policy.subtasks.exclusive_tools else context,
-            agents=len(self._nodes.team),
+            agents=len(self._nodes.pool),
             log=CallLog(state, runtime),
             runtime=runtime,
         )
 
     def _graph(self, strategy: Strategy, keeping: Keeping | None) -> TaskGraph:
-        """The graph of the parts. Where nobody gives each part a thread, it keeps nothing: they would all share the task's."""
+        """Return the graph of the parts. Without a thread for each part it has no checkpointer: all parts would share the task's thread."""
         from .graphs import BUILDERS  # here, since that module needs this one
 
         kind = strategy, keeping is not None

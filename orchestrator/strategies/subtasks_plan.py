@@ -10,13 +10,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 from ...protocols import InvalidOutput
 from ...protocols.messages import Value
 from ..task.subtasks import Subtask
-from .json_replies import read_json_reply
+from .replies import read_json_reply
 from .subtasks_prompts import SUBTASKS_SCHEMA
 
 _DECAY: Final = 0.9
-"""What a subtask weighs for each one that has to run before it."""
+"""Factor by which a subtask's weight shrinks for each subtask that has to run before it."""
 _READING: Final = 0.25
-"""What reading a result adds, as a share of what the subtask asks."""
+"""Extra complexity for each result that a subtask reads, as a share of the complexity of its own text."""
 
 N = TypeVar("N", int, float)
 
@@ -31,7 +31,7 @@ class SubtaskPlan(Value):
 
     @property
     def needs(self) -> Mapping[str, tuple[str, ...]]:
-        """What each subtask waits for."""
+        """The ids that each subtask waits for."""
         return {subtask.id: subtask.needs for subtask in self.subtasks}
 
     @property
@@ -48,7 +48,7 @@ class SubtaskPlan(Value):
 
     @property
     def needed_by(self) -> Mapping[str, tuple[str, ...]]:
-        """What waits for each subtask."""
+        """The ids of the subtasks that wait for each subtask."""
         return {each.id: tuple(other.id for other in self.subtasks if each.id in other.needs) for each in self.subtasks}
 
     @property
@@ -57,18 +57,20 @@ class SubtaskPlan(Value):
         return _longest_chains(self.needed_by, dict.fromkeys(self.needs, 1))
 
     def shares_to_the_end(self, weights: Mapping[str, float]) -> Mapping[str, float]:
-        """The same where subtasks weigh differently: how many times its own weight the heaviest chain comes to that starts with it."""
+        """Return, for each subtask, the weight of the heaviest chain that starts with it, divided by its own weight."""
         chains = _longest_chains(self.needed_by, weights)
         return {identifier: chains[identifier] / weights[identifier] for identifier in chains}
 
     def weights(self, complexity: Mapping[str, float] | None = None) -> Mapping[str, float]:
-        """What share of a budget each subtask is due, relative to the average one.
+        """Return each subtask's share of a budget, relative to the average one.
 
-        As in Plan-and-Budget (arXiv 2505.16122): its estimated complexity, less by a tenth for each one of the longest chain that leads to
-        it, since what comes early is the least certain and the rest builds on it.
+        The rule is that of Plan-and-Budget (arXiv 2505.16122): the estimated complexity, less by a tenth for each subtask of the longest
+        chain
+        that leads to it, since early steps are the least certain and the rest builds on them.
 
         Args:
-            complexity: positive numbers, by the subtasks' ids; None: estimated from how much is asked and how many results are to be read.
+                complexity: positive numbers, by the subtasks' ids; None: estimated from how much is asked and how many results are to be
+            read.
         """
         estimated = complexity or {subtask.id: _complexity(subtask) for subtask in self.subtasks}
         chains = _longest_chains(self.needs, dict.fromkeys(self.needs, 1))
@@ -77,7 +79,7 @@ class SubtaskPlan(Value):
         return {identifier: weight / mean for identifier, weight in due.items()}
 
     def downstream(self, identifier: str) -> frozenset[str]:
-        """The subtasks that need this one, also indirectly."""
+        """Return the subtasks that need this one, also indirectly."""
         found: set[str] = set()
         for each in TopologicalSorter(self.needs).static_order():
             if found.union({identifier}).intersection(self.needs[each]):
@@ -86,7 +88,7 @@ class SubtaskPlan(Value):
 
 
 def _longest_chains(before: Mapping[str, Sequence[str]], lengths: Mapping[str, N]) -> dict[str, N]:
-    """The length of the longest chain that ends with each subtask, itself included, where `before` says what may stand before it."""
+    """Return the length of the longest chain that ends with each subtask, itself included, where `before` says what may stand before it."""
     chains: dict[str, N] = {}
     for identifier in TopologicalSorter(before).static_order():
         chains[identifier] = lengths[identifier] + max((chains[each] for each in before[identifier]), default=0)
@@ -94,7 +96,7 @@ def _longest_chains(before: Mapping[str, Sequence[str]], lengths: Mapping[str, N
 
 
 def _complexity(subtask: Subtask) -> float:
-    """How much a subtask seems to take: the logarithm of how many words are asked, and more for each result that it has to read."""
+    """Return how much a subtask seems to take: the logarithm of how many words are asked, and more for each result that it has to read."""
     return log2(1 + len(subtask.task.split())) * (1 + _READING * len(subtask.needs))
 
 
@@ -102,7 +104,7 @@ _SUBTASKS = TypeAdapter(tuple[Subtask, ...])
 
 
 def read_plan(reply: str, *, maximum_subtasks: int) -> SubtaskPlan:
-    """The plan in a model's reply. Raises `InvalidOutput`, whose message tells the model what to mend."""
+    """Return the plan in a model's reply. Raises `InvalidOutput`, whose message tells the model what to mend."""
     value = read_json_reply(reply, SUBTASKS_SCHEMA)
     assert isinstance(value, dict), "the schema asks for an object"
     try:
@@ -114,7 +116,7 @@ def read_plan(reply: str, *, maximum_subtasks: int) -> SubtaskPlan:
 
 
 def checked_plan(subtasks: Sequence[Subtask], *, maximum_subtasks: int) -> SubtaskPlan:
-    """The plan that consists of `subtasks`.
+    """Return the plan that consists of `subtasks`.
 
     Raises `InvalidOutput` where there are none or too many, two share an id, one asks nothing, needs an unknown one, or they wait for
     each other in a circle.

@@ -1,7 +1,7 @@
-"""What the subtasks strategy says to its agents. The embedded models are trained on exactly these words, so keep both in step.
+"""Prompts of the subtasks strategy. The embedded models are trained on exactly these words, so keep both in step.
 
-Instructions stand first and what grows stands last, as in `prompts`. Work is shown as in a transcript: what was asked, then a line that
-starts with `=` for what it came to.
+Instructions stand first and what grows stands last, as in `prompts`. Work is shown as in a transcript: the question, then a line that
+starts with `=` for its result.
 """
 
 import json
@@ -44,15 +44,15 @@ SUBTASKS_SCHEMA: JsonSchema = {
 
 
 class SubtaskResult(Value):
-    """What a subtask came to."""
+    """The result of a subtask."""
 
     task: str
-    """What was asked of it."""
+    """The subtask's own text."""
     answer: str
     """Its answer, or why there is none."""
     is_failed: bool = False
     label: Label = Label()
-    """Of all that those who worked on it were told."""
+    """The label of all that the subtask's agents were told."""
 
 
 def plan_subtasks_request(task: str, *, maximum_subtasks: int) -> tuple[Message, ...]:
@@ -61,7 +61,7 @@ def plan_subtasks_request(task: str, *, maximum_subtasks: int) -> tuple[Message,
 
 
 def with_results(subtask: str, results: Sequence[SubtaskResult]) -> str:
-    """A subtask's prompt, with the results of those that it needs."""
+    """Return a subtask's prompt, with the results of those that it needs."""
     return f"{subtask}\n\nResults:\n{_lines(results)}" if results else subtask
 
 
@@ -71,7 +71,7 @@ def aggregate_request(task: str, results: Sequence[SubtaskResult]) -> tuple[Mess
 
 
 def answer_form(schema: JsonSchema) -> str:
-    """What is appended to the task where its answer must be JSON: not every agent can be made to keep to a schema."""
+    """Return the text to append to a task whose answer must be JSON: not every agent can be made to keep to a schema."""
     return f"\n\nThe answer must be JSON that is valid against this schema: {json.dumps(schema)}"
 
 

@@ -38,12 +38,10 @@ from ..task.sections.subtasks import SubtasksConfig
 from ..task.subtasks import Subtask, SubtaskOutcome
 from ..task.task import Policy, Task
 from ..util.cancellation import cancelled_at_once
-from .acts_told import told_of
 from .calls import CallLog
 from .context import TaskContext
-from .reading import Json
 from .runtime import TaskGraph, TaskRuntime, emit, show
-from .state import TaskState, recursion_limit
+from .state import Json, TaskState, recursion_limit, told_of
 from .subtasks_plan import SubtaskPlan
 from .subtasks_prompts import SubtaskResult, with_results
 from .subtasks_schedule import Shares, run_as_ready
@@ -55,7 +53,7 @@ _ANSWERING = (AttemptStarted, AgentText, SupervisorSpoke, AttemptEnded)
 
 
 class SubtasksWork(Value):
-    """What a task was cut into, and what came of the parts."""
+    """The subtasks of a task, and their results."""
 
     plan: SubtaskPlan | None
     """None: the task is served whole."""
@@ -71,15 +69,15 @@ class Parts:
     graph: TaskGraph
     context: TaskContext
     label: Label
-    """Of what the task begins with."""
+    """The label of the task's own input."""
     planned: Chosen
     """Tools that the plan names, where it was made before the run had read what strangers wrote."""
     agents: int
-    """In the team."""
+    """In the pool."""
     log: CallLog
     runtime: TaskRuntime
     reasons: list[str] = field(default_factory=list)
-    """Who answered which part, and what failed."""
+    """Lines about which agent answered which part, and which failed."""
     outcomes: dict[str, list[ToolOutcome]] = field(default_factory=dict)
     """By the parts' names: of their tool calls so far."""
     told: dict[str, Label] = field(default_factory=dict)
@@ -91,9 +89,9 @@ class Parts:
         Raises what the part's strategy raises, and `DeadlineExceeded` after `seconds`.
 
         Args:
-            account: what it may spend; None: nobody keeps account.
+            account: its budget account; None: its spending is not counted.
             is_heard: its answer is the task's, so it is streamed.
-            name: of the part, in `reasons`.
+            name: the part's name in `reasons`.
         """
         try:
             with _time_limit(seconds, name):
@@ -108,12 +106,12 @@ class Parts:
         return final
 
     async def _served(self, part: Task, account: Account | None, *, is_heard: bool, name: str) -> Json:
-        """The final state of the part's graph."""
+        """Return the final state of the part's graph."""
         listener = partial(self._pass_on, is_heard=is_heard, name=name)
         trace = None if self.context.trace is None else self.context.trace.within(name)
         outcomes = self.outcomes[name] = []
-        boundary = self.context.boundary.within(name)
-        context = replace(self.context, account=account, boundary=boundary, listener=listener, trace=trace, outcomes=outcomes)
+        tool_checks = self.context.tool_checks.within(name)
+        context = replace(self.context, account=account, tool_checks=tool_checks, listener=listener, trace=trace, outcomes=outcomes)
         config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents), "configurable": _KEEPS_NOTHING}
         given: TaskState = {"task": part.model_dump(mode="json")}
         if context.keeping is not None:
@@ -122,7 +120,8 @@ class Parts:
         return final
 
     async def _gone_on_with(self, given: TaskState, config: RunnableConfig, context: TaskContext, name: str) -> Json:
-        """The final state of a part that goes on where an earlier process has stopped. Raises `GraphInterrupt` where it stops to ask."""
+        """Continue a part where an earlier process stopped, and return its final state. Raises `GraphInterrupt` if it stops for an
+        approval."""
         # To LangGraph it is no graph within the task's, whose parts would share one thread, but one by itself.
         var_child_runnable_config.set(None)
         kept: Json = (await self.graph.aget_state(config)).values
@@ -190,13 +189,13 @@ class PlanRun:
 
     @property
     def label(self) -> Label:
-        """Of all that any agent was told for the task."""
+        """The label of all that any agent was told for the task."""
         return joined((self._parts.label, *(result.label for result in self.results.values())))
 
     async def run(self) -> None:
-        """Raises the first error where all subtasks failed, and one that is the user's to mend at once.
+        """Run all subtasks. Raises the first error if all of them failed, and at once an error that only the user can fix.
 
-        Where subtasks stop to ask somebody, the others go on as far as they can, and LangGraph's interrupt is raised in the end.
+        If a subtask stops for an approval, the others continue as far as they can; then LangGraph's interrupt is raised.
         """
         outcomes = await run_as_ready(self._plan.needs, self._work, parallel=self._task.policy.subtasks.parallel)
         if self._asking:
@@ -238,7 +237,7 @@ class PlanRun:
         return True
 
     def _divided(self, seconds: float | None) -> Shares:
-        """What there is for all subtasks; where the results are put together in the end, that call gets as much as the average one."""
+        """Return the shares of all subtasks. If a final call combines their results, it gets as much as the average subtask."""
         count = len(self._plan.subtasks)
         left = AmountsConfig() if self._account is None else self._account.left_of_task()
         portion = count / (count + 1) if self._answering is None else 1.0
@@ -251,7 +250,7 @@ class PlanRun:
         )
 
     def _limits(self, weight: float) -> LimitsConfig:
-        """The task's limits, with the share of a subtask that starts in the place of the whole."""
+        """Return the task's limits, with the share of the starting subtask as the limit for the task."""
         limits = self._task.policy.limits
         share = {"dollars": self._shares.take_dollars(weight), "tokens": self._shares.take_tokens(weight)}
         return limits.model_copy(update={"task": limits.task.model_copy(update=share)})
@@ -264,7 +263,7 @@ class PlanRun:
         self._shares.give_back(turns, dollars=dollars, tokens=tokens)
 
     def _part(self, subtask: Subtask, *, turns: int, limits: LimitsConfig, is_answer: bool) -> Task:
-        """The subtask as a task. Its sensitivity and mode are the whole's; its prompt holds the results of those that it needs."""
+        """Return the subtask as a task. Its sensitivity and mode are the whole's; its prompt holds the results of those that it needs."""
         prompt = with_results(subtask.task, [self.results[need] for need in subtask.needs])
         rules = tuple(message for message in self._task.messages if message.role == "system")
         changes = {
@@ -292,7 +291,7 @@ class PlanRun:
         self._left_out |= skipped
 
     def _label(self, subtask: Subtask) -> Label:
-        """Of what it begins with: the whole task, and the results that it is shown."""
+        """Return the label of a subtask's input: the whole task, and the results that it is shown."""
         return joined((self._parts.label, *(self.results[need].label for need in subtask.needs)))
 
     def _end(self, subtask: Subtask, outcome: SubtaskOutcome, answer: str, label: Label) -> None:
@@ -302,7 +301,8 @@ class PlanRun:
 
 
 def answering_subtask(plan: SubtaskPlan, policy: SubtasksConfig) -> str | None:
-    """The subtask whose answer is the task's: the one that all others lead to, unless the results are to be put together in any case."""
+    """Return the subtask whose answer is the task's: the one that all others lead to, unless the results are to be put together in any
+    case."""
     return plan.sinks[0] if len(plan.sinks) == 1 and policy.aggregate == "when_needed" else None
 
 
@@ -311,16 +311,16 @@ def _name(subtask: Subtask) -> str:
 
 
 def part_key(whole: str, name: str) -> str:
-    """The idempotency key of a part of a task; empty: of the whole."""
+    """Return the idempotency key of a part of a task; empty: of the whole."""
     return sha256(f"{whole}/{name}".encode()).hexdigest() if name else whole
 
 
 def part_policy(task: Task, *, turns: int) -> Policy:
-    """The policy of a part: the task's, with the strategy that its parts are served by."""
+    """Return the policy of a part: the task's, with the strategy that its parts are served by."""
     return task.policy.model_copy(update={"strategy": task.policy.subtasks.strategy, "maximum_turns": turns})
 
 
 def _turns_used(final: Json) -> int:
-    """Of the agent that took the most."""
+    """Return the number of steps of the agent that took the most."""
     taken = Counter(call["agent"] for call in final["calls"] if call["role"] == "execute")
     return max(taken.values(), default=0)

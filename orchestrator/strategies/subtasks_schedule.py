@@ -1,4 +1,4 @@
-"""In which order subtasks run, and what each may spend: as soon as their needs are met, so many at a time."""
+"""Run subtasks as soon as their needs are met, and share turns, time and budget among them."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -11,7 +11,45 @@ from anyio.abc import TaskGroup
 
 from ...protocols import NearfarError
 from ..task.subtasks import SubtaskOutcome
-from .subtasks_shares import SharedAmount
+
+
+class SharedAmount:
+    """Divides turns, dollars, tokens or anything else that is spent.
+
+    A part takes its share when it starts: the least that each is given, and of what is left beyond that the proportion of its weight to the
+    weights of all that have not started. So shares are positive, their sum never goes beyond the amount where that is enough for the least
+    of each, and the last part gets all that is left.
+
+    Args:
+        amount: to be shared; not negative.
+        parts: how many there are. Their weights are relative to the average part, so that they add up to this number.
+        least: what each part is given in any case.
+    """
+
+    def __init__(self, amount: float, parts: int, *, least: float = 0.0) -> None:
+        self.left = amount
+        self._waiting = parts
+        self._weight = float(parts)
+        self._least = least
+
+    def take(self, weight: float = 1.0) -> float:
+        """Reserve the share of a part that starts."""
+        beyond = max(self.left - self._waiting * self._least, 0.0)
+        proportion = weight / self._weight if self._waiting > 1 else 1.0
+        share = self._least + beyond * min(proportion, 1.0)
+        self.left -= share
+        self.leave_out(weight)
+        return share
+
+    def leave_out(self, weight: float = 1.0) -> None:
+        """Count a part out that will never start, so that the others share what it would have had."""
+        self._waiting -= 1
+        self._weight -= weight
+
+    def give_back(self, amount: float) -> None:
+        """Return what a part did not use, for those that start later. What it used beyond its share is negative."""
+        self.left += amount
+
 
 _ROUNDING: Final = 1e-9
 """By which a share may be above a whole number through arithmetic alone."""
@@ -42,7 +80,7 @@ class _Schedule:
     def __init__(self, needs: Mapping[str, Sequence[str]], work: Work, parallel: int) -> None:
         self.outcomes: dict[str, SubtaskOutcome] = {}
         self.error: NearfarError | None = None
-        """What ended the work early; kept, since a task group would wrap it."""
+        """The error that ended the work early; kept, since a task group would wrap it."""
         self._needs = needs
         self._work = work
         self._slots = anyio.Semaphore(parallel)
@@ -121,7 +159,7 @@ class Shares:
                 amount.give_back(unused)
 
     def seconds(self, *, steps_to_the_end: float) -> float | None:
-        """The time of a subtask that starts now.
+        """Return the time of a subtask that starts now.
 
         Args:
             steps_to_the_end: how many times its own share the subtasks need that are to run one after another, itself included; where
@@ -131,7 +169,7 @@ class Shares:
 
 
 def _whole(amount: SharedAmount, weight: float) -> int:
-    """A share in whole numbers, rounded up."""
+    """Return a share in whole numbers, rounded up."""
     share = amount.take(weight)
     rounded = ceil(share - _ROUNDING)
     amount.give_back(share - rounded)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ...protocols import ContextOverflow, InvalidOutput, Message, NearfarError, Side, StepReply, StepRequest, ToolChoice
 from ...protocols.messages import Value
-from ..agents.pool import Member
+from ..agents.pool import AgentHandle
 from ..task.events import SupervisorSpoke
 from ..task.modes import Strategy
 from ..task.results import Attempt
@@ -13,26 +13,23 @@ from ..task.sections.routing import FALLBACK_ERRORS
 from ..task.sections.supervision import Cause, SupervisionConfig, Verdict
 from ..task.task import Task
 from ..task.transcript import transcript
-from .calls import CallLog
+from .calls import CallLog, warn_of_refusal
 from .fitting import asked_with_less
-from .nodes import TaskNodes
+from .information_flow import chosen_by_plan
+from .nodes import TaskNodes, after_step
 from .prompts import NOT_YET_RUN, adapt_plan_request, plan_request, verify_plan_request, verify_progress_request
-from .reading import as_json, value_of
-from .refusals import warn_of_refusal
+from .replies import Judgement, plan_problem, read_verdict
 from .runtime import TaskRuntime, emit
-from .single import after_act as unsupervised_after_act
-from .state import TaskState, label_of, opening
+from .state import TaskState, as_json, label_of, opening, value_of
 from .triggers import Evidence, cause_of_check
-from .trust import chosen_by_plan
 from .turn import Turn
-from .verdicts import Judgement, plan_problem, read_verdict
 
 _PLAN_TRIES = 2
 """A reply that is no plan is asked for once more."""
 
 
 class Watch(Value):
-    """What the checks of a supervised task have covered so far."""
+    """The part of a supervised task that its checks have covered so far."""
 
     covered: int
     """Messages of the executor's conversation that the last check has seen, or that it began with after a reset."""
@@ -61,7 +58,7 @@ class Oversight:
 
     @property
     def is_on(self) -> bool:
-        """Somebody supervises the current agent: an agent that took over from a failed one works alone."""
+        """True if the current agent is supervised: an agent that took over from a failed one works alone."""
         return self.decision.supervisor is not None and self.state["position"] == 0 and not self.watch.is_over
 
     @property
@@ -70,7 +67,8 @@ class Oversight:
         return [value_of(Message, message) for message in self.state["messages"][len(self.task.messages) :]]
 
     def cause(self) -> Cause | None:
-        """What asks for a check now. A check that could change nothing, with no turn left to be taken, is not made."""
+        """Return the cause of a check that is due now; None if none is. With no turn left, a check could change nothing, and is not
+        made."""
         if not self.is_on or not self._may_go_on:
             return None
         messages = [value_of(Message, message) for message in self.state["messages"]]
@@ -86,7 +84,7 @@ class Oversight:
         return cause_of_check(self.policy, evidence)
 
     def doubt(self) -> str | None:
-        """Why the first step, which has not acted yet, is to wait for a plan; None where it need not."""
+        """Return why the first step, which has not acted yet, must wait for a plan; None if it need not."""
         limit = self.policy.plan_below
         is_first = self.state["acted"] == 0 and not any(call["role"] == "plan" for call in self.state["calls"])
         if limit is None or self.state["draft"] is None or not is_first or not self.is_on or not self._may_go_on:
@@ -120,11 +118,11 @@ class Oversight:
         return self.turns < self.task.policy.maximum_turns
 
     def _confidence(self) -> float | None:
-        """Of the executor's last step."""
+        """Return the confidence of the executor's last step."""
         return next((call["confidence"] for call in reversed(self.state["calls"]) if call["role"] == "execute"), None)
 
     def share_spent(self) -> float:
-        """Of the turns or of the task's timeout, whichever is further."""
+        """Return the share of the turns, or of the task's timeout, that is spent: the larger one."""
         draft = self._draft
         turns = draft.steps / self.task.policy.maximum_turns
         if self.task.timeout is None:
@@ -133,11 +131,11 @@ class Oversight:
         return max(turns, (draft.seconds + supervision) / self.task.timeout)
 
     def covered_now(self, messages: int) -> Watch:
-        """The watch once a check has seen everything there is; the conversation then has so many messages."""
+        """Return the watch after a check that has seen everything. `messages`: the length of the conversation from then on."""
         return Watch(covered=messages, half=self.share_spent() >= 0.5)
 
     def alone(self, reason: str) -> TaskState:
-        """The state in which the executor goes on without a supervisor."""
+        """Return the state in which the executor goes on without a supervisor."""
         watch = self.watch.model_copy(update={"is_over": True})
         return {"watch": as_json(watch), "reasons": [*self.state["reasons"], f"{reason}; {self.executor} goes on alone"]}
 
@@ -171,7 +169,7 @@ class SupervisorNodes:
         return {**over, **anew, "reasons": [*reasons, *problems], "calls": log.as_json}
 
     async def verify(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
-        """Let the supervisor check the work; where it intervenes, the executor starts anew from what it says."""
+        """Let the supervisor check the work. If it intervenes, the executor starts over from its words."""
         view = Oversight(state)
         log = CallLog(state, runtime)
         if view.act_doubt is not None:
@@ -191,7 +189,7 @@ class SupervisorNodes:
 
     async def _look(self, view: Oversight, doubt: str, log: CallLog, runtime: TaskRuntime) -> TaskState:
         """Ask the supervisor about calls that have not run yet. Unless it lets them run, or intervenes, the next agent takes over."""
-        turn = Turn(view.state, self._nodes.team)
+        turn = Turn(view.state, self._nodes.pool)
         problem: NearfarError = InvalidOutput(f"{doubt}, and nobody is left to check that", hint="name a far agent that can use tools")
         try:
             judgement = await self._judged(view, log, "act", runtime) if view.is_on else None
@@ -205,7 +203,7 @@ class SupervisorNodes:
         return {**ended, "calls": log.as_json}
 
     async def _planned(self, view: Oversight, log: CallLog, runtime: TaskRuntime) -> tuple[str, list[str]]:
-        """The plan, or nothing and the reason for it."""
+        """Return the plan, or nothing and the reason for it."""
         recalled = await self._recalled(view, log, runtime)
         if recalled:
             return recalled, ["the plan is that of an earlier task of the same intent"]
@@ -227,10 +225,10 @@ class SupervisorNodes:
         return "", [f"{view.decision.supervisor} gave no plan that can be used ({problem}); {view.executor} works without one"]
 
     async def _recalled(self, view: Oversight, log: CallLog, runtime: TaskRuntime) -> str:
-        """The plan of an earlier task, where the executor on this device can fit it to what this one names; else nothing."""
+        """Return the plan of an earlier task, where the executor on this device can fit it to what this one names; else nothing."""
         context = self._nodes.context(runtime)
         found = None if context.plans is None else await context.plans.recall(view.task, context.tools)
-        executor = self._nodes.team[view.executor]
+        executor = self._nodes.pool[view.executor]
         if found is None or found.is_complete:
             return "" if found is None else found.plan
         if executor.side is not Side.NEAR:
@@ -266,13 +264,15 @@ class SupervisorNodes:
         )
         return judgement
 
-    def _supervisor(self, view: Oversight) -> Member:
+    def _supervisor(self, view: Oversight) -> AgentHandle:
         assert view.decision.supervisor is not None, "the graph leads here only where there is a supervisor"
-        return self._nodes.team[view.decision.supervisor]
+        return self._nodes.pool[view.decision.supervisor]
 
-    async def _request(self, member: Member, view: Oversight, messages: Sequence[Message], key: str, runtime: TaskRuntime) -> StepRequest:
-        """What the supervisor is asked. It is shown the executor's tools, where it takes tools at all, and may call none of them."""
-        agent = await member.open()
+    async def _request(
+        self, handle: AgentHandle, view: Oversight, messages: Sequence[Message], key: str, runtime: TaskRuntime
+    ) -> StepRequest:
+        """Return a request to the supervisor. It shows the executor's tools, if the agent takes tools at all, and allows none of them."""
+        agent = await handle.open()
         policy = view.task.policy
         return StepRequest(
             messages=tuple(messages),
@@ -288,45 +288,45 @@ class SupervisorNodes:
 
 
 def _planned_start(view: Oversight, plan: str) -> TaskState:
-    """The state in which the executor starts from a plan; the confidence of a step that was dropped is not that of its work."""
+    """Return the state in which the executor starts from a plan. The confidence of the dropped step does not count."""
     messages = [as_json(message) for message in opening(view.task, plan)]
     draft = view.state["draft"]
     return {**_spoken(view), "guidance": plan, "messages": messages, "draft": None if draft is None else {**draft, "confidence": None}}
 
 
 def _spoken(view: Oversight) -> TaskState:
-    """The conversation starts anew, from the words of somebody who was told what the run has seen."""
+    """Return the state's update for a conversation that starts over from the words of an agent that knows all that the run has seen."""
     return {"opening": as_json(label_of(view.state)), "private": [], "trusted": [], "made": {}, "act_doubt": None}
 
 
 def after_act(state: TaskState) -> str:
-    """As without supervision, except that an answer, or a call in doubt, may have to be checked first."""
-    following = unsupervised_after_act(state)
+    """Choose the node after `act`: the same as without supervision, except that an answer or a doubtful call may be checked first."""
+    following = after_step(state)
     if following == "tools":
         return "tools" if state["act_doubt"] is None else "verify"
     return "verify" if following == "judge" and Oversight(state).cause() is not None else following
 
 
 def after_verify(state: TaskState) -> str:
-    """An answer that was checked and stands goes to the judge, calls that were looked at to the tools; everything else goes on."""
+    """Choose the node after a check: `judge` for an answer that stands, `tools` for calls that may run, else `act`."""
     if has_answered(state):
         return "judge"
     return "tools" if state["draft"] is not None and state["messages"][-1]["tool_calls"] else "act"
 
 
 def has_answered(state: TaskState) -> bool:
-    """The conversation ends with the executor's answer, not with words that the task itself ends with."""
+    """Return whether the conversation ends with the executor's answer, and not with a message of the task itself."""
     last = state["messages"][-1]
     return len(state["messages"]) > len(state["task"]["messages"]) and last["role"] == "assistant" and not last["tool_calls"]
 
 
 def after_tools(state: TaskState) -> str:
-    """A turn that has acted is checked where the schedule or a trigger asks for it."""
+    """Check a turn that has acted if the schedule or a trigger asks for it."""
     return "verify" if Oversight(state).cause() is not None else "act"
 
 
 def task_text(task: Task) -> str:
-    """The task as the supervisor reads it: the prompt, or where there is more to the conversation, who said, called and returned what."""
+    """Return the task as text for the supervisor: the prompt or, for a longer conversation, a transcript with roles."""
     if len(task.messages) == 1:
         return task.messages[0].text
     said = ((message.role, transcript([message])) for message in task.messages)
@@ -341,7 +341,7 @@ def _check_request(view: Oversight, work: Sequence[Message], cause: Cause | None
 
 
 def _unchecked(view: Oversight, judgement: Judgement | None, problem: NearfarError) -> str:
-    """Why the supervisor that was asked about calls has not settled them; empty where none could be asked."""
+    """Return why the supervisor did not settle the calls that it was asked about; empty if there is no supervisor."""
     if not view.is_on:
         return ""
     told = f"{type(problem).__name__}: {problem}" if judgement is None else f"its verdict is unreadable, {judgement.problem}"
@@ -349,9 +349,10 @@ def _unchecked(view: Oversight, judgement: Judgement | None, problem: NearfarErr
 
 
 def _after(view: Oversight, judgement: Judgement, *, is_binding: bool = False) -> TaskState:
-    """The state after a check: it has covered everything so far, and an intervention that counts begins the conversation anew.
+    """Return the state after a check. It has covered everything so far; an intervention that counts starts the conversation over.
 
-    `is_binding`: it counts in shadow mode, too.
+    Args:
+        is_binding: the verdict also counts in shadow mode.
     """
     state = view.state
     if judgement.verdict is Verdict.INTERVENE and (is_binding or not view.policy.shadow):
@@ -365,6 +366,6 @@ def _after(view: Oversight, judgement: Judgement, *, is_binding: bool = False) -
 
 
 def _objection(said: str, problem: str) -> tuple[Message, ...]:
-    """What the supervisor said, and why it is asked again."""
+    """Return the supervisor's unusable reply, and a request to reply again."""
     again = Message.user(f"Your last reply could not be used: {problem}. Reply again.")
     return (Message.assistant(said), again) if said else (again,)

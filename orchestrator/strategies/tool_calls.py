@@ -1,7 +1,8 @@
-"""The tool calls of one message: whether they may run, whether somebody says yes, and what comes of them."""
+"""The tool calls of one message: check them, ask for approval, run them side by side, and label their results."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -16,38 +17,42 @@ from ..runs.ledger.running import run_unrecorded
 from ..safety.guard.decision import CallContext, Decision, Guard
 from ..task.approvals import Approver
 from ..task.labels import OPEN, Integrity, Label, joined, may_go
-from ..task.tool_outcomes import NOT_RUN, Effect
+from ..task.results import ToolOutcome
+from ..task.tool_outcomes import NOT_RUN, UNKNOWN, Effect, outcome_of
 from ..task.tools import Tool, run_tool_call
 
 _UNTOLD: Final = "this call with placeholders was not allowed; why not stays on the user's device"
+_CUT_OFF: Final = f"{UNKNOWN}the work ended while the tool ran"
+_NOT_BEGUN: Final = f"{NOT_RUN}the work ended before it"
 
 
 class Effects(Protocol):
-    """Runs calls such that none has its effect twice in a run, also where the process dies in between."""
+    """Runs calls so that none has its effect twice in a run, even if the process dies in between."""
 
     def within(self, scope: str) -> "Effects":
-        """Those of a part of the run that runs beside others."""
+        """Return the effects of a part that runs in parallel with others."""
         ...
 
     async def known(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
-        """What somebody has decided, by the calls' ids."""
+        """Return the decisions on record, by the calls' ids."""
         ...
 
     async def ask(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
-        """Have somebody decide, by the calls' ids."""
+        """Ask for decisions, and return them by the calls' ids."""
         ...
 
     async def run(self, call: ToolCall, tool: Tool, occurrence: Occurrence) -> ToolResult:
-        """The result of the call: what an earlier process has recorded of it, or that of running it now."""
+        """Run the call and return its result, or return the result that an earlier process has recorded."""
         ...
 
 
-class Vault(Protocol):
-    """Puts what was taken out of texts back into arguments, where it may go."""
+class PlaceholderStore(Protocol):
+    """Replaces placeholders in arguments by the values that they stand for, where those may go."""
 
     def opened(self, call: ToolCall, tool: Tool, *, turn: int) -> ToolCall:
-        """The call with its placeholders filled in. Raises `PrivacyViolation` where the tool must not see what one stands for, and where
-        placeholders went into enough other calls.
+        """Return the call with its placeholders filled in.
+
+        Raises `PrivacyViolation` if the tool must not see a value, and if placeholders went into enough other calls.
 
         Args:
             turn: calls of agents that the task has made; it tells a call from the same one asked for again.
@@ -55,226 +60,267 @@ class Vault(Protocol):
         ...
 
     def label_of(self, call: ToolCall) -> Label:
-        """Of what the placeholders in a call stand for."""
+        """Return the label of the values behind the placeholders in a call."""
         ...
 
 
 @dataclass(frozen=True)
-class Boundary:
-    """What stands between the agents of a run and its tools. None: that part is not there."""
+class ToolChecks:
+    """The checks applied to tool calls: guard, approval, ledger, placeholders. A `None` check is skipped."""
 
     guard: Guard | None = None
     approver: Approver | None = None
     effects: Effects | None = None
-    vault: Vault | None = None
+    placeholders: PlaceholderStore | None = None
     overdue: Overdue = field(default_factory=Overdue)
-    """Calls that ran past their limits, where no ledger is kept."""
+    """Calls that ran past their limits, if no ledger is kept."""
     denied: set[str] = field(default_factory=set)
-    """Actions that somebody said no to, where no ledger is kept."""
+    """Actions that the user denied, if no ledger is kept."""
 
-    def within(self, scope: str) -> "Boundary":
-        """That of a part of the run that runs beside others: equal calls of two parts are two effects."""
+    @property
+    def has_approver(self) -> bool:
+        """A durable run can always wait for a decision."""
+        return self.effects is not None or self.approver is not None
+
+    def within(self, scope: str) -> "ToolChecks":
+        """Return the checks of a part that runs in parallel with others: equal calls of two parts are two effects."""
         return self if self.effects is None else replace(self, effects=self.effects.within(scope))
 
 
+@dataclass(frozen=True)
+class Provenance:
+    """The origin of a call and its arguments. All False until the guard has looked."""
+
+    is_grounded: bool = False
+    """No untrusted content influenced the arguments."""
+    is_chosen: bool = False
+    """The call was chosen before the run read untrusted content, or the user approved it."""
+    is_as_planned: bool = False
+    """A plan had named everything that decides what the call does."""
+
+
+@dataclass
+class PlannedCall:
+    """One tool call of a message, from the agent's request to the result."""
+
+    made: ToolCall
+    """The call as the agent made it, with placeholders."""
+    call: ToolCall
+    """The call as it runs, with the values behind its placeholders."""
+    tool: Tool | None
+    """None: there is no tool of that name."""
+    label: Label
+    """The label of the values behind its placeholders."""
+    decision: Decision = Decision()
+    """The guard's decision; once the user was asked, `allowed` or `refused`."""
+    occurrence: Occurrence | None = None
+    """Tells the call from equal ones; None for a refused call."""
+    provenance: Provenance = Provenance()
+    result: ToolResult | None = None
+    has_begun: bool = False
+
+    @property
+    def is_filled(self) -> bool:
+        """A placeholder went into it."""
+        return self.label != OPEN
+
+    @property
+    def is_refused(self) -> bool:
+        return self.decision.outcome == "refused"
+
+    @property
+    def reaches_tool(self) -> bool:
+        """Its tool is called, rather than the agent told why not."""
+        return self.tool is not None and not self.is_refused
+
+    @property
+    def changes_something(self) -> bool:
+        """It reaches a tool that does more than read."""
+        return self.tool is not None and not self.is_refused and self.tool.declared.effect is not Effect.READ
+
+    @property
+    def result_label(self) -> Label:
+        """The label of the result: that of its tool, and of the values in the arguments. A call that is not run says nothing.
+
+        Before the call has run, a tool without a source that takes no address of the network counts as the user's own.
+        """
+        if self.tool is None or self.is_refused:
+            return OPEN
+        label = self.tool.declared.label(self.tool.name) if self.result is None else self.tool.label_of(self.result)
+        return label.joined(self.label)
+
+    @property
+    def request(self) -> ApprovalRequest:
+        return ApprovalRequest(id=self.call.id, call=self.call, reason=self.decision.reason)
+
+    @property
+    def subject(self) -> Asked:
+        assert self.tool is not None, "only calls of known tools need approval"
+        assert self.occurrence is not None, "and they are counted before"
+        return Asked(self.request, self.tool, self.occurrence)
+
+    def refuse(self, reason: str) -> None:
+        self.decision = Decision(outcome="refused", reason=reason)
+
+    def refuse_untold(self, reason: str) -> None:
+        """Refuse the call for `reason`, without telling which of several values behind placeholders caused it."""
+        self.refuse(_UNTOLD if self.is_filled else reason)
+
+    def outcome(self, agent: str) -> ToolOutcome:
+        """Return the outcome for the record: a call without a result by now was cut off."""
+        effect = None if self.tool is None else self.tool.declared.effect
+        cut_off = _CUT_OFF if self.has_begun else _NOT_BEGUN
+        result = self.result or ToolResult(call_id=self.made.id, name=self.made.name, content=cut_off, is_error=True)
+        outcome = outcome_of(result) if self.reaches_tool else "not_run"
+        return ToolOutcome(agent=agent, call=self.made, effect=effect, outcome=outcome, result=result.content)
+
+
 class ToolCalls:
-    """Those of one message.
+    """The tool calls of one message. Make it, `clear` the calls, then `run` them.
 
     Args:
-        occurrences: the calls before them.
-        task: names the task, and with it effects where no ledger is kept.
+        occurrences: counts the calls before them.
+        task: names the task, and with it effects if no ledger is kept.
     """
 
     def __init__(
-        self, calls: Sequence[ToolCall], tools: Mapping[str, Tool], boundary: Boundary, occurrences: Occurrences, *, task: str
+        self, calls: Sequence[ToolCall], tools: Mapping[str, Tool], checks: ToolChecks, occurrences: Occurrences, *, task: str
     ) -> None:
         self._tools = tools
-        self._boundary = boundary
-        self._counted = occurrences
+        self._checks = checks
+        self._occurrences = occurrences
         self._task = task
-        self._occurrences: dict[int, Occurrence] = {}
-        """Of the calls that may run, by their places."""
-        repeated = [name for name, count in Counter(call.id for call in calls).items() if count > 1]
-        self._refused = dict.fromkeys(repeated, "another call of the same message has this id")
-        """Why calls may not run, by their ids. One yes must not let two of them run."""
-        self._results: Mapping[int, ToolResult] = {}
-        """By the calls' places; known once they have run."""
-        self._grounded: list[bool] = []
-        """Of each call: whether strangers had no hand in it; known once they are cleared."""
-        self._chosen: list[bool] = []
-        """Of each call: whether it was chosen before strangers were heard, or the user said yes to it; known once they are cleared."""
-        self._as_planned: list[bool] = []
-        """Of each call: whether a plan had named all that decides what it does; known once they are cleared."""
-        vault = boundary.vault
-        self._filled = [OPEN if vault is None else vault.label_of(call) for call in calls]
-        """Labels of what goes into the calls beside the words of whoever made them."""
-        self._calls = [self._opened(call) for call in calls]
+        counts = Counter(call.id for call in calls)
+        self.planned = [self._plan(call, is_repeated=counts[call.id] > 1) for call in calls]
+
+    def _plan(self, call: ToolCall, *, is_repeated: bool) -> PlannedCall:
+        """Fill in a call's placeholders. Refuse it if its tool must not see them, or if its id is not unique."""
+        tool, placeholders = self._tools.get(call.name), self._checks.placeholders
+        planned = PlannedCall(call, call, tool, OPEN if placeholders is None else placeholders.label_of(call))
+        if is_repeated:  # one approval must not let two calls run
+            planned.refuse("another call of the same message has this id")
+        try:
+            if tool is not None and placeholders is not None:
+                planned.call = placeholders.opened(call, tool, turn=self._occurrences.turn)
+        except PrivacyViolation as error:
+            planned.refuse(str(error))
+        return planned
 
     async def clear(self, standing: CallContext, asking: Callable[[Sequence[ApprovalRequest]], None] = lambda _: None) -> None:
-        """Settle which calls may run, before any of them does: while somebody is asked, nothing has happened yet.
+        """Decide which calls may run, before any of them does: nothing has happened yet while the user is asked.
 
-        Raises LangGraph's interrupt where the run has to stop until somebody has decided. `asking` hears what somebody is asked.
+        Raises LangGraph's interrupt if the run has to stop until it has a decision.
+
+        Args:
+            standing: what the run has seen.
+            asking: called with the requests before the user is asked.
         """
-        guard = self._boundary.guard
-        self._grounded = self._asked_of(None if guard is None else guard.is_grounded, standing)
-        self._chosen = self._asked_of(None if guard is None else guard.is_chosen, standing)
-        self._as_planned = self._asked_of(None if guard is None else guard.is_as_planned, standing)
-        asked: dict[int, ApprovalRequest] = {}
-        for index, (call, stands) in enumerate(zip(self._calls, self._standings(standing), strict=True)):
-            tool = self._tools.get(call.name)
-            if tool is None or call.id in self._refused:
-                continue  # it is told which tools there are, or why not
-            clearance = self._clearance(call, tool, stands)
-            if clearance.outcome == "refused":
-                self._refused[call.id] = self._told(index, clearance.reason)
-                continue
-            self._occurrences[index] = self._counted.next(call, tool)
-            if clearance.outcome == "ask":
-                asked[index] = ApprovalRequest(id=call.id, call=call, reason=clearance.reason)
-        if asked:
-            answers = await self._answers(asked, asking)
-            nobody = "" if self._can_ask else ", and there is nobody to ask"
-            denied = {index: request for index, request in asked.items() if answers.get(request.call.id) is not True}
-            self._refused |= {
-                request.call.id: self._told(index, f"{request.reason}{nobody or ': the user said no'}") for index, request in denied.items()
-            }
-            for index in asked.keys() - denied.keys():
-                self._chosen[index] = True
-
-    def _told(self, index: int, reason: str) -> str:
-        """Return the reason as the caller is told it: not which of several values behind placeholders it was that was objected to."""
-        return _UNTOLD if self.filled[index] else reason
+        for planned in self.planned:
+            # A call without values behind placeholders is judged by what its caller was told: its fate would confirm a guess of the rest.
+            stands = standing if planned.is_filled else standing.told or standing
+            planned.provenance = self._provenance(planned, standing, stands)
+            if planned.tool is None or planned.is_refused:
+                continue  # the agent is told which tools there are, or why not
+            planned.decision = self._decision(planned.call, planned.tool, stands)
+            if planned.is_refused:
+                planned.refuse_untold(planned.decision.reason)
+            else:
+                planned.occurrence = self._occurrences.next(planned.call, planned.tool)
+        asked = [planned for planned in self.planned if planned.decision.outcome == "ask"]
+        answers = await self._answers(asked, asking) if asked else {}
+        denial = ": the user said no" if self._checks.has_approver else ", and there is no approver"
+        for planned in asked:
+            if answers.get(planned.call.id) is True:
+                planned.decision = Decision()
+                planned.provenance = replace(planned.provenance, is_chosen=True)
+            else:
+                planned.refuse_untold(f"{planned.decision.reason}{denial}")
 
     async def run(self, started: Callable[[ToolCall], None], finished: Callable[[ToolResult], None]) -> list[ToolResult]:
-        """Run those that may, side by side; all results, in the order of the calls. Raises what the ledger raises."""
-        results: dict[int, ToolResult] = {}
+        """Run the calls that may run, side by side; return all results, in the order of the calls. Raises what the ledger raises."""
         errors: list[NearfarError] = []
 
-        async def run(index: int, call: ToolCall) -> None:
-            started(call)
+        async def run(planned: PlannedCall) -> None:
+            planned.has_begun = True
+            started(planned.call)
             try:
-                results[index] = await self._result(index, call)
+                planned.result = await self._result(planned)
             except NearfarError as error:  # raised below: the other calls are not to be cut off in the middle
                 errors.append(error)
             else:
-                finished(results[index])
+                finished(planned.result)
 
-        if len(self._calls) == 1:
-            await run(0, self._calls[0])
+        if len(self.planned) == 1:
+            await run(self.planned[0])
         else:
             async with anyio.create_task_group() as running:
-                for index, call in enumerate(self._calls):
-                    running.start_soon(run, index, call)
+                for planned in self.planned:
+                    running.start_soon(run, planned)
         if errors:
             raise errors[0]
-        self._results = results
-        for index, occurrence in self._occurrences.items():
-            self._counted.settle(occurrence, self._tools[self._calls[index].name], results[index])
-        return [results[index] for index in range(len(self._calls))]
+        results: list[ToolResult] = []
+        for planned in self.planned:
+            assert planned.result is not None, "it has run, or was refused"
+            results.append(planned.result)
+            if planned.tool is not None and planned.occurrence is not None:
+                self._occurrences.settle(planned.occurrence, planned.tool, planned.result)
+        return results
 
     @property
     def made(self) -> dict[str, Made]:
-        """By action: the calls that were made, these included."""
-        return self._counted.made
+        """The calls that were made, these included, by action."""
+        return self._occurrences.made
 
     @property
     def label(self) -> Label:
-        """Of the results."""
-        return joined(self.labels)
-
-    @property
-    def labels(self) -> Sequence[Label]:
-        """Of each result: that of its tool, and of what went into the call; that a call was not run says nothing.
-
-        Before the calls have run, a tool without a source that takes no address of the network counts as the user's own.
-        """
-        return [self._label(index, call) for index, call in enumerate(self._calls)]
-
-    @property
-    def filled(self) -> Sequence[bool]:
-        """Of each call: whether a placeholder went into it."""
-        return [label != OPEN for label in self._filled]
+        """The label of all results."""
+        return joined(planned.result_label for planned in self.planned)
 
     def spilled(self, seen: Label) -> Label:
-        """Of the private data that go into tools which change something. `seen`: of what whoever made the calls has been told."""
-        made = [(call, filled) for call, filled in zip(self._calls, self._filled, strict=True) if call.id not in self._refused]
-        tools = [(self._tools.get(call.name), filled) for call, filled in made]
-        changing = [filled for tool, filled in tools if tool is not None and tool.declared.effect is not Effect.READ]
-        private = [label for label in (seen.joined(filled) for filled in changing) if label.tier is not Tier.SHARED]
+        """Return the label of the private data that go into tools with side effects. `seen`: that of what the caller was told."""
+        changing = [seen.joined(planned.label) for planned in self.planned if planned.changes_something]
+        private = [label for label in changing if label.tier is not Tier.SHARED]
         return joined(
             label if label.integrity is Integrity.TRUSTED else label.model_copy(update={"integrity": Integrity.TRUSTED})
             for label in private
         )
 
-    @property
-    def grounded(self) -> Sequence[bool]:
-        """Of each call, once they are cleared: whether strangers had no hand in it."""
-        return self._grounded
-
-    @property
-    def chosen(self) -> Sequence[bool]:
-        """Of each call, once they are cleared: whether it was chosen before strangers were heard, or the user said yes to it."""
-        return self._chosen
-
-    @property
-    def ran(self) -> list[bool]:
-        """Of each call: whether a tool was called at all, rather than the model told why not."""
-        return [call.name in self._tools and call.id not in self._refused for call in self._calls]
-
-    def _asked_of(self, question: Callable[[ToolCall, Tool, CallContext], bool] | None, standing: CallContext) -> list[bool]:
-        """The guard's answers to a question about each call: yes as long as nobody but the user and the app was heard."""
-        if question is None or standing.label.integrity is Integrity.TRUSTED:
-            return [True] * len(self._calls)
-        asked = zip(self._calls, map(self._tools.get, [call.name for call in self._calls]), self._standings(standing), strict=True)
-        return [tool is not None and question(call, tool, stands) for call, tool, stands in asked]
-
-    def _standings(self, standing: CallContext) -> list[CallContext]:
-        """Return what the guard goes by for each call.
-
-        A call in its caller's own words is looked for in what the caller was told: what becomes of it would tell a right guess of the rest.
-        """
-        told = standing.told or standing
-        return [standing if filled else told for filled in self.filled]
-
     def tainted(self, seen: Label) -> Label:
-        """Of what strangers chose that goes into tools which change something. `seen`: of what whoever made the calls has been told."""
-        changing = [
-            place
-            for place, (call, ran) in enumerate(zip(self._calls, self.ran, strict=True))
-            if ran and not self._grounded[place] and self._tools[call.name].declared.effect is not Effect.READ
-        ]
-        if not changing:
+        """Return the label of the untrusted content that goes into tools with side effects. `seen`: that of what the caller was told."""
+        origins = [planned.provenance for planned in self.planned if planned.changes_something and not planned.provenance.is_grounded]
+        if not origins:
             return OPEN
-        is_disturbed = not all(self._as_planned[place] or self._chosen[place] for place in changing)
+        is_disturbed = not all(origin.is_as_planned or origin.is_chosen for origin in origins)
         return Label(integrity=seen.integrity, origins=seen.origins, is_disturbed=is_disturbed)
 
-    def _label(self, index: int, call: ToolCall) -> Label:
-        tool, result = self._tools.get(call.name), self._results.get(index)
-        if tool is None or call.id in self._refused:
-            return OPEN
-        label = tool.declared.label(tool.name) if result is None else tool.label_of(result)
-        return label.joined(self._filled[index])
+    def _provenance(self, planned: PlannedCall, standing: CallContext, stands: CallContext) -> Provenance:
+        """Ask the guard about a call's origin. A run that has read no untrusted content needs no guard for that."""
+        guard, tool = self._checks.guard, planned.tool
+        if guard is None or standing.label.integrity is Integrity.TRUSTED:
+            return Provenance(is_grounded=True, is_chosen=True, is_as_planned=True)
+        if tool is None:
+            return Provenance()
+        questions = (guard.is_grounded, guard.is_chosen, guard.is_as_planned)
+        return Provenance(*(question(planned.call, tool, stands) for question in questions))
 
-    def _opened(self, call: ToolCall) -> ToolCall:
-        """The call as it runs; one that its tool must not see is refused."""
-        tool, vault = self._tools.get(call.name), self._boundary.vault
-        try:
-            return call if tool is None or vault is None else vault.opened(call, tool, turn=self._counted.turn)
-        except PrivacyViolation as error:
-            self._refused[call.id] = str(error)
-            return call
+    def _decision(self, call: ToolCall, tool: Tool, stands: CallContext) -> Decision:
+        guard = self._checks.guard
+        if guard is not None:
+            decision = guard.clearance(call, tool, stands)
+        elif not may_go(stands.label.tier, tool.declared.sends):
+            reason = f"{tool.name} sends its arguments further than what the run has seen may go ({', '.join(stands.label.told_origins)})"
+            decision = Decision(outcome="ask", reason=reason)
+        else:
+            decision = Decision()
+        if decision.outcome == "allowed" and tool.declared.approval:
+            return Decision(outcome="ask", reason=f"{tool.name} needs approval")
+        return decision
 
-    @property
-    def _can_ask(self) -> bool:
-        return self._boundary.effects is not None or self._boundary.approver is not None
-
-    async def _answers(
-        self, asked: Mapping[int, ApprovalRequest], asking: Callable[[Sequence[ApprovalRequest]], None]
-    ) -> Mapping[str, bool]:
-        """What somebody says, or has said, by the calls' ids. `asked`: by the calls' places."""
-        effects, approver = self._boundary.effects, self._boundary.approver
+    async def _answers(self, asked: Sequence[PlannedCall], asking: Callable[[Sequence[ApprovalRequest]], None]) -> Mapping[str, bool]:
+        """Return the user's decisions, old and new, by the calls' ids."""
+        effects, approver, denied = self._checks.effects, self._checks.approver, self._checks.denied
         if effects is not None:
-            subjects = [Asked(request, self._tools[request.call.name], self._occurrences[index]) for index, request in asked.items()]
+            subjects = [planned.subject for planned in asked]
             known = await effects.known(subjects)
             open_ = [subject for subject in subjects if subject.request.call.id not in known]
             if not open_:
@@ -283,42 +329,41 @@ class ToolCalls:
             return {**known, **await effects.ask(open_)}
         if approver is None:
             return {}
-        denied = self._boundary.denied
-        actions = {request.id: self._action(index) for index, request in asked.items()}
-        requests = [request for request in asked.values() if actions[request.id] not in denied]
-        if not requests:
+        subjects = [subject for subject in (planned.subject for planned in asked) if self._action(subject.occurrence) not in denied]
+        if not subjects:
             return {}
+        requests = [subject.request for subject in subjects]
         asking(requests)
         answers = await approver(requests)
-        said = {request.id: answers.get(request.id, False) is True for request in requests}  # a text such as "no" is no yes
-        denied.update(actions[name] for name, is_approved in said.items() if not is_approved)
+        said = {request.id: answers.get(request.id, False) is True for request in requests}  # a text such as "no" is no approval
+        denied.update(self._action(subject.occurrence) for subject in subjects if not said[subject.request.id])
         return said
 
-    def _action(self, index: int) -> str:
-        """Return what names the action of a call in this process."""
-        return f"{self._task}/{self._occurrences[index].action}"
+    def _action(self, occurrence: Occurrence) -> str:
+        """Return the name of a call's action in this process."""
+        return f"{self._task}/{occurrence.action}"
 
-    def _clearance(self, call: ToolCall, tool: Tool, standing: CallContext) -> Decision:
-        guard = self._boundary.guard
-        if guard is not None:
-            clearance = guard.clearance(call, tool, standing)
-        elif not may_go(standing.label.tier, tool.declared.sends):
-            reason = f"{tool.name} sends its arguments further than what the run has seen may go ({', '.join(standing.label.told_origins)})"
-            clearance = Decision(outcome="ask", reason=reason)
-        else:
-            clearance = Decision()
-        if clearance.outcome == "allowed" and tool.declared.approval:
-            return Decision(outcome="ask", reason=f"{tool.name} is not run before somebody says yes")
-        return clearance
-
-    async def _result(self, index: int, call: ToolCall) -> ToolResult:
-        tool, boundary = self._tools.get(call.name), self._boundary
-        if call.id in self._refused:
-            return ToolResult(call_id=call.id, name=call.name, content=f"{NOT_RUN}{self._refused[call.id]}", is_error=True)
+    async def _result(self, planned: PlannedCall) -> ToolResult:
+        call, tool, checks = planned.call, planned.tool, self._checks
+        if planned.is_refused:
+            return ToolResult(call_id=call.id, name=call.name, content=f"{NOT_RUN}{planned.decision.reason}", is_error=True)
         if tool is None:
             return await run_tool_call(call, self._tools)
-        occurrence = self._occurrences[index]
-        if boundary.effects is None:
+        occurrence = planned.occurrence
+        assert occurrence is not None, "the call was cleared"
+        if checks.effects is None:
             key = occurrence.key(self._task)
-            return await run_unrecorded(call, tool, action=self._action(index), key=key, overdue=boundary.overdue)
-        return await boundary.effects.run(call, tool, occurrence)
+            return await run_unrecorded(call, tool, action=self._action(occurrence), key=key, overdue=checks.overdue)
+        return await checks.effects.run(call, tool, occurrence)
+
+
+@contextmanager
+def record_outcomes(agent: str, calls: ToolCalls, told: list[ToolOutcome] | None) -> Iterator[list[ToolOutcome]]:
+    """Yield a list that holds the outcome of each call in the end. Add them to `told`, too, also if the calls are cut off."""
+    outcomes: list[ToolOutcome] = []
+    try:
+        yield outcomes
+    finally:
+        outcomes += [planned.outcome(agent) for planned in calls.planned]
+        if told is not None:
+            told.extend(outcomes)

@@ -16,7 +16,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What is known of the work when a turn has acted."""
+    """The facts about the executor's work after a turn has acted."""
 
     turn: int
     """Turns that have acted, over all resets."""
@@ -25,9 +25,9 @@ class Evidence:
     fresh: Sequence[Message]
     """Its conversation since then."""
     confidence: float | None
-    """Of the last step; None where unknown, which triggers nothing."""
+    """The confidence of the last step; None where unknown, which triggers nothing."""
     share_spent: float
-    """Of the turns or of the timeout, whichever is further."""
+    """The spent share of the turns or of the timeout: the larger one."""
     half_was_covered: bool
     """A check has taken place since half was spent."""
     answered: bool = False
@@ -35,9 +35,9 @@ class Evidence:
 
 
 def cause_of_check(supervision: SupervisionConfig, evidence: Evidence) -> Cause | None:
-    """What asks for a check now: the schedule, else the first of the triggers that fires, in the order in which they are given.
+    """Return the cause of a check that is due now: the schedule, else the first trigger that fires, in the configured order.
 
-    An answer ends the task, so that only the trigger for answers asks for a check of it.
+    An answer ends the task, so only the trigger for answers asks for a check of it.
     """
     if evidence.answered:
         return Trigger.ANSWER if Trigger.ANSWER in supervision.triggers else None
@@ -92,7 +92,7 @@ _FIRES: Mapping[Trigger, Callable[[SupervisionConfig, Evidence], bool]] = {
 
 
 def canonical(call: ToolCall) -> str:
-    """A call such that equal calls are equal text: keys sorted, white space single, 2.0 the same as 2."""
+    """Return a call as text such that equal calls are equal text: keys sorted, white space single, 2.0 the same as 2."""
     return f"{call.name} {json.dumps(_canonical(call.arguments), sort_keys=True)}"
 
 
@@ -114,7 +114,7 @@ def _results(messages: Sequence[Message]) -> list[ToolResult]:
 
 
 def _words(messages: Sequence[Message]) -> set[str]:
-    """What the executor was told: prompts and results, but not errors, nor what it wrote itself."""
+    """Return the words that the executor was told: prompts and results, but neither errors nor its own text."""
     prompts = [message.text for message in messages if message.role in ("user", "system")]
     results = [result.content for result in _results(messages) if not result.is_error]
     return set(_WORD.findall(" ".join([*prompts, *results]).casefold()))

@@ -18,7 +18,7 @@ from ...protocols import (
     Usage,
 )
 from ...protocols.validation import parse_output
-from ..agents.pool import Member, Team
+from ..agents.pool import AgentHandle, AgentPool
 from ..routing.evidence.early_stop import ConfidenceWatch, EarlyStop
 from ..safety.privacy.run_privacy import reach_of
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
@@ -28,22 +28,20 @@ from ..task.results import Attempt, Call, Energy
 from ..task.route_decision import RouteDecision
 from ..task.sections.routing import FallbackTrigger
 from ..task.task import Task
-from .acts_told import done_note
-from .reading import Json, as_json, value_of
 from .runtime import TaskRuntime, emit, is_heard
-from .state import TaskState, fresh_start, label_of
+from .state import Json, TaskState, as_json, done_note, fresh_start, label_of, value_of
 
 
 class Turn:
     """One look at the state by a node: the task, the decision, and the attempt under way."""
 
-    def __init__(self, state: TaskState, team: Team) -> None:
+    def __init__(self, state: TaskState, pool: AgentPool) -> None:
         self.state = state
         self.task = value_of(Task, state["task"])
         self.decision = value_of(RouteDecision, state["decision"])
         self.position = state["position"]
-        self._team = team
-        self.member: Member = team[self.decision.candidates[self.position]]
+        self._pool = pool
+        self.handle: AgentHandle = pool[self.decision.candidates[self.position]]
         draft = state["draft"]
         self.draft = value_of(Attempt, draft) if draft is not None else None
         self.is_supervised = self.decision.strategy in SUPERVISED
@@ -54,14 +52,14 @@ class Turn:
         """The step under way is one of the draft's steps."""
 
     async def open(self) -> Agent:
-        """The agent. Only from when it is open is the time its own: its model may have to be loaded first."""
-        agent = await self.member.open()
+        """Open the agent, and start its clock afterwards: its model may have to be loaded first."""
+        agent = await self.handle.open()
         self._began = time.monotonic()
         return agent
 
     @property
     def seconds(self) -> float:
-        """That the agent has had since it was open, or else since the look."""
+        """Seconds since the agent was opened, or else since this look began."""
         return time.monotonic() - self._began
 
     @property
@@ -69,12 +67,12 @@ class Turn:
         return self.position + 1 < len(self.decision.candidates)
 
     def show(self, text: str, runtime: TaskRuntime) -> None:
-        """Pass a piece of the agent's text on to whoever listens."""
+        """Emit a piece of the agent's text."""
         self.has_shown = self.has_shown or is_heard(runtime)
         emit(runtime, AgentText(text=text))
 
     def was_shown(self, runtime: TaskRuntime) -> bool:
-        """Whether anything that the agent has said in this attempt was shown as it was said."""
+        """Return whether any text of the agent in this attempt was shown while it streamed."""
         said = self.state["messages"][len(self.task.messages) :]
         return self.has_shown or (is_heard(runtime) and any(message["role"] == "assistant" and message["text"] for message in said))
 
@@ -82,7 +80,7 @@ class Turn:
     def is_judged(self) -> bool:
         """The draft has to pass the evidence, or the next agent takes over. After a far agent no near one is likely to do better."""
         later = self.decision.candidates[self.position + 1 :]
-        may_improve = self.has_successor if self.member.side is Side.NEAR else any(self._team[name].side is Side.FAR for name in later)
+        may_improve = self.has_successor if self.handle.side is Side.NEAR else any(self._pool[name].side is Side.FAR for name in later)
         return self.decision.judged and may_improve and FallbackTrigger.LOW_CONFIDENCE in self.task.policy.fallback.triggers
 
     def leaves_to_others(self, error: NearfarError) -> bool:
@@ -91,7 +89,7 @@ class Turn:
         return is_free and (self.has_successor or self.state["standby"] is not None)
 
     def is_doubtful(self, call: Call) -> bool:
-        """The agent was so unsure in a step that the draft is not worth finishing."""
+        """Return whether the agent was so unsure in a step that the draft is not worth finishing."""
         return ConfidenceWatch(EarlyStop(threshold=self.task.policy.evidence.stop_below)).stops(call.confidence)
 
     @property
@@ -106,16 +104,16 @@ class Turn:
         """
         missing = self.task.needs(has_tools=bool(tools)).missing_in(agent.card.capabilities)
         if missing:
-            raise Unsupported(f"agent {self.member.name!r} ({agent.card.model}) lacks {' and '.join(missing)}")
+            raise Unsupported(f"agent {self.handle.name!r} ({agent.card.model}) lacks {' and '.join(missing)}")
         self.draft = self._attempt(agent)
 
     def announce(self, runtime: TaskRuntime) -> None:
         """Tell that the attempt under way has begun."""
         assert self.draft is not None, "an attempt was prepared"
-        emit(runtime, AttemptStarted(agent=self.member.name, side=self.member.side, model=self.draft.model or self.member.name))
+        emit(runtime, AttemptStarted(agent=self.handle.name, side=self.handle.side, model=self.draft.model or self.handle.name))
 
     def request(self, tools: Sequence[ToolSpec]) -> StepRequest:
-        """The next step of the attempt under way."""
+        """Return the next step of the attempt under way."""
         draft = self.draft
         policy = self.task.policy
         assert draft is not None, "an attempt is begun before it takes a step"
@@ -183,7 +181,7 @@ class Turn:
         if not is_last:
             return ended
         if standby is not None:
-            return {**ended, "messages": standby, "attempts": [_reinstated(attempt, self.member.name) for attempt in ended["attempts"]]}
+            return {**ended, "messages": standby, "attempts": [_reinstated(attempt, self.handle.name) for attempt in ended["attempts"]]}
         for attempt in self.state["attempts"]:
             error.add_note(f"before that, {attempt['agent']} {attempt['outcome']}: {attempt['reason']}")
         if done := done_note(self.state, may_hear=True):
@@ -191,7 +189,7 @@ class Turn:
         raise error
 
     def elapsed(self) -> Attempt:
-        """The draft, with the time of this look added."""
+        """Return the draft, with the time of this look added."""
         assert self.draft is not None, "an attempt is under way"
         return self.draft.model_copy(update={"seconds": self.draft.seconds + self.seconds})
 
@@ -207,12 +205,12 @@ class Turn:
         return {**ended, **fresh_start(self.task, position=following, guidance=self.state["guidance"], done=done)}
 
     def _may_hear_all(self, position: int) -> bool:
-        """The candidate at `position` may be told all that the run has seen."""
+        """Return whether the candidate at `position` may be told all that the run has seen."""
         following = self.decision.candidates[position : position + 1]
-        return all(may_go(label_of(self.state).tier, reach_of(self._team[name])) for name in following)
+        return all(may_go(label_of(self.state).tier, reach_of(self._pool[name])) for name in following)
 
     def _said(self) -> list[Json]:
-        """The conversation up to the agent's last words, where they can stand for an answer; else nothing."""
+        """Return the conversation up to the agent's last words if they can be an answer; else an empty list."""
         messages = self.state["messages"]
         spoken = [place for place, message in enumerate(messages) if message["role"] == "assistant" and message["text"].strip()]
         if not spoken or spoken[-1] < len(self.task.messages):
@@ -234,8 +232,8 @@ class Turn:
 
     def _attempt(self, agent: Agent | None) -> Attempt:
         return Attempt(
-            agent=self.member.name,
-            side=self.member.side,
+            agent=self.handle.name,
+            side=self.handle.side,
             model=agent.card.model if agent is not None else None,
             outcome="running",
             reason="",
@@ -248,7 +246,7 @@ class Turn:
 
 
 def _reinstated(attempt: Json, failed: str) -> Json:
-    """A rejected attempt as the accepted one; any other as it is."""
+    """Return a rejected attempt as the accepted one; any other unchanged."""
     if attempt["outcome"] != "rejected":
         return attempt
     return {**attempt, "outcome": "accepted", "reason": f"{attempt['reason']}, but {failed} failed, so the draft stands"}

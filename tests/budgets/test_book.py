@@ -13,8 +13,7 @@ from uuid import uuid4
 import pytest
 
 from nearfar.orchestrator.budgets.amounts import Caps, Units
-from nearfar.orchestrator.budgets.book import Balance, BudgetBook, Claim, Reservation, Scope, Shortage
-from nearfar.orchestrator.budgets.opening import open_budgets
+from nearfar.orchestrator.budgets.book import Balance, BudgetBook, Claim, Reservation, Scope, Shortage, open_budgets
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import StoreUnavailable
@@ -27,7 +26,7 @@ WORK = """
 import sys
 from nearfar.orchestrator.budgets.amounts import Caps, Units
 from nearfar.orchestrator.budgets.book import Claim, Scope
-from nearfar.orchestrator.budgets.opening import open_budgets
+from nearfar.orchestrator.budgets.book import open_budgets
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 
 book = open_budgets(RunsConfig.model_validate_json(sys.argv[1]))
@@ -42,7 +41,7 @@ SPEND = """
 import sys
 from nearfar.orchestrator.budgets.amounts import Caps, Units
 from nearfar.orchestrator.budgets.book import Claim, Reservation, Scope
-from nearfar.orchestrator.budgets.opening import open_budgets
+from nearfar.orchestrator.budgets.book import open_budgets
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 
 book = open_budgets(RunsConfig.model_validate_json(sys.argv[1]))

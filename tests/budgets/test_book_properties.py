@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from nearfar.orchestrator.budgets.amounts import Caps, Units
-from nearfar.orchestrator.budgets.book import BudgetBook, Claim, Reservation, Scope, Shortage
-from nearfar.orchestrator.budgets.opening import open_budgets
+from nearfar.orchestrator.budgets.book import BudgetBook, Claim, Reservation, Scope, Shortage, open_budgets
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 
 CAPS = {"task": Caps(dollars=300, tokens=50), "session": Caps(tokens=120), "user": Caps(seconds=200), "day": Caps(dollars=1000, joules=90)}

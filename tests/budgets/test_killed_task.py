@@ -10,8 +10,7 @@ import pytest
 
 from nearfar import Hybrid, Policy
 from nearfar.orchestrator.budgets.account import USUAL_OUTPUT
-from nearfar.orchestrator.budgets.book import Scope
-from nearfar.orchestrator.budgets.opening import open_budgets
+from nearfar.orchestrator.budgets.book import Scope, open_budgets
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import BudgetExceeded, Prices, ScriptedAgent, Side
 

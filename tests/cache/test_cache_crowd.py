@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored_answers import World, ask
 
+from nearfar.orchestrator.cache.admission import exact_key, partition_key
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.cache.keys import exact_key, partition_key
 from nearfar.orchestrator.cache.lookups import statistics
 from nearfar.orchestrator.task.scope import Scope
 from nearfar.orchestrator.task.sections.cache import CacheConfig

@@ -8,7 +8,7 @@ import pytest
 
 from nearfar import Hybrid, MemoryStore, Policy
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.cache.clearing import ErasedMemory
+from nearfar.orchestrator.cache.database import ErasedMemory
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.task.sections.cache import CacheConfig

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_answers import World
 
-from nearfar.orchestrator.cache.budget import CONFIDENCE, Interval, Judgement, learned_threshold, lower_bound, needed, upper_bound
+from nearfar.orchestrator.cache.thresholds import CONFIDENCE, Interval, Judgement, learned_threshold, lower_bound, needed, upper_bound
 from nearfar.orchestrator.task.sections.cache import LEAST_THRESHOLD
 
 judgements = st.lists(st.builds(Judgement, st.floats(0.5, 1.0), st.booleans()), max_size=300)

@@ -57,7 +57,7 @@ async def test_the_app_is_asked_and_what_it_says_no_to_is_not_run() -> None:
     assert letters.sent == ["ann"]
     assert [request.call.arguments["to"] for request in person.asked] == ["ann", "eve"]
     results = [message.tool_result for message in near.requests[-1].messages if message.tool_result is not None]
-    assert [result.content for result in results] == ["sent to ann", "not run: send is not run before somebody says yes: the user said no"]
+    assert [result.content for result in results] == ["sent to ann", "not run: send needs approval: the user said no"]
 
 
 @pytest.mark.parametrize("is_durable", [False, True])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar import Hybrid, tool
-from nearfar.orchestrator.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.safety.guard.quoting import quoted
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.orchestrator.task.modes import Strategy

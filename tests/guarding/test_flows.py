@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearfar import Hybrid, Policy, tool
-from nearfar.orchestrator.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.safety.guard.flows import Fixed, Flow, Reading, flows_of, problem_of
 from nearfar.orchestrator.safety.guard.kinds import KINDS
 from nearfar.orchestrator.safety.guard.quoting import quoted, unquoted

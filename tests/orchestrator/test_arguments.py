@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from nearfar import Config, Hybrid, MemoryStore, Policy, Strategy, TaskMemory, load_config, tool
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.task.conversation import Prompt
 from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.task.tools import ToolOptions

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.compose.agents import far_member, parse_far
+from nearfar.orchestrator.compose.agents import far_handle, parse_far
 from nearfar.orchestrator.compose.config import Config, parse_config
 from nearfar.protocols import ConfigError, ScriptedAgent
 from nearfar.protocols.server import serve
@@ -146,7 +146,7 @@ def test_the_token_of_a_gateway_may_stand_in_the_keyring(monkeypatch: pytest.Mon
 
     async def ask() -> str:
         async with serve(ScriptedAgent([], name="there"), f"unix:{tmp_path}/gateway", tokens={"laptop": "token-in-the-keyring"}) as server:
-            member = far_member(parse_far(f"gateway:{server.address}"))
+            member = far_handle(parse_far(f"gateway:{server.address}"))
             assert member is not None
             agent = await member.open()
             await agent.aclose()

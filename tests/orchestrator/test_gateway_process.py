@@ -16,8 +16,7 @@ import psutil
 import pytest
 
 from nearfar import Hybrid, Result
-from nearfar.orchestrator.agents.gateway_process import GatewayProcess
-from nearfar.orchestrator.agents.socket_folder import SocketFolder
+from nearfar.orchestrator.agents.gateway_process import GatewayProcess, SocketFolder
 from nearfar.orchestrator.compose.agents import LocalFarConfig, NearConfig, parse_far
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.orchestrator.task.sections.routing import AmountsConfig, FallbackConfig, LimitsConfig

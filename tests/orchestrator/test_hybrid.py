@@ -13,7 +13,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.store.memory import InMemoryStore
 
 from nearfar import Hybrid, Tool, tool
-from nearfar.orchestrator.agents.pool import Member, Team
+from nearfar.orchestrator.agents.pool import AgentHandle, AgentPool
 from nearfar.orchestrator.task.events import AttemptEnded, AttemptStarted, TaskFinished
 from nearfar.orchestrator.task.task import Policy, Task
 from nearfar.protocols import (
@@ -493,8 +493,8 @@ async def test_agents_that_cannot_be_closed_do_not_hide_what_happened(caplog: py
     async def open_one() -> Reluctant:
         return Reluctant([])
 
-    members = (Member("near", Side.NEAR, open_one), Member("far", Side.FAR, open_one))
+    members = (AgentHandle("near", Side.NEAR, open_one), AgentHandle("far", Side.FAR, open_one))
     for member in members:
         await member.open()
-    await Team(members).aclose()
+    await AgentPool(members).aclose()
     assert caplog.text.count("could not be closed") == 2

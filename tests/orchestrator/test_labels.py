@@ -75,7 +75,7 @@ async def test_a_call_that_needs_a_yes_is_not_run_where_nobody_can_be_asked() ->
     told = near.requests[-1].messages[-1].tool_result
     assert told is not None
     assert told.is_error
-    assert "nobody to ask" in told.content
+    assert "there is no approver" in told.content
 
 
 @pytest.mark.parametrize(

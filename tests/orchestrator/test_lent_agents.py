@@ -107,7 +107,7 @@ async def test_private_task_never_reaches_a_device_that_is_not_the_users_own(con
             lending(neighbour, address, token),
             Hybrid(near=ScriptedAgent(["at home"], name="near"), others=config.agents) as hybrid,
         ):
-            member = hybrid.team["neighbour"]
+            member = hybrid.pool["neighbour"]
             assert member.side is Side.FAR
             with pytest.raises(PrivacyViolation):
                 await complete(await member.open(), StepRequest(messages=(Message.user("A private question"),)))
@@ -118,14 +118,14 @@ async def test_private_task_never_reaches_a_device_that_is_not_the_users_own(con
 async def test_without_a_hub_a_lent_agent_is_unavailable(config: HubConfig) -> None:
     async with Hybrid(near=ScriptedAgent(["at home"], name="near"), others=config.agents) as hybrid:
         with pytest.raises(Unavailable):
-            await hybrid.team["phone"].open()
+            await hybrid.pool["phone"].open()
 
 
 async def test_worker_that_never_came_is_unavailable(config: HubConfig, token: str) -> None:
     assert token
     async with accept_workers(config), Hybrid(near=ScriptedAgent(["x"], name="near"), others=config.agents) as hybrid:
         with pytest.raises(Unavailable):
-            await hybrid.team["phone"].open()
+            await hybrid.pool["phone"].open()
 
 
 async def test_token_file_is_followed(config: HubConfig, token: str) -> None:

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from nearfar import Hybrid, ItemAddress, MemoryStore, Result, Source, Tier, tool
 from nearfar.orchestrator.compose.hub import AttachedConfig
-from nearfar.orchestrator.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import SCOPE, TaskMemory

@@ -9,9 +9,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import JsonValue
 
 from nearfar import Hybrid, tool
-from nearfar.orchestrator.agents.pool import Member
+from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.budgets.account import most_prompt_tokens
-from nearfar.orchestrator.cache.keys import exact_key
+from nearfar.orchestrator.cache.admission import exact_key
 from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
 from nearfar.orchestrator.safety.privacy.texts import with_texts
 from nearfar.orchestrator.task.labels import Label
@@ -104,7 +104,7 @@ def test_a_message_whose_words_change_on_the_way_loses_its_state() -> None:
 
 @pytest.mark.parametrize(("thoughts", "kept"), [("gAAAAencrypted", True), ("The safe's code is 7741-2209-8830.", False)])
 async def test_thoughts_that_hold_what_became_private_stay_here(thoughts: str, kept: bool) -> None:
-    member = Member("far", Side.FAR, agent_of(Side.FAR))
+    member = AgentHandle("far", Side.FAR, agent_of(Side.FAR))
     privacy = RunPrivacy(PrivacyConfig(), [])
     privacy.saw([ToolResult(call_id="2", name="diary", content="The safe's code is 7741-2209-8830.")])
     departing = await privacy.departing(member, asking(conversation(state=state_of("far-1", thoughts))), Label(), role="execute")

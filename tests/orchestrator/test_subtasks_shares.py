@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.orchestrator.strategies.subtasks_plan import SubtaskPlan, checked_plan
-from nearfar.orchestrator.strategies.subtasks_schedule import Shares
-from nearfar.orchestrator.strategies.subtasks_shares import SharedAmount
+from nearfar.orchestrator.strategies.subtasks_schedule import SharedAmount, Shares
 from nearfar.orchestrator.task.subtasks import Subtask
 
 AMOUNTS = st.floats(1e-3, 1e6)

@@ -10,7 +10,7 @@ from linked import LINKS
 from supervised_pair import TASK, Pair, look, looks_at, supervised, turn_of, working
 
 from nearfar import Hybrid, tool
-from nearfar.orchestrator.agents.pool import Member, Team
+from nearfar.orchestrator.agents.pool import AgentHandle, AgentPool
 from nearfar.orchestrator.routing.eligibility import eligible
 from nearfar.orchestrator.strategies.prompts import with_plan
 from nearfar.orchestrator.task.events import AgentText, CallEnded, SupervisorSpoke, TaskEvent, TaskFinished
@@ -153,7 +153,7 @@ async def test_a_task_that_stays_on_the_device_is_worked_on_alone(strategy: str,
 def test_roles_follow_mode_sensitivity_and_configuration(
     strategy: Strategy, sides: str, executor: str, mode: str, sensitivity: str, outcome: tuple[str, str | None] | type[NearfarError]
 ) -> None:
-    team = Team(tuple(Member(side, Side(side), ScriptedAgent([], name=side, side=Side(side))) for side in sides.split()))
+    team = AgentPool(tuple(AgentHandle(side, Side(side), ScriptedAgent([], name=side, side=Side(side))) for side in sides.split()))
     given = {"strategy": strategy, "mode": Mode(mode), "sensitivity": Sensitivity(sensitivity), "executor": Side(executor)}
     if isinstance(outcome, type):
         with pytest.raises(outcome):

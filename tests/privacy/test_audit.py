@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from nearfar import Hybrid, Tier, tool
-from nearfar.orchestrator.agents.pool import Member
+from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.safety.privacy.audit import Departure
 from nearfar.orchestrator.safety.privacy.placeholders import Placeholder
 from nearfar.orchestrator.safety.privacy.records import PrivacyRecords
@@ -94,7 +94,7 @@ async def test_names_of_items_of_the_memory_are_in_no_reason(tmp_path: Path) -> 
     """They may say as much as the items."""
     records = PrivacyRecords(tmp_path)
     label = Label(tier=Tier.DEVICE, origins=("memory patients/tomas-berg", "tool read_diary"))
-    cloud = Member("far", Side.FAR, far())
+    cloud = AgentHandle("far", Side.FAR, far())
     privacy = RunPrivacy(PrivacyConfig(), [], records=records.of("run-1"))
     request = StepRequest(messages=(Message.user("hi"),))
     with pytest.raises(PrivacyViolation, match="the memory, tool read_diary") as raised:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from nearfar import Hybrid, Tier, tool
-from nearfar.orchestrator.agents.pool import Member
-from nearfar.orchestrator.hybrid.options import TaskOptions
+from nearfar.orchestrator.agents.pool import AgentHandle
+from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.safety.privacy.detection.accounts import CARD, IBAN, passes_iban, passes_luhn
 from nearfar.orchestrator.safety.privacy.detection.composite import Detectors
 from nearfar.orchestrator.safety.privacy.detection.finding import UNCHECKED, Finding, resolved
@@ -166,8 +166,8 @@ async def test_text_that_cannot_be_looked_through_stays(detector: Broken | Endle
     privacy = RunPrivacy(PrivacyConfig(findings=findings, patience=0.05), [], detector=detector)
     request = StepRequest(messages=(Message.user("Hello"),), sensitivity=Sensitivity.PUBLIC)
     with pytest.raises(PrivacyViolation, match="could not be scanned"):
-        await privacy.departing(Member("far", Side.FAR, far), request, Label(), role="execute")
-    await privacy.departing(Member("near", Side.NEAR, near), request, Label(), role="execute")
+        await privacy.departing(AgentHandle("far", Side.FAR, far), request, Label(), role="execute")
+    await privacy.departing(AgentHandle("near", Side.NEAR, near), request, Label(), role="execute")
 
 
 def test_type_that_no_detector_finds_is_refused() -> None:
@@ -196,7 +196,7 @@ async def test_private_value_is_caught_in_the_bytes_that_are_sent_whoever_put_it
     async with serve(served, "127.0.0.1:0") as server, aclosing(await RemoteAgent.connect(server.address)) as remote:
         privacy = RunPrivacy(PrivacyConfig(placeholders=True), [])
         privacy.placeholders.standing_for(SECRET, "email", tier=Tier.USER, origin="test")
-        member = Member("far", Side.FAR, remote)
+        member = AgentHandle("far", Side.FAR, remote)
         plain = StepRequest(messages=(Message.user("Hello"),), sensitivity=Sensitivity.PUBLIC)
         private = StepRequest(messages=(Message.user(base64.b64encode(LONG.encode()).decode()),), sensitivity=Sensitivity.PUBLIC)
         departing = await privacy.departing(member, plain, Label(), role="execute")
@@ -213,7 +213,7 @@ async def test_value_that_is_cut_up_between_messages_is_found() -> None:
     messages = (Message.user(LONG[half - 20 : half]), Message.assistant(LONG[half : half + 20]), Message.user("Go on"))
     request = StepRequest(messages=messages, sensitivity=Sensitivity.PUBLIC)
     with pytest.raises(PrivacyViolation, match="private data of this run"):
-        await privacy.departing(Member("far", Side.FAR, pair()[1]), request, Label(), role="execute")
+        await privacy.departing(AgentHandle("far", Side.FAR, pair()[1]), request, Label(), role="execute")
 
 
 async def test_what_detectors_found_is_not_let_through_in_another_form_later() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar import Hybrid, Tier, Tool, tool
-from nearfar.orchestrator.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.safety.privacy.opened_text import OpenedText
 from nearfar.orchestrator.safety.privacy.placeholders import Placeholders
 from nearfar.orchestrator.task.events import AgentText, AttemptEnded, TaskFinished

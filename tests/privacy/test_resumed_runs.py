@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nearfar import Hybrid, Tier, tool
-from nearfar.orchestrator.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.safety.privacy.records import PrivacyRecords
 from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
 from nearfar.orchestrator.task.sections.privacy import PrivacyConfig

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moved_clock import MovedClock
 
-from nearfar.orchestrator.agents.health import Health
+from nearfar.orchestrator.agents.breaker import Health
 from nearfar.orchestrator.task.sections.resilience import BreakerConfig
 from nearfar.protocols import (
     BudgetExceeded,
@@ -103,7 +103,7 @@ def test_who_asks_an_open_breaker_is_refused_and_told_how_long_it_stays_open() -
     patient.clock.now += 2
     with (
         pytest.raises(
-            Unavailable, match="far was not asked: its breaker is open for 3.0 s more, unreachable: 3 failures in a row"
+            Unavailable, match=r"far was not asked: circuit breaker open, retrying in 3.0 s \(unreachable: 3 failures in a row"
         ) as caught,
         patient.health.trying(),
     ):
@@ -115,7 +115,7 @@ def test_half_open_lets_one_call_at_a_time_find_out() -> None:
     patient = Patient()
     patient.fail(3)
     patient.clock.now += SETTINGS.open_seconds
-    assert patient.health.note == "far is tried again: half-open after unreachable (3 failures in a row: Unavailable)"
+    assert patient.health.note == "retrying far: circuit breaker half-open after unreachable (3 failures in a row: Unavailable)"
     with patient.health.trying():
         assert patient.wait == 10
         with pytest.raises(Unavailable, match="another call is finding out"), patient.health.trying():

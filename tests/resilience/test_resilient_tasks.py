@@ -7,7 +7,7 @@ import pytest
 from moved_clock import MovedClock
 
 from nearfar import Hybrid, Policy, Tool, tool
-from nearfar.orchestrator.agents.health import Health
+from nearfar.orchestrator.agents.breaker import Health
 from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.orchestrator.task.events import AgentText, TaskEvent, TaskFinished
 from nearfar.orchestrator.task.sections.resilience import BreakerConfig
@@ -30,7 +30,7 @@ class Pair:
     def hybrid(self, **policy: object) -> Hybrid:
         given = Policy.model_validate({"strategy": "cloud", "sensitivity": "public", **policy})
         hybrid = Hybrid(near=self.near, far=self.far, policy=given)
-        hybrid.team["far"].health = Health("far", monotonic=self.clock, chance=lambda: 0.5)
+        hybrid.pool["far"].health = Health("far", monotonic=self.clock, chance=lambda: 0.5)
         return hybrid
 
 
@@ -42,7 +42,7 @@ async def test_an_agent_that_is_down_is_left_out_and_comes_back() -> None:
         result = await hybrid.run("hello")
         assert len(pair.far.requests) == 3
         assert result.decision.candidates == ("near",)
-        assert "far left out: its breaker is open for 5.0 s more, unreachable: 3 failures in a row: Unavailable" in result.reasons
+        assert "far left out: circuit breaker open, retrying in 5.0 s (unreachable: 3 failures in a row: Unavailable)" in result.reasons
         assert hybrid.explain_route("hello").considered[-1].objection is not None
         pair.clock.now += BreakerConfig().open_seconds
         assert [(await hybrid.run("hello")).text for _ in range(2)] == ["far again", "and again"]
@@ -120,7 +120,7 @@ async def test_the_time_that_a_model_takes_to_load_is_not_taken_from_its_steps()
         return "seen"
 
     async with pair.hybrid(strategy="route", mode="prefer_on_device", attempt_timeout=limit) as hybrid:
-        hybrid.team["near"]._agent, hybrid.team["near"]._source = None, load
+        hybrid.pool["near"]._agent, hybrid.pool["near"]._source = None, load
         await hybrid.run("hello", tools=[look])
     assert len(pair.near.requests) == 2
     assert all((request.timeout or 0) > 0.001 for request in pair.near.requests)  # the least that a step is given
@@ -137,7 +137,7 @@ async def test_many_tasks_that_wait_for_one_connection_hear_of_its_failure_toget
 
     pair = Pair([])
     async with pair.hybrid() as hybrid:
-        hybrid.team["far"]._agent, hybrid.team["far"]._source = None, open_far
+        hybrid.pool["far"]._agent, hybrid.pool["far"]._source = None, open_far
         with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks:
                 for _ in range(10):
@@ -153,7 +153,7 @@ async def test_an_agent_in_the_cloud_that_falls_silent_hands_over() -> None:
         for _ in range(2):
             result = await hybrid.run("hello")
             assert result.text == "near"
-            assert result.attempts[0].reason.startswith("Stalled: nothing was heard for 0.05 s")
+            assert result.attempts[0].reason.startswith("Stalled: the agent sent nothing for 0.05 s")
     assert pair.far.cancelled_steps == 2
 
 
@@ -247,7 +247,7 @@ async def test_a_gateway_that_is_back_is_found_in_the_background_and_no_task_wai
         gateway = GatewayConfig(provider="gateway", address=proxy.address)
         with anyio.fail_after(60):
             async with Hybrid(near=near, far=gateway, policy=policy) as hybrid:
-                hybrid.team["far"].health = Health("far", monotonic=clock, chance=lambda: 0.5)
+                hybrid.pool["far"].health = Health("far", monotonic=clock, chance=lambda: 0.5)
                 assert (await hybrid.run("hello")).text == "far"
                 await proxy.refuse()
                 proxy.reset()

@@ -51,10 +51,10 @@ async def test_a_provider_that_says_when_to_come_back_is_asked_once() -> None:
             await hybrid.run("hello")
         result = await hybrid.run("hello")
         assert len(provider.exchanges) == 1
-        objection = hybrid.team["far"].health.objection()
+        objection = hybrid.pool["far"].health.objection()
     assert objection is not None
     assert objection.retry_after == pytest.approx(60, abs=5)
-    assert any("far left out: its breaker is open for" in reason and "RateLimited" in reason for reason in result.reasons)
+    assert any("far left out: circuit breaker open" in reason and "RateLimited" in reason for reason in result.reasons)
 
 
 async def test_what_a_provider_told_one_caller_of_a_gateway_holds_for_the_others() -> None:

@@ -9,7 +9,7 @@ import pytest
 from situations import priced
 
 from nearfar import Hybrid, Policy
-from nearfar.orchestrator.agents.pool import Member, Team
+from nearfar.orchestrator.agents.pool import AgentHandle, AgentPool
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.task.route_decision import EstimateSource
 from nearfar.orchestrator.task.task import Task
@@ -249,7 +249,10 @@ async def test_a_far_agent_that_was_never_opened_is_not_held_to_be_too_dear() ->
         return far
 
     policy = {"strategy": "route", "sensitivity": "public", "mode": "prefer_in_cloud", "limits": {"day": {"dollars": 1}}}
-    router, team = Router(), Team((Member("near", Side.NEAR, ScriptedAgent([], name="near")), Member("far", Side.FAR, open_far)))
+    router, team = (
+        Router(),
+        AgentPool((AgentHandle("near", Side.NEAR, ScriptedAgent([], name="near")), AgentHandle("far", Side.FAR, open_far))),
+    )
     task = Task.model_validate({"messages": (Message.user("Which city?"),), "policy": policy})
     assert router.decide(task, list(team)).candidates == ("far", "near")
 

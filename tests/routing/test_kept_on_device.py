@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from situations import priced
 
 from nearfar import Hybrid, Policy
-from nearfar.orchestrator.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import ConfigError, Message, NearfarError, PermissionDenied, PrivacyViolation, ScriptedAgent, Side, StepRequest
 

@@ -10,7 +10,7 @@ import pytest
 from run_stores import Opener
 
 from nearfar import Hybrid, Mode, Policy, Strategy, Tool, tool
-from nearfar.orchestrator.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.runs import cancelling
 from nearfar.orchestrator.runs.run import Bounds, Lease, RunFailure, RunState
 from nearfar.orchestrator.runs.store import RunStore
@@ -255,7 +255,7 @@ async def test_a_run_is_cancelled_in_the_middle_of_what_an_agent_says(config: Ru
         with pytest.raises(Cancelled):
             await opened.run("Hi", idempotency_key="k", timeout=20)
         assert opened.runs.show("k").state is RunState.CANCELLED
-        assert (await opened.team["near"].open()).card.name == "near"
+        assert (await opened.pool["near"].open()).card.name == "near"
         with pytest.raises(Cancelled):
             async for _ in opened.stream("Hi", idempotency_key="k", timeout=20):
                 pass

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nearfar import Hybrid, tool
-from nearfar.orchestrator.agents.pool import Member
+from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.lab.blame.correction import Reference, StrongerAgent, same
 from nearfar.orchestrator.lab.blame.record import RecordedRun
 from nearfar.orchestrator.lab.blame.search import Blame, blame
@@ -75,7 +75,7 @@ def right(answer: str, calls: Sequence[ToolCall]) -> bool:
 async def blamed(run: RecordedRun, *also: RecordedRun, live: Any = careless) -> Blame:  # noqa: ANN401 - as agents take it
     reference = Reference("the solution", (LEADER, PLACE), "Lake Lorne")
     ran.clear()
-    found = await blame(run, reference, right, live={"near": Member("near", Side.NEAR, ScriptedAgent(live, name="near"))}, also=also)
+    found = await blame(run, reference, right, live={"near": AgentHandle("near", Side.NEAR, ScriptedAgent(live, name="near"))}, also=also)
     assert ran == [], "a replay runs no tool"
     return found
 
@@ -123,7 +123,7 @@ async def test_a_result_behind_another_change_of_the_world_does_not_count(traces
 
 async def test_a_stronger_agent_corrects(traces: TraceStore) -> None:
     bad = await recorded(traces, [LEADER, PLACE, "Port Alder"], "bad")
-    corrector = StrongerAgent(Member("far", Side.NEAR, ScriptedAgent(careless, name="far")), bad)
+    corrector = StrongerAgent(AgentHandle("far", Side.NEAR, ScriptedAgent(careless, name="far")), bad)
     found = await blame(bad, corrector, right, live={})
     assert found.decisive is not None
     assert (found.decisive.step, found.corrector, found.unchallenged) == (3, "agent far", (1, 2))
@@ -153,7 +153,7 @@ async def test_agent_that_may_not_be_told_what_a_run_was_told_is_not_asked_to_co
     traces.flush()
     bad = RecordedRun("bad", traces.entries("bad"))
     asked = ScriptedAgent(["At home."], name="asked", side=side)
-    corrector = StrongerAgent(Member("asked", side, asked, is_elsewhere=is_elsewhere), bad)
+    corrector = StrongerAgent(AgentHandle("asked", side, asked, is_elsewhere=is_elsewhere), bad)
     with nullcontext() if is_asked else pytest.raises(PrivacyViolation):
         assert await corrector.correct(bad.steps[-1]) is not None
     assert len(asked.requests) == is_asked
@@ -167,7 +167,7 @@ async def test_what_looks_private_does_not_leave_for_a_correction_either(traces:
     bad = RecordedRun("bad", traces.entries("bad"))
     asked = ScriptedAgent(["At home."], name="asked", side=Side.FAR)
     with pytest.raises(PrivacyViolation, match="1 email"):
-        await StrongerAgent(Member("asked", Side.FAR, asked), bad).correct(bad.steps[-1])
+        await StrongerAgent(AgentHandle("asked", Side.FAR, asked), bad).correct(bad.steps[-1])
     assert asked.requests == []
 
 
@@ -212,7 +212,7 @@ async def test_a_replay_quotes_and_keeps_private_what_the_run_did(traces: TraceS
         bad,
         Reference.of(good),
         lambda answer, _: same(answer, "Mira Falk"),
-        live={"near": Member("near", Side.NEAR, near), "far": Member("far", Side.FAR, far)},
+        live={"near": AgentHandle("near", Side.NEAR, near), "far": AgentHandle("far", Side.FAR, far)},
         also=[good],
     )
     assert found.decisive is not None
@@ -257,7 +257,7 @@ async def test_the_part_of_a_cut_task_is_named_that_went_wrong(traces: TraceStor
         return RecordedRun(name, traces.entries(name))
 
     good, bad = await run("good"), await run("bad", "Orbix")
-    live = {"near": Member("near", Side.NEAR, ScriptedAgent(script("Orbix"), name="near"))}
+    live = {"near": AgentHandle("near", Side.NEAR, ScriptedAgent(script("Orbix"), name="near"))}
     found = await blame(bad, Reference.of(good), lambda answer, _: same(answer, good.answer or ""), live=live, also=[good])
     assert found.decisive is not None
     blamed_step = bad.steps[found.decisive.step - 1]
@@ -288,6 +288,6 @@ async def test_a_context_that_stays_here_does_not_leave_for_a_correction(traces:
     traces.flush()
     asked = ScriptedAgent(["Lake Lorne"] * 3, name="asked", side=Side.FAR)
     bad = RecordedRun("bad", traces.entries("bad"))
-    await blame(bad, StrongerAgent(Member("asked", Side.FAR, asked), bad), right, live={})
+    await blame(bad, StrongerAgent(AgentHandle("asked", Side.FAR, asked), bad), right, live={})
     assert len(asked.requests) == 2
     assert not any("lake" in message.text for request in asked.requests for message in request.messages)

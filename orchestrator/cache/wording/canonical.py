@@ -1,7 +1,7 @@
 """The canonical form of a question: two questions ask the same where their forms are equal.
 
-Every step undoes a change that is known to be harmless: politeness, contractions, spelling, ways of asking. Whatever no step undoes stays
-in the form, so a change that nobody thought of makes another form.
+Every step undoes a change that is known to be harmless: politeness, contractions, spelling, ways of asking. Any other change stays in
+the form, so that an unforeseen one makes another form.
 """
 
 import re
@@ -11,15 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from .ambiguous import AMBIGUOUS
-from .contractions import without_contractions
-from .frames import in_plain_frame
-from .language import is_english
-from .marks import agree, without_marks
-from .plurals import of_a_kind
-from .politeness import direct, without_politeness
-from .spellings import in_one_spelling
-from .tokens import is_caseless, is_literal, normalised, tokens
+from .phrases import direct, in_plain_frame, without_politeness
+from .tokens import is_caseless, is_english, is_literal, normalised, tokens
+from .word_lists import AMBIGUOUS
+from .words import agree, in_one_spelling, of_a_kind, without_contractions, without_marks
 
 _ENDS: Final = re.compile(r"[\s?!.\u2026\uff1f\u3002\uff01\u061f]+$")
 _NAME: Final = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
@@ -37,7 +32,7 @@ class Canonical:
     """Words that the other text may leave out, by place in `words`."""
     is_english: bool
     is_caseless: bool = False
-    """The text has no capitals that could tell a name: whoever wrote it does not care for them."""
+    """The text has no capitals that could tell a name: its writer does not use them."""
 
     @classmethod
     def of(cls, text: str) -> "Canonical":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ....protocols import Message, Sensitivity, Side, StepRequest, ToolCall, complete
-from ...agents.pool import Member
+from ...agents.pool import AgentHandle
 from ...safety.privacy.run_privacy import RunPrivacy
 from ...safety.privacy.texts import changed_message
 from .record import RecordedRun, RecordedStep, action_of
@@ -102,7 +102,7 @@ def _opening(step: RecordedStep) -> Sequence[Message]:
 class StrongerAgent:
     """An agent that is asked what each agent of the run was asked, as far as that may go."""
 
-    def __init__(self, member: Member, run: RecordedRun) -> None:
+    def __init__(self, member: AgentHandle, run: RecordedRun) -> None:
         self._member = member
         self._label = run.label
         self._tools = tuple(traced.spec for traced in run.tools)

@@ -26,7 +26,7 @@ from ....protocols import (
     stream,
 )
 from ....protocols.errors import MAPPINGS
-from ...agents.pool import Member, Team
+from ...agents.pool import AgentHandle, AgentPool
 from ...budgets.amounts import Commitment, Spent
 from ...routing.router import Router
 from ...runs.ledger.approvals import Asked
@@ -37,7 +37,7 @@ from ...strategies.context import TaskContext
 from ...strategies.graphs import Graphs
 from ...strategies.state import TaskState, recursion_limit
 from ...strategies.subtasks_run import part_key
-from ...strategies.tool_calls import Boundary
+from ...strategies.tool_calls import ToolChecks
 from ...task.modes import AgentView
 from ...task.route_decision import RouteDecision
 from ...task.sections.routing import FALLBACK_ERRORS, LimitsConfig, RouterConfig
@@ -61,7 +61,7 @@ class Branch:
     at: RecordedStep
     """The step that is corrected."""
     correction: Message
-    live: Mapping[str, Member]
+    live: Mapping[str, AgentHandle]
     """The run's agents, for what they were never asked before."""
     calls: list[ToolCall] = field(default_factory=list)
     """Tool calls that did not fail, so far."""
@@ -187,12 +187,14 @@ async def replay(branch: Branch) -> str | None:
     policy = task.policy.model_copy(update={"limits": LimitsConfig(), "router": RouterConfig()})
     task = task.model_copy(update={"policy": policy, "timeout": None})
     elsewhere = {name for name, member in branch.live.items() if member.is_elsewhere}
-    team = Team(tuple(Member(name, side, ReplayedAgent(name, branch), is_elsewhere=name in elsewhere) for name, side in run.agents.items()))
+    team = AgentPool(
+        tuple(AgentHandle(name, side, ReplayedAgent(name, branch), is_elsewhere=name in elsewhere) for name, side in run.agents.items())
+    )
     tools = {traced.spec.name: _tool(traced) for traced in run.tools}
     # The labels, the guard and the gate of the run: live agents are told no more than they would have been.
     privacy = RunPrivacy.of(task)
-    boundary = Boundary(guard=RunGuard.of(run.task, tools), effects=RecordedEffects(branch), vault=privacy.placeholders)
-    context = TaskContext(tools, boundary=boundary, privacy=privacy)
+    checks = ToolChecks(guard=RunGuard.of(run.task, tools), effects=RecordedEffects(branch), placeholders=privacy.placeholders)
+    context = TaskContext(tools, tool_checks=checks, privacy=privacy)
     graph = Graphs(team, list(tools.values()), _RecordedRouter(run))[task.policy.strategy]
     given: TaskState = {"task": task.model_dump(mode="json")}
     config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(team))}

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ....protocols import InvalidRequest, Message, Side
 from ....protocols.messages import Value
-from ...agents.pool import Member
+from ...agents.pool import AgentHandle
 from ...task.transcript import transcript
 from .correction import Corrector
 from .record import RecordedRun, RecordedStep, effects_of
@@ -57,7 +57,7 @@ class Blame(Value):
 
 
 async def blame(
-    run: RecordedRun, corrector: Corrector, judge: Judge, *, live: Mapping[str, Member], also: Sequence[RecordedRun] = ()
+    run: RecordedRun, corrector: Corrector, judge: Judge, *, live: Mapping[str, AgentHandle], also: Sequence[RecordedRun] = ()
 ) -> Blame:
     """Correct one step after the other, and replay. Raises `InvalidRequest` where the run did not fail.
 

@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from ....protocols import Agent, AgentCard, ConfigError, NearfarError, Side, Usage
 from ....protocols.messages import Value
-from ...compose.agents import far_member, near_member, reference_price
+from ...compose.agents import far_handle, near_handle, reference_price
 from ...hybrid.hybrid import Hybrid
 from ...routing.run_record import Check, RunRecord
 from ...task.events import CallEnded, TaskEvent, TaskFinished
@@ -176,7 +176,7 @@ class Workbench:
         return self._hybrids[key]
 
     async def _opened(self, stack: AsyncExitStack, side: Side) -> Agent:
-        member = near_member(self._study.near) if side is Side.NEAR else far_member(self._study.far)
+        member = near_handle(self._study.near) if side is Side.NEAR else far_handle(self._study.far)
         if member is None:
             raise ConfigError(f"the sweep needs a {side} agent and none is configured", hint=f"--{side} MODEL, or [{side}] in nearfar.toml")
         stack.push_async_callback(member.aclose)

@@ -10,7 +10,7 @@ import anyio
 
 from ....protocols import Agent, DeviceStateSource, Side
 from ....protocols.defects import log_defect
-from ...agents.pool import Team
+from ...agents.pool import AgentPool
 from ...task.scope import Scope, scope
 from ...task.sections.consolidation import ConsolidationConfig, reason_to_wait
 from ...util.threads import in_thread
@@ -27,7 +27,7 @@ class Rest:
     Summaries are made by the first near model on this very device, unless it knows only one small world; else they are extracts.
     """
 
-    def __init__(self, store: MemoryStore, policy: ConsolidationConfig, team: Team, device_state: DeviceStateSource) -> None:
+    def __init__(self, store: MemoryStore, policy: ConsolidationConfig, team: AgentPool, device_state: DeviceStateSource) -> None:
         self._store = store
         self._policy = policy
         self._team = team

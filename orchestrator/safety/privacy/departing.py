@@ -12,7 +12,7 @@ from itertools import takewhile
 from ....protocols import PrivacyViolation, Side, StepReply, StepRequest, StoreError
 from ....protocols.egress import inspected_by
 from ....protocols.wire import request_to_proto
-from ...agents.pool import Member
+from ...agents.pool import AgentHandle
 from ...task.labels import Label
 from ...task.scope import current_scope, scope
 from ...util.threads import in_thread
@@ -27,7 +27,7 @@ from .texts import texts_in, texts_of
 logger = logging.getLogger(__name__)
 
 
-def unrecorded(member: Member, error: StoreError) -> PrivacyViolation:
+def unrecorded(member: AgentHandle, error: StoreError) -> PrivacyViolation:
     """Return the error for a message that cannot be logged, and so is not sent."""
     return PrivacyViolation(f"the message to {member.name} could not be recorded: {error.message}", hint=error.hint)
 
@@ -38,7 +38,7 @@ class Departing:
     def __init__(
         self,
         request: StepRequest,
-        member: Member,
+        member: AgentHandle,
         label: Label,
         role: str,
         *,

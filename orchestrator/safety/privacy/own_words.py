@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Final
 
 from ....protocols import Message, Side, StepReply
-from ...agents.pool import Member
+from ...agents.pool import AgentHandle
 from .texts import texts_of
 
 _EXECUTOR: Final = "execute"
@@ -27,12 +27,12 @@ class OwnWords:
         self._written: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
         """Texts of each message, by agent."""
 
-    def add(self, member: Member, reply: StepReply) -> None:
+    def add(self, member: AgentHandle, reply: StepReply) -> None:
         """Record a reply."""
         if member.side is Side.FAR:
             self._written[member.name].add(tuple(texts_of([reply.message])))
 
-    def positions(self, member: Member, messages: Sequence[Message], role: str) -> frozenset[int]:
+    def positions(self, member: AgentHandle, messages: Sequence[Message], role: str) -> frozenset[int]:
         """Return the positions of the agent's own messages in a conversation.
 
         An executor has written all since the user's last message, even if that was in another process.

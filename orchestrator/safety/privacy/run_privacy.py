@@ -12,7 +12,7 @@ from pydantic import Field
 from ....protocols import Message, PrivacyViolation, ProviderState, Sensitivity, Side, StepRequest, StoreError, ToolResult
 from ....protocols.messages import Value
 from ....protocols.tiers import Tier
-from ...agents.pool import Member
+from ...agents.pool import AgentHandle
 from ...task.labels import OPEN, Label, may_go
 from ...task.sections.privacy import OnFinding, PrivacyConfig
 from ...task.task import Task
@@ -96,15 +96,15 @@ class RunPrivacy:
     def of(cls, task: Task, *, records: RunRecords | None = None, told: deque[str] | None = None) -> "RunPrivacy":
         return cls(task.policy.privacy, texts_of(task.messages), records=records, told=told, begun=len(task.messages))
 
-    def may_hear(self, member: Member, label: Label) -> bool:
+    def may_hear(self, member: AgentHandle, label: Label) -> bool:
         """Return whether an agent may be told data with this label."""
         return may_go(label.tier, reach_of(member))
 
-    def covers(self, member: Member, label: Label) -> bool:
+    def covers(self, member: AgentHandle, label: Label) -> bool:
         """Return whether an agent that may not be told all of a run with this label gets placeholders instead."""
         return self._policy.placeholders and not self.may_hear(member, label)
 
-    def may_go_on(self, member: Member, label: Label, opening: Label) -> bool:
+    def may_go_on(self, member: AgentHandle, label: Label, opening: Label) -> bool:
         """Return whether an agent may take over a run with this label, with placeholders if allowed. `opening`: the label of the task."""
         if self.may_hear(member, label.joined(self.found)):
             return True
@@ -137,7 +137,7 @@ class RunPrivacy:
         for result in results:
             self._needles.add_text(result.content)
 
-    async def covered(self, member: Member, messages: Sequence[Message], private: Sequence[PrivateResult]) -> tuple[Message, ...]:
+    async def covered(self, member: AgentHandle, messages: Sequence[Message], private: Sequence[PrivateResult]) -> tuple[Message, ...]:
         """Return the conversation with a placeholder in the place of each private result, failed or not.
 
         Raises `PrivacyViolation` if the placeholders cannot be stored.
@@ -145,7 +145,7 @@ class RunPrivacy:
         self.saw_in(messages, private)
         return await self._kept(member, self._covered, messages, {result.position: result for result in private})
 
-    async def departing(self, member: Member, request: StepRequest, label: Label, *, role: str) -> Departing:
+    async def departing(self, member: AgentHandle, request: StepRequest, label: Label, *, role: str) -> Departing:
         """Return the request in the form in which it may go to an agent. `label`: the label of its content.
 
         Raises `PrivacyViolation` if it may not go there in any form.
@@ -200,7 +200,7 @@ class RunPrivacy:
         except StoreError as error:  # they are encrypted; they go when their run's record does
             logger.warning("a run's placeholders could not be removed: %s", error)
 
-    def _departing(self, member: Member, request: StepRequest, label: Label, role: str) -> Departing:
+    def _departing(self, member: AgentHandle, request: StepRequest, label: Label, role: str) -> Departing:
         return Departing(
             request, member, label, role, needles=self._needles, placeholders=self.placeholders, records=self._records, own=self._own
         )
@@ -215,14 +215,14 @@ class RunPrivacy:
     def _is_private(self, state: ProviderState | None) -> bool:
         return state is not None and bool(self._needles.found_in(state.model_dump_json().encode(errors="ignore")))
 
-    def _for_near(self, member: Member, request: StepRequest, label: Label) -> StepRequest:
+    def _for_near(self, member: AgentHandle, request: StepRequest, label: Label) -> StepRequest:
         if len(self.placeholders):
             request = with_texts(request, partial(self.placeholders.filled, reach=reach_of(member)))
         is_marked = label.tier is Tier.SHARED or request.sensitivity is Sensitivity.PRIVATE
         return request if is_marked else request.model_copy(update={"sensitivity": Sensitivity.PRIVATE})
 
     async def _cleared(
-        self, member: Member, request: StepRequest, label: Label, role: str, found: Found, own: frozenset[int]
+        self, member: AgentHandle, request: StepRequest, label: Label, role: str, found: Found, own: frozenset[int]
     ) -> tuple[StepRequest, str]:
         """Return the request, redacted as its findings demand, and the reason for it. Raises `PrivacyViolation` if it may not leave."""
         if not found:
@@ -238,12 +238,12 @@ class RunPrivacy:
         return await self._kept(member, self._hidden, request, found, own), "placeholders stand where the detectors found something"
 
     async def _hold(
-        self, member: Member, request: StepRequest, label: Label, role: str, because: str, findings: Mapping[str, int]
+        self, member: AgentHandle, request: StepRequest, label: Label, role: str, because: str, findings: Mapping[str, int]
     ) -> NoReturn:
         await self._departing(member, request, label, role).hold(because, findings)
         raise PrivacyViolation(because, hint="let a near agent continue; [policy.privacy] says what may leave it")
 
-    async def _kept(self, member: Member, make: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    async def _kept(self, member: AgentHandle, make: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """Call `make`, which stores new placeholders. Raises `PrivacyViolation` if they cannot be stored."""
         try:
             return await in_thread(make, *arguments, **options)
@@ -275,7 +275,7 @@ class RunPrivacy:
         return with_texts(request, hide, but=own)
 
 
-def reach_of(member: Member) -> Tier:
+def reach_of(member: AgentHandle) -> Tier:
     """Return how far data told to an agent go: to this device, to another one of the user, or anywhere."""
     if member.side is Side.FAR:
         return Tier.SHARED
@@ -290,7 +290,7 @@ def _counts(found: Found) -> Counter[str]:
     return Counter(finding.type for finding in _all(found))
 
 
-def _objection(member: Member, counts: Mapping[str, int]) -> str:
+def _objection(member: AgentHandle, counts: Mapping[str, int]) -> str:
     if UNCHECKED in counts:
         return f"the message to {member.name} could not be scanned for private data"
     listed = ", ".join(f"{count} {type}" for type, count in sorted(counts.items()))

@@ -1,11 +1,24 @@
-"""Reading what a supervisor says: a plan, or a verdict with what has to follow it."""
+"""Read the replies of agents: a JSON object, a plan, or a supervisor's verdict."""
 
 import re
 from dataclasses import dataclass
 
-from ...protocols import FinishReason, StepReply
+from pydantic import JsonValue
+
+from ...protocols import FinishReason, JsonSchema, StepReply
+from ...protocols.validation import parse_output
 from ..task.modes import Strategy
 from ..task.sections.supervision import Verdict
+
+
+def read_json_reply(text: str, schema: JsonSchema) -> JsonValue:
+    """Return the JSON object in a reply, valid against `schema`; words and code fences around it are passed over.
+
+    Agents without the `json_schema` capability decorate what they were asked for. Raises `InvalidOutput`, which says what is wrong.
+    """
+    start, end = text.find("{"), text.rfind("}")
+    return parse_output(text[start : end + 1] if 0 <= start < end else text, schema)
+
 
 _STEP = re.compile(r"^\s*(?:[-*\u2022]|(?:step\s*)?\d+\s*[.):])\s*\S", re.IGNORECASE | re.MULTILINE)
 _VERDICT = re.compile(r"[\W_]*(CONTINUE|INTERVENE)(?![^\W_])[*_]*[.:]?[*_]*", re.IGNORECASE)
@@ -23,7 +36,7 @@ class Judgement:
 
 
 def plan_problem(reply: StepReply, *, longest: int) -> str | None:
-    """Why a reply is no plan; None where it is one."""
+    """Return why a reply is no plan; None where it is one."""
     if reply.tool_calls:
         return "it calls a tool instead of planning"
     if reply.finished.reason is FinishReason.LENGTH:
@@ -32,7 +45,7 @@ def plan_problem(reply: StepReply, *, longest: int) -> str | None:
 
 
 def read_verdict(reply: StepReply, *, strategy: Strategy, longest: int) -> Judgement:
-    """The verdict of a reply: its first word, and below it what the strategy asks for."""
+    """Return the verdict of a reply: its first word, and below it what the strategy asks for."""
     found = _VERDICT.match(reply.text)
     if reply.tool_calls or found is None:
         return Judgement(
