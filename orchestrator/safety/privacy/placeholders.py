@@ -60,7 +60,9 @@ class Placeholder(Value):
 
 
 class Placeholders:
-    """The placeholders of one run. A detected value has one placeholder wherever it occurs; each tool result has its own. A `PlaceholderStore`.
+    """The placeholders of one run, a `PlaceholderStore`.
+
+    A detected value has one placeholder wherever it occurs; each tool result has its own.
 
     Args:
         known: placeholders of the run so far.
