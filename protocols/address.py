@@ -2,12 +2,15 @@
 
 import ipaddress
 from dataclasses import dataclass
+from typing import Final
 
 from .errors import ConfigError
 
 _HINT = "write host:port, [ipv6]:port or unix:/path"
 _LONGEST_SOCKET_PATH = 100
 """Bytes; the kernel's limit is 104 to 108, depending on the system."""
+_MISREAD: Final = frozenset("%#?,")
+"""Characters that gRPC decodes in a path, or ends or splits it at: server and client would not meet at the socket that is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +48,16 @@ def _socket_path(text: str) -> str:
     path = path[2:] if path.startswith("///") else path
     if not path.startswith("/"):
         raise ConfigError(f"{text!r} is not an address: the socket's path must be absolute", hint=_HINT)
+    if not is_readable_path(path):
+        raise ConfigError(f"the socket path {path!r} holds characters that gRPC misreads", hint="use letters, digits, /, -, _ and .")
     if len(path.encode()) > _LONGEST_SOCKET_PATH:
         raise ConfigError(f"the socket path {path!r} is too long", hint=f"use at most {_LONGEST_SOCKET_PATH} bytes")
     return path
+
+
+def is_readable_path(path: str) -> bool:
+    """Return whether gRPC takes a socket's path as it is written."""
+    return path.isprintable() and _MISREAD.isdisjoint(path)
 
 
 def is_loopback(host: str) -> bool:

@@ -9,11 +9,14 @@ from .errors import DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarErro
 from .heartbeat import Heartbeat, Pulse
 from .hub_wire import Registration, device_state_from_proto, failure_from_proto
 from .limits import (
+    CALLS_OF_A_MESSAGE,
     CHECKED_CHARACTERS,
     EVENT_OVERHEAD,
     LATE_OUTPUTS,
     MAX_MESSAGE_BYTES,
+    NAME_LENGTH,
     NEWS,
+    STEP_BYTES,
     STEPS_OF_A_WORKER,
     UNREAD_BYTES,
     UNSENT_BYTES,
@@ -35,9 +38,10 @@ class AttachedStep:
         self._deadline = None if request.timeout is None else self._loop.time() + request.timeout
         self._unread: deque[tuple[StepEvent, int]] = deque()
         self._unread_bytes = 0
+        self._received_bytes = 0
         self._text: list[str] = []
         self._text_length = 0
-        self._has_called = False
+        self._calls = 0
         self._error: NearfarError | None = None
         self._changed = asyncio.Event()
         self.is_over = False
@@ -69,8 +73,11 @@ class AttachedStep:
         self._check(event)
         size = message.ByteSize() + EVENT_OVERHEAD
         self._unread_bytes += size
+        self._received_bytes += size
         if self._unread_bytes > UNREAD_BYTES:
             raise InvalidOutput(f"the worker sent more than {UNREAD_BYTES} bytes that nobody has read yet")
+        if self._received_bytes > STEP_BYTES:  # a reader that keeps up would otherwise collect without end
+            raise InvalidOutput(f"the worker sent more than {STEP_BYTES} bytes in one step", hint="ask for a shorter answer")
         self._unread.append((event, size))
         if isinstance(event, Finished):
             self.end()
@@ -102,9 +109,25 @@ class AttachedStep:
             if self._text_length > CHECKED_CHARACTERS:
                 raise InvalidOutput(f"the output has more than {CHECKED_CHARACTERS} characters")
         if isinstance(event, ToolCalled):
-            check_arguments(event.call, () if request.tool_choice is ToolChoice.NONE else request.tools)
-            self._has_called = True
-        if isinstance(event, Finished) and event.reason is FinishReason.STOP and not self._has_called:
+            self._check_call(event)
+        if isinstance(event, Finished):
+            self._check_end(event)
+
+    def _check_call(self, event: ToolCalled) -> None:
+        """Refuse a call that no later request could carry, which would fail the task in the caller's name."""
+        request = self._request
+        check_arguments(event.call, () if request.tool_choice is ToolChoice.NONE else request.tools)
+        self._calls += 1
+        if self._calls > CALLS_OF_A_MESSAGE:
+            raise InvalidOutput(f"the worker called more than {CALLS_OF_A_MESSAGE} tools in one step")
+        if len(event.call.id) > NAME_LENGTH:
+            raise InvalidOutput(f"the worker gave a call an id of more than {NAME_LENGTH} characters")
+
+    def _check_end(self, event: Finished) -> None:
+        request = self._request
+        if event.reason is FinishReason.TOOL_CALLS and not self._calls:
+            raise InvalidOutput("the worker stopped for tool calls, and called no tool")
+        if event.reason is FinishReason.STOP and not self._calls:
             if request.tool_choice is ToolChoice.REQUIRED:
                 raise InvalidOutput("tool_choice is 'required' and the worker called no tool")
             if request.output_schema is not None:

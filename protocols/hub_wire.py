@@ -7,14 +7,19 @@ from .cards import AgentCard
 from .device_state import DeviceState, PowerSource, Thermal
 from .errors import (
     BY_REASON,
+    ApprovalNeeded,
     ConfigError,
     InternalError,
     InvalidOutput,
     InvalidRequest,
+    LedgerConflict,
     NearfarError,
     NotFound,
+    RunBusy,
+    StoreError,
     Unauthenticated,
     Unavailable,
+    VersionConflict,
     travelling_class,
 )
 from .limits import AGENTS_OF_A_WORKER, FAILURE_LENGTH, REGISTRATION_BYTES, WORKER_NAME_LENGTH
@@ -31,8 +36,8 @@ _THERMALS = {
 _POWER_SOURCE_OF = {number: source for source, number in _POWER_SOURCES.items()}
 _THERMAL_OF = {number: thermal for thermal, number in _THERMALS.items()}
 
-_AT_HOME = (ConfigError, Unauthenticated, NotFound)
-"""Errors that say what is wrong where they are raised, and not with the request."""
+_AT_HOME = (ConfigError, Unauthenticated, NotFound, ApprovalNeeded, RunBusy, StoreError, VersionConflict, LedgerConflict)
+"""Errors that say what is wrong where they are raised, and not with the request. Those of runs and stores would pass for the caller's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +112,13 @@ def failure_to_proto(error: NearfarError) -> pb.StepFailure:
 def failure_from_proto(message: pb.StepFailure) -> NearfarError:
     """The error that the worker raised; `InternalError` for a class that this version does not know.
 
-    What is wrong with the worker's own configuration is `Unavailable` here: its caller can do nothing about it but ask another agent.
+    What is wrong with the worker's own configuration, runs or stores is `Unavailable` here: its caller can do nothing about it but ask
+    another agent.
     """
     cls = BY_REASON.get(message.reason, InternalError)
     cls = Unavailable if issubclass(cls, _AT_HOME) else cls
-    retry_after = message.retry_after if message.HasField("retry_after") and math.isfinite(message.retry_after) else None
-    return cls(_cut(message.message), hint=_cut(message.hint), retry_after=retry_after)
+    has_delay = message.HasField("retry_after") and math.isfinite(message.retry_after) and message.retry_after >= 0
+    return cls(_cut(message.message), hint=_cut(message.hint), retry_after=message.retry_after if has_delay else None)
 
 
 def _cut(text: str) -> str:

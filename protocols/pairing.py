@@ -59,7 +59,7 @@ def parse_pairing(text: str) -> Pairing:
         raise ConfigError(f"this is no pairing: it does not start with {SCHEME}://, or is too long", hint=_HINT)
     try:
         parts = urlsplit(text)
-        pairs = parse_qsl(parts.query, strict_parsing=True)
+        pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True)
     except ValueError:
         raise ConfigError("the pairing is damaged", hint=_HINT) from None
     fields = dict(pairs)

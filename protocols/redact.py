@@ -1,5 +1,7 @@
 """Quoting foreign text in errors and logs: short, on one line, and without keys."""
 
+import base64
+import html
 import logging
 import re
 from typing import Final
@@ -12,7 +14,7 @@ _SHORTEST: Final = 8
 _TALKATIVE: Final = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy", "httpcore.socks")
 """Loggers that repeat what a server says, which may be the key that it was sent."""
 
-_withheld: Final[set[str]] = set()
+_withheld: Final[dict[str, re.Pattern[str]]] = {}
 
 
 def withhold(key: str) -> None:
@@ -22,7 +24,7 @@ def withhold(key: str) -> None:
     if not _withheld:
         for name in _TALKATIVE:
             logging.getLogger(name).addFilter(_Withholding())
-    _withheld.add(key)
+    _withheld[key] = _pattern(key)
 
 
 def quote(text: str) -> str:
@@ -32,9 +34,23 @@ def quote(text: str) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
+def _pattern(key: str) -> re.Pattern[str]:
+    """Return what finds the key as it is, and as JSON, an address, a web page, Python's `repr` or base64 spell it."""
+    packed = base64.b64encode(key.encode()).decode().rstrip("=")
+    return re.compile("".join(map(_spellings, key)) + "|" + re.escape(packed))
+
+
+def _spellings(character: str) -> str:
+    if character.isalnum():
+        return character
+    code = ord(character)
+    forms = {character, f"\\{character}", html.escape(character), f"\\u{code:04x}", f"\\u{code:04X}", f"%{code:02x}", f"%{code:02X}"}
+    return f"(?:{'|'.join(map(re.escape, sorted(forms, key=len, reverse=True)))})"
+
+
 def _without_keys(text: str) -> str:
-    for key in _withheld:
-        text = text.replace(key, _REDACTED)
+    for pattern in tuple(_withheld.values()):  # another thread may add one
+        text = pattern.sub(_REDACTED, text)
     return text
 
 

@@ -1,5 +1,6 @@
 """Provider keys: read from the environment or the operating system's keyring when a step needs one, and never shown."""
 
+import configparser
 import os
 from typing import Protocol
 
@@ -84,7 +85,8 @@ def _from_keyring(name: str) -> str:
         return (keyring.get_password(KEYRING_SERVICE, name) or "").strip()
     except NoKeyringError:  # as on most servers
         return ""
-    except KeyringError as error:
+    except (KeyringError, configparser.Error, ImportError, AttributeError, ValueError, OSError) as error:
+        # The last five for a backend or a configuration that PYTHON_KEYRING_BACKEND or keyringrc.cfg names and that is none.
         raise ConfigError(
-            f"the keyring could not be read for {name}: {type(error).__name__}", hint=f"unlock it, or export {name}=..."
+            f"the keyring could not be read for {name}: {type(error).__name__}", hint=f"unlock or correct it, or export {name}=..."
         ) from error

@@ -15,6 +15,7 @@ that names the caller. `[end]` is the last line: without it the file is half wri
 tokens.
 """
 
+import errno
 import os
 import re
 import stat
@@ -43,15 +44,24 @@ _PRIVATE: Final = stat.S_IRWXG | stat.S_IRWXO
 def read_tokens(path: Path) -> tuple[TokenRecord, ...]:
     """The tokens in `path`. Raises `ConfigError`, which quotes none, for a file that is missing, damaged or readable by others."""
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            text = file.read().decode("utf-8")
+        mode, content = look(path)
+        text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"the tokens in {path} cannot be read: {reason}", hint=_MAKE_HINT) from None
     if sys.platform != "win32" and mode & _PRIVATE:
         raise ConfigError(f"others can read the tokens in {path}", hint=f"chmod 600 {path}, and replace the tokens if they were seen")
     return parse_tokens(text, str(path))
+
+
+def look(path: Path) -> tuple[int, bytes]:
+    """Return the mode and the content of a file. Raises `OSError` for a pipe or a device too, which may never end or never begin."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # which Windows has not
+    with os.fdopen(descriptor, "rb") as file:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is no file")
+        return mode, file.read()
 
 
 def load_tokens(path: Path) -> tuple[TokenRecord, ...]:
@@ -66,7 +76,7 @@ def parse_tokens(text: str, where: str) -> tuple[TokenRecord, ...]:
     """The tokens in the text of a file. Raises `ConfigError`, which says `where` it is and quotes nothing of it: it may be a secret."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # of numbers and nesting without end, tomllib says nothing of its own
         raise ConfigError(f"{where} is damaged: it is not TOML", hint="mend it, or make it anew with `nearfar serve token add`") from None
     if document.keys() - {"token", "end"}:
         raise ConfigError(
@@ -139,9 +149,19 @@ def _record(entry: object, where: str, position: int) -> TokenRecord:
     if not (_matches(CALLER_NAME, caller) and _matches(_ID, id) and _is_proof(proof)):
         raise _malformed(where, position)
     times = {key: entry[key] for key in ("created", "expires") if key in entry}
-    if not all(isinstance(time, datetime) and time.tzinfo is not None for time in times.values()):
+    if not all(map(_is_moment, times.values())):
         raise ConfigError(f"{where}: a time of token {position} is none", hint="write 2026-06-01T12:00:00Z, with the zone")
     return TokenRecord(caller=caller, id=id, scopes=_scopes(entry["scopes"], where, position), **proof, **times)
+
+
+def _is_moment(value: object) -> bool:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return False
+    try:
+        value.astimezone(UTC)
+    except OverflowError:  # in the first or last hours of all years that there are
+        return False
+    return True
 
 
 def _is_proof(proof: Mapping[str, object]) -> bool:

@@ -1,14 +1,13 @@
 """A running server does what its token file says, without being started anew."""
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 
 from .errors import ConfigError
-from .token_file import read_tokens
+from .token_file import look, read_tokens
 from .tokens import Tokens
 
 logger = logging.getLogger(__name__)
@@ -34,7 +33,6 @@ async def follow_tokens(path: Path, replace_tokens: Callable[[Tokens], None]) ->
 def _looks(path: Path) -> object:
     """What there is to see of the file. It is small, so all of it is looked at: times and sizes may stay the same where it changes."""
     try:
-        with path.open("rb") as file:
-            return os.fstat(file.fileno()).st_mode, file.read()
+        return look(path)
     except OSError as error:
         return error.errno

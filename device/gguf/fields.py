@@ -13,6 +13,8 @@ from typing import Final
 from ...protocols import ModelError
 
 DOWNLOAD_AGAIN: Final = "download or copy the file again and compare its size or checksum with the source"
+_MOST_TEXTS: Final = 1 << 22
+"""Of a file. The largest vocabularies have a quarter of a million tokens, and about as many merges; each takes a microsecond or two."""
 _MOST_NUMBERS: Final = 1 << 12
 """Longer arrays are vocabularies and the like, of which only kind and length matter here."""
 
@@ -81,6 +83,8 @@ class FieldReader:
         self._path = path
         self.size = len(data)
         self.position = 0
+        self._texts = 0
+        """Those in arrays up to here."""
 
     def bytes(self, length: int) -> bytes:
         at = self._take(length)
@@ -138,7 +142,8 @@ class FieldReader:
         return struct.unpack_from(layout, self._data, self._take(struct.calcsize(layout)))
 
     def _skip_texts(self, count: int) -> None:
-        if count > self.size // 8:
+        self._texts += count
+        if count > self.size // 8 or self._texts > _MOST_TEXTS:
             raise self.damaged(f"it claims an array of {count} texts")
         unpack = struct.Struct("<Q").unpack_from
         at, last = self.position, self.size - 8

@@ -6,7 +6,7 @@ from typing import Final
 
 from ...protocols import ModelNotFound
 
-PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
+PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>(?!00000)\d{5})\.gguf", re.IGNORECASE)
 """The name of one part."""
 
 

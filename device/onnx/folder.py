@@ -132,7 +132,8 @@ class _Reader:
         )
 
     def _json(self, name: str) -> JsonValue:
-        value: JsonValue = json.loads(self._text(name))
+        # onnxruntime-genai merges objects under one key, of which Python would show the last alone.
+        value: JsonValue = json.loads(self._text(name), object_pairs_hook=_object if name == CONFIGURATION else None)
         return value
 
     def _text(self, name: str) -> str:
@@ -168,7 +169,8 @@ class _Reader:
 
     def _checked(self, name: str) -> Path:
         """The path of a file that the folder names. Raises `ModelError` if it is not in the folder."""
-        if "\0" in name or not name or Path(name).is_absolute() or ".." in Path(name).parts:
+        # onnxruntime takes "*/_ORT_MEM_ADDR_/*" for no file, but for an address in its memory.
+        if "\0" in name or "*" in name or not name or Path(name).is_absolute() or ".." in Path(name).parts:
             raise ModelError(f"{self._path} names the file {name!r}, which is not inside it", hint=_UNSAFE)
         file = self._path / name
         if file.resolve() != self._path.resolve() / name:
@@ -176,6 +178,14 @@ class _Reader:
         if not file.is_file():
             raise ModelError(f"{self._path} has no file {name}", hint=_DOWNLOAD_AGAIN)
         return file
+
+
+def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    """Return a JSON object. Raises `Damaged` for a key that stands twice."""
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise Damaged(f"{CONFIGURATION} has one key twice in one object")
+    return value
 
 
 def _section(value: JsonValue, key: str | None = None) -> dict[str, JsonValue]:
@@ -222,7 +232,7 @@ def _check_options(value: JsonValue, *, inside: bool = False) -> None:
     """Raise `ModelError` for options of a session or a provider that name a library or a path."""
     for key, inner in _items(value):
         options = inside or key.endswith("session_options")
-        path = isinstance(inner, str) and ("/" in inner or "\\" in inner or inner.endswith((".so", ".dll", ".dylib")))
+        path = isinstance(inner, str) and ("/" in inner or "\\" in inner or inner == ".." or inner.endswith((".so", ".dll", ".dylib")))
         if options and (path or (key in _FORBIDDEN and inner)):
             raise ModelError(f"{CONFIGURATION} sets {key} to {inner!r}, which may run or write files", hint=_UNSAFE)
         _check_options(inner, inside=options)

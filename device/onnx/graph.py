@@ -205,6 +205,8 @@ def _tensor(data: Buffer) -> Tensor:
         raise Damaged(f"tensor {name!r} has the sizes {sizes}")
     needed = (prod(sizes) * _BITS.get(kind, 0) + 7) // 8
     if where != _EXTERNAL:
+        if outside:  # joined with a part of it that stands elsewhere in the file, it could lie there all the same
+            raise Damaged(f"tensor {name!r} names a file and does not lie there")
         if raw not in (None, needed):
             raise Damaged(f"tensor {name!r} has {raw} bytes and needs {needed}")
         return Tensor(name=name, kind=kind, sizes=tuple(sizes), location=None, offset=0, length=raw or 0)

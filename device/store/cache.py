@@ -3,14 +3,24 @@
 The layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 """
 
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+_NAME_BYTES: Final = 255
+"""Of one part of a path, on all file systems in use."""
 
 
 def stays_inside(name: str) -> bool:
     """Whether a name with slashes, of a file or a revision, leads nowhere but below the folder that it is taken for."""
-    return not {"", ".", ".."} & set(name.split("/")) and "\\" not in name and "\0" not in name
+    parts = name.split("/")
+    try:
+        is_short = all(len(part.encode()) <= _NAME_BYTES for part in parts)
+    except UnicodeEncodeError:  # half of a pair of surrogates, which JSON can hold and a name cannot
+        return False
+    return is_short and not {"", ".", ".."} & set(parts) and "\\" not in name and "\0" not in name
 
 
 def content_of(path: Path) -> Path | None:
@@ -39,7 +49,10 @@ class HubCache:
 
     def partial(self, repository: str, name: str, etag: str) -> Path:
         """Where content grows until it is complete: in a folder that nothing else reads."""
-        return self._growing(repository) / f"{name.replace('/', '--')}.{etag}"
+        flat = name.replace("/", "--")
+        if len(flat.encode()) + 1 + len(etag) > _NAME_BYTES:
+            flat = hashlib.sha256(flat.encode()).hexdigest()
+        return self._growing(repository) / f"{flat}.{etag}"
 
     def forget_partials(self, repository: str, name: str, *, but: str) -> None:
         """Delete what was fetched of other versions of the file."""

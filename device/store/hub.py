@@ -3,6 +3,7 @@
 Why this is not `huggingface_hub`: its version 2.4 deletes what an interrupted download has fetched.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _SECONDS: Final = 30.0
 """Of silence after which a connection counts as broken."""
+_LISTING_BYTES: Final = 64 << 20
+"""Of a listing: a file takes about 300."""
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _ETAG: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 """Git's name for a file, or the SHA-256 of a large one."""
@@ -71,11 +74,14 @@ class Hub:
         if self._settings.is_offline:
             return self._cached(repository, revision)
         path = f"/api/models/{repository}/revision/{quote(revision, safe='')}"
-        with self._client() as client, _reached(client):
-            response = client.get(path, params={"blobs": "true"}, follow_redirects=True)
-        if not response.is_success:
-            raise _refusal(response, repository)
-        return _parse(repository, response)
+        with (
+            self._client() as client,
+            _reached(client),
+            client.stream("GET", path, params={"blobs": "true"}, follow_redirects=True) as response,
+        ):
+            if not response.is_success:
+                raise _refusal(response, repository)
+            return _parse(repository, response, _first(response.iter_raw(), _LISTING_BYTES))
 
     def select(self, reference: HubReference, snapshot: Snapshot) -> list[HubFile]:
         """The files that are meant. Raises as `HubReference.select` does, and `ConfigError` offline if the cache does not hold them."""
@@ -101,7 +107,7 @@ class Hub:
         def waiting() -> None:
             progress(f"waiting for the process that fetches {file.name}", 0, file.bytes)
 
-        with locked(partial.with_name(f"{file.name.replace('/', '--')}.lock"), waiting=waiting):
+        with _written(file), locked(partial.with_suffix(".lock"), waiting=waiting):
             if not self.holds(snapshot, file):
                 self._cache.forget_partials(repository, file.name, but=file.etag)
                 self._transfer(snapshot, file, partial, progress)
@@ -112,10 +118,9 @@ class Hub:
         """At most the first `length` bytes of a file. Raises as `snapshot` does."""
         url = _url(snapshot, file)
         with self._client() as client, _reached(client):
-            headers = {"Range": f"bytes=0-{length - 1}", "Accept-Encoding": "identity"}
+            headers = {"Range": f"bytes=0-{length - 1}"}
             with client.stream("GET", url, headers=headers, follow_redirects=True) as response:
                 if not response.is_success:
-                    response.read()
                     raise _refusal(response, snapshot.repository)
                 return _first(response.iter_raw(), length)
 
@@ -159,7 +164,8 @@ class Hub:
         try:
             transport = PublicTransport(httpx.URL(self._settings.endpoint), self._settings.hosts)
             # httpx drops the token where it is sent on to another host.
-            headers = _authorization(self._settings.token)
+            # Without compression, so that positions mean those of the file, and no kilobyte unpacks to gigabytes.
+            headers = {"Accept-Encoding": "identity"} | _authorization(self._settings.token)
             return httpx.Client(base_url=self._settings.endpoint, headers=headers, timeout=_SECONDS, transport=transport)
         except httpx.InvalidURL:
             raise ConfigError("HF_ENDPOINT is no address", hint="it is something like https://huggingface.co") from None
@@ -189,7 +195,7 @@ def _reached(client: "httpx.Client") -> Iterator[None]:
 
     try:
         yield
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # the last two for places that are none
         message = f"{_host(client.base_url)} cannot be reached: {str(error) or type(error).__name__}"
         raise Unavailable(message, hint="check the network and HF_ENDPOINT") from error
 
@@ -204,14 +210,22 @@ def _first(blocks: Iterator[bytes], length: int) -> bytes:
     return bytes(data[:length])
 
 
-def _parse(repository: str, response: "httpx.Response") -> Snapshot:
+@contextmanager
+def _written(file: HubFile) -> Iterator[None]:
     try:
-        answer = response.json()
+        yield
+    except OSError as error:
+        raise ConfigError(f"{file.name} cannot be written: {error}", hint="check the folder of the cache, and who may write it") from error
+
+
+def _parse(repository: str, response: "httpx.Response", content: bytes) -> Snapshot:
+    try:
+        answer = json.loads(content)
         commit = str(answer["sha"])
         files = {file.name: file for file in map(_file, answer.get("siblings") or ())}
         if not _COMMIT.fullmatch(commit) or not all(_is_plain(file) for file in files.values()):
             raise ValueError(commit)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         message = f"{response.url.host} does not answer as the Hugging Face hub does"
         raise Unavailable(message, hint="check HF_ENDPOINT, and whether a proxy stands in between") from error
     return Snapshot(repository, commit, files)

@@ -81,7 +81,7 @@ class Index:
             return {}
         try:
             return {model.name: model for model in _MODELS.validate_python(json.loads(text)["models"], strict=False)}
-        except (ValueError, KeyError, TypeError, ValidationError) as error:
+        except (ValueError, KeyError, TypeError, ValidationError, RecursionError) as error:
             hint = "delete it and add or pull the models again; files that were fetched are not fetched twice"
             raise ConfigError(f"{self._path} is damaged", hint=hint) from error
 

@@ -37,15 +37,20 @@ class HubSettings:
         And `NEARFAR_MODEL_HOSTS`, the `hosts` with commas between them. The others' meaning: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
         """
         caches = environment.get("XDG_CACHE_HOME") or "~/.cache"
-        home = Path(environment.get("HF_HOME") or f"{caches}/huggingface").expanduser()
-        token = Path(environment.get("HF_TOKEN_PATH") or home / "token").expanduser()
+        home = _folder(environment.get("HF_HOME") or f"{caches}/huggingface")
+        token = _folder(environment.get("HF_TOKEN_PATH") or home / "token")
         return cls(
             endpoint=(environment.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
             token=environment.get("HF_TOKEN", "").strip() or _read_token(token),
             hosts=tuple(filter(None, map(str.strip, environment.get("NEARFAR_MODEL_HOSTS", "").split(",")))),
-            cache=Path(environment.get("HF_HUB_CACHE") or home / "hub").expanduser(),
+            cache=_folder(environment.get("HF_HUB_CACHE") or home / "hub"),
             is_offline=environment.get("HF_HUB_OFFLINE", "").lower() in _TRUE,
         )
+
+
+def _folder(text: str | Path) -> Path:
+    """Return the place that a variable of Hugging Face's names, as their own programs read it."""
+    return Path(os.path.expandvars(os.path.expanduser(text)))
 
 
 def _read_token(path: Path) -> str | None:

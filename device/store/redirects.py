@@ -1,14 +1,15 @@
 """Follow a hub's redirects to public addresses only: what a server answers must not make this machine ask its own network."""
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Final
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from ...protocols import Unavailable
+from ...protocols import ConfigError, Unavailable
 
 _PORTS: Final = {"http": 80, "https": 443}
 _EMBEDDING: Final = IPv6Network("64:ff9b::/96")
@@ -37,7 +38,12 @@ class PublicTransport(httpx.BaseTransport):
             address = _public_address(url, resolves=proxy is None)
             if address is not None:
                 request = _sent_to(request, address)
-        return self._transport(url.host, proxy).handle_request(request)
+        response = self._transport(url.host, proxy).handle_request(request)
+        if not response.has_redirect_location:
+            return response
+        # httpx would read the body of a redirect to its end, which may never come.
+        response.close()
+        return httpx.Response(response.status_code, headers=response.headers)
 
     def close(self) -> None:
         for transport in self._transports.values():
@@ -49,7 +55,8 @@ class PublicTransport(httpx.BaseTransport):
             return True
         if url.scheme not in (self._endpoint.scheme, "https"):
             return False
-        return not self._named.isdisjoint((url.host, f"{url.host}:{_port(url)}"))
+        host = f"[{url.host}]" if ":" in url.host else url.host
+        return not self._named.isdisjoint((url.host, host, f"{host}:{_port(url)}"))
 
     def _check_scheme(self, url: httpx.URL) -> None:
         if url.scheme not in (self._endpoint.scheme, "https"):
@@ -57,7 +64,21 @@ class PublicTransport(httpx.BaseTransport):
             raise Unavailable(message, hint="what is fetched over https stays on https; ask whoever runs the hub")
 
     def _transport(self, host: str, proxy: str | None) -> httpx.HTTPTransport:
-        return self._transports.setdefault((host, proxy), httpx.HTTPTransport(proxy=proxy))
+        if (host, proxy) not in self._transports:
+            with _usable("TLS settings", "correct or unset SSL_CERT_FILE, SSL_CERT_DIR and SSLKEYLOGFILE"):
+                tls = httpx.create_ssl_context()
+            with _usable("proxy settings", "correct or unset HTTPS_PROXY, HTTP_PROXY and ALL_PROXY; SOCKS: pip install 'httpx[socks]'"):
+                self._transports[host, proxy] = httpx.HTTPTransport(verify=tls, proxy=proxy)
+        return self._transports[host, proxy]
+
+
+@contextmanager
+def _usable(settings: str, hint: str) -> Iterator[None]:
+    """Raise `ConfigError` where httpx cannot use what the environment says; its own error may show a proxy's password."""
+    try:
+        yield
+    except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
+        raise ConfigError(f"the {settings} of the environment cannot be used ({type(error).__name__})", hint=hint) from None
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
@@ -68,6 +89,8 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
             inner = IPv4Address(address.packed[-4:])
         if inner is not None:
             return is_public(inner)
+        if address.is_site_local:  # fec0::/10, the forerunner of fc00::/7
+            return False
     return address.is_global and not address.is_multicast and not address.is_reserved
 
 
@@ -88,7 +111,7 @@ def _public_address(url: httpx.URL, *, resolves: bool) -> IPv4Address | IPv6Addr
 def _resolved(url: httpx.URL) -> Resolved:
     try:
         answers = socket.getaddrinfo(url.host, _port(url), type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a host that no name can be is a UnicodeError
         raise httpx.ConnectError(f"{url.host}: {error}") from error
     return [ip_address(str(place[0]).partition("%")[0]) for *_, place in answers]
 

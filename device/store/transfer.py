@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import shutil
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class Transfer:
         import httpx
 
         self.partial.parent.mkdir(parents=True, exist_ok=True)
+        self._drop_links()
         self.partial.touch()
         failures, most = 0, self._have()
         while (have := self._have()) != self.size:
@@ -58,7 +60,7 @@ class Transfer:
             fault = "it ended too early"
             try:
                 self._continue(have)
-            except httpx.RequestError as error:
+            except (httpx.RequestError, httpx.InvalidURL, UnicodeError) as error:  # the last two for places that are none
                 fault = str(error) or type(error).__name__
             if self._have() > most:
                 failures, most = 0, self._have()
@@ -69,20 +71,27 @@ class Transfer:
                 raise Unavailable(f"{self.title} cannot be fetched: {fault}", hint=hint)
             time.sleep(self.pause * 2 ** (failures - 1))
 
+    def _drop_links(self) -> None:
+        """Delete `partial` where it is anything but a file of its own, so that nothing is written through a link."""
+        try:
+            found = self.partial.lstat()
+        except FileNotFoundError:
+            return
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            self.partial.unlink()
+
     def _have(self) -> int:
         """Bytes that are there; none where there are too many, for those are of something else."""
         size = self.partial.stat().st_size if self.partial.exists() else 0
         return size if size <= self.size else 0
 
     def _continue(self, have: int) -> None:
-        # Without compression, so that positions mean those of the file.
-        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+        headers = {"Range": f"bytes={have}-"} if have else {}
         with self.client.stream("GET", self.url, headers=headers, follow_redirects=True) as response:
             if response.status_code == _RANGE_NOT_SATISFIABLE or self._is_other_part(response, have):
                 self.partial.unlink(missing_ok=True)
                 return
             if not response.is_success:
-                response.read()
                 raise self.refuse(response)
             # A server that does not know ranges sends all of it.
             start = have if response.status_code == _PARTIAL_CONTENT else 0

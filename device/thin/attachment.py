@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
+from math import isnan
 from uuid import uuid4
 
 import grpc
@@ -22,6 +23,7 @@ from ...protocols.errors import (
     DeadlineExceeded,
     InternalError,
     InvalidOutput,
+    InvalidRequest,
     NearfarError,
     NotFound,
     Stalled,
@@ -151,7 +153,7 @@ class _Attachment:
             with suppress(asyncio.InvalidStateError):  # grpc's word for a call that is over; reading it tells why
                 await self._call.write(hub_pb2.WorkerMessage(register=register))
             message = await self._call.read()
-        if message is grpc.aio.EOF or not message.HasField("registered"):
+        if not isinstance(message, hub_pb2.HubMessage) or not message.HasField("registered"):
             raise Unavailable(f"the hub at {self._worker.hub.address} did not confirm the registration")
         self._interval, self._silence = message.registered.heartbeat_interval, message.registered.silence_limit
         if not _QUICKEST_BEAT <= self._interval <= self._silence <= _LONGEST_SILENCE:
@@ -165,7 +167,7 @@ class _Attachment:
                 message = await self._call.read()
             if message is grpc.aio.EOF and self._is_draining:
                 return
-            if message is grpc.aio.EOF:
+            if not isinstance(message, hub_pb2.HubMessage):  # the end of the stream, or bytes that are no message
                 raise Unavailable(f"the hub at {self._worker.hub.address} has closed the stream")
             if message.HasField("start") and message.start.step not in self._steps:
                 self._start(message.start)
@@ -222,7 +224,7 @@ class _Attachment:
     async def _step(self, start: hub_pb2.StartStep) -> None:
         """Run a step and send what comes of it. Exactly one output ends it."""
         try:
-            async with asyncio.timeout(start.timeout if start.HasField("timeout") else None):
+            async with asyncio.timeout(_seconds(start)):
                 last = await self._answer(start)
             self._send(start, last)
         except TimeoutError:
@@ -255,6 +257,15 @@ class _Attachment:
     def _fail(self, start: hub_pb2.StartStep, error: NearfarError) -> None:
         output = hub_pb2.StepOutput(step=start.step, failure=failure(error))
         self._outbox.put_nowait(hub_pb2.WorkerMessage(output=output))
+
+
+def _seconds(start: hub_pb2.StartStep) -> float | None:
+    """Return how long the step may take. Raises `InvalidRequest` for NaN, which would put the event loop's timers out of order."""
+    if not start.HasField("timeout"):
+        return None
+    if isnan(start.timeout):
+        raise InvalidRequest("the timeout is not a number")
+    return start.timeout
 
 
 async def _cancelled(tasks: set[asyncio.Task[None]]) -> None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from ...protocols.errors import InvalidOutput, NearfarError, Unavailable
 from ...protocols.v1 import agent_pb2 as pb
-from .chat import Answer, inner, model_name, request_body
+from .chat import Answer, inner, model_name, request_body, whole_characters
 from .llama_server import JsonObject, LlamaServer
 
 _TRIAL = pb.StepRequest(messages=[pb.Message(role=pb.ROLE_USER, text="Hello.")], max_output_tokens=1)
@@ -14,6 +14,9 @@ _EXAMPLE: JsonObject = {
 }
 """A prompt with a tool, to be formatted and not to be answered."""
 _UINT32 = 2**32 - 1
+_INT64 = 2**63
+_LONGEST_MODEL = 256
+"""Characters. A hub shows the name in tables, and takes no card that is much longer."""
 
 
 async def read_card(server: LlamaServer, name: str) -> pb.AgentCard:
@@ -36,7 +39,7 @@ async def read_card(server: LlamaServer, name: str) -> pb.AgentCard:
         ),
         limits=pb.Limits(context_tokens=context, concurrency=_positive(inner(properties, "total_slots"), "number of slots")),
         prices=pb.Prices(input="0", output="0", source="runs on this device", as_of=datetime.now(UTC).date().isoformat()),
-        parameters=weights if isinstance(weights, int) and weights > 0 else None,
+        parameters=weights if type(weights) is int and 0 < weights < _INT64 else None,
     )
 
 
@@ -62,12 +65,17 @@ async def _is_sure(server: LlamaServer, context: int) -> bool:
 def _model(properties: object, models: object) -> str:
     """The alias that the server was given, else the file's name."""
     for found in (inner(properties, "model_alias"), inner(models, "data", 0, "id"), inner(properties, "model_path")):
-        if isinstance(found, str) and found:
-            return model_name(found)
+        if isinstance(found, str) and (name := _shown(model_name(found))):
+            return name
     raise InvalidOutput("llama-server does not say which model it runs", hint="check that --server is a llama-server")
 
 
+def _shown(name: str) -> str:
+    """Return the name as a hub takes it, which refuses control characters: they are commands to a terminal."""
+    return "".join(character for character in whole_characters(name) if character.isprintable())[:_LONGEST_MODEL]
+
+
 def _positive(value: object, what: str) -> int:
-    if not isinstance(value, int) or not 0 < value <= _UINT32:
+    if type(value) is not int or not 0 < value <= _UINT32:
         raise InvalidOutput(f"llama-server tells no {what}", hint="check that --server is a llama-server of 2025 or later")
     return value

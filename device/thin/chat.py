@@ -172,7 +172,12 @@ def model_name(path: str) -> str:
 def _text(value: object, key: str) -> str:
     """The string under `key`, "" if there is none. Half of an escaped character becomes U+FFFD: protobuf takes whole ones only."""
     found = inner(value, key)
-    return found.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(found, str) else ""
+    return whole_characters(found) if isinstance(found, str) else ""
+
+
+def whole_characters(text: str) -> str:
+    """Join the halves of characters, and replace those that stay alone."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _list(value: object) -> list[object]:

@@ -23,6 +23,7 @@ from ...protocols.errors import (
     WorkerCrashed,
     from_http_status,
 )
+from ...protocols.limits import STEP_BYTES
 
 JsonObject = dict[str, object]
 Returned = TypeVar("Returned")
@@ -50,8 +51,11 @@ class LlamaServer:
         """The JSON that the server answers with. Raises as `stream` does; closing down the task closes the connection."""
         exchange = _Exchange(self._address, seconds)
         try:
-            response = await self._answered(exchange, path, body)
-            text = await _in_thread(response.read, _LONGEST_BODY)
+            async with asyncio.timeout(seconds):  # the socket's own limit begins again with every byte
+                response = await self._answered(exchange, path, body)
+                text = await _in_thread(response.read, _LONGEST_BODY)
+        except TimeoutError:
+            raise _stalled() from None
         finally:
             exchange.close()
         return _parsed(text)
@@ -64,8 +68,11 @@ class LlamaServer:
         """
         exchange = _Exchange(self._address, _SILENCE_SECONDS)
         try:
-            response = await self._answered(exchange, path, body)
+            response, received = await self._answered(exchange, path, body), 0
             while (line := await _in_thread(response.readline, _LONGEST_LINE)) and line.strip() != _DATA + b" " + _END:
+                received += len(line)
+                if received > STEP_BYTES:
+                    raise InvalidOutput(f"llama-server sent more than {STEP_BYTES} bytes in one answer", hint="set max_output_tokens")
                 if line.startswith(_DATA):
                     yield _chunk(line.removeprefix(_DATA).strip())
             if not line:
@@ -118,11 +125,15 @@ async def _in_thread(function: Callable[..., Returned], *arguments: object) -> R
     try:
         return await asyncio.to_thread(function, *arguments)
     except TimeoutError as error:
-        raise Stalled("llama-server has been silent for too long", hint="a smaller model or a shorter prompt answers sooner") from error
+        raise _stalled() from error
     except ConnectionRefusedError:
         raise
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, ValueError, OverflowError) as error:  # the last two for sizes of chunks that cannot be
         raise _crashed() from error
+
+
+def _stalled() -> Stalled:
+    return Stalled("llama-server has been silent for too long", hint="a smaller model or a shorter prompt answers sooner")
 
 
 def _crashed() -> WorkerCrashed:

@@ -109,9 +109,9 @@ class GatewayProcess:
             if self._is_closed:
                 raise Unavailable("the gateway process is closed")
             await self._stop()
-            self._process = await anyio.open_process(
-                [sys.executable, "-m", "nearfar.orchestrator.compose.gateway_child"], stderr=None, start_new_session=True
-            )
+            # -P: the user's working folder may hold a json.py, and the child holds the provider's key.
+            command = [sys.executable, "-P", "-m", "nearfar.orchestrator.compose.gateway_child"]
+            self._process = await anyio.open_process(command, stderr=None, start_new_session=True)
             address = await self._handshake(self._process)
             remote = await RemoteAgent.connect(address, token=self._token, resume_timeout=_RESUME_SECONDS)
             self._remote, self._card = remote, remote.card

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from ...protocols.address import is_readable_path
 from ..storage.owners import Owner, is_locked
 
 _PREFIX: Final = "nearfar-sockets-"
@@ -18,7 +19,7 @@ _LONGEST: Final = 60
 class SocketFolder:
     """A new folder among the system's temporary ones, for its owner alone.
 
-    It lies in `/tmp` where the folder that `TMPDIR` names is too long for a socket's path.
+    It lies in `/tmp` where the folder that `TMPDIR` names is too long for a socket's path, or gRPC would misread it.
 
     Raises `StoreUnavailable` where nothing can be written there.
     """
@@ -42,9 +43,9 @@ def remove_abandoned() -> None:
 
 
 def _parent() -> Path:
-    """Return the temporary folder, or a shorter one."""
-    usual = tempfile.gettempdir()
-    return Path(usual if len(os.fsencode(usual)) <= _LONGEST else _SHORT)
+    """Return the temporary folder, or `/tmp` where no socket can be in that one."""
+    usual = os.path.abspath(tempfile.gettempdir())
+    return Path(usual if len(os.fsencode(usual)) <= _LONGEST and is_readable_path(usual) else _SHORT)
 
 
 def _is_own_folder(path: Path) -> bool:

@@ -26,6 +26,12 @@ MOST_SOURCES: Final = 4096
 """Items that one was derived from."""
 MOST_SUBJECTS: Final = 64
 """People that one item is about."""
+_LONGEST_NAMES: Final = 1024
+"""Characters of the user, the agent and the subject of an item together, and of each other person that it is about."""
+_TIMES: Final = (-62_135_510_400.0, 253_370_764_800.0)
+"""Seconds since the epoch of the years 1 and 9999: there are no dates beyond."""
+_LONGEST_LIFE: Final = 1000 * 366 * 86_400.0
+"""Seconds: a thousand years. An item that lives too long would end at no date."""
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
 _RESERVED: Final = "langgraph"
@@ -77,7 +83,25 @@ def value(given: object, maximum_bytes: int = MAXIMUM_BYTES) -> dict[str, Any]:
     return copy
 
 
-def check_origin(meta: Meta) -> None:
+def check_meta(meta: Meta) -> None:
+    """Refuse with `InvalidRequest` what no other replica would take: it would refuse all that comes with the item, too."""
+    names = meta.user + meta.agent + meta.subject
+    if len(names) > _LONGEST_NAMES or any(len(name) > _LONGEST_NAMES for name in meta.others):
+        raise InvalidRequest(
+            "the item's user, agent and subject have names that are too long", hint=f"use at most {_LONGEST_NAMES:,} characters together"
+        )
+    if "\0" in names:  # those of others were subjects of other items
+        raise InvalidRequest("a name of the item has a character that cannot be stored: NUL", hint="remove it")
+    first, last = _TIMES
+    moments = (meta.created_at, meta.valid_from or 0.0, meta.invalid_from or 0.0)
+    if not all(first <= moment <= last for moment in moments):
+        raise InvalidRequest("the item is of a time that cannot be", hint="use dates from year 1 to year 9998")
+    if meta.ttl is not None and not 0 < meta.ttl <= _LONGEST_LIFE:
+        raise InvalidRequest(f"an item cannot live for {meta.ttl:g} s", hint="None keeps it for ever")
+    _check_origin(meta)
+
+
+def _check_origin(meta: Meta) -> None:
     """Raises `InvalidRequest` where more stands behind an item than can travel with it."""
     if len(meta.lineage) > MOST_SOURCES:
         hint = f"name {MOST_SOURCES:,} at most, or put the item anew instead of changing it on and on"
@@ -99,8 +123,9 @@ def ttl_seconds(minutes: object) -> float | None:
     """The time to live, which LangGraph counts in minutes; None is for ever."""
     if minutes is None:
         return None
-    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes < math.inf:
-        raise InvalidRequest(f"a time to live is a number of minutes above 0, not {minutes!r}", hint="None keeps the item for ever")
+    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes <= _LONGEST_LIFE / 60:
+        hint = "None keeps the item for ever"
+        raise InvalidRequest(f"a time to live is a number of minutes above 0 and below a thousand years, not {minutes!r}", hint=hint)
     return minutes * 60.0
 
 

@@ -215,7 +215,7 @@ class Writer:
                 dot, clock = Dot(dot.device, dot.sequence + 1), clock + 1
             value = edit.value(before.value)
             meta = self._meta(edit, before, sources, clock, is_deleted=value is None)
-            validation.check_origin(meta)
+            validation.check_meta(meta)
             operation = succeed(
                 before.heads,
                 dot=dot,

@@ -23,7 +23,7 @@ from nearfar.orchestrator.storage.tables import Session
 from nearfar.orchestrator.task.sections.routing import AmountsConfig, LimitsConfig
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import AgentCard, BudgetExceeded, LongPrompt, Message, Prices, Side, StepRequest, StoreUnavailable, Usage
-from nearfar.protocols.cards import LimitsConfig as CardLimits
+from nearfar.protocols.cards import Limits as CardLimits
 
 pytestmark = pytest.mark.anyio
 

@@ -1,5 +1,6 @@
 """Keys, prices and the configuration of provider agents."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,6 +66,14 @@ def test_missing_key_says_which_variable_to_set(backend: KeyringBackend) -> None
     keyring.set_keyring(backend)
     with pytest.raises(ConfigError, match="MY_KEY"):
         StoredKey("MY_KEY").reveal()
+
+
+@pytest.mark.parametrize("backend", ["no.such.Backend", "json.NoBackend", "nodots"])
+def test_a_keyring_of_settings_that_name_none_is_a_config_error(backend: str) -> None:
+    code = "from nearfar.cloud.keys import StoredKey; StoredKey('MY_KEY').reveal()"
+    environment = os.environ | {"PYTHON_KEYRING_BACKEND": backend}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert "ConfigError: the keyring could not be read for MY_KEY" in ended.stderr
 
 
 def test_locked_keyring_is_a_config_error() -> None:

@@ -572,6 +572,23 @@ async def test_the_key_is_in_no_log_and_no_error(dialect: str, caplog: pytest.Lo
     assert len(errors) == 4
 
 
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        r"q\/w+e=r&t'y\"u\\i\\o",
+        "q%2Fw%2Be%3Dr%26t%27y%22u%5Ci%5Co",
+        "q%2fw%2be%3dr%26t%27y%22u%5ci%5co",
+        "q/w+e=r&amp;t&#x27;y&quot;u\\i\\o",
+        r"q%2Fw+e\u003dr\u0026t'y\"u\\i\\o",
+        "cS93K2U9ciZ0J3kidVxpXG8=",
+        "q/w+e=r&t'y\"u\\i\\o",
+    ],
+)
+def test_a_key_is_withheld_however_a_provider_spells_it(spelling: str) -> None:
+    GivenKey("q/w+e=r&t'y\"u\\i\\o").reveal()
+    assert quote(f"the key {spelling} is wrong").startswith("the key [redacted]")
+
+
 @pytest.mark.parametrize("text", [f"at {KEY}.", "AIzaSyA0123456789abcdef", "sk-ant-api03-abc_def", "Bearer abcdef", "?key=abcdef&x"])
 def test_quoted_text_holds_no_key(text: str) -> None:
     assert "[redacted]" in quote(text)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
@@ -36,6 +36,10 @@ class FakeHub:
     waiting: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
     ignores_ranges: bool = False
+    says: tuple[str, bytes] | None = None
+    """Part of a path, and the bytes that answer each request for it, with status line and headers."""
+    is_endless: bool = False
+    """Whether the last of these bytes is repeated until the caller leaves."""
     answer: int | None = None
     """HTTP status of every answer."""
     asked: list[tuple[str, str | None, str | None]] = field(default_factory=list)
@@ -80,7 +84,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.state.asked.append((path, self.headers.get("Range"), self.headers.get("Authorization")))
-        if self.state.answer is not None:
+        if self.state.says is not None and self.state.says[0] in path:
+            self._say(self.state.says[1])
+        elif self.state.answer is not None:
             self._send(self.state.answer)
         elif path.startswith("/content/"):
             self._content(path.removeprefix("/content/"))
@@ -92,6 +98,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._redirect(path.partition(f"/resolve/{self.state.commit}/")[2])
         else:
             self._send(404, {"X-Error-Code": "RepoNotFound"})
+
+    def _say(self, answer: bytes) -> None:
+        self.close_connection = True
+        with suppress(ConnectionError):
+            self.wfile.write(answer)
+            while self.state.is_endless:
+                self.wfile.write(answer[-1:] * (1 << 16))
 
     def _list(self, revision: str) -> None:
         if revision not in ("main", self.state.commit):

@@ -144,6 +144,21 @@ def test_keys_that_llama_cpp_reads_blindly_have_the_types_it_expects(tmp_path: P
         read_header(_header_only(tmp_path / "keys.gguf", {}, extra=extra))
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("arrays", [1, 40])
+def test_texts_without_end_are_not_walked_through(target: Path, arrays: int) -> None:
+    """A hole in a file costs nothing, and each 8 of its bytes are an empty text."""
+    texts = (1 << 27) // arrays
+    with target.open("wb") as file:
+        file.write(b"GGUF" + struct.pack("<IQQ", 3, 0, arrays))
+        for number in range(arrays):
+            file.write(struct.pack("<Q1sIIQ", 1, bytes([65 + number]), 9, 8, texts))
+            file.seek(8 * texts, os.SEEK_CUR)
+        file.truncate()
+    with pytest.raises(ModelError, match="it claims an array of"):
+        read_header(target)
+
+
 def test_tokens_without_text_are_told_apart_by_their_numbers(tmp_path: Path) -> None:
     read_header(_header_only(tmp_path / "keys.gguf", {}, extra=lambda writer: writer.add_array("tokenizer.ggml.tokens", ["", "", "a"])))
 

@@ -111,6 +111,25 @@ def further_graph(folder: Path) -> None:
     model(embedding={"filename": "embedding.bin"})(folder)
 
 
+def twice(folder: Path) -> None:
+    """Python reads the second object alone, and onnxruntime-genai both."""
+    path = folder / "genai_config.json"
+    text = path.read_text(encoding="utf-8")
+    library = '"session_options": {"custom_ops_library": "evil"}, "session_options"'
+    path.write_text(text.replace('"session_options"', library, 1), encoding="utf-8")
+
+
+def in_memory(folder: Path) -> None:
+    """Names what onnxruntime takes for an address, and is a file of the folder, too."""
+    (folder / "*" / "_ORT_MEM_ADDR_").mkdir(parents=True)
+    (folder / "*" / "_ORT_MEM_ADDR_" / "*").write_bytes(bytes(1 << 20))
+    regraphed(lambda graph: outside(graph.graph.initializer[0], "*/_ORT_MEM_ADDR_/*"))(folder)
+
+
+def named_only(graph: Any) -> None:  # noqa: ANN401 - a protobuf message
+    graph.graph.initializer[0].external_data.add(key="location", value="../weights")
+
+
 REFUSED: dict[str, tuple[Change, str]] = {
     "no configuration": (lambda folder: (folder / "genai_config.json").unlink(), "no file genai_config.json"),
     "no JSON": (written("genai_config.json", "{"), "damaged"),
@@ -130,6 +149,11 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a further graph under another name": (further_graph, "not inside"),
     "a library": (decoder(session_options={"custom_ops_library": "evil"}), "run or write"),
     "a library of a provider": (decoder(session_options={"provider_options": [{"qnn": {"backend_path": "lib/evil.so"}}]}), "run or write"),
+    "a library under a key that stands twice": (twice, "one key twice"),
+    "a folder above": (
+        decoder(session_options={"config_entries": {"session.model_external_initializers_file_folder_path": ".."}}),
+        "run or write",
+    ),
     "a profile": (decoder(session_options={"enable_profiling": "profile"}), "run or write"),
     "layers without end": (decoder(num_hidden_layers=10**9), "num_hidden_layers"),
     "no layers": (decoder(num_hidden_layers=0), "num_hidden_layers"),
@@ -138,6 +162,8 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "another vocabulary": (model(vocab_size=2049), "2049"),
     "weights above": (regraphed(lambda graph: outside(graph.graph.initializer[0], "../weights")), "not inside"),
     "weights anywhere": (regraphed(lambda graph: outside(graph.graph.initializer[0], "/etc/passwd")), "not inside"),
+    "weights in memory": (in_memory, "not inside"),
+    "weights in a place that is not said to be one": (regraphed(named_only), "does not lie there"),
     "weights in an attribute": (regraphed(in_attribute), "not inside"),
     "weights in a branch": (regraphed(in_branch), "not inside"),
     "weights in a function": (regraphed(in_function), "not inside"),

@@ -19,7 +19,7 @@ from nearfar.device.store import ModelStore, redirects
 from nearfar.device.store.places import HubSettings
 from nearfar.device.store.redirects import PublicTransport, is_public
 from nearfar.orchestrator.util.certificate import ensure_certificate
-from nearfar.protocols import Unavailable
+from nearfar.protocols import ConfigError, Unavailable
 
 REFERENCE = f"hf:{REPOSITORY}:Q8_0"
 PUBLIC = "cdn.example"
@@ -123,6 +123,31 @@ def test_a_host_that_the_configuration_names_may_be_on_this_network(tmp_path: Pa
                 store.pull(REFERENCE)
 
 
+def test_an_address_of_ipv6_may_be_named_with_and_without_brackets() -> None:
+    for named in ("::1", "[::1]", "[::1]:1"):
+        with closing(PublicTransport(httpx.URL("http://hub.example"), (named,))) as transport, pytest.raises(httpx.ConnectError):
+            transport.handle_request(httpx.Request("GET", "http://[::1]:1/content/model"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("SSL_CERT_FILE", "/nowhere/authorities.pem", "SSL_CERT_FILE"),
+        ("http_proxy", "carrier-pigeon://me:secret@127.0.0.1:1", "HTTP_PROXY"),
+        ("http_proxy", "http://me:secret@127.0.0.1:port", "HTTP_PROXY"),
+    ],
+)
+def test_a_setting_of_the_environment_that_cannot_be_used_is_told(
+    tmp_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("no_proxy", "")
+    with pytest.raises(ConfigError, match="settings of the environment cannot be used") as raised:
+        store_of(tmp_path, hub).pull(REFERENCE)
+    assert told in raised.value.hint
+    assert "secret" not in str(raised.value)
+
+
 def test_https_stays_https_whoever_is_redirected_to() -> None:
     transport = PublicTransport(httpx.URL("https://hub.example"), ())
     for url, told in (
@@ -205,7 +230,7 @@ def test_public_addresses_are_public(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", [*HIDDEN, "2002:a00:7::", "64:ff9b:1::1", "2001:db8::1", "198.18.0.1", "::", "255.255.255.255", "240.0.0.1"]
+    "address", [*HIDDEN, "2002:a00:7::", "64:ff9b:1::1", "2001:db8::1", "fec0::7", "198.18.0.1", "::", "255.255.255.255", "240.0.0.1"]
 )
 def test_others_are_not(address: str) -> None:
     assert not is_public(ip_address(address))

@@ -144,14 +144,19 @@ def test_a_model_that_ships_is_not_taken_for_one_of_the_store(store: ModelStore)
             act("near")
 
 
-def test_a_damaged_index_is_told_and_not_overwritten(tmp_path: Path, store: ModelStore, tiny: Path) -> None:
+@pytest.mark.parametrize("text", ["{", "[" * 100_000])
+def test_a_damaged_index_is_told_and_not_overwritten(tmp_path: Path, store: ModelStore, tiny: Path, text: str) -> None:
     store.add(tiny)
     index = tmp_path / "nearfar" / "models" / "index.json"
-    index.write_text("{", encoding="utf-8")
+    index.write_text(text, encoding="utf-8")
     for act in (store.models, lambda: store.add(tiny)):
         with pytest.raises(ConfigError, match="is damaged"):
             act()
-    assert index.read_text(encoding="utf-8") == "{"
+    assert index.read_text(encoding="utf-8") == text
+
+
+def test_a_name_like_that_of_a_part_of_none_is_a_file_of_its_own(tmp_path: Path, store: ModelStore, tiny: Path) -> None:
+    assert store.add(tiny.rename(tmp_path / "model-00000-of-00000.gguf"), name="odd").path.endswith("00000.gguf")
 
 
 def test_processes_that_add_at_the_same_time_lose_nothing(tmp_path: Path, tiny: Path) -> None:
@@ -192,3 +197,9 @@ def test_the_environment_says_where_things_are(tmp_path: Path) -> None:
     assert settings == HubSettings(token="hf_variable", cache=Path("/cache"))
     (tmp_path / "token").write_bytes(b"\xff\xfe")
     assert HubSettings.from_environment({"HF_HOME": home}).token is None
+
+
+def test_a_folder_of_hugging_faces_is_read_as_their_own_programs_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISK", "/disk")
+    assert HubSettings.from_environment({"HF_HUB_CACHE": "$DISK/hub"}).cache == Path("/disk/hub")
+    assert HubSettings.from_environment({"HF_HOME": "~nobody-of-that-name/hf"}).cache == Path("~nobody-of-that-name/hf/hub")

@@ -1,5 +1,6 @@
 """The model store under attack: hubs that name places outside of the cache, files that are none, links, an index that points elsewhere."""
 
+import gzip
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,7 +15,7 @@ from tiny_gguf import write_tiny_gguf
 
 from nearfar.device.store import ModelStore
 from nearfar.device.store.places import HubSettings
-from nearfar.protocols import NearfarError
+from nearfar.protocols import ConfigError, NearfarError, Unavailable
 
 MODEL = "model-Q8_0.gguf"
 REFERENCE = f"hf:{REPOSITORY}:Q8_0"
@@ -91,9 +92,91 @@ def test_links_in_the_cache_are_not_written_through(store: ModelStore, home: Pat
         folder.mkdir(parents=True)
         for suffix in ("", ".incomplete", ".lock"):
             (folder / f"{hub.sha256(MODEL)}{suffix}").symlink_to(victim)
+            (folder / f"{MODEL}.{hub.sha256(MODEL)}{suffix}").symlink_to(victim)
     with suppress(NearfarError):
         store.pull(REFERENCE)
     assert victim.read_text() == CANARY
+
+
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to], ids=["symbolic", "hard"])
+def test_a_download_replaces_a_link_where_it_would_grow(
+    store: ModelStore, home: Path, hub: FakeHub, weights: bytes, link: Callable[[Path, Path], None]
+) -> None:
+    victim = home.parent / "victim"
+    victim.write_text(CANARY)
+    partial = home / "hub" / f"models--{REPOSITORY.replace('/', '--')}" / ".incomplete" / f"{MODEL}.{hub.sha256(MODEL)}"
+    partial.parent.mkdir(parents=True)
+    link(partial, victim)
+    assert Path(store.pull(REFERENCE).path).read_bytes() == weights
+    assert victim.read_text() == CANARY
+
+
+def listing(**entry: str) -> bytes:
+    fields = {"rfilename": '"m-Q8_0.gguf"', "size": "5", "blobId": f'"{"b" * 40}"'} | entry
+    file = ", ".join(f'"{key}": {value}' for key, value in fields.items())
+    return f'{{"sha": "{"a" * 40}", "siblings": [{{{file}}}]}}'.encode()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        listing(size="Infinity"),
+        listing(size="NaN"),
+        listing(size="1" + "0" * 5000),
+        listing(rfilename='"a\\ud800-Q8_0.gguf"'),
+        listing(rfilename=f'"{"x" * 300}-Q8_0.gguf"'),
+        b"[" * 200_000,
+    ],
+    ids=["infinity", "no number", "digits", "surrogate", "long name", "depth"],
+)
+def test_a_listing_that_no_hub_sends_is_told(store: ModelStore, hub: FakeHub, answer: bytes) -> None:
+    hub.says = "/api/", b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer
+    with pytest.raises(Unavailable, match="does not answer as the Hugging Face hub does"):
+        store.pull(REFERENCE)
+
+
+def test_a_listing_is_not_unpacked(store: ModelStore, hub: FakeHub) -> None:
+    bomb = gzip.compress(b" " * (32 << 20))
+    hub.says = "/api/", b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb) + bomb
+    with pytest.raises(Unavailable, match="does not answer as the Hugging Face hub does"):
+        store.pull(REFERENCE)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("answer", ["302 Found\r\nLocation: http://localhost:1/", "503 Service Unavailable"])
+@pytest.mark.parametrize("path", ["/api/", "/resolve/"])
+def test_an_endless_redirect_or_error_is_not_read(store: ModelStore, hub: FakeHub, answer: str, path: str) -> None:
+    hub.says, hub.is_endless = (path, f"HTTP/1.1 {answer}\r\n\r\n ".encode()), True
+    with pytest.raises(Unavailable):
+        store.pull(REFERENCE)
+
+
+@pytest.mark.timeout(20)
+def test_an_endless_listing_is_cut_off(store: ModelStore, hub: FakeHub) -> None:
+    hub.says, hub.is_endless = ("/api/", b"HTTP/1.1 200 OK\r\n\r\n "), True
+    with pytest.raises(Unavailable, match="does not answer as the Hugging Face hub does"):
+        store.pull(REFERENCE)
+
+
+@pytest.mark.parametrize("place", ["http://a..b/", f"http://{'a' * 300}/", "http://xn--/", "data:,x", "http://[::1"])
+def test_a_redirect_to_no_place_at_all_is_told(store: ModelStore, hub: FakeHub, place: str) -> None:
+    for path in ("/api/", "/resolve/"):
+        hub.says = path, f"HTTP/1.1 302 Found\r\nLocation: {place}\r\nContent-Length: 0\r\n\r\n".encode()
+        with pytest.raises(Unavailable, match="cannot be (reached|fetched)"):
+            store.pull(REFERENCE)
+
+
+@pytest.mark.parametrize("name", [f"{'x' * 200}-Q4_0.gguf", f"{'folder/' * 40}m-Q4_0.gguf"], ids=["name", "folders"])
+def test_a_long_name_is_fetched(store: ModelStore, hub: FakeHub, weights: bytes, name: str) -> None:
+    hub.files = {name: weights}
+    assert Path(store.pull(f"hf:{REPOSITORY}:Q4_0", name="long").path).read_bytes() == weights
+
+
+def test_a_file_in_the_place_of_a_folder_is_told(store: ModelStore, hub: FakeHub, weights: bytes) -> None:
+    hub.files = {"m-Q4_0.gguf": weights, "m-Q4_0.gguf/m-Q5_0.gguf": weights}
+    store.pull(f"hf:{REPOSITORY}:m-Q4_0.gguf", name="first")
+    with pytest.raises(ConfigError, match=r"m-Q5_0\.gguf cannot be written"):
+        store.pull(f"hf:{REPOSITORY}:Q5_0", name="second")
 
 
 def test_an_index_that_points_elsewhere_deletes_nothing_there(store: ModelStore, home: Path) -> None:

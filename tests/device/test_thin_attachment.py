@@ -4,11 +4,12 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
+import grpc
 import pytest
 from certificates import HOSTS, Authority, write_certificate
 from thin_phone import NAME, TOKEN, lent_phone, llama_http, thin_worker
@@ -31,11 +32,17 @@ from nearfar.protocols import (
     complete,
     stream,
 )
+from nearfar.protocols.access import Access
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.hub import Heartbeat, Hub, serve_hub
+from nearfar.protocols.hub_service import SERVICE
 from nearfar.protocols.pairing import fingerprint_of
+from nearfar.protocols.server import listening
+from nearfar.protocols.status import Context
 from nearfar.protocols.testing.chaos import ChaosProxy, chaos_proxy
 from nearfar.protocols.testing.subject import eventually
+from nearfar.protocols.v1 import hub_pb2
+from nearfar.protocols.wire import request_to_proto
 
 pytestmark = pytest.mark.anyio
 REPLY = "Good morning."
@@ -180,6 +187,66 @@ async def test_a_connection_that_breaks_stops_the_steps_on_the_phone_and_is_made
             assert (await complete(again, asking(sensitivity=Sensitivity.PUBLIC))).text == REPLY
             stopping.set()
             await running
+
+
+REGISTERED = hub_pb2.HubMessage(registered=hub_pb2.Registered(worker=NAME, heartbeat_interval=1.0, silence_limit=30.0))
+
+
+@asynccontextmanager
+async def hub_that_says(*messages: bytes) -> AsyncIterator[tuple[str, list[hub_pb2.WorkerMessage]]]:
+    """A hub that sends these bytes to each worker: its address, and what its workers have sent."""
+    heard: list[hub_pb2.WorkerMessage] = []
+
+    async def attach(_: object, context: Context) -> None:
+        for message in messages:
+            await context.write(message)
+        while isinstance(said := await context.read(), hub_pb2.WorkerMessage):
+            heard.append(said)
+
+    async def close() -> None:
+        """There is nothing to end."""
+
+    handler = grpc.stream_stream_rpc_method_handler(attach, hub_pb2.WorkerMessage.FromString, bytes)
+    services = {SERVICE: grpc.method_handlers_generic_handler(SERVICE, {"Attach": handler})}
+    async with listening(services, "localhost:0", access=Access(None), tls=None, insecure=False, closing=close, time_limit=1.0) as address:
+        yield str(address), heard
+
+
+@asynccontextmanager
+async def serving(url: str, address: str) -> AsyncIterator["asyncio.Task[None]"]:
+    """A thin worker of the hub at `address`, until the block ends."""
+    running = asyncio.create_task(attachment.serve(thin_worker(url, address), asyncio.Event()))
+    try:
+        yield running
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("told", [(b"\xff\xff\xff",), (REGISTERED.SerializeToString(), b"\x1a\x06\x08\x01\x12\x02\xff\xfe")])
+async def test_bytes_that_are_no_message_do_not_end_the_worker(told: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "uniform", lambda least, _: least)
+    async with (
+        llama_http(ScriptedAgent(greeting)) as phone,
+        hub_that_says(*told) as (address, heard),
+        serving(phone.url, address) as running,
+    ):
+        await eventually(lambda: running.done() or sum(message.HasField("register") for message in heard) >= 3)
+        assert not running.done()
+
+
+async def test_a_timeout_that_is_no_number_fails_its_step_alone() -> None:
+    request = request_to_proto(asking())
+    starts = [
+        hub_pb2.HubMessage(start=hub_pb2.StartStep(step=number, agent=NAME, timeout=seconds, request=request))
+        for number, seconds in ((1, float("nan")), (2, 60.0))
+    ]
+    told = [message.SerializeToString() for message in (REGISTERED, *starts)]
+
+    async with llama_http(ScriptedAgent(greeting)) as phone, hub_that_says(*told) as (address, heard), serving(phone.url, address):
+        await eventually(lambda: any(message.output.event.HasField("finished") for message in heard))
+    ended = {message.output.step: message.output.failure.reason for message in heard if message.HasField("output")}
+    assert ended == {1: "InvalidRequest", 2: ""}
 
 
 async def test_a_wrong_token_ends_the_worker() -> None:

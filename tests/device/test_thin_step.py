@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from thin_phone import LOGPROB, llama_http
 
+from nearfar.device.thin import llama_server
 from nearfar.device.thin.card import read_card
 from nearfar.device.thin.chat import Answer
 from nearfar.device.thin.llama_server import LlamaServer
@@ -27,6 +28,7 @@ from nearfar.protocols import (
     NotFound,
     RateLimited,
     ScriptedAgent,
+    Stalled,
     StepRequest,
     ToolCall,
     ToolResult,
@@ -35,8 +37,10 @@ from nearfar.protocols import (
     Unsupported,
     WorkerCrashed,
 )
+from nearfar.protocols.hub_wire import registration_from_proto
 from nearfar.protocols.testing.subject import eventually
 from nearfar.protocols.v1 import agent_pb2 as pb
+from nearfar.protocols.v1 import hub_pb2
 from nearfar.protocols.wire import card_from_proto, request_to_proto
 
 LOOK = ToolSpec(name="look", parameters={"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]})
@@ -226,6 +230,44 @@ async def test_broken_streams_become_typed_errors(pieces: tuple[str, ...], expec
 
 
 @pytest.mark.anyio
+async def test_an_answer_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_server, "STEP_BYTES", 1000)
+    async with answering(*[sse(chunk(delta={"content": "on and on"}))] * 100) as server:
+        with pytest.raises(InvalidOutput, match="1000 bytes"):
+            await run(server, asking())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("size", [b"-5", b"F" * 20, b"zzz"])
+async def test_sizes_of_chunks_that_cannot_be_are_a_broken_answer(size: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + size + b"\r\n{}\n")
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        server = LlamaServer(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+        with pytest.raises(WorkerCrashed):
+            await server.ask("/health")
+        with pytest.raises(WorkerCrashed):
+            await run(server, asking())
+
+
+@pytest.mark.anyio
+async def test_a_quick_question_is_not_answered_byte_by_byte_for_ever() -> None:
+    async def trickle(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        while True:
+            await exchange.send(" ")
+            await asyncio.sleep(0)
+
+    async with http_server(trickle) as server:
+        with anyio.fail_after(30), pytest.raises(Stalled):
+            await LlamaServer(server.base_url.removesuffix("/v1")).ask("/health", seconds=0.2)
+
+
+@pytest.mark.anyio
 async def test_a_server_that_is_not_there_is_unavailable() -> None:
     async with answering() as server:
         pass
@@ -301,6 +343,62 @@ async def test_a_server_that_still_loads_is_unavailable() -> None:
         phone.is_loading = True
         with pytest.raises(Unavailable):
             await read_card(LlamaServer(phone.url), "phone")
+
+
+@asynccontextmanager
+async def introducing(properties: str, models: str) -> AsyncIterator[LlamaServer]:
+    """A server that says this of itself, and answers as llama-server does otherwise."""
+    async with llama_http(ScriptedAgent(lambda _: "Hello.")) as phone:
+
+        async def answer(exchange: Exchange) -> None:
+            said = {"/props": properties, "/v1/models": models}
+            if exchange.path in said:
+                await exchange.respond(200, said[exchange.path])
+            else:
+                await phone.answer(exchange)
+
+        async with http_server(answer) as server:
+            yield LlamaServer(server.base_url.removesuffix("/v1"))
+
+
+def properties(alias: str = '"tiny"', context: str = "4096", slots: str = "1") -> str:
+    """As /props has them. Each value is JSON, so that it can be one that no Python value is."""
+    return f'{{"model_alias": {alias}, "default_generation_settings": {{"n_ctx": {context}}}, "total_slots": {slots}}}'
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("alias", "model"),
+    [
+        (r'"half \ud800"', "half \ufffd"),
+        (r'"rings \u0007 and clears \u001b[2J"', "rings  and clears [2J"),
+        (f'"{"x" * 1000}"', "x" * 256),
+        ('"/"', "other"),
+        (r'"\u0000"', "other"),
+        ("[7]", "other"),
+    ],
+    ids=["half a character", "control characters", "long", "no name", "nothing to see", "no text"],
+)
+async def test_a_hub_takes_the_card_whatever_the_model_is_called(alias: str, model: str) -> None:
+    async with introducing(properties(alias), '{"data": [{"id": "other"}]}') as server:
+        card = await read_card(server, "phone")
+    told = registration_from_proto(hub_pb2.Register(instance="one", agents=[card])).cards
+    assert [card.model for card in told] == [model]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("weights", [str(10**30), "true", "-1", "1.5", "null", '"many"'])
+async def test_a_number_of_weights_that_cannot_be_is_unknown(weights: str) -> None:
+    async with introducing(properties(), f'{{"data": [{{"meta": {{"n_params": {weights}}}}}]}}') as server:
+        assert card_from_proto(await read_card(server, "phone")).parameters is None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("counts", [{"context": "true"}, {"slots": "true"}, {"context": str(10**20)}, {"slots": "0"}])
+async def test_counts_that_cannot_be_are_no_card(counts: dict[str, str]) -> None:
+    async with introducing(properties(**counts), "{}") as server:
+        with pytest.raises(InvalidOutput):
+            await read_card(server, "phone")
 
 
 @pytest.mark.anyio

@@ -215,6 +215,32 @@ def test_a_temporary_folder_too_long_for_a_socket_is_not_used(tmp_path: Path, mo
     assert not folder.path.exists()
 
 
+@pytest.mark.parametrize("name", ["a%41", "a#b", "a?b", "a,b"])
+def test_a_temporary_folder_that_grpc_would_misread_is_not_used(short_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (short_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path / name))
+    folder = SocketFolder()
+    assert name not in str(folder.path)
+    folder.close()
+
+
+def test_a_temporary_folder_that_is_the_working_folder_is_named_in_full(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(short_path)
+    monkeypatch.setattr(tempfile, "tempdir", ".")
+    folder = SocketFolder()
+    assert folder.path.parent == short_path
+    folder.close()
+
+
+async def test_the_working_folder_gives_the_gateway_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("json", "anyio", "grpc"):
+        (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    gateway = await GatewayProcess.start(FAR)
+    await gateway.aclose()
+    assert not (tmp_path / "ran").exists()
+
+
 async def test_a_closed_gateway_process_refuses_politely() -> None:
     gateway = await GatewayProcess.start(FAR)
     await complete(gateway, step(QUESTION.prompt))

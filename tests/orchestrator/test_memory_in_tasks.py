@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
-from nearfar import Address, Hybrid, MemoryStore, Result, Source, Tier, tool
+from nearfar import Hybrid, ItemAddress, MemoryStore, Result, Source, Tier, tool
 from nearfar.orchestrator.compose.hub import AttachedConfig
 from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.memory.engine import Engine
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 PROMPT = "What milk does Ana drink?"
 FACT = "Ana drinks oat milk."
-MILK = Address(("people", "ana"), "milk")
+MILK = ItemAddress(("people", "ana"), "milk")
 TURNS = episodic(SCOPE, Granularity.TURN)
 
 
@@ -52,7 +52,7 @@ def shown(agent: ScriptedAgent) -> str:
     return agent.requests[0].messages[-1].text
 
 
-def turns_of(store: MemoryStore) -> dict[str, tuple[str, Source, str, Tier, tuple[Address, ...]]]:
+def turns_of(store: MemoryStore) -> dict[str, tuple[str, Source, str, Tier, tuple[ItemAddress, ...]]]:
     """By what they say, the turns that were written down."""
     kept = store.search(TURNS, limit=100)
     return {item.value["text"]: (item.value["speaker"], item.source, item.agent, item.tier, item.lineage) for item in kept}
@@ -386,7 +386,7 @@ async def test_note_is_derived_from_all_that_the_task_has_looked_up() -> None:
     async with Hybrid(near=near(first, second, "Done."), memory=memory) as hybrid:
         await hybrid.run("Do it.", sensitivity="public")
     (note,) = store.search(NOTES)
-    assert note.lineage == (Address(("web",), "1"),)
+    assert note.lineage == (ItemAddress(("web",), "1"),)
     assert note.trust == TRUST[Source.EXTERNAL_TOOL]
 
 

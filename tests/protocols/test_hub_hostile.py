@@ -20,14 +20,17 @@ from nearfar.protocols import (
     ScriptedAgent,
     Stalled,
     TextDelta,
+    ToolChoice,
+    ToolSpec,
     Unavailable,
     complete,
+    hub_session,
     stream,
 )
 from nearfar.protocols.address import parse_address
 from nearfar.protocols.channel import open_channel
 from nearfar.protocols.hub import Heartbeat, Hub, serve_hub
-from nearfar.protocols.hub_wire import registration_from_proto
+from nearfar.protocols.hub_wire import failure_from_proto, registration_from_proto
 from nearfar.protocols.limits import MAX_MESSAGE_BYTES
 from nearfar.protocols.security import bearer_metadata
 from nearfar.protocols.status import from_rpc_error
@@ -249,6 +252,53 @@ async def test_events_that_nobody_reads_are_bounded() -> None:
                     pass
 
 
+async def test_step_that_is_read_as_fast_as_it_comes_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_session, "STEP_BYTES", 3 * MEGABYTE)
+    hub = Hub(TOKENS, policies=OWN)
+    session = hub.register("phone", registration_from_proto(REGISTER.register))
+    _, step = hub.start("phone", ask())
+
+    async def read() -> None:
+        for _ in range(4):
+            session.receive(text(step.number, "x" * MEGABYTE))
+            await step.next()
+
+    with pytest.raises(InvalidOutput):
+        await read()
+
+
+ANY_OBJECT = {"type": "object", "required": ["answer"]}
+LOOK = ToolSpec(name="look", description="looks", parameters={"type": "object"})
+UNCALLED = agent_pb2.StepEvent(finished=agent_pb2.Finished(reason=agent_pb2.FINISH_REASON_TOOL_CALLS, model="raw"))
+
+
+def look(call_id: str) -> agent_pb2.StepEvent:
+    return agent_pb2.StepEvent(tool_call=agent_pb2.ToolCall(id=call_id, name="look", arguments_json="{}"))
+
+
+@pytest.mark.parametrize(("fields", "events"), [
+    ({"output_schema": ANY_OBJECT}, [agent_pb2.StepEvent(text="no JSON"), UNCALLED]),
+    ({"tools": (LOOK,), "tool_choice": ToolChoice.REQUIRED}, [agent_pb2.StepEvent(text="no call"), UNCALLED]),
+    ({}, [UNCALLED]),
+    ({"tools": (LOOK,)}, [look("x" * 257)]),
+    ({"tools": (LOOK,)}, [look(str(number)) for number in range(257)]),
+], ids=["schema", "required call", "no tools", "endless id", "too many calls"])  # fmt: skip
+async def test_stated_reason_and_calls_are_not_taken_on_trust(fields: dict[str, object], events: list[agent_pb2.StepEvent]) -> None:
+    card = agent_pb2.AgentCard(name="raw", model="raw", capabilities=agent_pb2.Capabilities(tools=True, json_schema=True))
+    hub = Hub(TOKENS)
+    session = hub.register("phone", registration_from_proto(registration(card).register))
+    _, step = hub.start("phone", ask(sensitivity="public", **fields))
+    for event in events:
+        session.receive(output(step.number, event))
+
+    async def read() -> None:
+        while await step.next():
+            pass
+
+    with pytest.raises(InvalidOutput):
+        await read()
+
+
 async def test_worker_that_never_falls_silent_cannot_outlast_the_timeout() -> None:
     hub = Hub(TOKENS, policies=OWN)
     session = hub.register("phone", registration_from_proto(REGISTER.register))
@@ -312,6 +362,11 @@ async def _answered(raw: RawWorker, hub: Hub) -> str:
     ("ContextOverflow", ContextOverflow),
     ("ModelNotFound", Unavailable),
     ("Unauthenticated", Unavailable),
+    ("ApprovalNeeded", Unavailable),
+    ("RunBusy", Unavailable),
+    ("StoreCorrupt", Unavailable),
+    ("VersionConflict", Unavailable),
+    ("LedgerConflict", Unavailable),
 ])  # fmt: skip
 async def test_failure_arrives_as_its_class(reason: str, expected: type[NearfarError]) -> None:
     async with attacked() as (hub, raw):
@@ -331,6 +386,12 @@ async def test_failure_arrives_as_its_class(reason: str, expected: type[NearfarE
         assert type(errors[0]) is expected
         assert len(errors[0].message) < 5_000
         assert errors[0].retry_after is None
+
+
+@pytest.mark.parametrize("delay", [-1.0, float("-inf"), float("nan")])
+def test_delay_before_now_is_none(delay: float) -> None:
+    failure = hub_pb2.StepFailure(reason="RateLimited", message="slow", retry_after=delay)
+    assert failure_from_proto(failure).retry_after is None
 
 
 async def test_worker_with_enough_to_do_gets_no_more() -> None:

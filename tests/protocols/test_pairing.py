@@ -60,6 +60,7 @@ def test_what_is_no_pairing_is_a_typed_error(text: str) -> None:
         PAIRING.uri.replace("token=", "key="),
         PAIRING.uri.replace("token=5f5f", "fingerprint=5f5f"),
         PAIRING.uri.replace(FINGERPRINT, "sha256:0a0a"),
+        PAIRING.uri.replace(FINGERPRINT, ""),
         PAIRING.uri.replace(FINGERPRINT, "md5:" + "0a" * 32),
         PAIRING.uri + "&name=other",
         PAIRING.uri + "&further=1",

@@ -217,7 +217,11 @@ async def test_health_and_reflection_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "nonsense", "host:", ":80", "host:port", "host:99999", "::1:80", "unix:relative", "unix:", "unix:/" + "x" * 200]
+    "text",
+    [
+        *("", "nonsense", "host:", ":80", "host:port", "host:99999", "::1:80", "unix:relative", "unix:", "unix:/" + "x" * 200),
+        *("unix:/a%41", "unix:/a#b", "unix:/a?b", "unix:/a,b", "unix:/a\n", "unix:/\udcff"),
+    ],
 )
 def test_malformed_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):

@@ -86,6 +86,10 @@ def test_whatever_stands_in_the_file_it_is_read_or_refused(text: str) -> None:
         ("created = 2026-03-01T12:00:00Z", "created = 2026-03-01T12:00:00Z\nexpire = 2026-03-02T12:00:00Z"),
         (f'digest = "{hashed(SECRET)}"', f'certificate = "{SECRET}"'),
         (f'digest = "{hashed(SECRET)}"', 'digest = "any"'),
+        ("created = 2026-03-01T12:00:00Z", "created = 0001-01-01T00:00:00+23:59"),
+        ("created = 2026-03-01T12:00:00Z", "created = 9999-12-31T23:59:59-23:59"),
+        ("created = 2026-03-01T12:00:00Z", f"created = {'9' * 5000}"),
+        ('scopes = ["steps"]', f"scopes = {'[' * 5000}"),
         (f'digest = "{hashed(SECRET)}"', ""),
         ('caller = "laptop"', 'caller = "laptop"\ncertificate = "any"'),
         ("[end]", ""),
@@ -123,7 +127,17 @@ def test_two_callers_cannot_share_a_token() -> None:
         parse_tokens(render_tokens(records), "a file")
 
 
-@pytest.mark.parametrize("write", [lambda path: None, lambda path: path.write_bytes(b"\xff"), lambda path: path.mkdir()])
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: None,
+        lambda path: path.write_bytes(b"\xff"),
+        lambda path: path.mkdir(),
+        lambda path: os.mkfifo(path, 0o600),
+        lambda path: path.symlink_to("/dev/zero"),
+    ],
+)
 def test_a_file_that_cannot_be_read_says_how_to_make_one(path: Path, write: Callable[[Path], object]) -> None:
     write(path)
     with pytest.raises(ConfigError, match="nearfar serve token add"):

@@ -19,6 +19,10 @@ _LONGEST = 256
 """Characters of a device's, a user's or an erasure's name."""
 _MOST_ERASURES = 100_000
 _MOST_DEVICES = 10_000
+_SHARE = 4
+"""A user of a hub fills at most this part of its facts, so that others find room."""
+_SHARE_BYTES = 8 << 20
+"""As JSON: this part of a message, in which a hub tells its facts to each peer."""
 _LATEST = 1 << 62
 """Numbers of writes are below it."""
 
@@ -154,6 +158,15 @@ def check_size(facts: Facts) -> None:
     if len(facts.erasures) > _MOST_ERASURES or devices > _MOST_DEVICES:
         hint = f"at most {_MOST_ERASURES:,} and {_MOST_DEVICES:,} are told; the peer is broken, or its store too old"
         raise InvalidRequest(f"a replica states {len(facts.erasures):,} erasures and {devices:,} devices", hint=hint)
+
+
+def check_share(facts: Facts, user: str) -> None:
+    """Raise `InvalidRequest` if one user's facts would take the room of other users of a hub, which tells all of them to everybody."""
+    own = facts.stated_for(user, facts)
+    erasures, devices = len(own.erasures), len(own.users)
+    if erasures > _MOST_ERASURES // _SHARE or devices > _MOST_DEVICES // _SHARE or len(encode_facts(own)) > _SHARE_BYTES:
+        hint = f"a hub keeps {_MOST_ERASURES // _SHARE:,} and {_MOST_DEVICES // _SHARE:,} of a user, in {_SHARE_BYTES >> 20} MiB"
+        raise InvalidRequest(f"user {user!r} has {erasures:,} erasures and {devices:,} devices, too many for a hub", hint=hint)
 
 
 def encode_facts(facts: Facts) -> bytes:

@@ -1,5 +1,6 @@
 """Taking in a piece of a peer's log. One with anything that this side would not write itself is refused: the peer is broken or hostile."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -23,14 +24,14 @@ from .replica import LARGEST_LOSS, Replica
 
 _LATEST: Final = 1 << 62
 """Clocks from here on are refused: there must be room to count on from any that is taken."""
-_TIMES: Final = (-62_135_510_400.0, 253_370_764_800.0)
-"""Seconds since the epoch of the years 1 and 9999: there are no dates beyond."""
 _LONGEST: Final = 1024
 """Characters of a name."""
 _MOST_DEVICES: Final = 4096
 """That wrote to one item."""
 _AT_ONCE: Final = 32
 """Operations that are looked at together: few enough that what is made of them is gone before garbage collection begins."""
+_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+"""As JSON writes it, behind an even number of backslashes: after an odd one, `u0000` is plain text."""
 _DEEPEST: Final = 32
 """So many brackets in a whole operation need no further look at how deeply its value is nested."""
 
@@ -195,6 +196,8 @@ def read_operation(dot: Dot, payload: bytes, peer: Peer, *, maximum_bytes: int) 
         raise InvalidRequest(str(error), hint="the peer is broken, or no nearfar store") from error
     if not dot.device or len(dot.device) > _LONGEST or not 0 < dot.sequence < _LATEST:
         raise InvalidRequest("the peer sent a write of a device that cannot be", hint="the peer is broken, or no nearfar store")
+    if b"\\u0000" in payload and _NUL.search(payload):
+        raise InvalidRequest("the peer sent a character that not every store can keep: NUL", hint="the peer is broken, or no nearfar store")
     _check_address(*operation.address)
     if operation.value is not None and (len(payload) > maximum_bytes or not _is_shallow(operation.value, payload)):
         validation.value(operation.value, maximum_bytes)
@@ -255,21 +258,9 @@ def _check_meta(meta: Meta, peer: Peer, *, is_own: bool) -> None:
         raise InvalidRequest(f"the peer sent an item of another user than {peer.user!r}")
     if not 0 <= meta.trust <= min(TRUST[meta.source], peer.maximum_trust):
         raise InvalidRequest(f"the peer claims a trust of {meta.trust:g} for what comes from source {meta.source}")
-    first, last = _TIMES
-    if not (first <= meta.created_at <= last and first <= (meta.valid_from or 0) <= last and first <= (meta.invalid_from or 0) <= last):
-        raise InvalidRequest("the peer sent an item of a time that cannot be", hint="the peer is broken, or no nearfar store")
-    if meta.ttl is not None and meta.ttl <= 0:
-        raise InvalidRequest("the peer sent an item that lives for no time")
-    if len(meta.user) + len(meta.agent) + len(meta.subject) > _LONGEST:
-        raise InvalidRequest("the peer sent a name that is too long")
-    if meta.others:
-        _check_others(meta)
-    validation.check_origin(meta)
-
-
-def _check_others(meta: Meta) -> None:
-    if not all(0 < len(name) <= _LONGEST for name in meta.subjects):
-        raise InvalidRequest("the peer sent an item about somebody without a name, or with one that is too long")
+    if not all(meta.others):
+        raise InvalidRequest("the peer sent an item about somebody without a name")
+    validation.check_meta(meta)
 
 
 def _is_taken(heads: Sequence[Operation], operation: Operation, peer: Peer) -> bool:

@@ -13,7 +13,7 @@ from ..engine import Engine, Transaction
 from ..wording import Wording
 from . import books, restoring
 from .erasing import Forgetting, forget
-from .facts import Erasure, Facts, check_size, prefix_tag
+from .facts import Erasure, Facts, check_share, check_size, prefix_tag
 from .keys import SubjectKeys, tag_of
 from .messages import SCHEMA, Hello, Request
 from .peer import Peer
@@ -78,6 +78,8 @@ class Replica:
             learned = known | (believed if self.user is not None else believed.without_owner_of(self.engine.device))
             if learned != known:
                 check_size(learned)  # what is kept is told to others
+                if self.user is None and not peer.is_relay:
+                    check_share(learned, peer.user)
                 self._learn(transaction, known, learned)
         self.finish_erasing()
 
@@ -105,7 +107,10 @@ class Replica:
             erasure = Erasure(secrets.token_hex(_ID_BYTES), *tags, user, {self.engine.device: self._own_number(transaction)})
             local = erasure if on_behalf_of is not None else replace(erasure, user=None)
             gone, grown = forget(Forgetting(self.engine, transaction, self.fields, self.now(), Wording.of(subject)), [local])
-            books.keep_facts(transaction, known | Facts({erasure.id: replace(grown[0], user=user)}))
+            learned = known | Facts({erasure.id: replace(grown[0], user=user)})
+            if on_behalf_of is not None:
+                check_share(learned, on_behalf_of)
+            books.keep_facts(transaction, learned)
             self._retire_keys(transaction, [local])
         self.finish_erasing()
         return gone

@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 from memory_bench import Clock, concurrent, write_elsewhere
 
-from nearfar import Address, MemoryStore, Tier
+from nearfar import ItemAddress, MemoryStore, Tier
 from nearfar.orchestrator.memory.clock import tick
 from nearfar.orchestrator.memory.engine import Change, Engine
 from nearfar.orchestrator.memory.item import Meta
@@ -15,7 +15,7 @@ from nearfar.orchestrator.memory.projection import change_of
 from nearfar.orchestrator.memory.selection import Selection
 
 NOTES = ("notes",)
-TEA = Address(NOTES, "tea")
+TEA = ItemAddress(NOTES, "tea")
 
 
 class Interrupted(Exception):
@@ -24,7 +24,7 @@ class Interrupted(Exception):
 
 def write(engine: Engine, clock: Clock, key: str) -> Dot:
     """A write as the store makes it, by hand."""
-    address = Address(NOTES, key)
+    address = ItemAddress(NOTES, key)
     with engine.transaction() as transaction:
         sequence, stamp = transaction.reserve(1, clock.time)
         meta = Meta(created_at=clock.time)
@@ -59,7 +59,7 @@ def test_a_transaction_that_fails_leaves_everything_as_it_was(store: MemoryStore
         transaction.reserve(3, clock.time)
         transaction.learn({"phone": 7}, 1 << 60)
         transaction.set("name", "value")
-        transaction.apply([Change(Address(NOTES, "tea"), (), None)])
+        transaction.apply([Change(ItemAddress(NOTES, "tea"), (), None)])
         raise Interrupted
     assert (list(store.export()), engine.position(), engine.operations(0, limit=10)) == before
     with engine.transaction() as transaction:
@@ -113,7 +113,7 @@ def test_operations_come_in_the_order_in_which_they_were_heard_of(engine: Engine
     meta = Meta(user="ann", tier=Tier.USER, created_at=clock.time)
     heard = [("b", "phone", 2), ("c", "laptop", 1), ("a", "phone", 1)]
     for key, device, sequence in heard:
-        operation = concurrent(Address(NOTES, key), {"n": 1}, device=device, sequence=sequence, clock=tick(0, clock.time), meta=meta)
+        operation = concurrent(ItemAddress(NOTES, key), {"n": 1}, device=device, sequence=sequence, clock=tick(0, clock.time), meta=meta)
         write_elsewhere(engine, operation, now=clock.time)
     found = engine.operations(0, limit=10)
     assert [logged.operation.dot for logged in found] == [
@@ -129,7 +129,7 @@ def test_operations_come_in_the_order_in_which_they_were_heard_of(engine: Engine
 def test_the_log_is_looked_through_for_the_first_write_that_somebody_does_not_know(engine: Engine, clock: Clock) -> None:
     write(engine, clock, "a")
     write(engine, clock, "b")
-    heard = concurrent(Address(NOTES, "c"), {"n": 1}, device="phone", sequence=2, clock=tick(0, clock.time), meta=Meta(user="ann"))
+    heard = concurrent(ItemAddress(NOTES, "c"), {"n": 1}, device="phone", sequence=2, clock=tick(0, clock.time), meta=Meta(user="ann"))
     write_elsewhere(engine, heard, now=clock.time)
     first, second, third = [logged.position for logged in engine.operations(0, limit=10)]
     assert engine.first_unknown(0, {}) == first
@@ -142,14 +142,16 @@ def test_the_log_is_looked_through_for_the_first_write_that_somebody_does_not_kn
 
 def test_operations_come_back_as_they_were(engine: Engine, clock: Clock) -> None:
     meta = Meta(
-        "ann", "near", lineage=(Address(("a", "b"), "c"),), tier=Tier.USER, subject="bob", valid_from=1.5, ttl=3600.0, index=("x", "y")
+        "ann", "near", lineage=(ItemAddress(("a", "b"), "c"),), tier=Tier.USER, subject="bob", valid_from=1.5, ttl=3600.0, index=("x", "y")
     )
-    operation = concurrent(Address(NOTES, "a"), {"é": [1, 2.5, None, {}]}, device="phone", sequence=3, clock=tick(0, clock.time), meta=meta)
+    operation = concurrent(
+        ItemAddress(NOTES, "a"), {"é": [1, 2.5, None, {}]}, device="phone", sequence=3, clock=tick(0, clock.time), meta=meta
+    )
     write_elsewhere(engine, operation, now=clock.time)
     ((_, found, _),) = engine.operations(0, limit=10)
     assert found == operation
     with engine.transaction() as transaction:
-        assert transaction.heads([operation.address, Address(NOTES, "none")]) == {operation.address: (operation,)}
+        assert transaction.heads([operation.address, ItemAddress(NOTES, "none")]) == {operation.address: (operation,)}
 
 
 def test_a_number_of_a_row_that_is_gone_is_left_out(store: MemoryStore, engine: Engine, clock: Clock) -> None:
@@ -165,15 +167,15 @@ def test_a_number_of_a_row_that_is_gone_is_left_out(store: MemoryStore, engine: 
 
 def test_items_are_told_apart_whatever_their_names_are(store: MemoryStore, engine: Engine, clock: Clock) -> None:
     addresses = [
-        Address(("a", "b"), "c"),
-        Address(("a",), "b/c"),
-        Address(("a", "b/c"), "x"),
-        Address(("a/b",), "c"),
-        Address(("a\x01b",), "c"),
-        Address(("a", "b"), "C"),
-        Address(("a", "b "), "c"),
-        Address(("a", "é"), "c"),
-        Address(("a", "e\u0301"), "c"),
+        ItemAddress(("a", "b"), "c"),
+        ItemAddress(("a",), "b/c"),
+        ItemAddress(("a", "b/c"), "x"),
+        ItemAddress(("a/b",), "c"),
+        ItemAddress(("a\x01b",), "c"),
+        ItemAddress(("a", "b"), "C"),
+        ItemAddress(("a", "b "), "c"),
+        ItemAddress(("a", "é"), "c"),
+        ItemAddress(("a", "e\u0301"), "c"),
     ]
     for number, address in enumerate(addresses):
         store.put(*address, {"n": number})
@@ -187,7 +189,7 @@ def test_many_items_are_asked_for_at_once(store: MemoryStore, engine: Engine, cl
     from langgraph.store.base import PutOp
 
     store.batch([PutOp(NOTES, str(number), {"n": number}, index=False) for number in range(count)])
-    addresses = [Address(NOTES, str(number)) for number in range(count)]
+    addresses = [ItemAddress(NOTES, str(number)) for number in range(count)]
     assert len(engine.rows(addresses, Selection(now=clock.time))) == count
     with engine.transaction() as transaction:
         assert len(transaction.heads(addresses)) == count

@@ -4,7 +4,7 @@ import pytest
 from langgraph.store.base import PutOp
 from memory_bench import Clock, concurrent, write_elsewhere
 
-from nearfar import Address, MemoryStore, Principal, SearchMode, Tier
+from nearfar import ItemAddress, MemoryStore, Principal, SearchMode, Tier
 from nearfar.orchestrator.memory.clock import tick
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.item import Meta
@@ -20,8 +20,8 @@ def filled(store: MemoryStore) -> MemoryStore:
     store.put(("friends", "eve"), "card", {"text": "eve's card"}, subject="eve")
     store.put(NOTES, "deleted", {"text": "bob was here"}, subject="bob")
     store.delete(NOTES, "deleted")
-    store.bound(lineage=[Address(NOTES, "bob")]).put(("summaries",), "first", {"text": "somebody likes coffee"})
-    store.bound(lineage=[Address(("summaries",), "first")]).put(("summaries",), "second", {"text": "coffee"})
+    store.bound(lineage=[ItemAddress(NOTES, "bob")]).put(("summaries",), "first", {"text": "somebody likes coffee"})
+    store.bound(lineage=[ItemAddress(("summaries",), "first")]).put(("summaries",), "second", {"text": "coffee"})
     store.put(("summaries",), "other", {"text": "weather"})
     return store
 
@@ -50,7 +50,7 @@ def test_an_item_of_parts_about_several_people_is_erased_with_any_of_them(erased
     item = store.get(NOTES, "dinner")
     assert item is not None
     assert {item.subject, *item.others} == {"carl", "dora", "eve"}
-    assert store.erase(subject=erased) == [Address(NOTES, "dinner")]
+    assert store.erase(subject=erased) == [ItemAddress(NOTES, "dinner")]
     assert [engine.traces(subject=name) for name in ("carl", "dora", "eve")] == [[], [], []]
 
 
@@ -59,7 +59,7 @@ def test_what_is_put_in_the_place_of_an_item_is_about_whom_it_says(store: Memory
     store.put(NOTES, "guest", {"text": "Dora"}, subject="dora")
     assert store.erase(subject="carl") == []
     store.put(NOTES, "guest", {"text": "still of her"})
-    assert store.erase(subject="dora") == [Address(NOTES, "guest")]
+    assert store.erase(subject="dora") == [ItemAddress(NOTES, "guest")]
 
 
 def test_a_namespace_is_erased_with_all_below_it(filled: MemoryStore, engine: Engine) -> None:
@@ -67,7 +67,7 @@ def test_a_namespace_is_erased_with_all_below_it(filled: MemoryStore, engine: En
     filled.put(("friendship",), "list", {})
     assert len(filled.erase(prefix=("friends",))) == 2
     assert engine.traces(prefix=("friends",)) == []
-    assert engine.traces(prefix=("friendship",)) == [Address(("friendship",), "list")]
+    assert engine.traces(prefix=("friendship",)) == [ItemAddress(("friendship",), "list")]
 
 
 def test_everything_can_be_erased(filled: MemoryStore, engine: Engine) -> None:
@@ -84,14 +84,14 @@ def test_what_lost_against_something_else_is_erased_from_beside_it(store: Memory
     store.put(NOTES, "tea", {"text": "bob's"}, subject="bob", tier=Tier.USER)
     clock.advance(10)
     meta = Meta(user="ann", tier=Tier.USER, subject="eve", created_at=clock.time)
-    operation = concurrent(Address(NOTES, "tea"), {"text": "eve's"}, device="phone", sequence=1, clock=tick(0, clock.time), meta=meta)
+    operation = concurrent(ItemAddress(NOTES, "tea"), {"text": "eve's"}, device="phone", sequence=1, clock=tick(0, clock.time), meta=meta)
     write_elsewhere(engine, operation, now=clock.time)
     store.patch(NOTES, "tea", {"cups": 2})
     assert len(store.conflicts()) == 1
     assert store.erase(subject="bob") == []
     assert store.conflicts() == []
     assert engine.traces(subject="bob") == []
-    assert store.erase(subject="eve") == [Address(NOTES, "tea")]
+    assert store.erase(subject="eve") == [ItemAddress(NOTES, "tea")]
 
 
 def test_an_erased_item_can_be_written_anew(filled: MemoryStore) -> None:
@@ -124,7 +124,7 @@ def test_people_erase_what_is_their_own(filled: MemoryStore, engine: Engine) -> 
     theirs.put(NOTES, "by bob", {"text": "tea"}, subject="bob")
     filled.batch([PutOp(NOTES, "by ann", {"text": "tea"})])
     filled.put(NOTES, "shared", {"text": "tea"}, tier=Tier.SHARED, subject="bob")
-    assert theirs.erase(subject="bob") == [Address(NOTES, "by bob")]
+    assert theirs.erase(subject="bob") == [ItemAddress(NOTES, "by bob")]
     assert {"by ann", "shared", "bob", "first"} <= keys(filled)
     theirs.put(NOTES, "by bob", {"text": "tea"})
     elsewhere = filled.view(Principal("bob", "phone", prefixes=(("elsewhere",),)))
@@ -132,13 +132,13 @@ def test_people_erase_what_is_their_own(filled: MemoryStore, engine: Engine) -> 
     for place in ((), NOTES):
         with pytest.raises(PermissionDenied):
             elsewhere.erase(prefix=place)
-    assert theirs.erase(prefix=NOTES) == [Address(NOTES, "by bob")]
+    assert theirs.erase(prefix=NOTES) == [ItemAddress(NOTES, "by bob")]
 
 
 def test_a_view_tells_of_no_traces_of_what_it_may_not_see(filled: MemoryStore, engine: Engine) -> None:
     filled.put(("friends",), "shared", {}, tier=Tier.SHARED, subject="bob")
     seen = filled.view(Principal("eve", "phone"))
-    assert seen.traces(subject="bob") == seen.traces(prefix=()) == [Address(("friends",), "shared")]
+    assert seen.traces(subject="bob") == seen.traces(prefix=()) == [ItemAddress(("friends",), "shared")]
     assert len(filled.view(Principal("ann", engine.device)).traces(prefix=())) == len(filled.traces(prefix=()))
 
 
@@ -147,7 +147,7 @@ def test_what_names_somebody_in_its_text_is_erased_with_what_is_stamped(store: M
     store.put(NOTES, "nested", {"guests": [{"name": "Ann Smith"}]}, subject="party")
     store.put(NOTES, "deleted", {"text": "ann smith"})
     store.supersede(NOTES, "plain", {"text": "Dinner alone"})
-    store.bound(lineage=[Address(NOTES, "nested")]).put(("summaries",), "party", {"text": "a guest came"})
+    store.bound(lineage=[ItemAddress(NOTES, "nested")]).put(("summaries",), "party", {"text": "a guest came"})
     store.put(NOTES, "other", {"text": "Joann Smithers"})
     found = store.traces(subject="Ann Smith")
     assert {address.key.partition("@")[0] for address in found} == {"plain", "nested", "deleted", "party"}
@@ -165,12 +165,12 @@ def test_a_number_a_letter_and_a_part_of_a_word_name_nobody(store: MemoryStore, 
 @pytest.mark.parametrize(("subject", "text"), [("李明", "我喜欢李明的茶"), ("José", "Jose\u0301 came"), ("O'Neil", "call O'Neil: now")])
 def test_names_are_found_in_other_scripts_and_forms(store: MemoryStore, subject: str, text: str) -> None:
     store.put(NOTES, "gone", {"text": text})
-    assert store.erase(subject=subject) == [Address(NOTES, "gone")]
+    assert store.erase(subject=subject) == [ItemAddress(NOTES, "gone")]
 
 
 def test_people_erase_by_name_what_is_their_own(store: MemoryStore) -> None:
     theirs = store.view(Principal("bob", "phone"))
     theirs.put(NOTES, "by bob", {"text": "about Carl"})
     store.put(NOTES, "by the app", {"text": "about Carl"}, tier=Tier.SHARED)
-    assert theirs.erase(subject="carl") == [Address(NOTES, "by bob")]
+    assert theirs.erase(subject="carl") == [ItemAddress(NOTES, "by bob")]
     assert keys(store) == {"by the app"}

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from memory_bench import DAY, Clock, MakeStore, concurrent, patched_elsewhere, write_elsewhere
 
-from nearfar import Address, MemoryStore, Principal, SearchMode, Source, Tier
+from nearfar import ItemAddress, MemoryStore, Principal, SearchMode, Source, Tier
 from nearfar.orchestrator.memory.clock import tick
 from nearfar.orchestrator.memory.conflicts import undecided
 from nearfar.orchestrator.memory.engine import Engine
@@ -13,7 +13,7 @@ from nearfar.orchestrator.memory.item import Meta
 from nearfar.protocols import InvalidRequest, NotFound, VersionConflict
 
 NOTES = ("notes",)
-TEA = Address(NOTES, "tea")
+TEA = ItemAddress(NOTES, "tea")
 
 
 def moment(seconds: float) -> datetime:
@@ -236,7 +236,7 @@ def test_conflicts_come_in_pages(store: MemoryStore, engine: Engine, clock: Cloc
     meta = Meta(user="ann", tier=Tier.USER, created_at=clock.time)
     for number in range(5):
         operation = concurrent(
-            Address(NOTES, str(number)), {"text": "b"}, device="phone", sequence=number + 1, clock=tick(0, clock.time), meta=meta
+            ItemAddress(NOTES, str(number)), {"text": "b"}, device="phone", sequence=number + 1, clock=tick(0, clock.time), meta=meta
         )
         write_elsewhere(engine, operation, now=clock.time)
     assert [one.address.key for one in store.conflicts()] == list("01234")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from memory_bench import DAY, MINUTE, Clock, LetterEmbedder
 
-from nearfar import Address, MemoryItem, MemoryStore, Principal, SearchMode, Tier
+from nearfar import ItemAddress, MemoryItem, MemoryStore, Principal, SearchMode, Tier
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.protocols import NearfarError
@@ -130,8 +130,8 @@ def told(answer: object) -> object:
         case MemoryItem():
             own = ("key", "version", "device")
             return {**{name: part for name, part in answer.dict().items() if name not in own}, "key": plain(answer.key)}
-        case Address():
-            return Address(answer.namespace, plain(answer.key))
+        case ItemAddress():
+            return ItemAddress(answer.namespace, plain(answer.key))
         case list() | tuple():
             return [told(one) for one in answer]
         case set():

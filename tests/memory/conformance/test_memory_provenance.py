@@ -6,12 +6,12 @@ import pytest
 from langgraph.store.base import PutOp
 from memory_bench import MakeStore
 
-from nearfar import Address, MemoryItem, MemoryStore, Origin, Principal, SearchMode, Source, Tier, writing_as
+from nearfar import ItemAddress, MemoryItem, MemoryStore, Origin, Principal, SearchMode, Source, Tier, writing_as
 from nearfar.orchestrator.memory.engine import Engine, Row
 from nearfar.protocols import PermissionDenied, PrivacyViolation, VersionConflict
 
 NOTES = ("notes",)
-TEA = Address(NOTES, "tea")
+TEA = ItemAddress(NOTES, "tea")
 INTRUSIONS: list[Callable[[MemoryStore], object]] = [
     lambda store: store.put(("notes", "ann"), "device", {"text": "eve"}),
     lambda store: store.patch(("notes", "ann"), "user", {"text": "eve"}),
@@ -54,13 +54,13 @@ def test_a_store_stamps_what_it_is_bound_to(store: MemoryStore) -> None:
 def test_a_running_task_stamps_what_it_writes(store: MemoryStore) -> None:
     with writing_as(Origin(agent="near", source=Source.MODEL, tier=Tier.USER)):
         store.put(NOTES, "tea", {})
-        with writing_as(Origin(source=Source.EXTERNAL_TOOL, lineage=(Address(NOTES, "page"),))):
+        with writing_as(Origin(source=Source.EXTERNAL_TOOL, lineage=(ItemAddress(NOTES, "page"),))):
             store.put(NOTES, "web", {})
         store.bound(agent="judge").put(NOTES, "verdict", {})
     store.put(NOTES, "after", {})
     assert (read(store).agent, read(store).source, read(store).tier) == ("near", Source.MODEL, Tier.DEVICE)
     web = read(store, "web")
-    assert (web.agent, web.source, web.lineage) == ("near", Source.EXTERNAL_TOOL, (Address(NOTES, "page"),))
+    assert (web.agent, web.source, web.lineage) == ("near", Source.EXTERNAL_TOOL, (ItemAddress(NOTES, "page"),))
     assert read(store, "verdict").agent == "judge"
     assert read(store, "after").agent == ""
 
@@ -87,7 +87,7 @@ def test_what_is_derived_is_believed_no_more_and_goes_no_further_than_its_source
     store = make_store(tier=Tier.SHARED)
     store.bound(source=Source.EXTERNAL_TOOL).put(NOTES, "page", {"text": "a"})
     store.bound(source=Source.USER).put(NOTES, "said", {"text": "b"}, tier=Tier.USER)
-    sources = (Address(NOTES, "page"), Address(NOTES, "said"))
+    sources = (ItemAddress(NOTES, "page"), ItemAddress(NOTES, "said"))
     summary = store.bound(source=Source.MODEL, lineage=sources)
     summary.put(NOTES, "tea", {"text": "ab"}, tier=Tier.SHARED)
     assert (read(store).trust, read(store).tier, read(store).lineage) == (0.2, Tier.USER, sources)
@@ -97,7 +97,7 @@ def test_what_is_derived_is_believed_no_more_and_goes_no_further_than_its_source
 
 def test_a_source_that_is_gone_counts_as_the_worst(make_store: MakeStore) -> None:
     store = make_store(tier=Tier.SHARED)
-    store.bound(source=Source.USER, lineage=[Address(NOTES, "never was")]).put(NOTES, "tea", {})
+    store.bound(source=Source.USER, lineage=[ItemAddress(NOTES, "never was")]).put(NOTES, "tea", {})
     assert (read(store).trust, read(store).tier) == (0.2, Tier.DEVICE)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from memory_bench import DAY, Clock, MakeStore
 
-from nearfar import Address, MemoryStore, Source, Tier
+from nearfar import ItemAddress, MemoryStore, Source, Tier
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.protocols import InvalidRequest
 
@@ -35,7 +35,7 @@ WRONG: list[dict[str, Any]] = [
 @pytest.fixture
 def filled(store: MemoryStore, clock: Clock) -> MemoryStore:
     store.bound(agent="near", source=Source.EXTERNAL_TOOL).put(NOTES, "web", {"text": "a"}, tier=Tier.SHARED, subject="bob", ttl=900.5)
-    said = store.bound(source=Source.USER, lineage=[Address(NOTES, "web")])
+    said = store.bound(source=Source.USER, lineage=[ItemAddress(NOTES, "web")])
     said.put(NOTES, "said", {"text": "é\n", "n": [1, 2.5, None]}, index=["text"])
     clock.advance(DAY / 3)
     store.supersede(NOTES, "said", {"text": "b"}, index=False)
@@ -106,7 +106,7 @@ def test_an_export_holds_nothing_that_is_over(filled: MemoryStore, clock: Clock)
 def test_what_the_store_has_otherwise_is_kept_unless_it_is_to_be_overwritten(filled: MemoryStore) -> None:
     (line,) = filled.export(prefix=("other",))
     filled.put(("other",), "plain", {"text": "changed"}, tier=Tier.USER)
-    plain = Address(("other",), "plain")
+    plain = ItemAddress(("other",), "plain")
     assert filled.import_lines([line]).kept == (plain,)
     assert filled.import_lines([line], overwrite=True, dry_run=True).replaced == 1
     item = filled.get(*plain)

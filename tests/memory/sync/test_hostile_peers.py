@@ -3,6 +3,9 @@
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -12,7 +15,7 @@ from langgraph.store.base import PutOp
 from sync_world import Node, greet, send, synchronise, take
 
 from nearfar.orchestrator.memory.encoding import encode
-from nearfar.orchestrator.memory.item import Meta
+from nearfar.orchestrator.memory.item import Meta, Principal
 from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling
 from nearfar.orchestrator.memory.sync import wire
 from nearfar.orchestrator.memory.sync.facts import Erasure, Facts, decode_facts, encode_facts
@@ -55,10 +58,17 @@ def batch(*operations: Operation, **changes: object) -> Batch:
         ENOUGH._replace(address=ItemAddress(NOTES, "x" * 5000)),
         ENOUGH._replace(value={"text": "x" * (2 << 20)}),
         ENOUGH._replace(value={"deep": eval("[" * 200 + "]" * 200)}),
+        ENOUGH._replace(value={"text": "a\0b"}),
+        ENOUGH._replace(value={"text": "a\\\0b"}),
+        ENOUGH._replace(value={"a\0b": "text"}),
+        ENOUGH._replace(meta=META._replace(subject="a\0b")),
+        ENOUGH._replace(meta=META._replace(index=("a\0b",))),
+        ENOUGH._replace(meta=META._replace(lineage=(ItemAddress(("a\0b",), "x"),))),
         ENOUGH._replace(meta=META._replace(user="ben")),
         ENOUGH._replace(meta=META._replace(trust=1.0, source=Source.MODEL)),
         ENOUGH._replace(meta=META._replace(trust=-1)),
         ENOUGH._replace(meta=META._replace(ttl=-1)),
+        ENOUGH._replace(meta=META._replace(ttl=1e300)),
         ENOUGH._replace(meta=META._replace(agent="x" * 5000)),
         ENOUGH._replace(meta=META._replace(subject="carl", others=("",))),
         ENOUGH._replace(meta=META._replace(subject="carl", others=("x" * 5000,))),
@@ -118,6 +128,31 @@ def test_items_are_not_made_so_large_that_no_peer_would_take_them(pair: tuple[No
     assert laptop.store.get(NOTES, "x") is not None
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"subject": "x" * 1024},
+        {"subject": "a\0b"},
+        {"ttl": 1e300},
+        {"ttl": 1000 * 366 * 24 * 60 + 1},
+        {"valid_from": datetime(1, 1, 1, tzinfo=UTC)},
+        {"valid_from": datetime(9999, 12, 31, tzinfo=UTC)},
+    ],
+    ids=["long subject", "subject with NUL", "endless life", "long life", "first date", "last date"],
+)
+def test_a_user_of_a_hub_writes_nothing_that_would_keep_others_from_reading_it(fields: dict[str, object]) -> None:
+    laptop, hub = Node("laptop", "anna", lambda: NOW), Node("hub", None, lambda: NOW)
+    thin = hub.store.view(Principal("ben", "thin"))
+    write = thin.supersede if "valid_from" in fields else thin.put
+    with pytest.raises(InvalidRequest):
+        write(("ben",), "poison", {"text": "x"}, tier=Tier.SHARED, **fields)  # type: ignore[arg-type]  # fields of either
+    thin.put(("ben",), "longest", {"text": "x"}, tier=Tier.SHARED, subject="x" * 1000, ttl=1000 * 366 * 24 * 60)
+    synchronise(laptop, hub)
+    assert [item.key for store in (laptop.store, hub.store) for item in store.search(())] == ["longest"] * 2
+    laptop.close()
+    hub.close()
+
+
 def test_devices_cannot_be_named_in_two_writes_that_are_too_many_for_one(pair: tuple[Node, Node]) -> None:
     laptop, phone = pair
     half = [dict.fromkeys(names(6000)[part * 3000 : (part + 1) * 3000], 1) for part in range(2)]
@@ -143,6 +178,42 @@ def test_facts_that_come_bit_by_bit_are_refused_when_they_are_too_many(pair: tup
         laptop.replica.absorb(peer, Facts(users=dict.fromkeys(names(11_000)[9000:], "anna")))
 
 
+def bulky(number: int) -> Facts:
+    """One of ben's erasures that takes half a megabyte."""
+    boundaries = dict.fromkeys((f"{number}-{name}" + "x" * 200 for name in names(2000)), 1)
+    return Facts({str(number): Erasure(str(number), "tag", None, "ben", boundaries)})
+
+
+@pytest.mark.parametrize("stated", [
+    Facts({str(number): Erasure(str(number), "tag", None, "ben") for number in range(25_001)}),
+    Facts(users={str(number): "ben" for number in range(2501)}),
+    reduce(or_, map(bulky, range(20))),
+], ids=["erasures", "devices", "bytes"])  # fmt: skip
+def test_facts_of_one_user_leave_room_for_those_of_others_at_a_hub(stated: Facts) -> None:
+    hub, anna = Node("hub", None, lambda: NOW), Node("laptop", "anna", lambda: NOW)
+    anna.store.put(("anna",), "note", {"text": "x"}, tier=Tier.USER)
+    synchronise(anna, hub)
+    with pytest.raises(InvalidRequest, match="too many for a hub"):
+        hub.replica.absorb(Peer("tablet", "ben"), stated)
+    anna.store.erase(prefix=("anna",))
+    synchronise(anna, hub)
+    assert hub.store.search(()) == []
+    anna.close()
+    hub.close()
+
+
+def test_a_user_without_a_store_fills_a_hub_with_erasures_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearfar.orchestrator.memory.sync.facts._MOST_ERASURES", 8)
+    hub = Node("hub", None, lambda: NOW)
+    thin = hub.store.view(Principal("ben", "thin"))
+    for number in range(2):
+        thin.erase(prefix=("ben", str(number)))
+    with pytest.raises(InvalidRequest, match="too many for a hub"):
+        thin.erase(prefix=("ben", "more"))
+    hub.store.view(Principal("anna", "thin")).erase(prefix=("anna",))
+    hub.close()
+
+
 @pytest.mark.parametrize(
     "operation",
     [
@@ -155,6 +226,13 @@ def test_content_that_must_not_leave_its_device_is_refused(pair: tuple[Node, Nod
     with pytest.raises(PrivacyViolation):
         take(laptop, phone, batch(operation._replace(dot=Dot("phone", 2))))
     assert laptop.all_heads() == {}
+
+
+def test_a_text_about_the_escape_of_nul_is_taken(pair: tuple[Node, Node]) -> None:
+    laptop, phone = pair
+    text = r"\u0000 and \\u0000"
+    take(laptop, phone, batch(ENOUGH._replace(value={"text": text})))
+    assert [item.value["text"] for item in laptop.store.search(NOTES)] == [text]
 
 
 def test_one_bad_operation_keeps_the_good_ones_of_its_batch_out(pair: tuple[Node, Node]) -> None:
