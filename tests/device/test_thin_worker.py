@@ -16,7 +16,7 @@ import pytest
 from thin_phone import NAME, TOKEN, llama_http
 
 import nearfar.device
-from nearfar import thin_worker
+from nearfar.device import thin_worker
 from nearfar.protocols import Agent, Message, ScriptedAgent, Sensitivity, StepRequest, Unavailable, complete, stream
 from nearfar.protocols.hub import AttachedAgent, Hub, serve_hub
 from nearfar.protocols.pairing import Pairing

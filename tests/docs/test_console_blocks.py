@@ -7,7 +7,7 @@ import pytest
 from pages import ROOT, Block, blocks
 from typer.testing import CliRunner
 
-from nearfar import thin_worker
+from nearfar.device import thin_worker
 from nearfar.orchestrator.cli import app
 
 ORDINARY = {"cat", "cd", "chmod", "export", "git", "llama-server", "node", "npm", "openssl", "pkg", "protoc", "python", "source", "umask"}
