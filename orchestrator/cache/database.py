@@ -11,6 +11,7 @@ from typing import Final
 
 from ...protocols import StoreCorrupt, StoreUnavailable
 from ...protocols.folders import make_private
+from ..storage.sqlite.driver import is_anothers
 from ..storage.sqlite.log import empty_log
 from ..storage.sqlite.patience import patiently
 
@@ -18,6 +19,11 @@ logger = logging.getLogger(__name__)
 
 _PATIENCE: Final = 5.0
 """Seconds that a process waits for another one's write."""
+_APPLICATION: Final = 0x4E664341
+"""Marks the file as a cache (`PRAGMA application_id`): nothing else is ever changed or removed."""
+_HEADER: Final = b"SQLite format 3\0"
+_MARK: Final = slice(68, 72)
+"""Where the mark stands in the file."""
 _VERSION: Final = 2
 _SCHEMA: Final = """
 CREATE TABLE answers (
@@ -48,8 +54,8 @@ _NOT_A_CACHE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 class CacheDatabase:
     """One process's connection; calls may come from any thread, one at a time.
 
-    A file that is damaged is removed with a warning and begun anew: a cache holds nothing that cannot be computed. Raises
-    `StoreUnavailable` where the file cannot be used, as one of another version.
+    A cache that is damaged is removed with a warning and begun anew: it holds nothing that cannot be computed. Raises
+    `StoreUnavailable` where the file cannot be used, as one of another version, and one that is no cache, which stays as it is.
     """
 
     def __init__(self, path: Path) -> None:
@@ -105,11 +111,13 @@ class CacheDatabase:
     def _open_or_begin_anew(self) -> sqlite3.Connection:
         try:
             return self._open()
+        except UnicodeDecodeError as error:  # SQLite names a damaged part by its bytes
+            self._remove(str(error))
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode not in _NOT_A_CACHE:
                 raise
             self._remove(str(error))
-            return self._open()
+        return self._open()
 
     def _open(self) -> sqlite3.Connection:
         make_private(self.path.parent)
@@ -117,11 +125,24 @@ class CacheDatabase:
         connection = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
         with ExitStack() as failing:
             failing.callback(connection.close)
+            self._claim(connection)
             for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "secure_delete = ON"):
                 connection.execute(f"PRAGMA {pragma}").fetchone()
             self._prepare(connection)
             failing.pop_all()
         return connection
+
+    def _claim(self, connection: sqlite3.Connection) -> None:
+        """Mark a new file, before it has a log: the mark then is in its first page whatever becomes of the rest."""
+        if is_anothers(connection, _APPLICATION) and not _is_unmarked_cache(connection):
+            raise self._no_cache()
+        if connection.execute("PRAGMA application_id").fetchone() != (_APPLICATION,):
+            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+        os.chmod(self.path, 0o600)
+
+    def _no_cache(self) -> StoreUnavailable:
+        hint = "name another file as [cache] path, or remove this one if nobody needs it"
+        return StoreUnavailable(f"{self.path} is no cache, and stays as it is", hint=hint)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
@@ -136,6 +157,10 @@ class CacheDatabase:
             raise StoreUnavailable(f"{self.path} is a cache of version {version}, and this nearfar knows version {_VERSION}", hint=hint)
 
     def _remove(self, reason: str) -> None:
+        with open(self.path, "rb") as file:
+            first = file.read(_MARK.stop)
+        if not first.startswith(_HEADER) or first[_MARK] != _APPLICATION.to_bytes(4):
+            raise self._no_cache()
         logger.warning("the cache %s is damaged (%s): it is removed and begun anew; what it held is computed again", self.path, reason)
         for suffix in ("", "-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
@@ -164,3 +189,11 @@ class CacheDatabase:
             raise StoreCorrupt(f"the cache {self.path} was damaged: {error}", hint="it has been begun anew") from error
         except OSError as error:
             raise StoreUnavailable(f"the cache {self.path} cannot be used: {error}", hint="check the path, and who may write it") from error
+
+
+def _is_unmarked_cache(connection: sqlite3.Connection) -> bool:
+    """Return whether the file is a cache from before caches were marked: without a mark, with the tables and the version of one."""
+    (mark,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return mark == 0 and version == _VERSION and {"answers", "lookups", "judgements", "plans", "state"} <= tables

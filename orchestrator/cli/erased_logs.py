@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ...protocols import StoreUnavailable
 from ..memory.erasing import Erased, record_of
-from ..util.json_lines import drop_lines, whole_lines
+from ..util.json_lines import drop_lines
 from .configuration import read_config
 
 
@@ -19,7 +19,7 @@ class ErasedLogs:
         named = () if config is None else (config.policy.router.log, config.policy.auto.reports)
         self._files = [file for file in named if file is not None and file.exists()]
         try:
-            self.lines = sum(self._goes(line) for file in self._files for line in whole_lines(file.read_bytes()) if line)
+            self.lines = sum(self._goes(line) for file in self._files for line in file.read_bytes().split(b"\n") if line)
         except OSError as error:
             raise self._unusable(error) from error
 

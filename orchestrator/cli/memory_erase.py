@@ -13,8 +13,8 @@ from ...protocols import InvalidRequest
 from ...protocols.namespaces import ItemAddress, Namespace, namespace_text, parse_namespace
 from ..memory.erasing import Erased
 from ..runs.erasing import Holding, forget_holding, holding
-from ..util.escaping import printable, spelled_out
-from .cache_file import clear_answers
+from ..util.escaping import spelled_out
+from .cache_file import clear_answers, forget_answers
 from .console import agreed, notes, output, print_json, reported, working
 from .erased_logs import ErasedLogs
 from .memory_store import opened
@@ -69,6 +69,9 @@ def erase_items(subject: str, prefix: str, choice: StoreChoice, *, yes: bool, dr
                 logs.drop()
                 found = store.erase(subject=erasure.about, prefix=erasure.namespace)
                 clear_answers(choice.config, store)
+        elif not dry_run:  # what an earlier erasure has deleted, and was kept from overwriting
+            forget_holding(runs, held)
+            forget_answers(choice.config, store)
         _tell(found, held, logs.lines, is_done=not dry_run, as_json=as_json)
 
 
@@ -93,7 +96,7 @@ def _show_items(store: "MemoryStore", found: Sequence[ItemAddress]) -> None:
         keys = [address.key for address in found if address.namespace == namespace][:_EXAMPLES]
         items = [item for key in keys if (item := store.get(namespace, key, refresh_ttl=False)) is not None]
         told = "\n".join(one_line(item.value) for item in items) or "(deleted already; something of it is still kept)"
-        table.add_row(Text(printable(namespace_text(namespace))), f"{count:,}", Text(told, overflow="ellipsis", no_wrap=True))
+        table.add_row(Text(spelled_out(namespace_text(namespace))), f"{count:,}", Text(told, overflow="ellipsis", no_wrap=True))
     notes.print(table)
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ...protocols.namespaces import ItemAddress
     from ..memory.transfer import Imported
 
+_LONGEST_LINE = 1 << 25
+"""Characters: the longest value, and as many names as an item may have."""
 _SHOWN = 10
 """Items that are named each; of the rest it is said how many they are."""
 
@@ -93,14 +95,18 @@ def _own_file(path: Path) -> Iterator[TextIO]:
 @contextmanager
 def _lines_of(file: str) -> Iterator[Iterable[str]]:
     if file == "-":
-        yield sys.stdin
+        yield _decoded(sys.stdin, "standard input")
         return
-    with open(file, encoding="utf-8") as lines:
-        yield _decoded(lines, file)
+    with open(file, encoding="utf-8") as opened_file:
+        yield _decoded(opened_file, file)
 
 
-def _decoded(lines: Iterable[str], file: str) -> Iterator[str]:
+def _decoded(opened_file: TextIO, file: str) -> Iterator[str]:
+    """Yield lines. One that is longer than any item can be is not read to its end."""
     try:
-        yield from lines
+        while line := opened_file.readline(_LONGEST_LINE):
+            if len(line) == _LONGEST_LINE:
+                raise ConfigError(f"{file} has a line that is too long for an item", hint="import what `export` wrote")
+            yield line
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not text in UTF-8: {error.reason}", hint="import what `export` wrote") from error

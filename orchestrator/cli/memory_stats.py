@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ...protocols.namespaces import namespace_text
 from ...protocols.tiers import TIERS
-from ..util.escaping import printable
+from ..util.escaping import spelled_out
 from .console import notes, output, print_json, reported, working
 from .memory_store import items_of, opened
 from .memory_text import counted, size_text, tier_text
@@ -75,8 +75,8 @@ def _devices(store: "MemoryStore") -> list[Device]:
 
 
 def _device_line(device: Device) -> str:
-    marks = [printable(device.user)] * bool(device.user) + ["this one"] * device.is_this + ["shut out"] * device.is_revoked
-    return ", ".join([device.name, counted(device.writes, "write"), *marks])
+    marks = [spelled_out(device.user)] * bool(device.user) + ["this one"] * device.is_this + ["shut out"] * device.is_revoked
+    return ", ".join([spelled_out(device.name), counted(device.writes, "write"), *marks])
 
 
 def _items_line(known: Mapping[str, int]) -> str:
@@ -89,7 +89,7 @@ def _show_namespaces(counts: Counter[tuple[str, ...]]) -> None:
         return
     table = Table("namespace", "items", box=SIMPLE_HEAD, pad_edge=False)
     for namespace, count in counts.most_common(_SHOWN):
-        table.add_row(Text(printable(namespace_text(namespace))), f"{count:,}")
+        table.add_row(Text(spelled_out(namespace_text(namespace))), f"{count:,}")
     output.print(table)
     if len(counts) > _SHOWN:
         notes.print(f"and {len(counts) - _SHOWN:,} namespaces more", style="dim")

@@ -22,7 +22,7 @@ from ...protocols.tiers import Tier
 from ..memory.sync.peer import Peer
 from ..memory.sync.session import Neighbour, Synchronised, plan, sync_once
 from ..task.sections.memory import MemoryConfig, PeerConfig
-from ..util.escaping import printable
+from ..util.escaping import spelled_out
 from ..util.secrets import find_secret, secret
 from .cache_file import forget_answers
 from .console import agreed, execute, notes, output, print_json, reported, warn
@@ -191,7 +191,7 @@ def _row(store: "MemoryStore", namespace: Namespace, leaving: "Leaving") -> tupl
     examples = "\n".join(one_line(item.value) for item in found if item is not None) or "(deleted: that they are gone)"
     withdrawn = f", {leaving.withdrawn:,} withdrawn" if leaving.withdrawn else ""
     shown = Text(examples, no_wrap=True, overflow="ellipsis")
-    return Text(printable(namespace_text(namespace))), f"{leaving.items:,}{withdrawn}", size_text(leaving.bytes), shown
+    return Text(spelled_out(namespace_text(namespace))), f"{leaving.items:,}{withdrawn}", size_text(leaving.bytes), shown
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from ...protocols.namespaces import namespace_text
 from ...protocols.tiers import Tier
-from ..util.escaping import printable
+from ..util.escaping import printable, spelled_out
 
 if TYPE_CHECKING:
     from ...protocols.namespaces import ItemAddress
@@ -40,7 +40,7 @@ def value_text(value: object, *, indent: int | None = 2) -> str:
 
 def address_text(address: "ItemAddress") -> str:
     """Where an item is, as the commands take it: namespace and key."""
-    return printable(f"{namespace_text(address.namespace)} {address.key}")
+    return spelled_out(f"{namespace_text(address.namespace)} {address.key}")
 
 
 def tier_text(tier: Tier) -> Text:

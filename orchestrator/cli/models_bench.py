@@ -14,7 +14,7 @@ from ..compose.agents import bench_model as bench
 from .console import execute, notes, output, print_json
 
 if TYPE_CHECKING:
-    from ..compose.agents import Profile
+    from ...device.profiles import Profile
 
 
 def bench_model(model: str, *, compute: str, watts: float | None, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from ...protocols import ConfigError
 from ..compose.agents import EMBEDDED, EMBEDDED_CONFIDENCE, LlamaConfig, NearConfig, parse_far
 from ..compose.config import Config
 from ..hybrid.hybrid import Hybrid
-from ..lab.worlds.search import SearchWorld
+from ..lab.worlds.search.world import SearchWorld
 from ..lab.worlds.wording import understands
 from ..task.approvals import Approver
 from ..task.modes import Mode, Strategy

@@ -4,13 +4,14 @@ import difflib
 import json
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
 from pydantic import ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from ...cloud.admission.settings import GatewayLimits
 from ...protocols import ConfigError, Side
 from ...protocols.messages import Value
 from ..task.sections.cache import CacheConfig
@@ -18,7 +19,7 @@ from ..task.sections.memory import MemoryConfig
 from ..task.sections.runs import RunsConfig
 from ..task.task import Policy
 from ..util.arguments import as_path
-from .agents import FarConfig, GatewayConfig, GatewayLimits, LlamaConfig, LocalFarConfig, NearConfig, anchored_model
+from .agents import FarConfig, GatewayConfig, LlamaConfig, LocalFarConfig, NearConfig, anchored_model
 from .config_keys import fields_at
 from .config_lines import line_of
 from .config_secrets import literal_secrets
@@ -27,6 +28,8 @@ from .hub import AgentName, AttachedConfig, HubConfig
 Section = TypeVar("Section", bound=Value)
 
 _MODEL_HINT = 'name a GGUF file, a folder with an ONNX model or a stored model; "near" and "far" are small demonstration models'
+_DEEPEST = 32
+"""Levels of sections and lists."""
 _PROVIDERS = "openai, anthropic, gemini, llama, gateway"
 
 
@@ -94,7 +97,10 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         raise ConfigError(f"{path} cannot be read: {error}", hint="save it as UTF-8") from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    return _anchored(parse_config(text, str(path)), path.absolute().parent)
+    try:
+        return _anchored(parse_config(text, str(path)), path.absolute().parent)
+    except RuntimeError as error:  # of a path that begins with the ~ of a user who is not there
+        raise ConfigError(f"{path}: a path in it begins with ~, and that user's folder is not known") from error
 
 
 def parse_config(text: str, source: str) -> Config:
@@ -103,6 +109,12 @@ def parse_config(text: str, source: str) -> Config:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not valid TOML: {error}") from error
+    except ValueError as error:  # of Python itself, which reads no number of thousands of digits
+        raise ConfigError(f"{source} is not valid TOML: a number in it is too long") from error
+    except RecursionError as error:
+        raise ConfigError(f"{source} is nested too deeply") from error
+    if impossible := [_at(text, source, path, problem) for path, problem in _impossible_values(document)]:
+        raise ConfigError("\n".join(dict.fromkeys(impossible)))
     if secrets := [_at(text, source, secret.path, secret.advice) for secret in literal_secrets(document, Config)]:
         raise ConfigError("\n".join(dict.fromkeys(secrets)), hint="whoever could read the file may know it: get a new one")
     try:
@@ -113,6 +125,23 @@ def parse_config(text: str, source: str) -> Config:
         raise ConfigError("\n".join(problems)) from error
     _require_models(document, text, source)
     return config
+
+
+def _impossible_values(document: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield what no key can be set to, with the path to it."""
+    left: list[tuple[tuple[str, ...], object]] = [((), document)]
+    while left:
+        path, value = left.pop()
+        if len(path) > _DEEPEST:
+            yield path[:_DEEPEST], "it is nested too deeply"
+        elif isinstance(value, dict):
+            left.extend(((*path, name), part) for name, part in value.items())
+        elif isinstance(value, list):
+            left.extend(((*path, str(place)), part) for place, part in enumerate(value))
+        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            yield path, "a whole number has at most 64 bits"
+        elif isinstance(value, str) and "\0" in value:
+            yield path, "a text has no zero character"
 
 
 def _require_models(document: Mapping[str, object], text: str, source: str) -> None:

@@ -9,10 +9,11 @@ import sys
 
 from pydantic import TypeAdapter
 
+from ...cloud.admission.settings import GatewayLimits
 from ...protocols import NearfarError
 from ...protocols.open_files import ask_for_open_files
 from ..agents.socket_folder import remove_abandoned
-from .agents import FarConfig, GatewayLimits, open_far_in_process, serve_far
+from .agents import FarConfig, open_far_in_process, serve_far
 
 _ALONE = GatewayLimits(waiting=1_000_000, longest_wait=86_400)
 """The parent is the only caller, and may queue up as much as it likes."""

@@ -78,9 +78,10 @@ class PolicyFile:
             return self._policy, str(error) or type(error).__name__
 
     def _read(self) -> Policy:
+        if self._path.exists() and not self._path.is_file():
+            raise ConfigError(f"{self._path} is no file")  # to read a pipe would be to wait for whoever writes into it
         policy = load_config(self._path).policy
-        stamp = self._look()
-        if stamp is not None and stamp[1] == 0:
+        if _says_nothing(self._path.read_text(encoding="utf-8-sig")):
             raise ConfigError(f"{self._path} is empty", hint="no rule would be left; write [policy] to mean that")
         if self._agents is not None:
             require_usable(policy, self._agents)
@@ -97,3 +98,8 @@ class PolicyFile:
         except OSError:
             return None
         return (seen.st_mtime_ns, seen.st_size, seen.st_ino)
+
+
+def _says_nothing(text: str) -> bool:
+    """Return whether there are only blanks and comments, as in a file of which no more has been written yet."""
+    return all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines())

@@ -43,10 +43,10 @@ def open_engine(
     if place == ":memory:":
         return InMemoryEngine(embedder=name)
     if is_server:
-        from .postgres import PostgresEngine
+        from .postgres.engine import PostgresEngine
 
         return PostgresEngine(place, embedder=name)
-    from .sqlite import SqliteEngine
+    from .sqlite.engine import SqliteEngine
 
     return SqliteEngine(place, embedder=name, key=key, sealer=sealer)
 

@@ -258,6 +258,8 @@ class MemoryStore(BasicStore):
         """
         if (subject is None) == (prefix is None) or subject == "":
             raise InvalidRequest("what to erase is named by a subject or by a namespace prefix", hint="give one of them")
+        if subject is not None:
+            validation.check_name(subject)
         place = None if prefix is None else validation.prefix(prefix)
         erased = self.replica().erase(subject=subject, prefix=place, on_behalf_of=self._eraser(place))
         self._watchers.notify()
@@ -382,6 +384,8 @@ def _check_arguments(where: object, *, user: object, index: object, ttl: object,
     """Raise `ConfigError` for an argument of a wrong type."""
     as_path("where", where)
     require("user", user, str, "a text")
+    if isinstance(user, str):
+        validation.check_user(user)
     require("index", index, dict, "a mapping as LangGraph's IndexConfig")
     require("ttl", ttl, dict, "a mapping as LangGraph's TTLConfig", hint='ttl={"default_ttl": MINUTES}')
     require("maximum_bytes", maximum_bytes, int, "a number of bytes")

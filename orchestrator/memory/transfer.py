@@ -142,14 +142,14 @@ def _parsed(line: str, number: int, maximum_bytes: int) -> tuple[ItemAddress, Re
 
 def _address(record: Record) -> ItemAddress:
     # Superseded items have longer keys than others may.
-    return ItemAddress(validation.namespace(record["namespace"]), validation.place((), record["key"]).key)
+    return ItemAddress(validation.namespace(record["namespace"]), validation.place((), _text(record["key"])).key)
 
 
 def _meta(record: Record) -> Meta:
     trust = record["trust"]
     if isinstance(trust, bool) or not 0 <= trust <= 1:
         raise InvalidRequest(f"trust is a number from 0 to 1, not {trust!r}")
-    return Meta(
+    meta = Meta(
         user=_text(record["user"]),
         agent=_text(record["agent"]),
         source=Source(record["source"]),
@@ -164,6 +164,10 @@ def _meta(record: Record) -> Meta:
         index=_optional(record, "index", validation.fields),
         others=tuple(map(_text, record["others"])),
     )
+    validation.check_meta(meta)
+    if meta.others and not meta.subject:
+        raise InvalidRequest("it names others whom it is about, and no subject")
+    return meta
 
 
 def _optional(record: Mapping[str, Any], name: str, read: "Callable[[Any], T]") -> T | None:

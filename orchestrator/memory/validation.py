@@ -1,15 +1,16 @@
 """What may be stored: checked at the border, before anything is written."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 from langgraph.store.base import InvalidNamespaceError
 
-from ...protocols import InvalidRequest
+from ...protocols import ConfigError, InvalidRequest
 from ...protocols.namespaces import ItemAddress, Namespace
 from ...protocols.tiers import Source, Tier
+from ..task.sections.memory import LONGEST_LIFE
 from ..util.arguments import as_choice
 from .item import Meta
 from .selection import Comparison, Condition
@@ -26,15 +27,14 @@ MOST_SOURCES: Final = 4096
 """Items that one was derived from."""
 MOST_SUBJECTS: Final = 64
 """People that one item is about."""
-_LONGEST_NAMES: Final = 1024
-"""Characters of the user, the agent and the subject of an item together, and of each other person that it is about."""
-_TIMES: Final = (-62_135_510_400.0, 253_370_764_800.0)
-"""Seconds since the epoch of the years 1 and 9999: there are no dates beyond."""
-_LONGEST_LIFE: Final = 1000 * 366 * 86_400.0
-"""Seconds: a thousand years. An item that lives too long would end at no date."""
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
 _RESERVED: Final = "langgraph"
+_LONGEST_NAMES: Final = 1024
+"""Characters of the names in a meta: its user, agent and subject together, and each of the others."""
+_LONGEST_USER: Final = 256
+_TIMES: Final = (-62_135_510_400.0, 253_370_764_800.0)
+"""Seconds since the epoch. A day less than the first year, and a year less than the last, so that all time zones have a date for each."""
 
 
 class InvalidNamespace(InvalidRequest, InvalidNamespaceError):
@@ -84,21 +84,38 @@ def value(given: object, maximum_bytes: int = MAXIMUM_BYTES) -> dict[str, Any]:
 
 
 def check_meta(meta: Meta) -> None:
-    """Refuse with `InvalidRequest` what no other replica would take: it would refuse all that comes with the item, too."""
-    names = meta.user + meta.agent + meta.subject
-    if len(names) > _LONGEST_NAMES or any(len(name) > _LONGEST_NAMES for name in meta.others):
-        raise InvalidRequest(
-            "the item's user, agent and subject have names that are too long", hint=f"use at most {_LONGEST_NAMES:,} characters together"
-        )
-    if "\0" in names:  # those of others were subjects of other items
-        raise InvalidRequest("a name of the item has a character that cannot be stored: NUL", hint="remove it")
+    """Raises `InvalidRequest` for what peers would refuse, or nobody could read again."""
+    names = (meta.user, meta.agent, meta.subject)
+    if not _are_texts((*names, *meta.others)):
+        raise InvalidRequest("a name is no text, or has a character that cannot be stored: NUL, or half of a surrogate pair")
+    if sum(map(len, names)) > _LONGEST_NAMES or not all(0 < len(name) <= _LONGEST_NAMES for name in meta.others):
+        raise InvalidRequest("the names of user, agent and subject are too long", hint=f"use at most {_LONGEST_NAMES:,} characters")
+    if meta.lineage and not all(_are_texts((*source.namespace, source.key)) for source in meta.lineage):
+        raise InvalidRequest("the item is derived from one whose name cannot be stored")
     first, last = _TIMES
-    moments = (meta.created_at, meta.valid_from or 0.0, meta.invalid_from or 0.0)
-    if not all(first <= moment <= last for moment in moments):
-        raise InvalidRequest("the item is of a time that cannot be", hint="use dates from year 1 to year 9998")
-    if meta.ttl is not None and not 0 < meta.ttl <= _LONGEST_LIFE:
-        raise InvalidRequest(f"an item cannot live for {meta.ttl:g} s", hint="None keeps it for ever")
+    if not (first <= meta.created_at <= last and first <= (meta.valid_from or 0) <= last and first <= (meta.invalid_from or 0) <= last):
+        raise InvalidRequest("the item is of a time that cannot be", hint="use a date in the years 1 to 9998")
+    if meta.ttl is not None and not 0 < meta.ttl <= LONGEST_LIFE:
+        raise InvalidRequest(f"an item lives for more than 0 seconds and at most {LONGEST_LIFE:g}, not {meta.ttl:g}")
     _check_origin(meta)
+
+
+def is_name(given: object, most: int) -> bool:
+    """Return whether a device, a user or a log can be called so."""
+    return isinstance(given, str) and 0 < len(given) <= most and given.isprintable()
+
+
+def check_user(given: str) -> None:
+    """Raises `ConfigError` for a name that replicas could not tell each other."""
+    if len(given) > _LONGEST_USER or not _is_text(given):
+        hint = f"use at most {_LONGEST_USER} characters, none of them NUL or half of a surrogate pair"
+        raise ConfigError(f"the user {given!r:.80} cannot be called so", hint=hint)
+
+
+def check_name(given: object) -> None:
+    """Raises `InvalidRequest` for a name by which nothing can be looked for."""
+    if not isinstance(given, str) or not given or not _is_text(given):
+        raise InvalidRequest(f"a name is text that can be stored, not {given!r:.80}")
 
 
 def _check_origin(meta: Meta) -> None:
@@ -123,9 +140,9 @@ def ttl_seconds(minutes: object) -> float | None:
     """The time to live, which LangGraph counts in minutes; None is for ever."""
     if minutes is None:
         return None
-    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes <= _LONGEST_LIFE / 60:
-        hint = "None keeps the item for ever"
-        raise InvalidRequest(f"a time to live is a number of minutes above 0 and below a thousand years, not {minutes!r}", hint=hint)
+    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes <= LONGEST_LIFE / 60:
+        reason = f"a time to live is a number of minutes above 0, and at most {LONGEST_LIFE / 60:,.0f}, not {minutes!r:.40}"
+        raise InvalidRequest(reason, hint="None keeps the item for ever")
     return minutes * 60.0
 
 
@@ -275,6 +292,10 @@ def _text(given: str) -> str:
     if not _is_text(given):
         raise _NoJson("has a character that cannot be stored: NUL, or half of a surrogate pair", "remove it")
     return str.__str__(given)
+
+
+def _are_texts(given: Iterable[object]) -> bool:
+    return all(isinstance(name, str) and _is_text(name) for name in given)
 
 
 def _is_text(given: str) -> bool:

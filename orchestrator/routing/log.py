@@ -14,7 +14,7 @@ from ..task.conversation import last_words
 from ..task.results import Result
 from ..task.route_decision import RouteDecision
 from ..task.task import Task
-from ..util.json_lines import append_line, whole_lines
+from ..util.json_lines import append_line, read_lines
 from .traces import AgentOutcome, Trace
 
 
@@ -162,7 +162,7 @@ def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | 
 
 def _lines(path: Path) -> list[bytes]:
     try:
-        return [line for line in whole_lines(path.read_bytes()) if line.strip()]
+        return [line for line in read_lines(path) if line.strip()]
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -173,4 +173,4 @@ def _append(path: Path, line: LoggedTask | LoggedScore) -> None:
     try:
         append_line(path, line.model_dump_json().encode())
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}", hint="[policy.router] log names it") from error
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}", hint="[policy.router] log names it") from error

@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 _TABLES: Final = Tables("erasures", 1, "CREATE TABLE erasures (memory TEXT PRIMARY KEY, heard TEXT NOT NULL)")
 
+_UNFINISHED: Final = "unfinished"
+"""Stands for the erasures that a database has heard of, from the first run that is forgotten until all are overwritten."""
+
 
 class ErasedRuns:
     """Forgets runs and traces when the memory has erased an item that they recalled, also one that another device or process erased.
@@ -43,10 +46,13 @@ class ErasedRuns:
         A run that somebody works on stays, and is forgotten by the next to open the memory and the runs.
         """
         erasures = self._memory.erasures()
-        if erasures in ("", *self._heard()):
+        heard = self._heard()
+        if erasures == "" or heard == {erasures}:
             return
         gone = self._without_their_items()
-        if self._are_forgotten(gone):
+        if gone:
+            self._note(_UNFINISHED)
+        if self._are_forgotten(gone, is_unfinished=_UNFINISHED in heard):
             self._note(erasures)
 
     def forget_at_last(self) -> None:
@@ -57,13 +63,13 @@ class ErasedRuns:
             logger.warning("runs may still hold what was erased from the memory: %s", error)
 
     def _heard(self) -> set[str]:
-        """What all databases have heard of, if it is the same."""
+        """Return what the databases have heard of."""
         heard = set()
         for database in self._databases:
             with database.reading() as session:
                 row = session.execute("SELECT heard FROM erasures WHERE memory = ?", (self._memory.engine.device,)).fetchone()
             heard.add("" if row is None else str(row[0]))
-        return heard if len(heard) == 1 else set()
+        return heard
 
     def _note(self, erasures: str) -> None:
         statement = "INSERT INTO erasures VALUES (?, ?) ON CONFLICT (memory) DO UPDATE SET heard = excluded.heard"
@@ -88,8 +94,9 @@ class ErasedRuns:
         if self._traces is not None:
             yield from self._traces.records()
 
-    def _are_forgotten(self, runs: list[str]) -> bool:
-        if not runs:
+    def _are_forgotten(self, runs: list[str], *, is_unfinished: bool) -> bool:
+        """Forget runs and overwrite them. `is_unfinished`: others were forgotten before, and may not have been overwritten."""
+        if not (runs or is_unfinished):
             return True
         is_all = True
         if self._runs is not None:

@@ -72,14 +72,14 @@ def run_records(store: RunStore) -> Iterator[tuple[str, Iterator[Any]]]:
 def forget_holding(config: RunsConfig, held: Holding) -> None:
     """Forget runs, with their traces and all that is kept beside, and rewrite the files.
 
+    They are rewritten without any runs as well: an erasure before may have deleted rows, and then been kept from that.
+
     Raises `RunBusy` while somebody works on one of them; those that nobody works on are forgotten by then.
     """
-    if not held.all:
-        return
-    if _is_kept(config, FILE):
+    if held.all and _is_kept(config, FILE):
         with closing(open_store(config)) as store:
             store.forget_all(held.all)
-    elif _is_kept(config, _TRACES):
+    elif held.all and _is_kept(config, _TRACES):
         from ..tracing.store import erase_traces
 
         erase_traces(config, held.all)

@@ -14,8 +14,8 @@ from .reading import Json, value_of
 from .state import label_of
 from .turn import Turn
 
-_CHECKS: Final = ("plan", "adapt", "verify")
-"""Roles of calls after which the steps before them are no longer in doubt."""
+_PLANS: Final = ("plan", "adapt")
+"""Roles of calls that drop the steps before them, where a plan comes of them."""
 
 
 def act_doubt(turn: Turn, calls: Sequence[ToolCall], made: Sequence[Json], team: Team, context: TaskContext) -> str | None:
@@ -53,8 +53,11 @@ def _confidence(turn: Turn, made: Sequence[Json]) -> float | None:
     if not turn.is_supervised:
         return turn.draft.confidence
     found: list[float] = []
+    has_plan = bool(turn.state["guidance"])
     for call in reversed(made):
-        if call["role"] in _CHECKS and call["error"] is None and not call["shadow"] and call["verdict"] != Verdict.UNREADABLE:
+        if has_plan and call["role"] in _PLANS and call["error"] is None:
+            break
+        if call["role"] == "verify" and call["error"] is None and not call["shadow"] and call["verdict"] != Verdict.UNREADABLE:
             break
         if call["role"] == "execute" and call["agent"] == turn.member.name and call["error"] is None and call["confidence"] is not None:
             found.append(call["confidence"])

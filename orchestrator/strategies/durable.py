@@ -6,6 +6,7 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -22,6 +23,7 @@ from ...protocols import (
 from ..runs.cancelling import Cancelling
 from ..runs.ledger.approvals import decide, needed
 from ..runs.ledger.ledger import EffectLedger, ledger_of
+from ..runs.ledger.overdue import Overdue
 from ..runs.opening import open_store
 from ..runs.parts import RunParts, thread
 from ..runs.run import Bounds, KeptTask, Lease, RunFailure, RunState, damaged, digest, tightened, tightened_since
@@ -77,11 +79,14 @@ class DurableRuns:
         self._cancelling = Cancelling(store)
         self._busy: dict[str, anyio.Event] = {}
         """Runs that this `Hybrid` works on."""
+        self._overdue: WeakValueDictionary[str, Overdue] = WeakValueDictionary()
+        """By run: calls whose tools still run, those of runs that have failed since included. They hold the entry while they run."""
         self._ended = 0
 
     def forget(self) -> None:
         """Drop what belongs to an event loop that is closed."""
         self._busy.clear()
+        self._overdue.clear()
         self._cancelling = Cancelling(self.store)
 
     @cached_property
@@ -106,7 +111,7 @@ class DurableRuns:
             kept = KeptTask.of(task, tools=tuple(context.tools), agents=self._agents, bounds=self._bounds(task, tuple(context.tools)))
             lease = await self.store.begin(kept, digest(asked))
             async with self._worked_on(lease):
-                yield Work(task, self._equipped(context, lease), lease)
+                yield Work(task, self._equipped(context, lease, task.user), lease)
 
     @asynccontextmanager
     async def resumed(self, run: str, user: str, equip: Equipping) -> AsyncIterator[Work]:
@@ -181,7 +186,7 @@ class DurableRuns:
         async with self._worked_on(lease):
             context = equip(task)  # anew: until now, somebody else may have added to what is kept of the run's privacy and budget
             latest = await self.checkpointer.aget_tuple({"configurable": {"thread_id": run}})
-            yield Work(task, self._equipped(context, lease), lease, goes_on=latest is not None)
+            yield Work(task, self._equipped(context, lease, task.user), lease, goes_on=latest is not None)
 
     def _recorded(self, run: str) -> Result:
         found = self.store.outcome(run)
@@ -197,9 +202,10 @@ class DurableRuns:
             hint = "resume it with the tools and agents that it was begun with"
             raise ConfigError(f"run {run} was begun with {', '.join(lacking)}, which {_is(lacking)} not here", hint=hint)
 
-    def _equipped(self, context: TaskContext, lease: Lease) -> TaskContext:
+    def _equipped(self, context: TaskContext, lease: Lease, user: str) -> TaskContext:
         """With the ledger that keeps its tools from having an effect twice, and with what keeps the steps of its parts."""
-        ledger = ledger_of(self.store, lease, context.boundary.approver)
+        overdue = self._overdue.setdefault(lease.run, Overdue())
+        ledger = ledger_of(self.store, lease, context.boundary.approver, user=user, overdue=overdue)
         keeping = RunParts(self.checkpointer, lease)
         return replace(context, boundary=replace(context.boundary, effects=ledger), keeping=keeping)
 

@@ -1,10 +1,14 @@
 """Where private data are in a conversation, and where they may have gone, so that an agent far away can go on without them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...protocols import Message, Side, StepRequest, ToolResult
 from ...protocols.tiers import Tier
+from ..agents.pool import Member
+from ..safety.guard.decision import CallContext
 from ..safety.privacy.run_privacy import PrivateResult
+from ..safety.privacy.texts import changed_message
 from ..task.labels import OPEN, Label, joined
 from .context import TaskContext
 from .reading import as_json, value_of
@@ -24,6 +28,21 @@ async def shown(turn: Turn, request: StepRequest, context: TaskContext) -> tuple
         return request, None
     messages = await privacy.covered(turn.member, request.messages, _private(turn.state))
     return request.model_copy(update={"messages": messages}), value_of(Label, turn.state["opening"])
+
+
+def as_told(standing: CallContext, member: Member, state: TaskState, context: TaskContext) -> CallContext | None:
+    """Return what an executor was told of where it stands; None: all of it, as there are no placeholders."""
+    privacy = context.privacy
+    if privacy is None or member.side is Side.NEAR or not len(privacy.placeholders):
+        return None
+    hide = privacy.placeholders.concealed
+    private = {result.position for result in _private(state)} if privacy.covers(member, label_of(state)) else set()
+    conversation = [
+        message if message.role == "assistant" else changed_message(message, (lambda text: "") if place in private else hide)
+        for place, message in enumerate(standing.conversation)
+    ]
+    chosen = standing.chosen.model_copy(update={"plan": hide(standing.chosen.plan)})
+    return replace(standing, conversation=conversation, chosen=chosen, hide=hide)
 
 
 def seen_by(side: Side, state: TaskState) -> Label:

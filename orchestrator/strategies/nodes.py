@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 from ...protocols import DeadlineExceeded, InvalidOutput, Message, NearfarError, Side, Stalled, StepReply
@@ -16,7 +17,7 @@ from ..safety.guard.decision import CallContext
 from ..safety.privacy.starting import starting_label
 from ..task.chosen import Chosen
 from ..task.events import ApprovalAsked, Routed, ToolFinished, ToolStarted
-from ..task.labels import OPEN, Label, joined
+from ..task.labels import Label, joined
 from ..task.results import Call
 from ..task.sections.routing import FALLBACK_ERRORS, SHOWN
 from ..task.task import Task
@@ -26,7 +27,7 @@ from .acts import act_doubt
 from .acts_record import recorded
 from .calls import CallLog
 from .context import TaskContext
-from .exposure import after_tools, before_tools, seen_by, shown
+from .exposure import after_tools, as_told, before_tools, seen_by, shown
 from .fitting import Fitting, summarizer_of
 from .hedging import Hedge, call_of, hedge_of
 from .judging import Escalations, Judging
@@ -35,7 +36,7 @@ from .refusals import warn_of_refusal
 from .runtime import TaskRuntime, emit
 from .state import TaskState, fresh_start, label_of
 from .tool_calls import ToolCalls
-from .trust import Trust
+from .trust import Trust, left_by_history
 from .turn import Turn
 
 _SILENT = "allow more output tokens, or less effort: a model may spend them all on its thoughts"
@@ -67,12 +68,13 @@ class TaskNodes:
         commitments = None if context.account is None else context.account.commitments
         decision = self.router.decide(task, list(self.team), tools=context.tools, spent=spent, commitments=commitments)
         emit(runtime, Routed(decision=decision))
-        label = as_json(starting_label(task, context.tools))
+        world = left_by_history(task, context.tools)
+        label = as_json(starting_label(task, context.tools).joined(world))
         empty: TaskState = {
             "attempts": [],
             "label": label,
             "opening": label,
-            "world": as_json(OPEN),
+            "world": as_json(world),
             "chosen": as_json(task.planned),
             "standby": None,
             "calls": [],
@@ -216,6 +218,7 @@ class TaskNodes:
         standing = CallContext(
             conversation, seen_by(draft["side"], state), chosen=value_of(Chosen, state["chosen"]), trusted=state["trusted"]
         )
+        standing = replace(standing, told=as_told(standing, self.team[draft["agent"]], state, context))
         await calls.clear(standing, lambda requests: emit(runtime, ApprovalAsked(requests=tuple(requests))))
         spilled = await before_tools(state, calls, context)
         async with context.turn_taking or nullcontext():

@@ -13,7 +13,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 
 from ..task.events import AgentText, TaskEvent
-from ..util.untraced import is_untraced, untraced
+from ..util.untraced import is_untraced, untraced, without_callbacks
 from .context import TaskContext
 from .state import TaskState
 
@@ -31,7 +31,7 @@ class TaskGraph(CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]
 
     def astream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> AsyncIterator[Any]:  # noqa: ANN401 - as LangGraph has it
         """Run the graph as LangGraph does, without the callbacks of `config`."""
-        parts = super().astream(input, _without_callbacks(config), **options)
+        parts = super().astream(input, without_callbacks(config), **options)
         return parts if is_untraced() else self._untraced(parts)
 
     async def _untraced(self, parts: AsyncIterator[Any]) -> AsyncIterator[Any]:
@@ -46,7 +46,7 @@ class TaskGraph(CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - as LangGraph has it
         """As `astream`; LangGraph refuses it, since the nodes are asynchronous, but would have shown the input to tracers before."""
-        with closing(super().stream(input, _without_callbacks(config), **options)) as parts:  # type: ignore[type-var]
+        with closing(super().stream(input, without_callbacks(config), **options)) as parts:  # type: ignore[type-var]
             ended = object()
             while True:
                 with untraced():
@@ -54,10 +54,6 @@ class TaskGraph(CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]
                 if part is ended:
                     return
                 yield part
-
-
-def _without_callbacks(config: RunnableConfig | None) -> RunnableConfig | None:
-    return None if config is None else {**config, "callbacks": None}
 
 
 def emit(runtime: TaskRuntime, event: TaskEvent) -> None:

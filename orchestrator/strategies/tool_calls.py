@@ -69,6 +69,8 @@ class Boundary:
     vault: Vault | None = None
     overdue: Overdue = field(default_factory=Overdue)
     """Calls that ran past their limits, where no ledger is kept."""
+    denied: set[str] = field(default_factory=set)
+    """Actions that somebody said no to, where no ledger is kept."""
 
     def within(self, scope: str) -> "Boundary":
         """That of a part of the run that runs beside others: equal calls of two parts are two effects."""
@@ -118,11 +120,11 @@ class ToolCalls:
         self._chosen = self._asked_of(None if guard is None else guard.is_chosen, standing)
         self._as_planned = self._asked_of(None if guard is None else guard.is_as_planned, standing)
         asked: dict[int, ApprovalRequest] = {}
-        for index, call in enumerate(self._calls):
+        for index, (call, stands) in enumerate(zip(self._calls, self._standings(standing), strict=True)):
             tool = self._tools.get(call.name)
             if tool is None or call.id in self._refused:
                 continue  # it is told which tools there are, or why not
-            clearance = self._clearance(call, tool, standing)
+            clearance = self._clearance(call, tool, stands)
             if clearance.outcome == "refused":
                 self._refused[call.id] = self._told(index, clearance.reason)
                 continue
@@ -132,7 +134,7 @@ class ToolCalls:
         if asked:
             answers = await self._answers(asked, asking)
             nobody = "" if self._can_ask else ", and there is nobody to ask"
-            denied = {index: request for index, request in asked.items() if not answers.get(request.call.id, False)}
+            denied = {index: request for index, request in asked.items() if answers.get(request.call.id) is not True}
             self._refused |= {
                 request.call.id: self._told(index, f"{request.reason}{nobody or ': the user said no'}") for index, request in denied.items()
             }
@@ -223,8 +225,16 @@ class ToolCalls:
         """The guard's answers to a question about each call: yes as long as nobody but the user and the app was heard."""
         if question is None or standing.label.integrity is Integrity.TRUSTED:
             return [True] * len(self._calls)
-        tools = [self._tools.get(call.name) for call in self._calls]
-        return [tool is not None and question(call, tool, standing) for call, tool in zip(self._calls, tools, strict=True)]
+        asked = zip(self._calls, map(self._tools.get, [call.name for call in self._calls]), self._standings(standing), strict=True)
+        return [tool is not None and question(call, tool, stands) for call, tool, stands in asked]
+
+    def _standings(self, standing: CallContext) -> list[CallContext]:
+        """Return what the guard goes by for each call.
+
+        A call in its caller's own words is looked for in what the caller was told: what becomes of it would tell a right guess of the rest.
+        """
+        told = standing.told or standing
+        return [standing if filled else told for filled in self.filled]
 
     def tainted(self, seen: Label) -> Label:
         """Of what strangers chose that goes into tools which change something. `seen`: of what whoever made the calls has been told."""
@@ -273,9 +283,20 @@ class ToolCalls:
             return {**known, **await effects.ask(open_)}
         if approver is None:
             return {}
-        requests = list(asked.values())
+        denied = self._boundary.denied
+        actions = {request.id: self._action(index) for index, request in asked.items()}
+        requests = [request for request in asked.values() if actions[request.id] not in denied]
+        if not requests:
+            return {}
         asking(requests)
-        return await approver(requests)
+        answers = await approver(requests)
+        said = {request.id: answers.get(request.id, False) is True for request in requests}  # a text such as "no" is no yes
+        denied.update(actions[name] for name, is_approved in said.items() if not is_approved)
+        return said
+
+    def _action(self, index: int) -> str:
+        """Return what names the action of a call in this process."""
+        return f"{self._task}/{self._occurrences[index].action}"
 
     def _clearance(self, call: ToolCall, tool: Tool, standing: CallContext) -> Decision:
         guard = self._boundary.guard
@@ -299,5 +320,5 @@ class ToolCalls:
         occurrence = self._occurrences[index]
         if boundary.effects is None:
             key = occurrence.key(self._task)
-            return await run_unrecorded(call, tool, action=f"{self._task}/{occurrence.action}", key=key, overdue=boundary.overdue)
+            return await run_unrecorded(call, tool, action=self._action(index), key=key, overdue=boundary.overdue)
         return await boundary.effects.run(call, tool, occurrence)

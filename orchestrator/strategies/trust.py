@@ -1,12 +1,16 @@
 """What of a conversation may be acted upon, and how the rest of it is shown."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...protocols import ToolResult
 from ..safety.guard.decision import CallContext
+from ..safety.guard.history import History
 from ..safety.guard.quoting import quoted
+from ..safety.privacy.starting import starting_label
 from ..task.chosen import Chosen
-from ..task.labels import Integrity, Label
+from ..task.labels import OPEN, Integrity, Label
+from ..task.task import Task
+from ..task.tools import Tool
 from .context import TaskContext
 from .reading import Json, as_json, value_of
 from .state import TaskState, label_of
@@ -44,6 +48,14 @@ class Trust:
         asked = [self._behind - 1] if self._was_clean else []
         told = [self._behind + place for place, is_trusted in enumerate(self._trusted) if is_trusted]
         return {"chosen": chosen, "trusted": [*self._state["trusted"], *asked, *told]}
+
+
+def left_by_history(task: Task, tools: Mapping[str, Tool]) -> Label:
+    """Return the label of what strangers left in the world that tools act on, in the conversation or session that the task goes on with."""
+    label = starting_label(task, tools)
+    if not label.is_disturbed and (label.integrity is Integrity.TRUSTED or not History(task, tools).is_tainted):
+        return OPEN
+    return Label(integrity=Integrity.UNTRUSTED, origins=label.origins, is_disturbed=True)
 
 
 def chosen_by_plan(state: TaskState, plan: str, context: TaskContext) -> Json:

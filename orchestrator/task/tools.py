@@ -4,10 +4,11 @@ import asyncio
 import functools
 import inspect
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Annotated, Any, Final, TypedDict, TypeVar, Unpack, cast, overload
 
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
@@ -28,6 +29,9 @@ DEFAULT_TIME_LIMIT = 30.0
 """Seconds a tool may run."""
 DEFAULT_RESULT_LIMIT = 20_000
 """Characters of a result that the model gets to see."""
+
+_CUT: Final = "[cut: {:,} characters, the first {:,} are shown]"
+_IS_CUT: Final = re.compile(r"\n\[cut: [\d,]+ characters, the first [\d,]+ are shown\]\Z", re.ASCII)
 
 ToolFunction = Callable[..., object]
 
@@ -135,7 +139,8 @@ class Tool:
     async def run(self, call: ToolCall, *, overdue: Callable[["asyncio.Task[ToolResult]"], None] | None = None) -> ToolResult:
         """Run the call; whatever goes wrong inside the tool becomes an error result that the model can react to.
 
-        `overdue` takes the task of a plain function that ran past the limit: it runs in a thread, which cannot be stopped.
+        `overdue` takes the task of a plain function that ran past the limit, or was to be cancelled: it runs in a thread, which cannot
+        be stopped.
         """
         try:
             keywords = self.arguments(call)
@@ -146,7 +151,7 @@ class Tool:
         with anyio.move_on_after(self.time_limit) as scope:
             return await self._outcome(call, keywords)
         assert scope.cancelled_caught, "nothing else leaves the block without a result"
-        return self._result(call, self._past_limit("was stopped, perhaps after it had acted"), is_error=True)
+        return self._past_limit(call, "was stopped, perhaps after it had acted")
 
     async def _run_in_thread(
         self, call: ToolCall, keywords: dict[str, object], overdue: Callable[["asyncio.Task[ToolResult]"], None] | None
@@ -155,16 +160,23 @@ class Tool:
         try:
             await asyncio.wait({task}, timeout=self.time_limit)
         except asyncio.CancelledError:
-            task.cancel()
+            if overdue is None:
+                task.cancel()
+            else:
+                overdue(task)
             raise
         if task.done():
             return task.result()
         if overdue is not None:
             overdue(task)
-        return self._result(call, self._past_limit("still runs: equal calls wait for it"), is_error=True)
+        return self._past_limit(call, "still runs: equal calls wait for it")
 
-    def _past_limit(self, state: str) -> str:
-        """What the model is told of a call that ran past its limit."""
+    def _past_limit(self, call: ToolCall, state: str) -> ToolResult:
+        """Return the result of a call that ran past its limit. It is never cut: the outcome is read off its first words."""
+        told = self._told_past_limit(state)
+        return ToolResult(call_id=call.id, name=call.name, content=told, is_error=True)
+
+    def _told_past_limit(self, state: str) -> str:
         limit = f"the tool took longer than its limit of {self.time_limit:g} s"
         match self.declared.effect:
             case Effect.READ:
@@ -193,7 +205,7 @@ class Tool:
 
     def _result(self, call: ToolCall, text: str, *, is_error: bool = False) -> ToolResult:
         if len(text) > self.result_limit:
-            text = f"{text[: self.result_limit]}\n[cut: {len(text):,} characters, the first {self.result_limit:,} are shown]"
+            text = f"{text[: self.result_limit]}\n{_CUT.format(len(text), self.result_limit)}"
         text = text.encode(errors="backslashreplace").decode()  # half of a surrogate pair could not be sent on
         return ToolResult(call_id=call.id, name=call.name, content=text, is_error=is_error)
 
@@ -217,6 +229,11 @@ def tool(function: ToolFunction | None = None, /, **options: Unpack[ToolOptions]
         raise ConfigError(f"a tool has no option {unknown[0]!r}", hint=f"the options are {known}")
     make = functools.partial(Tool, **options)
     return make if function is None else make(function)
+
+
+def is_cut(content: str) -> bool:
+    """Say whether a result is longer than its tool's limit, so that its end is missing."""
+    return _IS_CUT.search(content) is not None
 
 
 async def run_tool_call(call: ToolCall, tools: Mapping[str, Tool]) -> ToolResult:

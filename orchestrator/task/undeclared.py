@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Final
+from unicodedata import category
 
 from pydantic import JsonValue
 
@@ -11,7 +12,12 @@ _NETWORK: Final = frozenset(
     {"url", "urls", "uri", "uris", "link", "links", "href", "website", "webpage", "domain", "host", "hostname", "endpoint", "feed"}
 )
 _NAME: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_WORD: Final = re.compile(r"[^\W\d_]{2,}")
+_UNSPACED: Final = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3105-\u312f\u3400-\u4dbf\u4e00-\u9fff"
+    r"\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+"""Letters of scripts that have no spaces between words: Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
+_WORD: Final = re.compile(rf"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[^\W\d_])+")
 _FEW: Final = 4
 """Words of a name, a title or a state. Fewer hardly make an instruction."""
 
@@ -30,7 +36,18 @@ def is_prose(result: str) -> bool:
 
 
 def _is_long(text: str) -> bool:
-    return any(count >= _FEW for count, _ in enumerate(_WORD.finditer(text)))
+    """Say whether a text has more than a few words. One letter alone, or of a script without spaces, counts as half of one."""
+    words = 0.0
+    for word in _WORD.finditer(text if text.isascii() else _without_marks(text)):
+        words += 0.5 if len(word.group()) == 1 else 1
+        if words > _FEW:
+            return True
+    return False
+
+
+def _without_marks(text: str) -> str:
+    """Return the text without accents and vowel signs that stand by themselves, and what is not seen: all of these would cut words."""
+    return "".join(letter for letter in text if category(letter) not in ("Mn", "Mc", "Me", "Cf"))
 
 
 def _texts(result: str) -> Iterator[str]:

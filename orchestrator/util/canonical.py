@@ -4,13 +4,15 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
-from decimal import Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from typing import Final
 
 from pydantic import BaseModel, JsonValue, SecretBytes, SecretStr
 from pydantic_core import to_jsonable_python
 
 _quoted: Final = json.JSONEncoder(ensure_ascii=False).encode
+_LONGEST_PLAIN: Final = 40
+"""Places between a decimal number's first digit and its point, beyond which it is written with an exponent: 1E999999999 is short."""
 _CONSTANTS: Final = {None: "null", True: "true", False: "false"}
 
 
@@ -34,6 +36,8 @@ def canonical(value: object) -> str:
             return str(int(value))
         case float():
             return _number(value)
+        case Decimal():
+            return _decimal(value)
         case dict():  # before the abstract types, which take longer to tell
             return _members(value)
         case list() | tuple():
@@ -65,6 +69,17 @@ def _number(value: float) -> str:
         mantissa, _, exponent = text.removesuffix(".0").partition("e")
         return f"{mantissa}e{int(exponent):+d}" if exponent else mantissa.removeprefix("-0") or "0"
     return format(Decimal(text), "f").removesuffix(".0")
+
+
+def _decimal(value: Decimal) -> str:
+    """Write 5, 5.0 and 5E0 as one number, with all digits that it has. `normalize` alone would round to 28."""
+    if not value.is_finite():
+        return _quoted(str(value))
+    exact = Context(prec=len(value.as_tuple().digits), Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
+    fewest = value.normalize(exact)
+    if not fewest:
+        return "0"
+    return format(fewest, "f") if abs(fewest.adjusted()) <= _LONGEST_PLAIN else str(fewest)
 
 
 def _code_units(key: str) -> bytes:

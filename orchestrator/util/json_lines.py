@@ -1,5 +1,6 @@
 """Files of JSON lines that several processes append to, each line at once and under a lock."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable
@@ -8,8 +9,9 @@ from typing import IO
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append a line, whose newline is added. What a process left unfinished that died while it wrote is removed. Raises `OSError`.
+    """Append a line, whose newline is added. What a process left unfinished that died while it wrote is removed.
 
+    Raises `OSError`, and changes nothing, where the file ends with something else than a line of JSON: it is somebody else's.
     A new file is for its owner alone: there may be words of tasks in it.
     """
     with os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab+") as file:
@@ -30,6 +32,12 @@ def drop_lines(path: Path, goes: Callable[[bytes], bool]) -> None:
         file.truncate(len(kept))
 
 
+def read_lines(path: Path) -> list[bytes]:
+    """Return the whole lines of a file. A pipe is not waited for. Raises `OSError`."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        return whole_lines(file.read() or b"")
+
+
 def whole_lines(data: bytes) -> list[bytes]:
     """The lines of a file; a last one without its newline was cut off while it was written, and is left out."""
     return data[: data.rfind(b"\n") + 1].split(b"\n")
@@ -41,4 +49,8 @@ def _cut_torn_line(file: IO[bytes]) -> None:
     file.seek(-1, os.SEEK_END)
     if file.read() != b"\n":
         file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
+        data = file.read()
+        whole = data.rfind(b"\n") + 1
+        if data[whole : whole + 1] not in (b"{", b"\0"):  # a power cut may leave zeros
+            raise OSError(errno.EINVAL, "it ends with something else than a line of JSON")
+        file.truncate(whole)

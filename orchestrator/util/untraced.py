@@ -4,9 +4,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import ConfigError
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+    from langchain_core.tracers.stdout import ConsoleCallbackHandler
 
 _IS_UNTRACED: Final[ContextVar[bool]] = ContextVar("nearfar_untraced", default=False)
 _SWITCHES: Final = ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING_V2")
@@ -54,6 +58,28 @@ def untraced() -> Iterator[None]:
             if is_switched_on or variable.get() is not None:  # where there is a handler already, none is made
                 left.enter_context(_set(variable, BaseCallbackHandler() if is_switched_on else None))
         yield
+
+
+def without_callbacks(config: "RunnableConfig | None") -> "RunnableConfig | None":
+    """Return the configuration of a graph that tells no callback anything.
+
+    With `set_debug(True)`, LangChain prints the input and output of all that runs, unless a handler that prints is there already.
+    """
+    from langchain_core.globals import get_debug
+
+    if get_debug():
+        return {**(config or {}), "callbacks": [_silent_printer()]}
+    return None if config is None else {**config, "callbacks": None}
+
+
+def _silent_printer() -> "ConsoleCallbackHandler":
+    """Return a handler that LangChain takes for the one that prints. It ignores whatever it may be told."""
+    from langchain_core.tracers.stdout import ConsoleCallbackHandler
+
+    class Silent(ConsoleCallbackHandler):
+        ignore_llm = ignore_chain = ignore_agent = ignore_retriever = ignore_chat_model = ignore_retry = ignore_custom_event = True
+
+    return Silent()
 
 
 @contextmanager

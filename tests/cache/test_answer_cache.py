@@ -2,7 +2,7 @@
 
 import multiprocessing
 import sqlite3
-from contextlib import suppress
+from contextlib import closing, suppress
 from decimal import Decimal
 from pathlib import Path
 
@@ -175,14 +175,51 @@ def test_four_processes_share_one_file(tmp_path: Path) -> None:
     assert sum(each.misses for each in counted) == sum(each.entries for each in counted) == 200
 
 
-@pytest.mark.parametrize("damage", [b"not a database at all, but long enough to be looked at" * 30, b"SQLite format 3\0" + b"\xff" * 5000])
-def test_a_damaged_file_is_begun_anew_with_a_warning(damage: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "answers.db").write_bytes(damage)
+@pytest.mark.parametrize("intact", [72, 100])
+def test_a_damaged_file_is_begun_anew_with_a_warning(intact: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with World().cache(tmp_path / "answers.db") as cache:
+        keep(cache, STRENGTH)
+    whole = (tmp_path / "answers.db").read_bytes()
+    (tmp_path / "answers.db").write_bytes(whole[:intact] + b"\xff" * (len(whole) - intact))
     with World().cache(tmp_path / "answers.db") as cache:
         assert found(cache, STRENGTH) is None
         keep(cache, STRENGTH)
         assert found(cache, STRENGTH) is not None
     assert "is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("suffix", ["toml", "db"])
+@pytest.mark.parametrize("theirs", [b"", b"not a database at all, but long enough" * 30, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_file_that_is_no_cache_is_neither_removed_nor_changed(theirs: bytes, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"mine.{suffix}"
+    path.write_bytes(theirs)
+    if not theirs:
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("CREATE TABLE bookmarks (place)")
+        theirs = path.read_bytes()
+    with World().cache(path) as cache:
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="is no cache"):
+                keep(cache, STRENGTH)
+    assert path.read_bytes() == theirs
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_cache_from_before_caches_were_marked_is_read(tmp_path: Path) -> None:
+    with World().cache(tmp_path / "answers.db") as cache:
+        keep(cache, STRENGTH)
+    with closing(sqlite3.connect(tmp_path / "answers.db")) as unmarked:
+        unmarked.execute("PRAGMA application_id = 0")
+    with World().cache(tmp_path / "answers.db") as cache:
+        assert found(cache, STRENGTH) == "Lift heavy things."
+
+
+def test_a_cache_that_others_may_read_is_taken_from_them(tmp_path: Path) -> None:
+    path = tmp_path / "answers.db"
+    path.touch(mode=0o644)
+    with World().cache(path) as cache:
+        keep(cache, STRENGTH)
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_file_that_is_damaged_while_in_use_is_begun_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

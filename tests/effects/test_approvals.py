@@ -4,15 +4,18 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
 
 import anyio
 import pytest
 
-from nearfar import Hybrid, tool
+from nearfar import Hybrid, Policy, tool
 from nearfar.orchestrator.cli.approving import shown_call, terminal_approver
 from nearfar.orchestrator.task.events import ApprovalAsked, ToolStarted
+from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.orchestrator.util.escaping import spelled_out
-from nearfar.protocols import ApprovalRequest, ScriptedAgent, ToolCall
+from nearfar.protocols import ApprovalRequest, ScriptedAgent, Side, ToolCall, Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -55,6 +58,34 @@ async def test_the_app_is_asked_and_what_it_says_no_to_is_not_run() -> None:
     assert [request.call.arguments["to"] for request in person.asked] == ["ann", "eve"]
     results = [message.tool_result for message in near.requests[-1].messages if message.tool_result is not None]
     assert [result.content for result in results] == ["sent to ann", "not run: send is not run before somebody says yes: the user said no"]
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+@pytest.mark.parametrize("said", ["no", "True", 1, [True], None])
+async def test_only_true_is_a_yes(said: object, is_durable: bool, tmp_path: Path) -> None:
+    letters = Letters()
+
+    async def approver(requests: Sequence[ApprovalRequest]) -> Mapping[str, bool]:
+        return cast(Mapping[str, bool], {request.id: said for request in requests})
+
+    runs = RunsConfig(folder=tmp_path) if is_durable else None
+    async with Hybrid(near=ScriptedAgent([letter("ann"), "done"]), tools=[letters.tool], approver=approver, runs=runs) as hybrid:
+        await hybrid.run("Write to Ann")
+    assert letters.sent == []
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_who_said_no_is_not_asked_again_by_a_call_or_an_agent_behind_it(is_durable: bool, tmp_path: Path) -> None:
+    letters, person = Letters(), Person("ann")
+    near = ScriptedAgent([letter("eve"), letter("eve"), Unavailable("out of memory")])
+    far = ScriptedAgent([[letter("eve", 1), letter("ann", 2)], "done"], name="far", side=Side.FAR)
+    policy = Policy(strategy="cascade", sensitivity="public")
+    runs = RunsConfig(folder=tmp_path) if is_durable else None
+    async with Hybrid(near=near, far=far, tools=[letters.tool], approver=person, policy=policy, runs=runs) as hybrid:
+        result = await hybrid.run("Write to Eve")
+    assert [request.call.arguments["to"] for request in person.asked] == ["eve", "ann"]
+    assert [made.outcome for made in result.tool_calls] == ["not_run", "not_run", "not_run", "done"]
+    assert letters.sent == ["ann"]
 
 
 async def test_a_task_may_have_an_approver_of_its_own() -> None:

@@ -1,8 +1,10 @@
 """Values that say the same are the same text, as RFC 8785 writes them."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
@@ -46,6 +48,22 @@ def test_the_example_of_the_rfc_comes_out_as_it_says() -> None:
 )
 def test_each_number_is_written_in_one_way(number: float, text: str) -> None:
     assert canonical(number) == text
+
+
+@pytest.mark.parametrize(
+    ("decimals", "text"),
+    [
+        (("5", "5.0", "5.00", "5E0", "0.5E1", "05"), "5"),
+        (("10", "1E1", "10.0"), "10"),
+        (("-0.50", "-.5", "-5E-1"), "-0.5"),
+        (("0", "-0", "0.00", "0E9"), "0"),
+        (("1E999999999", "10E999999998"), "1E+999999999"),
+        (("1.0000000000000000000000000000000000001",), "1.0000000000000000000000000000000000001"),
+        (("NaN",), '"NaN"'),
+    ],
+)
+def test_each_decimal_number_is_written_in_one_way(decimals: Sequence[str], text: str) -> None:
+    assert {canonical(Decimal(decimal)) for decimal in decimals} == {text}
 
 
 def test_keys_are_sorted_by_their_code_units() -> None:

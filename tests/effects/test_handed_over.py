@@ -72,9 +72,11 @@ async def test_an_agent_that_takes_over_tries_again_what_has_failed() -> None:
     assert (len(letters.calls), letters.sent) == (2, 1)
 
 
-async def test_other_tasks_and_other_users_have_effects_of_their_own() -> None:
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_other_tasks_and_other_users_have_effects_of_their_own(is_durable: bool, tmp_path: Path) -> None:
     letters = Letters()
-    async with hybrid(letters, "device", [SEND, "Sent."] * 4, [], None) as agents:
-        for user, key in (("ann", "a"), ("ann", "a"), ("ann", "b"), ("bob", "a")):
+    for number, (user, key) in enumerate((("ann", "a"), ("ann", "a"), ("ann", "b"), ("bob", "a"))):
+        folder = tmp_path / str(number) if is_durable else None  # as each user's own machine has
+        async with hybrid(letters, "device", [SEND, "Sent."], [], folder) as agents:
             await agents.run("Send hi", user=user, idempotency_key=key)
     assert [letters.calls.index(key) for key in letters.calls] == [0, 0, 2, 3]

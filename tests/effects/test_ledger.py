@@ -280,6 +280,30 @@ async def test_a_tool_that_was_changed_since_is_not_taken_for_the_one_on_record(
     assert payments.paid == ["ann 100"]
 
 
+@pytest.mark.parametrize("change", ["one more argument", "it only reads"])
+async def test_nor_where_the_change_gives_the_same_call_another_key(run: Run, change: str) -> None:
+    paid: list[str] = []
+    never = anyio.Event()
+
+    async def pay(to: str) -> str:
+        """Pay somebody."""
+        paid.append(to)
+        await never.wait()
+        return "paid"
+
+    async def pay_with_note(to: str, note: str = "") -> str:
+        """Pay somebody."""
+        return await pay(to) + note
+
+    async with run.owner() as ledger:
+        await made(ledger, tool(time_limit=0.01)(pay), to="ann")
+    changed = tool(effect="read")(pay) if change == "it only reads" else tool(name="pay")(pay_with_note)
+    async with run.owner() as ledger:
+        with pytest.raises(LedgerConflict, match="pay"):
+            await made(ledger, changed, to="ann")
+    assert paid == ["ann"]
+
+
 async def test_a_failure_is_a_result_too_and_a_new_try_is_a_new_effect(run: Run) -> None:
     tries: list[int] = []
 

@@ -1,8 +1,9 @@
 """Tools past their time limit: the model is told that the outcome is unknown, and an equal call does not act beside the first one."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -86,6 +87,17 @@ async def test_a_model_that_pays_again_waits_for_the_payment_under_way(tmp_path:
 
 
 @pytest.mark.parametrize("is_durable", [False, True])
+async def test_a_short_limit_for_results_does_not_hide_that_the_outcome_is_unknown(tmp_path: Path, is_durable: bool) -> None:
+    with bank() as slow:
+        terse = tool(time_limit=0.1, result_limit=5)(slow.pay)
+        near = ScriptedAgent([PAY, PAY, "I do not know."])
+        async with Hybrid(near=near, tools=[terse], runs=runs_in(tmp_path, is_durable=is_durable)) as hybrid:
+            result = await hybrid.run("Pay Ann")
+    assert [made.outcome for made in result.tool_calls] == ["unknown", "unknown"]
+    assert slow.paid == ["ann"]
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
 async def test_an_agent_that_takes_over_does_not_pay_beside_the_one_before(tmp_path: Path, is_durable: bool) -> None:
     with bank() as slow:
 
@@ -102,6 +114,42 @@ async def test_an_agent_that_takes_over_does_not_pay_beside_the_one_before(tmp_p
     assert slow.paid == ["ann"]
     assert "- outcome unknown: pay(" in far.requests[0].messages[-1].text
     assert result.text.startswith("ann was paid\n")
+
+
+@pytest.mark.parametrize("is_cut_off", [False, True])
+async def test_a_resumed_run_does_not_send_beside_the_call_that_still_runs(tmp_path: Path, is_cut_off: bool) -> None:
+    loop, scope = asyncio.get_running_loop(), anyio.CancelScope()
+    begun_until_it_answered: list[str] = []
+    with bank(effect="idempotent") as slow:
+
+        def pay(to: str) -> str:
+            """Pay somebody."""
+            if is_cut_off:
+                loop.call_soon_threadsafe(scope.cancel)
+            return slow.pay(to)
+
+        def fails(request: StepRequest) -> ToolCall:
+            if told(request):
+                raise Unavailable("out of memory")
+            return PAY
+
+        def insists(request: StepRequest) -> ToolCall | str:
+            heard = told(request)
+            if len(heard) > 1 and not slow.may_answer.is_set():
+                begun_until_it_answered.extend(slow.paid)
+                slow.may_answer.set()
+            return heard[-1] if heard and not heard[-1].startswith("outcome unknown: ") else PAY
+
+        models = [fails, insists]
+        near, late = ScriptedAgent(lambda request: models[0](request)), tool(effect="idempotent", time_limit=0.1)(pay)
+        policy = Policy(maximum_turns=400)
+        async with Hybrid(near=near, tools=[late], runs=RunsConfig(folder=tmp_path), policy=policy) as hybrid:
+            with scope, suppress(Unavailable):
+                await hybrid.run("Pay Ann", idempotency_key="lunch")
+            del models[0]
+            result = await hybrid.resume("lunch")
+    assert begun_until_it_answered == ["ann"]
+    assert result.text.startswith("ann was paid")
 
 
 @pytest.mark.parametrize("is_durable", [False, True])

@@ -128,6 +128,31 @@ async def test_nor_by_a_statement_that_hides_it_from_sight(run: Run, tmp_path: P
         assert connection.execute("SELECT * FROM sqlite_master").fetchall() == []
 
 
+@pytest.mark.parametrize("is_caught", [False, True])
+async def test_after_a_rollback_by_sqlite_itself_nothing_is_kept(run: Run, tmp_path: Path, is_caught: bool) -> None:
+    with closing(sqlite3.connect(tmp_path / "app.db")) as connection:
+        connection.execute("CREATE TABLE seats (seat TEXT PRIMARY KEY)")
+        connection.execute("CREATE TRIGGER limits BEFORE INSERT ON seats WHEN NEW.seat = '13' BEGIN SELECT RAISE(ROLLBACK, 'none'); END")
+
+    @tool(effect="transactional")
+    def book() -> str:
+        """Book seats, and take no notice of one that there is none of."""
+        seats = effect_transaction(tmp_path / "app.db")
+        seats.execute("INSERT INTO seats VALUES ('12')")
+        with suppress(sqlite3.IntegrityError):
+            seats.execute("INSERT INTO seats VALUES ('13')")
+        with suppress(InvalidRequest if is_caught else ()):
+            seats.execute("INSERT INTO seats VALUES ('14')")
+        return "booked"
+
+    async with run.owner() as ledger:
+        result = await made(ledger, book)
+    assert result.is_error
+    assert "rolled its transaction back" in result.content
+    with closing(sqlite3.connect(tmp_path / "app.db")) as connection:
+        assert connection.execute("SELECT * FROM seats").fetchall() == []
+
+
 async def test_a_tool_that_ran_out_of_time_writes_nothing_afterwards(run: Run, seats: Seats) -> None:
     has_begun, may_go_on, has_ended = threading.Event(), threading.Event(), threading.Event()
     late: list[Exception] = []
@@ -153,6 +178,29 @@ async def test_a_tool_that_ran_out_of_time_writes_nothing_afterwards(run: Run, s
     assert has_begun.is_set()
     assert len(late) == 1
     assert seats.booked == []
+
+
+async def test_a_tool_that_ran_out_of_time_begins_no_transaction_afterwards(run: Run, seats: Seats) -> None:
+    may_go_on, has_ended = threading.Event(), threading.Event()
+    late: list[Exception] = []
+
+    @tool(effect="transactional", time_limit=0.05)
+    def book(seat: str) -> str:
+        """Book a seat, too late."""
+        may_go_on.wait(10)
+        try:
+            effect_transaction(seats.file).execute("INSERT INTO seats VALUES (?)", (seat,))
+        except InvalidRequest as error:
+            late.append(error)
+        finally:
+            has_ended.set()
+        return "booked"
+
+    async with run.owner() as ledger:
+        assert "longer than its limit" in (await made(ledger, book, seat="1a")).content
+        may_go_on.set()
+        assert has_ended.wait(10)
+        assert len(late) == 1
 
 
 async def test_a_transaction_that_stays_open_is_dropped_for_the_sake_of_others(

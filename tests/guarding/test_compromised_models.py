@@ -221,6 +221,11 @@ async def test_a_record_may_be_used_whose_key_the_user_has_named_and_no_other() 
         ("1. read_mail(about='rent')\n2. join(first='Ann', second='500')\n3. pay(it)", "Ann500", 1),
         ("1. read_mail(about='rent')\n2. join(first='Ann', second=?)\n3. pay(500)", "Ann500", 0),
         ("1. read_mail(about='rent')\n2. Join Ann and 500\n3. pay(it)", "Ann500", 0),
+        ("1. read_mail(about='rent'), join(first='Ann',\n    second='500'), pay(it)", "Ann500", 1),
+        ("1. read_mail(about='rent'), join(first='Bob', second='7'), pay(500) to Ann", "Ann500", 0),
+        ("1. read_mail(about='rent'), join(first='Ann', second='7'), join(first='Bob', second='500')", "Ann500", 0),
+        ("1. read_mail(about='rent'), join(first='Bob (who is with Ann and owes 500", "Ann500", 1),
+        ("1. read_mail(about='rent'), join(first='Bob\npay(500) to Ann", "Ann500", 0),
     ],
 )
 async def test_what_a_call_returns_may_be_used_that_a_plan_names_with_all_it_says(plan: str, account: str, count: int) -> None:
@@ -338,6 +343,34 @@ async def test_what_a_tool_returned_in_an_earlier_turn_is_no_word_of_the_users()
     assert world.done == []
     shown = agent.requests[0].messages[2].tool_result
     assert shown == quoted(earlier)
+
+
+NOTED = call("note", text="EVIL-99 900")
+AS_NOTED = "pay(account=notes().account, amount=900), as notes() say"
+
+
+@pytest.mark.parametrize("account", ["EVIL-99", "DE-4411-2200"])
+async def test_what_strangers_left_in_the_world_in_an_earlier_turn_is_no_word_of_the_users(account: str) -> None:
+    world = World()
+    world.notes = [f'{{"account": "{account}"}}']
+    is_poisoned = account == "EVIL-99"
+    left = (*made(READ, POISON), *made(NOTED, "noted")) if is_poisoned else made(READ, POISON)
+    history = [Message.user("Read the mail about the rent"), *left, Message.assistant("done"), Message.user("Pay as noted")]
+    for options in ({"plan": AS_NOTED}, {"plan": "First notes().", "allowed_tools": ["pay", "notes"]}):
+        world.done.clear()
+        await outcome(world, history, call("notes"), call("pay", account=account, amount=900), **options)
+        assert bool(world.done) is (not is_poisoned and options["plan"] == AS_NOTED)
+
+
+async def test_what_strangers_left_in_the_world_in_an_earlier_task_of_a_session_is_no_word_of_the_users() -> None:
+    world = World()
+    agent = ScriptedAgent([READ, NOTED, "done", call("notes"), PAY_EVIL, "done"])
+    async with Hybrid(near=agent, tools=world.tools) as hybrid:
+        options: TaskOptions = {"strategy": "device", "sensitivity": "public", "session": "s"}
+        await hybrid.run("Read the mail about the rent", **options)
+        await hybrid.run("Pay 900 as noted", plan="First notes(), then pay(account=..., amount=900)", **options)
+    assert world.notes == ["EVIL-99 900"]
+    assert world.done == []
 
 
 async def test_a_private_result_is_not_told_to_a_tool_that_shows_it_to_strangers() -> None:

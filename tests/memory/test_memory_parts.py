@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar import Ranking, validation
+from nearfar import Ranking
+from nearfar.orchestrator.memory import validation
 from nearfar.orchestrator.memory.engine import Hit
 from nearfar.orchestrator.memory.fusion import WINDOW, depth, fused
 from nearfar.orchestrator.memory.indexing import passages, texts_of

@@ -141,6 +141,18 @@ async def test_an_earlier_doubt_counts_until_it_was_looked_at() -> None:
         assert [made.call.name for made in result.tool_calls] == ["balance", "pay"]
 
 
+@pytest.mark.parametrize(("said", "paid"), [([NO_PLAN, NO_PLAN], []), ([PLAN], ["ann"])])
+async def test_a_plan_that_is_none_leaves_the_step_before_it_in_doubt(said: Sequence[Reply], paid: Sequence[str]) -> None:
+    bank = Bank()
+    near = [sure(LOOKS, 0.2), sure(pays(ANN), 0.95), sure("Paid Ann.", 0.95)]
+    hybrid, _ = team(bank, near, [*said, "hm", "Not paid."], strategy="pevr", supervision=SupervisionConfig(plan_below=0.9))
+    async with hybrid:
+        result = await hybrid.run("Pay Ann 5 dollars")
+    assert bank.paid == paid
+    assert [call.trigger for call in result.calls if call.role == "verify"] == ([] if paid else ["act"])
+    assert result.text == ("Paid Ann." if paid else "Not paid.")
+
+
 async def test_tools_that_only_read_run_whatever_the_evidence_says() -> None:
     hybrid, _ = team(Bank(), [sure(LOOKS, 0.2), sure("9000 cents", 0.2)], ["9000 cents."], strategy="cascade")
     async with hybrid:

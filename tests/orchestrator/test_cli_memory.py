@@ -110,6 +110,12 @@ def test_show_tells_where_an_item_comes_from_and_what_it_said_before(store: Memo
     assert told("show", "notes/ana", "street")["error"]["type"] == "NotFound"
 
 
+def test_a_key_and_a_namespace_with_line_ends_cannot_pass_for_another_item(store: MemoryStore) -> None:
+    store.put(("web\nnotes",), "k\nnotes/ana milk  device", {"text": "forged"}, tier=Tier.SHARED)
+    for shown in (memory("list").stdout, memory("search", "forged").stdout, memory("stats").stdout, memory("erase", "--prefix", "").stderr):
+        assert not any(line.startswith("notes") for line in shown.splitlines())
+
+
 def test_what_strangers_wrote_gives_the_terminal_no_commands(store: MemoryStore) -> None:
     store.put(("web\x1b[2J",), "k\x07", {"text": "\x1b]0;owned\x07 \u202etxt"}, subject="\x1b[31m")
     for shown in (memory("list").stdout, memory("show", "web\x1b[2J", "k\x07").stdout, memory("search", "owned").stdout):
@@ -333,6 +339,13 @@ def test_import_brings_items_in_once_and_tells_what_stays(store: MemoryStore, ho
     assert told("import", "all.jsonl", "--store", "other.db", "--overwrite")["replaced"] == 1
     imported = told("show", "notes/ana", "nuts", "--store", "other.db")["item"]
     assert (imported["source"], imported["tier"], imported["subject"]) == ("user", "device", "ana")
+
+
+def test_import_of_what_has_no_end_is_given_up(store: MemoryStore) -> None:
+    result = memory("import", "/dev/zero")
+    assert result.exit_code == 2
+    assert "too long" in result.stderr
+    assert told("list")["items"] == []
 
 
 def test_import_of_a_damaged_file_takes_in_nothing(store: MemoryStore, home: Path) -> None:

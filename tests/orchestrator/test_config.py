@@ -88,6 +88,31 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_config(tmp_path / "nearfar.toml")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a = " + "[" * 50_000 + "]" * 50_000, "too deeply"),
+        ("a = " + "{a = " * 500 + "1" + "}" * 500, "too deeply"),
+        ("[policy.limits]\n" + ".".join(["a"] * 2000) + " = 1", "too deeply"),
+        ("[policy]\nrules = " + "[" * 200 + "]" * 200, "too deeply"),
+        ("[policy]\nmaximum_turns = " + "9" * 5000, "too long"),
+        ("[policy]\nmaximum_turns = 0x" + "f" * 10_000, "line 2: policy.maximum_turns: a whole number"),
+        ("[cache]\nentries = 9223372036854775808", "line 2: cache.entries: a whole number"),
+        ('[policy.router]\nlog = "a\\u0000b"', "line 2: policy.router.log: a text has no zero"),
+        ('[memory]\nuser = "a\\u0000b"', "zero character"),
+    ],
+)
+def test_what_no_key_can_be_is_refused_in_words(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_config(text, "nearfar.toml")
+
+
+def test_a_path_below_the_folder_of_a_user_who_is_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "nearfar.toml").write_text('[memory]\npath = "~nobody-of-this-name/memory.db"\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match="~"):
+        load_config(tmp_path / "nearfar.toml")
+
+
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "nearfar.toml"
     path.write_bytes(b"\xff\xfe\x00")

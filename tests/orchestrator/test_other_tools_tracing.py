@@ -13,23 +13,25 @@ from typing import Any, ClassVar, TypedDict, cast
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.globals import set_debug
 from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.graph import StateGraph
 from typer.testing import CliRunner
 
-from nearfar import Hybrid
+from nearfar import Hybrid, tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.task.task import Task
-from nearfar.protocols import ConfigError, Message, ScriptedAgent
+from nearfar.protocols import ConfigError, Message, ScriptedAgent, StepRequest, ToolCall
+from nearfar.protocols.fakes import Reply
 
 _TASK = """
 import asyncio, sys
 from pathlib import Path
 from langchain_core.tracers.langchain import wait_for_all_tracers
-from nearfar import Hybrid
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator import Hybrid
+from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.protocols import ScriptedAgent
 
 async def main(way: str) -> None:
@@ -176,6 +178,29 @@ async def test_a_handler_that_a_variable_switches_on_hears_nothing(hybrid: Hybri
     assert SwitchedOn.heard == []
     await RunnableLambda(str).ainvoke("of the app itself")
     assert SwitchedOn.heard == ["of the app itself"]
+
+
+@pytest.mark.anyio
+async def test_nothing_of_a_task_is_printed_where_an_app_has_langchain_debug_its_own_chains(capsys: pytest.CaptureFixture[str]) -> None:
+    @tool(effect="read")
+    async def shout(text: str) -> str:
+        """Repeat a text louder."""
+        return str(await RunnableLambda(str.upper).ainvoke(text))
+
+    def near(request: StepRequest) -> Reply:
+        is_done = any(message.tool_result for message in request.messages)
+        return "It is 4711." if is_done else ToolCall(id="1", name="shout", arguments={"text": _SECRET})
+
+    set_debug(True)
+    try:
+        async with Hybrid(near=ScriptedAgent(near), tools=[shout]) as hybrid:
+            await hybrid.run(_SECRET)
+            await hybrid.graph.ainvoke(STATE)
+            assert capsys.readouterr() == ("", "")
+            await RunnableLambda(str).ainvoke("of the app itself")
+            assert "of the app itself" in capsys.readouterr().out
+    finally:
+        set_debug(False)
 
 
 @pytest.mark.anyio

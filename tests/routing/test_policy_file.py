@@ -61,6 +61,33 @@ def test_a_broken_file_leaves_the_old_policy_and_says_why(
     assert not file.problem
 
 
+@pytest.mark.parametrize("text", ["", "\n", "# the policy\n\n", "\ufeff", "a = " + "[" * 50_000, "[policy]\nmaximum_turns = " + "9" * 5000])
+def test_a_file_of_which_only_a_beginning_was_written_leaves_the_old_policy(tmp_path: Path, text: str) -> None:
+    file = PolicyFile(write(tmp_path / "nearfar.toml", '[policy]\nmode = "only_on_device"\n'))
+    write(tmp_path / "nearfar.toml", text)
+    assert file.current.mode == "only_on_device"
+    assert file.problem is not None
+
+
+@pytest.mark.parametrize("other", ["pipe", "folder", "loop", "nowhere", "unlimited"])
+def test_what_is_no_file_leaves_the_old_policy_and_is_not_waited_for(tmp_path: Path, other: str) -> None:
+    path = write(tmp_path / "nearfar.toml", '[policy]\nmode = "only_on_device"\n')
+    file = PolicyFile(path)
+    path.unlink()
+    match other:
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "unlimited":
+            path.symlink_to("/dev/zero")
+        case _:
+            path.symlink_to(path if other == "loop" else tmp_path / "nowhere")
+    if other in ("pipe", "folder"):
+        os.utime(path, (1, 1))
+    assert file.current.mode == "only_on_device"
+
+
 def test_a_file_that_is_being_written_in_place_is_left_until_it_has_rested(tmp_path: Path) -> None:
     path = write(tmp_path / "nearfar.toml", '[policy]\nmode = "only_on_device"\n')
     moment = 1000.0

@@ -2,29 +2,33 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from postgres_server import PostgresServer
+from pydantic import JsonValue
 from run_stores import Opener
 from typer.testing import CliRunner
 
-from nearfar import Hybrid, MemoryStore, Policy
+from nearfar import Hybrid, MemoryStore, Policy, tool
+from nearfar.orchestrator.agents.breaker import Failure
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory.erasing import Erased
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
+from nearfar.orchestrator.memory.item import Tier
 from nearfar.orchestrator.memory.recollection import recalled_item
 from nearfar.orchestrator.memory.tools import memory_tools
 from nearfar.orchestrator.memory.wording import Wording
 from nearfar.orchestrator.runs.erased import ErasedRuns
 from nearfar.orchestrator.runs.erasing import Holding, forget_holding, holding, runs_holding
-from nearfar.orchestrator.runs.run import KeptTask, RunFailure, digest
+from nearfar.orchestrator.runs.run import KeptTask, digest
 from nearfar.orchestrator.runs.store import NAMING, RunStore
 from nearfar.orchestrator.storage.postgres.database import PostgresDatabase
 from nearfar.orchestrator.storage.sqlite.database import Database
+from nearfar.orchestrator.storage.sqlite.driver import PRAGMAS
 from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.task.sections.memory import RecallConfig
 from nearfar.orchestrator.task.sections.runs import RunsConfig
@@ -33,7 +37,6 @@ from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import Message, NotFound, RunBusy, ScriptedAgent, StepRequest, StoreUnavailable, ToolCall
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.namespaces import ItemAddress
-from nearfar.protocols.tiers import Tier
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("wide_terminal")]
 CANARY = "canary7f3a"
@@ -109,6 +112,56 @@ async def test_runs_are_found_by_the_name_where_nothing_is_stamped_and_nothing_w
     assert erase("--subject", CANARY) == {"erased": [], "runs": [], "traces": [], "log_lines": 0}
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (CANARY, {"letter": f"Dear\n{CANARY}"}),
+        (CANARY, {"letter": json.dumps({"text": f"Dear\n{CANARY}"})}),
+        (f"José {CANARY}", json.dumps({"who": f"José {CANARY}"})),
+        (f"{CANARY} O'Brien", f"<b>{CANARY} O&#39;Brien</b>"),
+        (f"{CANARY} Lee", f"https://ok.example/?q={CANARY}%20Lee"),
+        (f"O'{CANARY}", f"O\u2019{CANARY} called"),
+        (f"Ann {CANARY}", f"A\u200bnn {CANARY}"),
+    ],
+)
+async def test_a_name_is_found_in_what_tools_return_as_json_html_or_an_address(
+    store: MemoryStore, home: Path, name: str, told: JsonValue
+) -> None:
+    @tool(returns="device", effect="read")
+    def read_letter() -> JsonValue:
+        """A letter."""
+        return told
+
+    def near(request: StepRequest) -> Reply:
+        return "Done." if any(message.tool_result for message in request.messages) else ToolCall(id="1", name="read_letter", arguments={})
+
+    config = RunsConfig(folder=home / "runs")
+    async with Hybrid(near=ScriptedAgent(near, name="near"), policy=PRIVATE, tools=[read_letter], runs=config, traces=config) as hybrid:
+        await hybrid.run("What does the letter say?", idempotency_key="run-1")
+    assert erase("--subject", name)["traces"] == ["run-1"]
+    assert hits(home) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_named"),
+    [
+        ("สมชาย", "คุณสมชายมา", True),
+        ("Anne-Marie", "ANNE\u2011MARIE", True),
+        ("ana", "100%61na", False),
+        ("ana", "\\ud83d ana", True),
+        ("ana", "banana &amp; \\nbanana", False),
+    ],
+)
+def test_a_name_is_a_whole_word_whatever_is_escaped_around_it(name: str, text: str, is_named: bool) -> None:
+    assert Wording.of(name).is_in(text) == is_named
+
+
+@pytest.mark.parametrize("encode", [str, json.dumps, lambda text: json.dumps([json.dumps({"t": text})])])
+def test_a_text_is_found_however_deep_it_is_quoted(encode: Callable[[str], str]) -> None:
+    text = 'Ana said "hé\\llo"\nto 100%25 of Bob &amp; all.'
+    assert Wording.of(None, [text]).is_in(encode(text))
+
+
 async def test_a_prefix_takes_the_runs_that_repeat_what_its_items_say(store: MemoryStore, home: Path) -> None:
     store.put(("people", "carl"), "number", {"text": NOTE})
     await served(store, home, f"Please note: {NOTE}")
@@ -136,6 +189,15 @@ async def test_lines_of_the_routers_log_go_that_hold_it_or_are_of_runs_that_do(s
     assert [json.loads(line)["id"] for line in log.read_text(encoding="utf-8").splitlines()] == ["stays", "stays"]
 
 
+def test_a_line_that_a_dead_process_has_not_finished_goes_too(store: MemoryStore, home: Path) -> None:
+    configured = '[memory]\nembed = false\n[runs]\nfolder = "home/runs"\n[policy.router]\nlog = "home/router.jsonl"\n'
+    (home.parent / "nearfar.toml").write_text(configured, encoding="utf-8")
+    log = home / "router.jsonl"
+    log.write_text(f'{{"id": "stays"}}\n{{"id": "torn", "prompt": "Who is {CANARY}', encoding="utf-8")
+    assert erase("--subject", CANARY)["log_lines"] == 1
+    assert (hits(home), log.read_text(encoding="utf-8")) == ([], '{"id": "stays"}\n')
+
+
 async def test_nothing_is_erased_while_somebody_works_on_a_run_that_holds_it(store: MemoryStore, home: Path) -> None:
     store.put(("people",), "carl", {"text": NOTE}, subject="carl")
     config = RunsConfig(folder=home / "runs")
@@ -143,7 +205,7 @@ async def test_nothing_is_erased_while_somebody_works_on_a_run_that_holds_it(sto
         lease = await _begun(runs, "busy", f"Note: {NOTE}")
         error = erase("--subject", "carl")
         assert (error["error"]["type"], store.get(("people",), "carl") is None) == ("RunBusy", False)
-        await runs.finish(lease, RunFailure(error="Unavailable", message="no agent"))
+        await runs.finish(lease, Failure(error="Unavailable", message="no agent"))
 
 
 async def _begun(runs: RunStore, run: str, prompt: str) -> Any:  # noqa: ANN401 - a lease
@@ -257,8 +319,45 @@ def test_rewriting_leaves_nothing_of_deleted_rows_in_the_tables_of_postgres(
     assert [path.name for path in files if CANARY.encode() in path.read_bytes()] == []
 
 
+async def test_an_erasure_that_a_reader_kept_from_overwriting_is_never_called_done(
+    store: MemoryStore, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearfar.orchestrator.sqlite.database.PATIENCE", 0.0)
+    monkeypatch.setattr("nearfar.orchestrator.sqlite.driver.PRAGMAS", (*PRAGMAS, "busy_timeout = 0"))
+    await served(store, home, f"Who is {CANARY}?")
+    with closing(sqlite3.connect(home / "runs" / "runs.db")) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM runs").fetchall()
+        for _ in range(2):
+            assert erase("--subject", CANARY)["error"]["type"] == "StoreUnavailable"
+        assert hits(home) != []
+    assert "error" not in erase("--subject", CANARY)
+    assert hits(home) == []
+
+
+async def test_what_a_program_erases_is_overwritten_as_soon_as_no_reader_is_in_the_way(
+    store: MemoryStore, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearfar.orchestrator.sqlite.database.PATIENCE", 0.0)
+    monkeypatch.setattr("nearfar.orchestrator.sqlite.driver.PRAGMAS", (*PRAGMAS, "busy_timeout = 0"))
+    store.put(("people",), "carl", {"text": NOTE}, subject="carl")
+    await served(store, home, "What is the number of Carl?")
+    config = RunsConfig(folder=home / "runs")
+    with closing(RunStore.open(config)) as runs, closing(open_traces(config)) as traces:
+        erased = ErasedRuns(store, runs, traces)
+        with closing(sqlite3.connect(home / "runs" / "runs.db")) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM runs").fetchall()
+            store.erase(subject="carl")
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable, match="older state"):
+                    erased.forget()
+        erased.forget()
+        assert hits(home / "runs") == []
+
+
 def test_a_reader_of_an_older_state_keeps_a_rewrite_from_calling_itself_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.orchestrator.storage.sqlite.database.PATIENCE", 0.0)
+    monkeypatch.setattr("nearfar.orchestrator.sqlite.database.PATIENCE", 0.0)
     path = tmp_path / "runs.db"
     with closing(Database(path, NAMING)) as database, closing(sqlite3.connect(path)) as reader:
         reader.execute("BEGIN")

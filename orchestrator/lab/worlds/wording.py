@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from .apps import AppsWorld
+from .apps.world import AppsWorld
 from .names import SPLITS, names
-from .search import SearchWorld
 from .search.facts import RELATIONS
+from .search.world import SearchWorld
 
 _KINDS = ("person", "company", "city", "country", "thing", "event", "note")
 _BATCHES = 16

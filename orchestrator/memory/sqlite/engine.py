@@ -22,7 +22,7 @@ from .columns import decode_address, decode_row, decode_texts, encode_namespace,
 from .errors import STORE
 from .keyword import KeywordSearch
 from .operations import OperationTable
-from .schema import check, create, is_new
+from .schema import APPLICATION, check, create, is_new
 from .scrubbing import forget_removals, has_many_removals, is_due, scrub
 from .selecting import Where, add_functions
 from .transaction import SqliteTransaction
@@ -89,7 +89,7 @@ class SqliteEngine:
         self._keyword = KeywordSearch()
         self._cache: VectorCache | None = None
         self._cache_lock = threading.Lock()
-        self._connections = Connections(self._path, driver.of(key), STORE, add_functions)
+        self._connections = Connections(self._path, driver.of(key, APPLICATION), STORE, add_functions)
         try:
             with self._connections.writing() as connection:
                 if is_new(connection):

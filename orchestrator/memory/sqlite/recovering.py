@@ -25,6 +25,7 @@ from .columns import decode_address, decode_row, decode_texts, encode_namespace
 from .engine import SqliteEngine
 from .errors import STORE
 from .operations import OperationTable
+from .schema import APPLICATION
 
 LEAP: Final = 1_000_000
 """Writes of this device that may be lost. Their numbers are not used again: others who have them would take new writes for those."""
@@ -65,7 +66,7 @@ def recover(
         for suffix in ("", files.LOG):
             if os.path.exists(place + suffix):
                 shutil.copyfile(place + suffix, copy + suffix)
-        salvage = _Salvage(driver.of(key), copy, OperationTable(sealer))
+        salvage = _Salvage(driver.of(key, APPLICATION), copy, OperationTable(sealer))
         with contextlib.closing(SqliteEngine(new, key=key, sealer=sealer, device=salvage.device)) as engine:
             remade = _write(engine, salvage, now())
         aside = f"{place}.damaged-{int(now())}"

@@ -4,7 +4,8 @@ from typing import Final
 
 from ....protocols import StoreCorrupt, SyncRefused
 from ...storage.sqlite.connections import Connection
-from .errors import damaged
+from ...storage.sqlite.driver import check_plain
+from .errors import STORE, damaged
 
 APPLICATION: Final = 0x4E665253
 """Marks the file as one of this store (`PRAGMA application_id`)."""
@@ -94,11 +95,12 @@ def check(connection: Connection) -> None:
 def is_new(connection: Connection) -> bool:
     """Whether the database is empty.
 
-    Raises `StoreCorrupt` where it is another program's, and `SyncRefused` where a newer nearfar made it.
+    Raises `StoreCorrupt` where it is another program's, or has triggers or views, and `SyncRefused` where a newer nearfar made it.
     """
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application == APPLICATION and version == VERSION:
+        check_plain(connection, STORE)
         return False
     if application == APPLICATION and version > VERSION:
         message = f"the memory store is of version {version}, and this nearfar knows version {VERSION}"

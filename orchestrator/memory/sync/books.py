@@ -137,7 +137,16 @@ def note_arrivals(transaction: Transaction, sequences: Mapping[str, Iterable[int
 
 def holes(transaction: Transaction, device: str) -> Iterator[tuple[int, int]]:
     """First and last number of each run of writes of a device which the replica counts, and which were never here."""
-    return runs(_missing(transaction, device))
+    open_first = open_last = 0
+    for first, last in _missing(transaction, device):
+        if open_first and first == open_last + 1:
+            open_last = last
+            continue
+        if open_first:
+            yield open_first, open_last
+        open_first, open_last = first, last
+    if open_first:
+        yield open_first, open_last
 
 
 def runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -147,12 +156,18 @@ def runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
         yield first, rest[-1] if rest else first
 
 
-def _missing(transaction: Transaction, device: str) -> Iterator[int]:
+def _missing(transaction: Transaction, device: str) -> Iterator[tuple[int, int]]:
+    """Runs of missing numbers, each within one chunk. A chunk of which nothing came is one run: a hub may claim billions of writes."""
     last = transaction.known().get(device, 0)
     for chunk in range(last // _CHUNK + 1):
         bits = _arrivals(transaction, device, chunk)
         numbers = range(max(1, chunk * _CHUNK), min(last + 1, (chunk + 1) * _CHUNK))
-        yield from (number for number in numbers if not bits >> (number % _CHUNK) & 1)
+        if not numbers:
+            continue
+        if bits == 0:
+            yield numbers[0], numbers[-1]
+        else:
+            yield from runs(number for number in numbers if not bits >> (number % _CHUNK) & 1)
 
 
 def _arrivals(transaction: Transaction, device: str, chunk: int) -> int:

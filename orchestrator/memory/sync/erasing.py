@@ -85,11 +85,12 @@ class _Reach:
     """Items of which writes go, by which erasures."""
 
     def has(self, write: Operation | Sibling, erasure: Erasure) -> bool:
-        """Return whether a value has the name, or was made, before its writer heard of the erasure, of something that it reaches."""
-        if not erasure.precedes(write.dot):
+        """Return whether a value has the name, or was made, before its writer heard of the erasure, of something that it reaches.
+
+        What another user made of it is theirs."""
+        if not erasure.precedes(write.dot) or erasure.user not in (None, write.meta.user):
             return False
-        is_named = write.dot in self.named and erasure.user in (None, write.meta.user)
-        return is_named or any(erasure.id in self.sources.get(address, ()) for address in write.meta.lineage)
+        return write.dot in self.named or any(erasure.id in self.sources.get(address, ()) for address in write.meta.lineage)
 
 
 def _reached(forgetting: Forgetting, erasures: Sequence[Erasure]) -> dict[Dot, _Reached]:

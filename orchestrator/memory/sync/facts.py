@@ -1,6 +1,6 @@
 """What all replicas get to know beside the items: what was erased, which devices are shut out, and whose each device is. It only grows."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -10,7 +10,7 @@ import orjson
 
 from ....protocols import InvalidRequest
 from ....protocols.namespaces import ItemAddress, Namespace
-from ....protocols.tiers import Tier
+from .. import validation
 from ..item import Meta, address_tag
 from ..operation import Dot, Operation, Sibling, VersionVector
 from .keys import tag_of
@@ -19,10 +19,10 @@ _LONGEST = 256
 """Characters of a device's, a user's or an erasure's name."""
 _MOST_ERASURES = 100_000
 _MOST_DEVICES = 10_000
-_SHARE = 4
-"""A user of a hub fills at most this part of its facts, so that others find room."""
+_SHARE = 5
+"""One user may take this part of either at a hub, so that others find room."""
 _SHARE_BYTES = 8 << 20
-"""As JSON: this part of a message, in which a hub tells its facts to each peer."""
+"""One user's facts take this many bytes of JSON at most: a hub tells its facts to each peer in one message."""
 _LATEST = 1 << 62
 """Numbers of writes are below it."""
 
@@ -73,8 +73,8 @@ class Erasure:
         return self.precedes(write.dot) and self.names(address, write.meta)
 
     def _has_overwritten(self, operation: Operation) -> bool:
-        meta = operation.meta
-        if not self.overwritten or (meta.tier is not Tier.SHARED and self.user not in (None, meta.user)):
+        # Whoever states an erasure says what was overwritten: it reaches nothing of another user's, shared or not.
+        if not self.overwritten or self.user not in (None, operation.meta.user):
             return False
         device, sequence = operation.dot
         return self.overwritten.get(address_tag(operation.address), {}).get(device, 0) >= sequence
@@ -161,12 +161,25 @@ def check_size(facts: Facts) -> None:
 
 
 def check_share(facts: Facts, user: str) -> None:
-    """Raise `InvalidRequest` if one user's facts would take the room of other users of a hub, which tells all of them to everybody."""
-    own = facts.stated_for(user, facts)
-    erasures, devices = len(own.erasures), len(own.users)
-    if erasures > _MOST_ERASURES // _SHARE or devices > _MOST_DEVICES // _SHARE or len(encode_facts(own)) > _SHARE_BYTES:
-        hint = f"a hub keeps {_MOST_ERASURES // _SHARE:,} and {_MOST_DEVICES // _SHARE:,} of a user, in {_SHARE_BYTES >> 20} MiB"
-        raise InvalidRequest(f"user {user!r} has {erasures:,} erasures and {devices:,} devices, too many for a hub", hint=hint)
+    """Raises `InvalidRequest` where a hub would know so much of one user that others have no room."""
+    erasures = sum(one.user == user for one in facts.erasures.values())
+    devices = sum(owner == user for owner in facts.users.values())
+    is_too_long = len(encode_facts(facts.stated_for(user, facts))) > _SHARE_BYTES
+    if erasures > _MOST_ERASURES // _SHARE or devices > _MOST_DEVICES // _SHARE or is_too_long:
+        hint = f"at most {_MOST_ERASURES // _SHARE:,} and {_MOST_DEVICES // _SHARE:,} of one user are kept, in {_SHARE_BYTES >> 20} MiB"
+        raise InvalidRequest(f"there would be {erasures:,} erasures and {devices:,} devices of {user!r} at the hub", hint=hint)
+
+
+def check_devices(devices: Collection[str]) -> None:
+    """Raises `InvalidRequest` where a replica counts the writes of more devices than there can be."""
+    if len(devices) > _MOST_DEVICES or not all(0 < len(device) <= _LONGEST for device in devices):
+        hint = f"at most {_MOST_DEVICES:,} are counted; the peer is broken, or no nearfar store"
+        raise InvalidRequest(f"the peer knows writes of {len(devices):,} devices, or of some that cannot be", hint=hint)
+
+
+def is_device(name: object) -> bool:
+    """Return whether a device, or the log of one, can be called so."""
+    return validation.is_name(name, _LONGEST)
 
 
 def encode_facts(facts: Facts) -> bytes:

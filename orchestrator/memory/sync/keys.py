@@ -157,7 +157,10 @@ class SubjectKeys:
                 found = self._rows("SELECT key FROM keys WHERE id = ?", id)
                 if not found:
                     return None
-                self._ciphers[id] = _aes_gcm()(found[0][0])
+                ((key,),) = found
+                if type(key) is not bytes or len(key) != _KEY_BYTES:
+                    raise _damaged("a key in it is none")
+                self._ciphers[id] = _aes_gcm()(key)
             return self._ciphers[id]
 
     def _forget_if_changed(self) -> None:
@@ -214,15 +217,19 @@ def _connect(path: str | os.PathLike[str] | None) -> sqlite3.Connection:
         make_private(Path(path).parent)
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, stat.S_IRUSR | stat.S_IWUSR))
+            os.chmod(path, stat.S_IRUSR | stat.S_IWUSR)
         except OSError as error:
             raise StoreUnavailable(f"the keys at {path} cannot be opened: {error.strerror}") from error
     with _reported():
-        connection = sqlite3.connect(path or ":memory:", timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
+        place = ":memory:" if path is None else os.path.abspath(path)
+        connection = sqlite3.connect(place, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
         try:
             # No write-ahead log, and a journal that is overwritten: a destroyed key must be in no file.
             for pragma in ("secure_delete = ON", "synchronous = EXTRA", "journal_mode = DELETE"):
                 connection.execute(f"PRAGMA {pragma}")
             connection.execute(_SCHEMA)
+            if connection.execute("SELECT 1 FROM sqlite_master WHERE type IN ('trigger', 'view')").fetchone():
+                raise _damaged("it has a trigger or a view that nearfar did not make")
         except BaseException:
             connection.close()
             raise
@@ -236,4 +243,8 @@ def _reported() -> Iterator[None]:
     except sqlite3.OperationalError as error:
         raise StoreUnavailable(f"the subjects' keys cannot be used: {error}") from error
     except sqlite3.DatabaseError as error:
-        raise StoreCorrupt(f"the file of the subjects' keys is damaged: {error}", hint="put it back from a backup") from error
+        raise _damaged(str(error)) from error
+
+
+def _damaged(how: str) -> StoreCorrupt:
+    return StoreCorrupt(f"the file of the subjects' keys is damaged: {how}", hint="put it back from a backup")

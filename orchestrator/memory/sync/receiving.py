@@ -16,7 +16,7 @@ from ..merge import heads_of
 from ..operation import NEVER, Dot, Operation
 from ..projection import change_of
 from . import books
-from .facts import Erasures
+from .facts import Erasures, check_devices
 from .keys import opener
 from .messages import Batch, Range, Received, SealedOperation
 from .peer import Peer
@@ -34,8 +34,8 @@ _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """As JSON writes it, behind an even number of backslashes: after an odd one, `u0000` is plain text."""
 _DEEPEST: Final = 32
 """So many brackets in a whole operation need no further look at how deeply its value is nested."""
-
-
+_LARGE: Final = re.compile(rb"\d{19}")
+"""Whole numbers of more than 64 bits have as many digits, and few others do."""
 _FLAT: Final = frozenset((str, int, float, bool, type(None)))
 """What is in a value that is not nested."""
 
@@ -55,8 +55,7 @@ def receive(replica: Replica, peer: Peer, device: str, batch: Batch) -> Received
             raise SyncRefused(f"the peer's log is here up to {position}, and it goes on at {batch.start}", hint="synchronise again")
         if batch.end < position or (batch.end == position and batch.known is None):
             return Received()
-        for hole in batch.holes:
-            _check_range(hole)
+        _check_holes(batch.holes)
         taking = _Taking(replica, peer, transaction, opener(batch.keys))
         for start in range(0, len(batch.operations), _AT_ONCE):
             taking.take(batch.operations[start : start + _AT_ONCE])
@@ -115,6 +114,7 @@ class _Taking:
             had = self._transaction.known()
             if any(sequence >= had.get(device, 0) + LARGEST_LOSS for device, sequence in claims.items()):
                 raise InvalidRequest("the peer claims more writes than there can be", hint="the peer is broken, or no nearfar store")
+            check_devices({*had, *claims})
             self._transaction.learn(claims, 0)
 
     def received(self, holes: Sequence[Range]) -> Received:
@@ -194,13 +194,15 @@ def read_operation(dot: Dot, payload: bytes, peer: Peer, *, maximum_bytes: int) 
         operation = decode(dot, payload)
     except ValueError as error:
         raise InvalidRequest(str(error), hint="the peer is broken, or no nearfar store") from error
-    if not dot.device or len(dot.device) > _LONGEST or not 0 < dot.sequence < _LATEST:
-        raise InvalidRequest("the peer sent a write of a device that cannot be", hint="the peer is broken, or no nearfar store")
-    if b"\\u0000" in payload and _NUL.search(payload):
-        raise InvalidRequest("the peer sent a character that not every store can keep: NUL", hint="the peer is broken, or no nearfar store")
+    if dot.sequence == 0:
+        raise InvalidRequest("the peer sent a write without a number", hint="the peer is broken, or no nearfar store")
+    _check_dot(dot)
     _check_address(*operation.address)
-    if operation.value is not None and (len(payload) > maximum_bytes or not _is_shallow(operation.value, payload)):
-        validation.value(operation.value, maximum_bytes)
+    if b"\\u0000" in payload and _NUL.search(payload):
+        raise InvalidRequest("the peer sent a character that cannot be stored: NUL")
+    for value in (operation.value, *[sibling.value for sibling in operation.siblings]):
+        if value is not None and (len(payload) > maximum_bytes or not _is_plain(value, payload)):
+            validation.value(value, maximum_bytes)
     _check_causality(operation)
     _check_meta(operation.meta, peer, is_own=True)
     for sibling in operation.siblings:
@@ -210,8 +212,10 @@ def read_operation(dot: Dot, payload: bytes, peer: Peer, *, maximum_bytes: int) 
     return operation
 
 
-def _is_shallow(value: Mapping[str, Any], payload: bytes) -> bool:
-    """Whether there is no need to look how deeply the value is nested."""
+def _is_plain(value: Mapping[str, Any], payload: bytes) -> bool:
+    """Return whether there is no need to look how deeply the value is nested, and how large its numbers are."""
+    if _LARGE.search(payload):
+        return False
     return _FLAT.issuperset(map(type, value.values())) or payload.count(b"{") + payload.count(b"[") <= _DEEPEST
 
 
@@ -239,6 +243,11 @@ def _check_context(heads: Sequence[Operation]) -> None:
         )
 
 
+def _check_dot(dot: Dot) -> None:
+    if not 0 < len(dot.device) <= _LONGEST or dot.sequence >= _LATEST:
+        raise InvalidRequest("the peer sent a write of a device that cannot be", hint="the peer is broken, or no nearfar store")
+
+
 def _check_causality(operation: Operation) -> None:
     if operation.context or operation.unseen:
         _check_context((operation,))
@@ -246,8 +255,11 @@ def _check_causality(operation: Operation) -> None:
     before = [*operation.stamps.values(), *([] if operation.base in (None, NEVER) else [operation.whole])]
     if operation.knew(dot) or not all(stamp == operation.stamp or (stamp.clock < clock and operation.knew(stamp.dot)) for stamp in before):
         raise InvalidRequest(f"write {dot.sequence} of device {dot.device} says that it came before itself")
-    lost = [stamp.clock for sibling in operation.siblings for stamp in sibling.lost.values()]
-    if max([clock, *lost, *[sibling.clock for sibling in operation.siblings]]) >= _LATEST:
+    lost = [stamp for sibling in operation.siblings for stamp in sibling.lost.values()]
+    dots = [*operation.context.items(), *operation.unseen, *[stamp.dot for stamp in lost], *[one.dot for one in operation.siblings]]
+    for device, sequence in dots:
+        _check_dot(Dot(device, sequence))
+    if max([clock, *[stamp.clock for stamp in lost], *[sibling.clock for sibling in operation.siblings]]) >= _LATEST:
         raise InvalidRequest(f"write {dot.sequence} of device {dot.device} has a clock that nothing can follow")
 
 
@@ -258,8 +270,6 @@ def _check_meta(meta: Meta, peer: Peer, *, is_own: bool) -> None:
         raise InvalidRequest(f"the peer sent an item of another user than {peer.user!r}")
     if not 0 <= meta.trust <= min(TRUST[meta.source], peer.maximum_trust):
         raise InvalidRequest(f"the peer claims a trust of {meta.trust:g} for what comes from source {meta.source}")
-    if not all(meta.others):
-        raise InvalidRequest("the peer sent an item about somebody without a name")
     validation.check_meta(meta)
 
 
@@ -271,6 +281,6 @@ def _is_taken(heads: Sequence[Operation], operation: Operation, peer: Peer) -> b
     return any(not peer.is_relay or Tier.SHARED not in (head.meta.tier, head.reach) for head in others)
 
 
-def _check_range(hole: Range) -> None:
-    if not 0 < hole.first <= hole.last < _LATEST:
+def _check_holes(holes: Sequence[Range]) -> None:
+    if not all(0 < hole.first <= hole.last < _LATEST for hole in holes) or sum(hole.last - hole.first for hole in holes) >= _LATEST:
         raise InvalidRequest("the peer sent a hole that is none")

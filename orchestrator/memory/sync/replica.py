@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ....protocols import PermissionDenied, SyncRefused
+from ....protocols import InvalidRequest, PermissionDenied, SyncRefused
 from ....protocols.namespaces import ItemAddress, Namespace
 from ..clock import MAXIMUM_SKEW
 from ..engine import Engine, Transaction
 from ..wording import Wording
 from . import books, restoring
 from .erasing import Forgetting, forget
-from .facts import Erasure, Facts, check_share, check_size, prefix_tag
+from .facts import Erasure, Facts, check_share, check_size, is_device, prefix_tag
 from .keys import SubjectKeys, tag_of
 from .messages import SCHEMA, Hello, Request
 from .peer import Peer
@@ -23,6 +23,10 @@ logger = logging.getLogger(__name__)
 _ID_BYTES: Final = 16
 LARGEST_LOSS: Final = 1 << 32
 """So many writes nobody makes between two backups."""
+
+
+_MOST_INTRODUCED: Final = 100
+"""Devices that one credential may have, one after the other: each new store is one."""
 
 
 def _nobody() -> None:
@@ -130,6 +134,8 @@ class Replica:
 
     def revoke(self, device: str) -> None:
         """Shut a device out, here and at every replica that hears of it. What it wrote before stays."""
+        if not is_device(device):
+            raise InvalidRequest(f"{device!r:.80} is no device", hint="`nearfar memory stats` names them")
         if device == self.engine.device:
             raise PermissionDenied("a device cannot shut itself out", hint="do it on another one")
         with self.engine.transaction() as transaction:
@@ -194,7 +200,7 @@ class Replica:
         if is_caller and peer.name:
             introducer = books.introducer(transaction, device)
             if introducer is None:
-                books.introduce(transaction, device, peer.name)
+                self._introduce(transaction, peer, device)
             elif introducer != peer.name:
                 raise PermissionDenied(f"device {device} came with another credential before", hint="pair the device again")
         self.check_not_revoked(transaction, peer, device)
@@ -203,6 +209,16 @@ class Replica:
             # Its credential says whose it is, whatever was told of it before.
             known = books.facts(transaction)
             books.keep_facts(transaction, replace(known, users={**known.users, device: peer.user}))
+
+    def _introduce(self, transaction: Transaction, peer: Peer, device: str) -> None:
+        """Bind a device to the credential that it comes with. One of which its owner's others told is not for another user to take."""
+        owner = self.known_facts(transaction).users.get(device, peer.user)
+        if not peer.is_relay and owner != peer.user:
+            hint = "if it is yours: export its items, and import them into a new store"
+            raise PermissionDenied(f"device {device} is known as another user's", hint=hint)
+        if len(books.introduced(transaction, peer.name)) >= _MOST_INTRODUCED:
+            raise PermissionDenied(f"{_MOST_INTRODUCED} devices came with this credential already", hint="pair the device again")
+        books.introduce(transaction, device, peer.name)
 
     def _go_on_if_copy(self, transaction: Transaction, peer: Peer, remembered: int, *, is_copy: bool) -> None:
         """Notice by what a peer knows that this store is a copy: others have writes under numbers that are not taken here."""

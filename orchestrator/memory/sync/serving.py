@@ -10,6 +10,7 @@ from ....protocols.access import Access, Clock
 from ....protocols.channel import ServerTls
 from ....protocols.server import listening
 from ....protocols.tokens import Tokens
+from .. import validation
 from .peer import Peer
 from .service import SERVICE, Identify, MemoryService
 
@@ -30,7 +31,9 @@ class MemoryServer:
 
 
 def peers_of(users: Mapping[str, str]) -> Identify:
-    """Who calls: `users` tells whose device each caller is."""
+    """Who calls: `users` tells whose device each caller is. Raises `ConfigError` for a user who cannot be called so."""
+    for user in users.values():
+        validation.check_user(user)
 
     def identify(name: str) -> Peer:
         if name not in users:

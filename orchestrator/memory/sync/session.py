@@ -148,11 +148,15 @@ async def _exchange(store: "MemoryStore", peer: Peer, link: Link, report: Callab
         report(progress := replace(progress, sent=_sum([progress.sent, *await push.finish()])))
     request = await in_thread(replica.request, peer, theirs.log)
     pulled = link.pull(await in_thread(replica.hello), request)
+    is_whole = False
     async with aclosing(pulled), aclosing(ahead(lambda: _next(pulled))) as arriving:
         async for batch in arriving:
             received = await in_thread(receive, replica, peer, theirs.device, batch)
             store.watchers.notify()
             report(progress := replace(progress, received=_sum([progress.received, received])))
+            is_whole = batch.known is not None
+    if not is_whole:
+        raise Unavailable("the other side ended before it had sent all", hint="synchronise again: what has arrived is kept")
     return Synchronised(theirs.device, progress.received, progress.sent, skew)
 
 

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import isfinite
 from typing import overload
 
 from ....protocols import InvalidRequest
 from ....protocols.v1 import memory_pb2 as pb
 from ..operation import Dot
-from .facts import Facts, check_size, decode_facts, encode_facts
+from .facts import Facts, check_size, decode_facts, encode_facts, is_device
 from .keys import SubjectKey
 from .messages import SCHEMA, Batch, Hello, Range, Received, Request, SealedOperation
 
@@ -21,8 +22,10 @@ def hello_to_proto(hello: Hello) -> pb.Hello:
 
 def hello_from_proto(message: pb.Hello) -> Hello:
     """Raises `InvalidRequest` for what no replica says."""
-    if not message.device or not message.log:
+    if not is_device(message.device) or not is_device(message.log):
         raise InvalidRequest("a replica says its name and that of its log", hint="the peer is broken, or no nearfar store")
+    if not isfinite(message.now):
+        raise InvalidRequest("the peer's clock shows no time", hint="the peer is broken, or no nearfar store")
     facts = _facts(message.facts) if message.schema == SCHEMA else Facts()  # what another schema means by them is not known here
     return Hello(message.device, message.now, dict(message.known), facts, message.log, message.schema)
 
@@ -50,7 +53,7 @@ def batch_to_proto(batch: Batch) -> pb.Batch:
 
 def batch_from_proto(message: pb.Batch) -> Batch:
     """Raises `InvalidRequest` for what no replica sends."""
-    if not message.log or message.end < message.start:
+    if not is_device(message.log) or not message.start <= message.end < 1 << 63:
         raise InvalidRequest("a batch goes from one position of a log to a later one", hint="the peer is broken, or no nearfar store")
     return Batch(
         message.log,

@@ -12,7 +12,7 @@ from ....protocols.messages import Value
 from ...task.arm import Arm
 from ...task.modes import Strategy
 from ...task.profile import TaskProfile
-from ...util.json_lines import append_line, whole_lines
+from ...util.json_lines import append_line, read_lines
 from ..run_record import RunRecord
 
 
@@ -68,11 +68,11 @@ def read_outcomes(path: Path) -> list[Outcome]:
     Raises `ConfigError` that names the line which is neither.
     """
     try:
-        data = path.read_bytes()
+        lines = read_lines(path)
     except OSError as error:
         hint = "`nearfar sweep` writes runs.jsonl; [policy.auto] names it"
         raise ConfigError(f"the outcomes in {path} cannot be read: {error.strerror}", hint=hint) from error
-    parsed = (_outcome(line, f"{path}, line {number}") for number, line in enumerate(whole_lines(data), start=1) if line.strip())
+    parsed = (_outcome(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip())
     return [outcome for outcome in parsed if outcome is not None]
 
 
@@ -87,7 +87,8 @@ class ReportLog:
         try:
             append_line(self._path, outcome.model_dump_json().encode())
         except OSError as error:
-            raise ConfigError(f"{self._path} cannot be written: {error.strerror}", hint="[policy.auto] reports names it") from error
+            message = f"{self._path} cannot be written: {error.strerror or error}"
+            raise ConfigError(message, hint="[policy.auto] reports names it") from error
 
     def read(self) -> list[Outcome]:
         """What was reported so far; nothing where there is no file yet."""

@@ -17,7 +17,7 @@ from .approvals import Asked
 from .occurrences import REPEATABLE, Occurrence
 from .overdue import Overdue, looked_up, still_running
 from .records import EffectRecords, EffectState, Intent, Standing
-from .running import RunningCall
+from .running import GUARDED, RunningCall
 
 if TYPE_CHECKING:
     from ..run import Lease
@@ -47,6 +47,7 @@ class EffectLedger:
         approver: asks somebody about calls; None: the run stops until somebody has decided.
         at_work: keys of the run's effects whose tools this process runs just now.
         overdue: its calls that ran past their limits.
+        user: whose run it is. Two users may give tasks the same idempotency key, and have effects of their own.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class EffectLedger:
         approver: Approver | None = None,
         at_work: set[str] | None = None,
         overdue: Overdue | None = None,
+        user: str = "",
     ) -> None:
         self._records = records
         self._writer = writer
@@ -65,10 +67,19 @@ class EffectLedger:
         self._approver = approver
         self._at_work: set[str] = set() if at_work is None else at_work
         self._overdue = overdue or Overdue()
+        self._user = user
 
     def within(self, scope: str) -> "EffectLedger":
         """That of a part of the run."""
-        return EffectLedger(self._records, self._writer, scope=scope, approver=self._approver, at_work=self._at_work, overdue=self._overdue)
+        return EffectLedger(
+            self._records,
+            self._writer,
+            scope=scope,
+            approver=self._approver,
+            at_work=self._at_work,
+            overdue=self._overdue,
+            user=self._user,
+        )
 
     @property
     def is_at_work(self) -> bool:
@@ -126,16 +137,24 @@ class EffectLedger:
         if tool.declared.effect is Effect.AT_MOST_ONCE:  # also where the power fails
             await in_thread(self._records.sync)
         running = RunningCall(tool, intent.key, lambda: self._records.transaction(intent.key))
-        result = (await running.run(call)).model_copy(update={"call_id": call.id})
+        try:
+            result = (await running.run(call)).model_copy(update={"call_id": call.id})
+        except asyncio.CancelledError:
+            if running.overdue is not None and tool.declared.effect in GUARDED:  # the run may be resumed while the tool still runs
+                self._note(running, intent, still_running(call))
+            raise
         if outcome_of(result) == "unknown":  # the record stays as that of a call of which nobody knows
-            late = None if running.overdue is None else asyncio.create_task(self._late(running.overdue, intent))
-            self._overdue.note(intent.action, intent.key, result, late)
+            self._note(running, intent, result)
             return result
         is_made_again = running.repetition.is_wanted and tool.declared.effect in REPEATABLE
         if not running.is_recorded and not is_made_again:
             # What the tool has done is known now, and would not be known again.
             await asyncio.shield(self._writer.write(partial(self._records.finish, key=intent.key, result=result)))
         return result
+
+    def _note(self, running: RunningCall, intent: Intent, result: ToolResult) -> None:
+        late = None if running.overdue is None else asyncio.create_task(self._late(running.overdue, intent))
+        self._overdue.note(intent.action, intent.key, result, late)
 
     async def _late(self, running: "asyncio.Task[ToolResult]", intent: Intent) -> ToolResult:
         """The true result of a call that ran past its limit, put on record where the run is still this process's."""
@@ -170,7 +189,7 @@ class EffectLedger:
     def _intent(self, tool: Tool, occurrence: Occurrence) -> Intent:
         action = digest(self._scope, occurrence.action)
         return Intent(
-            key=digest(self._records.run, action, occurrence.ordinal),
+            key=digest((self._user, self._records.run), action, occurrence.ordinal),
             action=action,
             ordinal=occurrence.ordinal,
             turn=occurrence.turn,
@@ -184,14 +203,17 @@ def _name(intent: Intent) -> str:
     return intent.key[:12]
 
 
-def ledger_of(store: "RunStore", lease: "Lease", approver: Approver | None) -> EffectLedger:
-    """The ledger of a run that is worked on under a lease."""
+def ledger_of(
+    store: "RunStore", lease: "Lease", approver: Approver | None, *, user: str = "", overdue: Overdue | None = None
+) -> EffectLedger:
+    """The ledger of a user's run that is worked on under a lease."""
     from ..fencing import held
 
     def fence(session: Session) -> None:
         held(session, lease)
 
-    return EffectLedger(EffectRecords(store.database, lease.run, epoch=lease.epoch, fence=fence), store.writer, approver=approver)
+    records = EffectRecords(store.database, lease.run, epoch=lease.epoch, fence=fence)
+    return EffectLedger(records, store.writer, approver=approver, user=user, overdue=overdue)
 
 
 def _replayed(standing: Standing, result: ToolResult, call: ToolCall, intent: Intent) -> ToolResult:

@@ -87,6 +87,7 @@ class EffectRecords:
             at_work: keys of effects that this process runs just now; it may change meanwhile.
         """
         self._fence(session)
+        self._check(session, intent)
         found = _find(session, intent)
         if found is not None and found.state is not EffectState.APPROVED:
             return found
@@ -131,8 +132,21 @@ class EffectRecords:
         for intent, is_approved in answers.items():
             self._put(session, intent, EffectState.APPROVED if is_approved else EffectState.DENIED)
 
+    def _check(self, session: Session, intent: Intent) -> None:
+        """Raise `LedgerConflict` where the run has called the tool when it was declared otherwise.
+
+        All calls of the tool count, since the same call has another key where the tool has one more argument, or only reads now.
+        """
+        other = "SELECT count(*) FROM effects WHERE run = ? AND tool = ? AND version <> ?"
+        (others,) = session.execute(other, (self.run, intent.tool, intent.version)).fetchone()
+        if others:
+            message = f"{intent.tool} takes other arguments, or has another effect, than when this run called it"
+            raise LedgerConflict(message, hint="go on with the program that the run was begun with, or begin a new run")
+
     def standings(self, session: Session, intents: Sequence[Intent]) -> list[Standing | None]:
         """What is known of each; None: nothing. What somebody said no to is denied whenever it is tried again."""
+        for intent in intents:
+            self._check(session, intent)
         return [_find(session, intent) or self._denied_before(session, intent) for intent in intents]
 
     def _denied_before(self, session: Session, intent: Intent) -> Standing | None:
@@ -151,13 +165,10 @@ class EffectRecords:
 
 
 def _find(session: Session, intent: Intent) -> Standing | None:
-    found = session.execute("SELECT run, state, turn, version, result FROM effects WHERE key = ?", (intent.key,)).fetchone()
+    found = session.execute("SELECT run, state, turn, result FROM effects WHERE key = ?", (intent.key,)).fetchone()
     if found is None:
         return None
-    run, state, turn, version, result = found
-    if version != intent.version:
-        message = f"{intent.tool} takes other arguments, or has another effect, than when this run called it"
-        raise LedgerConflict(message, hint="go on with the program that the run was begun with, or begin a new run")
+    run, state, turn, result = found
     try:
         return Standing(EffectState(state), turn, None if result is None else ToolResult.model_validate_json(result))
     except ValueError as error:

@@ -16,7 +16,7 @@ from ...util.threads import in_thread
 from .overdue import Overdue, looked_up, still_running
 from .transactions import AlreadyDone, EffectConnection, TransactionEnded, begin_in_file
 
-_GUARDED: Final = frozenset({Effect.AT_MOST_ONCE, Effect.IDEMPOTENT})
+GUARDED: Final = frozenset({Effect.AT_MOST_ONCE, Effect.IDEMPOTENT})
 """Effects that are not to happen beside an equal one that still runs."""
 _running: Final[ContextVar["RunningCall"]] = ContextVar("nearfar_running_call")
 
@@ -41,6 +41,7 @@ class RunningCall:
         self._runs = runs
         self._place: Path | None = None
         self._transaction: EffectConnection | None = None
+        self._has_ended = False
 
     async def run(self, call: ToolCall) -> ToolResult:
         """The result of the tool, and what it wrote kept where it is no error. Raises what keeping that raises but `sqlite3.Error`."""
@@ -60,6 +61,7 @@ class RunningCall:
             return ToolResult(call_id=call.id, name=call.name, content=problem, is_error=True)
         finally:
             _running.reset(token)
+            self._has_ended = True
             if self._transaction is not None:
                 self._transaction.abandon()
         return result
@@ -75,6 +77,8 @@ class RunningCall:
         place = None if file is None else Path(file).absolute()
         if self._transaction is None:
             self._place, self._transaction = place, self._begun(place)
+            if self._has_ended:  # a thread that ran past the limit begins late, and would keep others waiting
+                self._transaction.abandon()
         elif place != self._place:
             raise InvalidRequest("a call writes into one database: two could not be kept together", hint="make two tools of it")
         return self._transaction
@@ -93,14 +97,14 @@ class RunningCall:
 async def run_unrecorded(call: ToolCall, tool: Tool, *, action: str, key: str, overdue: Overdue) -> ToolResult:
     """Return the result of the tool where no ledger is kept. Equal calls whose outcome is unknown stand in its way, as in a ledger."""
     effect = tool.declared.effect
-    if effect in _GUARDED and not await overdue.wait(action, tool.time_limit):
+    if effect in GUARDED and not await overdue.wait(action, tool.time_limit):
         return still_running(call)
     known = overdue.result(key)
     if known is not None and not (effect is Effect.IDEMPOTENT and known.is_error):
         return looked_up(call, known)
     running = RunningCall(tool, key)
     result = await running.run(call)
-    if effect in _GUARDED and outcome_of(result) == "unknown":
+    if effect in GUARDED and outcome_of(result) == "unknown":
         overdue.note(action, key, result, running.overdue)
     return result
 

@@ -20,6 +20,7 @@ _PATIENCE: Final = 10.0
 LONGEST: Final = 10.0
 """Seconds that a transaction stays open, while which others wait: fewer than they have patience for."""
 _CONTROL: Final = re.compile(r"\s*(abort|begin|commit|end|prepare|rollback|start)\b(?!\s+to\b)", re.IGNORECASE)
+_ROLLED_BACK: Final = "nothing of what the tool wrote was kept: SQLite rolled its transaction back at a statement that failed"
 _MARKS: Final = "CREATE TABLE IF NOT EXISTS nearfar_effects (key TEXT PRIMARY KEY, result TEXT NOT NULL) WITHOUT ROWID"
 
 
@@ -56,7 +57,13 @@ class EffectConnection:
         if _CONTROL.match(statement):
             raise InvalidRequest("the transaction of an effect is begun and ended for the tool", hint="return to keep it, raise to drop it")
         with self._lock:
-            return self._open.execute(statement, parameters)
+            session = self._open
+            try:
+                return session.execute(statement, parameters)
+            finally:
+                if isinstance(session, sqlite3.Connection) and not session.in_transaction:  # what came later would be kept at once
+                    self._ended = _ROLLED_BACK
+                    self._drop()
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
         """Run one statement for each of the parameters. Raises as `execute` does."""
@@ -74,11 +81,14 @@ class EffectConnection:
     def abandon(self) -> None:
         """Drop what was written, unless it is kept already. A thread of the tool that still runs can write no more."""
         with self._lock:
-            if self._session is not None:
-                self._session = None
-                self._expiry.cancel()
-                dropped = InvalidRequest("the call has failed")
-                self._transaction.__exit__(type(dropped), dropped, None)
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._session is not None:
+            self._session = None
+            self._expiry.cancel()
+            dropped = InvalidRequest("the call has failed")
+            self._transaction.__exit__(type(dropped), dropped, None)
 
     def _expire(self) -> None:
         self._ended = f"nothing of what the tool wrote was kept: its transaction was open for more than {LONGEST:g} s"

@@ -6,13 +6,15 @@ from ....protocols import Message, ToolCall
 from ...task.naming import named_tools
 from ...task.tools import Tool
 from .arguments import doubtful
+from .flows import calls_cut_out
 from .grounds import Grounds
 
 
 def is_planned(call: ToolCall, tool: Tool, plan: str) -> bool:
-    """Say whether a line of a plan names this very call: the tool, and beside it each value that the call gives it."""
-    lines = [line for line in plan.splitlines() if named_tools(line, [tool.name])]
-    return any(not doubtful(call, tool, list(call.arguments), Grounds([line])) for line in lines)
+    """Say whether a plan names this very call: a call with each value in it, or a line with the tool's name and each value beside it."""
+    words = calls_cut_out(plan, tool.name)
+    lines = [line for line in words.rest.splitlines() if named_tools(line, [tool.name])]
+    return any(not doubtful(call, tool, list(call.arguments), Grounds([said])) for said in (*words.calls, *lines))
 
 
 def was_made(call: ToolCall, messages: Iterable[Message]) -> bool:

@@ -1,6 +1,6 @@
 """The decision of the guard about a tool call, and the context that it decides in."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -32,6 +32,10 @@ class CallContext:
     """What was asked for before the run had read what strangers wrote."""
     trusted: Sequence[int] = ()
     """Places of the messages in the conversation that strangers had no hand in."""
+    hide: Callable[[str], str] | None = None
+    """What was done to the texts of the task before whoever makes the calls saw them; None: they were shown as they are."""
+    told: "CallContext | None" = None
+    """The same as a caller sees it that is shown placeholders."""
 
 
 class Guard(Protocol):

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from pydantic import JsonValue
 
@@ -22,6 +22,8 @@ from .steps import Step, member, step_of
 
 _LONGEST: Final = 20_000
 """Characters of a plan that are read."""
+_MOST: Final = 200
+"""Calls in a plan that are read: each is looked through to its end, which may be that of the plan."""
 _DEEPEST: Final = 16
 """Readings within readings, lists and members."""
 
@@ -98,12 +100,40 @@ def problem_of(plan: str, known: Sequence[Signature]) -> str | None:
     return next(map(str, problems), None)
 
 
+class CutOut(NamedTuple):
+    """The calls of one tool in a plan, and what else it says."""
+
+    calls: tuple[str, ...]
+    rest: str
+
+
+def calls_cut_out(plan: str, tool: str) -> CutOut:
+    """Separate a plan's calls of a tool from its other words. One that is nowhere closed ends with its line."""
+    calls: list[str] = []
+    rest, place = "", 0
+    for found in re.finditer(_beginning(re.escape(tool)), plan):
+        if found.start() < place:
+            continue  # within the one before
+        text = _to_its_end(plan, found.start(), found.end())
+        text = text if text.endswith(")") else text.splitlines()[0]
+        calls.append(text)
+        rest, place = rest + plan[place : found.start()], found.start() + len(text)
+    return CutOut(tuple(calls), rest + plan[place:])
+
+
+def _beginning(names: str) -> str:
+    return rf"(?<![\w.-])({names})\("
+
+
 def _calls(plan: str, known: Mapping[str, Sequence[str]]) -> Iterator[Flow | Unreadable]:
     plan = plan[:_LONGEST]
     if not known:
         return
     names = "|".join(sorted(map(re.escape, known), key=len, reverse=True))
-    for found in re.finditer(rf"(?<![\w.-])({names})\(", plan):
+    for number, found in enumerate(re.finditer(_beginning(names), plan)):
+        if number == _MOST:
+            yield Unreadable(f"it has more than {_MOST} calls")
+            return
         text = _to_its_end(plan, found.start(), found.end())
         try:
             flow = _flow(text, known)
@@ -184,7 +214,11 @@ def _planned(node: ast.expr, known: Mapping[str, Sequence[str]], depth: int) -> 
 
 def _step(call: ast.Call, name: str) -> Step:
     positional = tuple(_constant(each) for each in call.args)
-    named = {keyword.arg: _constant(keyword.value) for keyword in call.keywords if keyword.arg is not None}
+    named: dict[str, JsonValue] = {}
+    for keyword in call.keywords:
+        if keyword.arg is None or keyword.arg in named:
+            raise Unreadable(f"{name} takes names, each once")
+        named[keyword.arg] = _constant(keyword.value)
     try:
         return step_of(name, positional, named)
     except ValueError as error:

@@ -27,7 +27,8 @@ class History:
         self._grounds = Grounds(task.said)
         self._tools = tools
         self._is_clean = task.label.integrity is Integrity.TRUSTED and task.context is None
-        self._is_tainted = False
+        self.is_tainted = False
+        """Strangers had a hand in a call of a tool that changes something: it may come back from any tool."""
         self._believed: set[str] = set()
         """Ids of the calls whose results strangers had no hand in."""
         for message in task.messages:
@@ -53,7 +54,7 @@ class History:
             return
         is_grounded = self._is_clean or not doubtful(call, tool, list(call.arguments), self._grounds)
         if not is_grounded:
-            self._is_tainted = self._is_tainted or tool.declared.effect is not Effect.READ
+            self.is_tainted = self.is_tainted or tool.declared.effect is not Effect.READ
         elif self._is_clean or was_made(call, self.made) or is_keyed(call, tool, self._grounds):
             self._believed.add(call.id)
 
@@ -63,4 +64,4 @@ class History:
 
     def _is_believed(self, result: ToolResult) -> bool:
         """An error may tell of a call that was not run, in whoever's words that was made."""
-        return result.call_id in self._believed and not self._is_tainted and not result.is_error
+        return result.call_id in self._believed and not self.is_tainted and not result.is_error

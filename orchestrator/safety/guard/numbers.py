@@ -25,6 +25,8 @@ _GROUPED_MONEY: Final = re.compile(r"-?[1-9]\d{0,2}\.\d{3}", re.ASCII)
 _DECIMAL_COMMA: Final = re.compile(r",(\d{1,2})\Z", re.ASCII)
 _BEHIND: Final = re.compile(rf"\s?{_CURRENCY}(?!\w)")
 _BEFORE: Final = re.compile(rf"(?<![^\W\d_]){_CURRENCY}\s?\Z")
+_FIGURES: Final = re.compile(rf"(?<![\w.,/:@’'-])(?:{_CURRENCY})?\d(?:[\d.,'’_]*\d)?(?:{_CURRENCY})?(?![\w/:@-])")
+"""What could be a number, with a currency around it."""
 _NEAR: Final = 12
 """Characters of a currency and what is around it."""
 
@@ -35,19 +37,30 @@ def numbers_in(text: str) -> Iterator[Decimal]:
     A point or a space before three figures groups them beside a currency, and a point also where it stands several times. `1.500` alone
     is one and a half.
     """
+    for _, parts in _read(text):
+        yield from (number for number in parts if number is not None)
+
+
+def has_unread(text: str) -> bool:
+    """Say whether a text in small letters holds figures that could be a number in another notation."""
+    read = {place for found, parts in _read(text) if None not in parts for place in range(*found.span())}
+    return any(read.isdisjoint(range(*found.span())) for found in _FIGURES.finditer(text))
+
+
+def _read(text: str) -> "Iterator[tuple[re.Match[str], list[Decimal | None]]]":
+    """Yield what stands in a text like numbers, with those that it is; None for one in another notation."""
     for found in _NUMBER.finditer(text):
         before = text[max(found.start() - _NEAR, 0) : found.start()]
         is_money = _BEHIND.match(text, found.end()) is not None or _BEFORE.search(before) is not None
         number = found.group()
         if is_money:
-            yield from _plain(re.sub(r"[ '’]", "", number), is_money=True)
+            yield found, [_plain(re.sub(r"[ '’]", "", number), is_money=True)]
         else:  # several numbers beside each other, or one: nobody can tell
-            yield from (value for part in number.split(" ") for value in _plain(part, is_money=False))
+            yield found, [_plain(part, is_money=False) for part in number.split(" ")]
 
 
-def _plain(number: str, *, is_money: bool) -> Iterator[Decimal]:
+def _plain(number: str, *, is_money: bool) -> Decimal | None:
     if _GROUPED.fullmatch(number) or (is_money and _GROUPED_MONEY.fullmatch(number)):
         number = number.replace(".", "")
     number = _DECIMAL_COMMA.sub(r".\1", number).replace(",", "")
-    if _PLAIN.fullmatch(number):
-        yield Decimal(number)
+    return Decimal(number) if _PLAIN.fullmatch(number) else None

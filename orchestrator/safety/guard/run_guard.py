@@ -50,6 +50,7 @@ class RunGuard:
         tools: Mapping[str, Tool] | None = None,
     ) -> None:
         self._policy = policy
+        self._texts = said, trusted
         self._said = Grounds(said)
         self._trusted = self._said.extended(trusted)
         self._chosen = chosen
@@ -86,9 +87,14 @@ class RunGuard:
         return is_keyed(call, tool, self._grounds(standing))
 
     def is_as_planned(self, call: ToolCall, tool: Tool, standing: CallContext) -> bool:
-        """Whether a plan had named the call, and all that decides what it does: stated, or to be read."""
+        """Whether a plan had named the call: what decides what it does is stated or to be read, and the rest may be left to the model."""
+        grounds, flows = self._grounds(standing), self._flows(tool, standing)
         sinks = [name for name in call.arguments if name in tool.declared.sinks]
-        return bool(self._flows(tool, standing)) and not self._unplanned(call, tool, standing, sinks, self._grounds(standing))
+        if not flows or self._unplanned(call, tool, standing, sinks, grounds):
+            return False
+        others = doubtful(call, tool, [name for name in call.arguments if name not in sinks], grounds)
+        readings = Readings(standing.conversation[:-1], self._tools)
+        return any(readings.is_named(flow, call, others) for flow in flows)
 
     def _objections(self, call: ToolCall, tool: Tool, standing: CallContext) -> Iterator[tuple[OnDoubt, str]]:
         tools, arguments, label = self._policy.tools, self._policy.arguments, standing.label
@@ -101,7 +107,7 @@ class RunGuard:
             if foreign:
                 yield arguments, f"{_listed(foreign)} not from the user's words or trusted data, and {read}"
         if arguments is not OnDoubt.ALLOW and _tells_more(tool, label):
-            shown = self._unplanned(call, tool, standing, list(call.arguments), self._said)
+            shown = self._unplanned(call, tool, standing, list(call.arguments), self._said_to(standing))
             if shown:
                 further = f"further than what the run has read may go ({', '.join(label.told_origins)})"
                 yield arguments, f"it would show {', '.join(shown)}, not in the user's words, {further}"
@@ -112,7 +118,7 @@ class RunGuard:
         if not foreign or standing.label.is_disturbed:
             return foreign
         flows = self._flows(tool, standing)
-        readings = Readings(standing.conversation[:-1] if flows else ())
+        readings = Readings(standing.conversation[:-1] if flows else (), self._tools)
         left = [[name for name in foreign if name not in readings.filled(flow, call, tool.declared.sinks)] for flow in flows]
         return min(left, key=len, default=foreign)
 
@@ -120,9 +126,14 @@ class RunGuard:
         """The lines of plans that call a tool."""
         return [flow for flow in flows_of(standing.chosen.plan, self._signatures) if flow.tool == tool.name]
 
+    def _said_to(self, standing: CallContext) -> Grounds:
+        """Return the user's words as whoever makes the calls was told them."""
+        return self._said if standing.hide is None else Grounds(map(standing.hide, self._texts[0]))
+
     def _grounds(self, standing: CallContext) -> Grounds:
         conversation = [standing.conversation[place] for place in standing.trusted]
-        return self._trusted.extended(text for message in conversation for text in _texts(message))
+        known = self._trusted if standing.hide is None else self._said_to(standing).extended(map(standing.hide, self._texts[1]))
+        return known.extended(text for message in conversation for text in _texts(message))
 
 
 def allowed(tools: Mapping[str, Tool], names: frozenset[str] | None) -> dict[str, Tool]:

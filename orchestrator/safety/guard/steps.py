@@ -5,6 +5,8 @@ Each takes the values so far and returns those that it leads to. Values are thos
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
+from math import isfinite
 from typing import Final
 
 from pydantic import JsonValue
@@ -51,9 +53,9 @@ def _where(positional: Sequence[JsonValue], named: Mapping[str, JsonValue]) -> S
 
 
 def _containing(positional: Sequence[JsonValue], named: Mapping[str, JsonValue]) -> Step:
-    """Keep what says these words, in any case: `containing("coffee mug")`."""
-    words = _one_text("containing", positional, named).casefold()
-    return lambda values: [value for value in _members_of_lists(values) if any(words in text.casefold() for text in _texts(value))]
+    """Keep what says these words, in any case and spacing: `containing("coffee mug")`."""
+    words = _in_one_case(_one_text("containing", positional, named))
+    return lambda values: [value for value in _members_of_lists(values) if any(words in _in_one_case(text) for text in _texts(value))]
 
 
 def _starting(positional: Sequence[JsonValue], named: Mapping[str, JsonValue]) -> Step:
@@ -74,9 +76,9 @@ def _least(positional: Sequence[JsonValue], named: Mapping[str, JsonValue]) -> S
 
 def _extreme(name: str, choose: Callable[[list[float]], float]) -> Step:
     def step(values: Values) -> Values:
-        records = [value for value in _members_of_lists(values) if isinstance(value, dict) and _is_number(value.get(name))]
-        if not records:
-            return []
+        records = [value for value in _members_of_lists(values) if isinstance(value, dict) and value.get(name) is not None]
+        if not records or not all(_is_number(record[name]) and isfinite(record[name]) for record in records):
+            return []  # one that cannot be compared could be the one
         best = choose([record[name] for record in records])
         return [record for record in records if record[name] == best]
 
@@ -105,13 +107,13 @@ _METHODS: Final[Mapping[str, Callable[[Sequence[JsonValue], Mapping[str, JsonVal
 
 
 def moment_of(value: object) -> datetime | None:
-    """Return the point in time, without a zone, that a value is or says by itself."""
+    """Return the point in time that a value is or says by itself."""
     if isinstance(value, datetime):
         return value
     if not isinstance(value, str):
         return None
     try:
-        return datetime.fromisoformat(value.strip()).replace(tzinfo=None)
+        return datetime.fromisoformat(value.strip())
     except ValueError:
         return None
 
@@ -129,6 +131,8 @@ def _in(value: object, name: str) -> Iterator[object]:
             yield value[name]
     elif isinstance(value, str) and name in KINDS:
         yield from KINDS[name](value)
+    elif name == "number" and _is_number(value):
+        yield Decimal(str(value))  # a text of nothing but a number is JSON, too
 
 
 def _members_of_lists(values: Values) -> Iterator[object]:
@@ -145,6 +149,13 @@ def _texts(value: object) -> Iterator[str]:
     elif isinstance(value, dict):
         for each_ in value.values():
             yield from _texts(each_)
+    elif isinstance(value, list):
+        for each_ in value:
+            yield from _texts(each_)
+
+
+def _in_one_case(text: str) -> str:
+    return " ".join(text.casefold().split())
 
 
 def _is_same(found: object, stated: JsonValue) -> bool:

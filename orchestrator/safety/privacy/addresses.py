@@ -33,6 +33,7 @@ _ADDRESS: Final = re.compile(
     rf"""
     [:/\\][/\\]                                               # scheme://, //host; browsers take a backslash for a slash
     | (?<![a-z0-9]) (?:{_SCHEMES}) : (?=\S)
+    | (?<![a-z0-9]) (?:magnet|sips?|sms|tel|xmpp) : [^\s:?]*+ \?
     | (?<![a-z0-9]) www[0-9]*\.
     | \w \. [^\W\d_][\w-]++ \.? (?: :[0-9]+ )? [/?\#]         # a domain and a path
     | (?<![0-9.]) [0-9]+ (?: \.[0-9]+ ){{3}} (?: :[0-9]+ )? [/?\#]
@@ -41,6 +42,7 @@ _ADDRESS: Final = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _HOST: Final = re.compile(r"[\w.-]++")
+_MAIL: Final = re.compile(r"(?<![\w.!#$%&'*+/=?^`{|}~-])[\w.!#$%&'*+/=?^`{|}~-]++@[\w-]++\.[^\W_]")
 _LAST_LABEL: Final = re.compile(r"[^\W\d_][\w-]+")
 _FILE: Final = re.compile(
     "bmp|conf|cfg|csv|docx|gif|htm|html|ico|ini|jpeg|jpg|json|log|odt|pdf|png|pptx|svg|toml|tsv|txt|xlsx|xml|yaml|yml", re.IGNORECASE
@@ -56,6 +58,8 @@ _SPACED: Final = re.compile(
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
 _ESCAPED: Final = re.compile(r"\\([!-/:-@\[-`{-~])")
+_ON_LETTERS: Final = ("Cf", "Mc", "Me", "Mn")
+"""Categories of characters that take no place of their own."""
 _DOTS: Final = str.maketrans("\u3002\uff0e\uff61", "...")
 
 
@@ -103,7 +107,11 @@ def _as_plain(text: str, marks: Marks) -> Iterator[str]:
 
 def _is_address(word: str, marks: Marks) -> bool:
     """Return whether programs make a link of a word that holds a mark."""
-    return _ADDRESS.search(word) is not None or any(_is_host(name[0], marks) for name in _HOST.finditer(word) if marks.search(name[0]))
+    return (
+        _ADDRESS.search(word) is not None
+        or any(marks.search(mail[0]) for mail in _MAIL.finditer(word))
+        or any(_is_host(name[0], marks) for name in _HOST.finditer(word) if marks.search(name[0]))
+    )
 
 
 def _is_host(name: str, marks: Marks) -> bool:
@@ -112,9 +120,12 @@ def _is_host(name: str, marks: Marks) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Return the text as it is displayed: entities, escapes and invisible characters undone, wide letters made plain."""
+    """Return the text as it is displayed: entities, escapes and invisible characters undone, wide letters made plain.
+
+    Marks that are put on letters go as well: names of hosts may have them, some of which are ignored and others a part of the name.
+    """
     shown = unicodedata.normalize("NFKC", html.unescape(html.unescape(text)).translate(_DOTS))
-    shown = "".join(character for character in shown if unicodedata.category(character) != "Cf")
+    shown = "".join(character for character in shown if unicodedata.category(character) not in _ON_LETTERS)
     return _ESCAPED.sub(r"\1", shown)
 
 

@@ -4,7 +4,7 @@ import json
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain, count
 from typing import Final
 
@@ -32,7 +32,11 @@ _IN_BRACKETS: Final = re.compile(rf"<\s*{_ANY_NUMBER}[{_ALPHABET}]{{{_RANDOM_LET
 """A placeholder of any type, also of one that there is not."""
 _JSON_TEXT: Final = re.compile(r'"(?:\\.|[^"\\])*"')
 _STRUCTURE: Final = re.compile(r"[<>()\[\]:/\\&\x1b]|www\.", re.IGNORECASE)
-"""A value with none of these begins no address."""
+"""A word with one of these may be made an address, or a tag, by a value in it."""
+_OPENING: Final = re.compile(r"[<>()\[\]\n\x1b]")
+"""A value with one of these may make addresses of what stands behind it, in whatever word."""
+_MOST_READ: Final = 1 << 19
+"""Characters that are read for all the values that may do that, in about two seconds; where it takes more, they are not filled in."""
 
 
 class Placeholder(Value):
@@ -114,6 +118,14 @@ class Placeholders:
         any_of_them = "|".join([_EXACT.pattern, *map(re.escape, found)])  # placeholders stay as they are, whatever their letters
         return re.sub(any_of_them, lambda match: self._by_value[match[0]].name if match[0] in self._by_value else match[0], text)
 
+    def concealed(self, text: str) -> str:
+        """Return the text with placeholders for all that detectors have found, also for what may stand there by chance."""
+        short = [value for value, known in self._by_value.items() if not known.result and len(value) < _TELLING]
+        if short:
+            any_of_them = rf"(?<!\w)(?:{'|'.join(map(re.escape, short))})(?!\w)"
+            text = re.sub(any_of_them, lambda match: self._by_value[match[0]].name, text)
+        return self.hidden(text)
+
     def filled(self, text: str, *, in_json: bool = False, reach: Tier = Tier.DEVICE) -> str:
         """The text with the values in the place of their placeholders, as far as they may go where it goes.
 
@@ -188,15 +200,23 @@ class Placeholders:
     def _kept_in(self, text: str) -> set[int]:
         """Return which placeholders of a text, counted from 0, stand in addresses.
 
-        The text is read with a mark in the place of each of them, and then once more with the values behind the marks, since one value may
-        begin the address in which the next one stands.
+        The text is read with a mark in the place of each of them. Then it is read as it would be displayed, since one value may begin the
+        address in which the next one stands: with the values that can do that in their places and marks for the others, and once for each
+        of those values with a mark in its place alone.
         """
         names = _EXACT.findall(text)
-        stem = _unused_in(text)
-        kept = _marked(text, stem, lambda number: "")
-        values = [self._value_of(name, in_json=False, reach=Tier.DEVICE) for name in names]
-        if len(names) > 1 and any(_STRUCTURE.search(value) for value in values):
-            kept |= _marked(text, _unused_in("".join([text, *values])), lambda number: "" if number in kept else f" {values[number]}")
+        kept = _marked(text, range(len(names)), {})
+        values = {number: self._value_of(name, in_json=False, reach=Tier.DEVICE) for number, name in enumerate(names) if number not in kept}
+        joining = {number: values[number] for number in _joining(text) if number in values}
+        joining |= {number: value for number, value in values.items() if _OPENING.search(value)}
+        if len(names) < 2 or not joining:
+            return kept
+        if len(joining) * (len(text) + sum(map(len, values.values()))) > _MOST_READ:
+            kept |= joining.keys()
+            joining = {}
+        kept |= _marked(text, values.keys() - joining.keys(), joining)
+        for number in joining:
+            kept |= _marked(text, [number], {other: value for other, value in values.items() if other != number})
         return kept
 
     def _count(self, call: ToolCall, turn: int) -> None:
@@ -245,12 +265,28 @@ class Placeholders:
         return self._resembling
 
 
-def _marked(text: str, stem: str, behind: Callable[[int], str]) -> set[int]:
-    """Return the numbers of the placeholders that stand in addresses, with this text behind the mark of each."""
+def _marked(text: str, marked: Collection[int], filled: Mapping[int, str]) -> set[int]:
+    """Return which of the placeholders with these numbers stand in addresses where others have been filled in."""
+    stem = _unused_in("".join([text, *filled.values()]))
     numbers = count()
-    marked = _EXACT.sub(lambda _: f"{stem}{(number := next(numbers))}q{behind(number)}", text)
+
+    def put(match: re.Match[str]) -> str:
+        number = next(numbers)
+        return f"{stem}{number}q" if number in marked else filled.get(number, match[0])
+
     marks = re.compile(rf"{stem}[0-9]+q", re.IGNORECASE)
-    return {int(mark.removeprefix(stem)[:-1]) for mark in marks_in_addresses(marked, marks)}
+    return {int(mark.removeprefix(stem)[:-1]) for mark in marks_in_addresses(_EXACT.sub(put, text), marks)}
+
+
+def _joining(text: str) -> set[int]:
+    """Return the numbers of the placeholders whose values, whatever they are, may complete a tag or another one's address."""
+    found: set[int] = set()
+    numbers = count()
+    for word in text.split():
+        here = [next(numbers) for _ in _EXACT.findall(word)]
+        if len(here) > 1 or here and _STRUCTURE.search(_EXACT.sub("", word)):
+            found.update(here)
+    return found
 
 
 def _unused_in(text: str) -> str:

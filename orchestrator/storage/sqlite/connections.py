@@ -140,7 +140,10 @@ class Connections:
         return self._patiently(self._opened)
 
     def _opened(self) -> Connection:
-        connection = self._driver.connect(self._path)
+        try:
+            connection = self._driver.connect(self._path)
+        except UnicodeDecodeError as error:  # SQLite names a damaged part by its bytes
+            raise self._naming.damaged(f"{self._path}: its tables cannot be read") from error
         with ExitStack() as failing:
             failing.callback(connection.close)
             self._prepare(connection)

@@ -31,7 +31,7 @@ class Database:
         self.naming = naming
         files.prepare(self.path, naming)
         self._disk = Disk(self.path)
-        self._connections = Connections(self.path, driver.of(None), naming, lambda _: None)
+        self._connections = Connections(self.path, driver.of(None, APPLICATION), naming, lambda _: None)
         with ExitStack() as failing:
             failing.callback(self._connections.close)
             with self.writing() as connection:
@@ -62,7 +62,7 @@ class Database:
 
     def alone(self) -> AbstractContextManager[Connection]:
         """A transaction on a connection that is used for nothing else. Raises `sqlite3.Error`."""
-        return guarded(driver.of(None).connect(self.path))
+        return guarded(driver.of(None, APPLICATION).connect(self.path))
 
     def sync(self) -> None:
         """Return when what was committed before outlives a power cut, too."""
@@ -89,12 +89,12 @@ class Database:
         self._connections.close()
 
     def _claim(self, connection: Connection) -> None:
+        if driver.is_anothers(connection, APPLICATION):
+            raise self.naming.damaged(f"{self.path} is another program's database")
+        driver.check_plain(connection, self.naming)
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         if application == APPLICATION:
             return
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if tables or application:
-            raise self.naming.damaged(f"{self.path} is another program's database")
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute("CREATE TABLE parts (part TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID")
 

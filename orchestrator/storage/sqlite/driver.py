@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ....protocols import ConfigError
+from .errors import Naming
 
 BUSY_SECONDS: Final = 30.0
 """How long SQLite itself waits for a lock."""
 
+_OWN_FILE: Final = "PRAGMA journal_mode = WAL"
+"""It is written into the file."""
 PRAGMAS: Final = (
     f"busy_timeout = {BUSY_SECONDS * 1000:.0f}",
-    "journal_mode = WAL",
     "synchronous = NORMAL",  # a commit outlives the death of the process; a power cut may take the last ones
     "secure_delete = ON",  # what is deleted is overwritten with zeros
     "temp_store = MEMORY",  # nothing of what is stored in files of which we do not know
@@ -35,18 +37,18 @@ class Driver:
     """What its connections raise."""
 
 
-def of(key: Callable[[], str] | None) -> Driver:
+def of(key: Callable[[], str] | None, application: int) -> Driver:
     """The one for files that are encrypted with a key, which is asked for at each connection and kept nowhere here.
 
-    Raises `ConfigError` where sqlcipher3 is not installed.
+    A file with tables that is not marked as one of `application` stays as it is. Raises `ConfigError` where sqlcipher3 is not installed.
     """
     if key is None:
-        return Driver(lambda path: _connect(sqlite3, path, None), sqlite3.Error)
+        return Driver(lambda path: _connect(sqlite3, path, None, application), sqlite3.Error)
     try:
         from sqlcipher3 import dbapi2
     except ImportError as error:
         raise ConfigError("an encrypted file needs sqlcipher3", hint="pip install 'nearfar[encryption]'") from error
-    return Driver(lambda path: _connect(dbapi2, path, _literal(key())), dbapi2.Error)
+    return Driver(lambda path: _connect(dbapi2, path, _literal(key()), application), dbapi2.Error)
 
 
 def _literal(key: str) -> str:
@@ -63,6 +65,7 @@ def _connect(
     module: Any,  # noqa: ANN401  # sqlite3, or what has the same names and no types
     path: str,
     key: str | None,
+    application: int,
 ) -> sqlite3.Connection:
     # Threads share connections, but never use one at the same time.
     connection: sqlite3.Connection = module.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
@@ -72,5 +75,22 @@ def _connect(
             connection.execute(f"PRAGMA key = {key}")
         for pragma in PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
+        if not is_anothers(connection, application):
+            connection.execute(_OWN_FILE)
         failing.pop_all()
     return connection
+
+
+def check_plain(connection: sqlite3.Connection, naming: Naming) -> None:
+    """Raises `StoreCorrupt` where the file has triggers or views: whoever put them there reads along, or changes what is written."""
+    found = connection.execute("SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view') LIMIT 1").fetchone()
+    if found is not None:
+        kind, name = found
+        raise naming.damaged(f"it has a {kind} that nearfar did not make: {name!r:.80}")
+
+
+def is_anothers(connection: sqlite3.Connection, application: int) -> bool:
+    """Return whether the file has something in it, and not the mark of the application."""
+    (found,) = connection.execute("PRAGMA application_id").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    return bool(found != application and (found or tables))

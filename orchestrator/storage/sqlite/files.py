@@ -26,6 +26,8 @@ def prepare(path: str, naming: Naming) -> None:
 
     Raises `StoreUnavailable` where the file cannot be opened or a link stands in its place, and `StoreCorrupt` where its log was removed.
     """
+    if "\0" in path:
+        raise StoreUnavailable(f"the {naming.what} cannot be at {path!r}", hint="a path has no zero character")
     try:
         make_private(Path(path).parent)
         for suffix in SUFFIXES:

@@ -18,6 +18,9 @@ BUDGET_TOKENS: Final = 1200
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 PeerName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
 
+LONGEST_LIFE: Final = 1000 * 366 * 86_400.0
+"""Seconds of a time to live: whatever is written now, it ends before the last date that there is."""
+
 
 def _namespace(text: str) -> str:
     try:
@@ -92,7 +95,7 @@ class MemoryConfig(Value):
     """How far what is written may go, where nothing else is said with it: `device`, `user` or `shared`."""
     embed: bool = True
     """Search by meaning too, with the embedder that ships with nearfar; false: by words alone."""
-    ttl: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    ttl: float | None = Field(default=None, gt=0, le=LONGEST_LIFE)
     """Seconds after which what was neither written nor read is forgotten; None: never."""
     recall: RecallConfig | None = None
     """None: tasks see nothing of the memory."""

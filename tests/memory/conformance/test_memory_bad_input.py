@@ -2,7 +2,7 @@
 
 import enum
 from collections import UserDict, deque
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import Any
 
@@ -137,6 +137,56 @@ def test_the_longest_key_can_be_superseded(store: MemoryStore) -> None:
     store.supersede(NOTES, "é" * 768, {"n": 2})
     past = store.history(NOTES, "é" * 768)[1]
     assert store.get(NOTES, past.key) is not None
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 2000, 5])
+def test_a_name_that_no_peer_would_take_is_stamped_on_nothing(store: MemoryStore, engine: Engine, name: Any) -> None:  # noqa: ANN401
+    store.put(NOTES, "there", {"a": 1})
+    position = engine.position()
+    for write in (
+        lambda: store.put(NOTES, "x", {"a": 1}, subject=name),
+        lambda: store.bound(agent=name).put(NOTES, "x", {"a": 1}),
+        lambda: store.bound(subject=name).patch(NOTES, "there", {"a": 1}),
+    ):
+        with pytest.raises(InvalidRequest):
+            write()
+    assert engine.position() == position
+
+
+@pytest.mark.parametrize("year", [1, 9999])
+def test_a_moment_of_which_there_is_no_date_elsewhere_is_refused(store: MemoryStore, engine: Engine, year: int) -> None:
+    store.put(NOTES, "x", {"a": 1})
+    position = engine.position()
+    with pytest.raises(InvalidRequest, match="time"):
+        store.supersede(NOTES, "x", {"a": 2}, valid_from=datetime(year, 1, 1, tzinfo=timezone(timedelta(hours=(-14 if year > 1 else 14)))))
+    assert engine.position() == position
+
+
+@pytest.mark.parametrize("minutes", [1e15, 1e308, 10**20, 10**400, float("inf"), float("nan")])
+def test_a_time_to_live_beyond_all_dates_is_refused(store: MemoryStore, engine: Engine, minutes: float) -> None:
+    position = engine.position()
+    with pytest.raises(InvalidRequest, match="time to live"):
+        store.put(NOTES, "x", {"a": 1}, ttl=minutes)
+    assert engine.position() == position
+
+
+def test_the_longest_time_to_live_ends_on_a_date(store: MemoryStore) -> None:
+    store.put(NOTES, "x", {"a": 1}, ttl=1000 * 366 * 1440)
+    assert (item := store.get(NOTES, "x")) is not None
+    assert item.expires_at is not None
+
+
+@pytest.mark.parametrize("name", ["", "\ud800", "a\0b"])
+def test_nothing_is_erased_by_a_name_that_cannot_be(store: MemoryStore, name: str) -> None:
+    with pytest.raises(InvalidRequest):
+        store.erase(subject=name)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 257, "\ud800", "a\n", "a\x1b[2J"])
+def test_a_device_that_cannot_be_is_not_shut_out_and_the_store_stays_whole(store: MemoryStore, name: str) -> None:
+    with pytest.raises(InvalidRequest, match="no device"):
+        store.replica().revoke(name)
+    assert store.replica().facts().revoked == frozenset()
 
 
 def test_an_unknown_tier_is_refused(store: MemoryStore, engine: Engine) -> None:

@@ -29,6 +29,15 @@ WRONG: list[dict[str, Any]] = [
     {"index": "text"},
     {"lineage": [["a", "b"]]},
     {"user": None},
+    {"key": None},
+    {"key": ["a"]},
+    {"ttl": 1e15},
+    {"created_at": "0001-01-01T00:00:00+14:00"},
+    {"valid_from": "9999-12-31T23:59:59-23:59"},
+    {"agent": "a\0b"},
+    {"subject": "x" * 5000},
+    {"subject": "", "others": ["bob"]},
+    {"lineage": [[["a"], "b\0"]]},
 ]
 
 

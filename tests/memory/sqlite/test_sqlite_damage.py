@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlite_writes import ALL, NOW, files_of, put, value_of, vector
 
+from nearfar import MemoryStore
 from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.sqlite import SqliteEngine, recover
 from nearfar.orchestrator.memory.sqlite.recovering import LEAP
@@ -167,6 +169,62 @@ def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path, content: by
         with pytest.raises(StoreCorrupt):
             opening(path)
     assert files_of(tmp_path) == {"memory.db": content}
+
+
+@pytest.mark.parametrize("version", [0, 1, 5])
+def test_another_programs_database_stays_as_it_is_byte_for_byte(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "memory.db"
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE items (theirs)")
+        other.execute(f"PRAGMA user_version = {version}")
+    before = path.read_bytes()
+    with pytest.raises(StoreCorrupt, match="no memory store"):
+        SqliteEngine(path)
+    assert files_of(tmp_path) == {"memory.db": before}
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON items BEGIN DELETE FROM items; END",
+        "CREATE TRIGGER t AFTER DELETE ON contents BEGIN INSERT INTO settings VALUES (hex(old.content), ''); END",
+        "CREATE VIEW t AS SELECT * FROM contents",
+    ],
+)
+def test_a_file_in_which_triggers_or_views_were_planted_is_refused(tmp_path: Path, planted: str) -> None:
+    path = tmp_path / "memory.db"
+    SqliteEngine(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute(planted)
+    with pytest.raises(StoreCorrupt, match="that nearfar did not make"):
+        SqliteEngine(path)
+
+
+@pytest.mark.parametrize(
+    ("planted", "told"),
+    [
+        ("CREATE TRIGGER t AFTER DELETE ON keys BEGIN INSERT INTO keys VALUES (old.id, old.tag, old.key, 0); END", "trigger"),
+        ("UPDATE keys SET key = 'text'", "is none"),
+        ("UPDATE keys SET key = x'00'", "is none"),
+    ],
+)
+def test_damaged_keys_of_subjects_are_an_error_of_the_store(tmp_path: Path, planted: str, told: str) -> None:
+    path = tmp_path / "memory.db"
+    with MemoryStore.open(path, embedder=None) as store:
+        store.put(("notes",), "a", {"text": "x"}, subject="carl")
+    with contextlib.closing(sqlite3.connect(f"{path}.keys")) as other, other:
+        other.execute(planted)
+    with pytest.raises(StoreCorrupt, match=told), MemoryStore.open(path, embedder=None) as store:
+        store.put(("notes",), "b", {"text": "x"}, subject="carl")
+
+
+def test_keys_of_subjects_that_others_may_read_are_taken_from_them(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    keys = tmp_path / "memory.db.keys"
+    keys.touch(mode=0o644)
+    with MemoryStore.open(path, embedder=None) as store:
+        store.put(("notes",), "a", {"text": "x"}, subject="carl")
+    assert keys.stat().st_mode & 0o777 == 0o600
 
 
 def test_another_programs_database_and_one_of_a_newer_nearfar_are_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
+from itertools import pairwise
 from operator import or_
 
 import pytest
@@ -12,20 +13,20 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langgraph.store.base import PutOp
-from sync_world import Node, greet, send, synchronise, take
+from sync_world import Node, greet, send, synchronise, take, through_wire
 
 from nearfar.orchestrator.memory.encoding import encode
-from nearfar.orchestrator.memory.item import Meta, Principal
-from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling
+from nearfar.orchestrator.memory.item import Meta, Principal, Source, Tier, address_tag
+from nearfar.orchestrator.memory.merge import merge
+from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling, Stamp
 from nearfar.orchestrator.memory.sync import wire
 from nearfar.orchestrator.memory.sync.facts import Erasure, Facts, decode_facts, encode_facts
 from nearfar.orchestrator.memory.sync.keys import tag_of
 from nearfar.orchestrator.memory.sync.messages import Batch, Hello, Range, SealedOperation
 from nearfar.orchestrator.memory.sync.peer import Peer
-from nearfar.orchestrator.memory.sync.receiving import read_operation
-from nearfar.protocols import InvalidRequest, NearfarError, PrivacyViolation, SyncRefused
+from nearfar.orchestrator.memory.sync.receiving import read_operation, receive
+from nearfar.protocols import InvalidRequest, NearfarError, PermissionDenied, PrivacyViolation, SyncRefused
 from nearfar.protocols.namespaces import ItemAddress
-from nearfar.protocols.tiers import Source, Tier
 from nearfar.protocols.v1 import memory_pb2 as pb
 
 NOTES = ("notes",)
@@ -81,6 +82,20 @@ def batch(*operations: Operation, **changes: object) -> Batch:
         ENOUGH._replace(clock=1 << 62),
         ENOUGH._replace(context={"phone": 1}),
         ENOUGH._replace(unseen=(Dot("phone", 1),)),
+        ENOUGH._replace(meta=META._replace(ttl=1e15)),
+        ENOUGH._replace(meta=META._replace(agent="a\0b")),
+        ENOUGH._replace(meta=META._replace(lineage=(ItemAddress(NOTES, "a\0b"),))),
+        ENOUGH._replace(value={"a\0b": 1}),
+        ENOUGH._replace(value={"count": (1 << 64) - 1}),
+        ENOUGH._replace(context={"tablet": 1 << 62}),
+        ENOUGH._replace(context={"": 1}),
+        ENOUGH._replace(context={"x" * 5000: 1}),
+        ENOUGH._replace(context={"tablet": 1 << 62}, unseen=(Dot("tablet", 1 << 62),)),
+        ENOUGH._replace(siblings=(Sibling(Dot("tablet", 1), 1, {"deep": eval("[" * 200 + "]" * 200)}, META, {}),)),
+        ENOUGH._replace(siblings=(Sibling(Dot("tablet", 1), 1, {"text": "x" * (2 << 20)}, META, {}),)),
+        ENOUGH._replace(siblings=(Sibling(Dot("tablet", 1), 1, {"text": "a\0b"}, META, {}),)),
+        ENOUGH._replace(siblings=(Sibling(Dot("tablet", 1 << 62), 1, {"text": "x"}, META, {}),)),
+        ENOUGH._replace(siblings=(Sibling(Dot("tablet", 1), 1, {"text": "x"}, META, {"text": Stamp(1, "tablet", 1 << 62)}),)),
     ],
 )
 def test_an_operation_that_no_store_would_write_is_refused(pair: tuple[Node, Node], operation: Operation) -> None:
@@ -193,7 +208,7 @@ def test_facts_of_one_user_leave_room_for_those_of_others_at_a_hub(stated: Facts
     hub, anna = Node("hub", None, lambda: NOW), Node("laptop", "anna", lambda: NOW)
     anna.store.put(("anna",), "note", {"text": "x"}, tier=Tier.USER)
     synchronise(anna, hub)
-    with pytest.raises(InvalidRequest, match="too many for a hub"):
+    with pytest.raises(InvalidRequest, match="of 'ben' at the hub"):
         hub.replica.absorb(Peer("tablet", "ben"), stated)
     anna.store.erase(prefix=("anna",))
     synchronise(anna, hub)
@@ -203,12 +218,12 @@ def test_facts_of_one_user_leave_room_for_those_of_others_at_a_hub(stated: Facts
 
 
 def test_a_user_without_a_store_fills_a_hub_with_erasures_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.orchestrator.memory.sync.facts._MOST_ERASURES", 8)
+    monkeypatch.setattr("nearfar.orchestrator.memory.sync.facts._MOST_ERASURES", 10)
     hub = Node("hub", None, lambda: NOW)
     thin = hub.store.view(Principal("ben", "thin"))
     for number in range(2):
         thin.erase(prefix=("ben", str(number)))
-    with pytest.raises(InvalidRequest, match="too many for a hub"):
+    with pytest.raises(InvalidRequest, match="of 'ben' at the hub"):
         thin.erase(prefix=("ben", "more"))
     hub.store.view(Principal("anna", "thin")).erase(prefix=("anna",))
     hub.close()
@@ -303,6 +318,63 @@ def test_a_user_cannot_erase_what_is_anothers(pair: tuple[Node, Node]) -> None:
     tablet.close()
 
 
+@pytest.fixture
+def hub() -> Iterator[Node]:
+    node = Node("hub", None, lambda: NOW)
+    yield node
+    node.close()
+
+
+def test_a_user_cannot_take_a_device_of_which_its_owner_told_the_hub(pair: tuple[Node, Node], hub: Node) -> None:
+    laptop, phone = pair
+    laptop.store.put(NOTES, "x", {"text": "tea"}, tier=Tier.USER)
+    synchronise(laptop, phone)
+    synchronise(phone, hub)
+    thief = replace(phone.replica.hello(), device="laptop")
+    with pytest.raises(PermissionDenied, match="another user"):
+        hub.replica.meet(Peer("bens phone", "ben"), through_wire(thief), is_caller=True)
+    laptop.store.put(NOTES, "y", {"text": "milk"}, tier=Tier.USER)
+    synchronise(laptop, phone)
+    for device in (phone, laptop):
+        synchronise(device, hub)
+    assert {address.key for address in hub.all_heads()} == {"x", "y"}
+
+
+def test_one_credential_cannot_fill_the_hubs_list_of_devices(hub: Node) -> None:
+    ben = Peer("bens phone", "ben")
+    for number in range(100):
+        hub.replica.meet(ben, Hello(f"store{number}", NOW, {}, Facts(), "log"), is_caller=True)
+    with pytest.raises(PermissionDenied, match="100 devices"):
+        hub.replica.meet(ben, Hello("one more", NOW, {}, Facts(), "log"), is_caller=True)
+    hub.replica.meet(ben, Hello("store0", NOW, {}, Facts(), "log"), is_caller=True)
+    assert len(hub.replica.facts().users) == 100
+
+
+@pytest.mark.parametrize(("erasures", "devices"), [(20_001, 0), (0, 2001)])
+def test_one_user_cannot_take_the_room_that_others_have_at_a_hub(pair: tuple[Node, Node], hub: Node, erasures: int, devices: int) -> None:
+    facts = Facts({name: Erasure(name, "tag", None, "ben") for name in names(erasures)}, users=dict.fromkeys(names(devices), "ben"))
+    with pytest.raises(InvalidRequest, match="'ben'"):
+        hub.replica.absorb(Peer("bens phone", "ben"), facts)
+    _, phone = pair
+    phone.store.put(NOTES, "x", {"text": "about carl"}, tier=Tier.USER, subject="carl")
+    phone.store.erase(subject="carl")
+    synchronise(phone, hub)
+    assert len(hub.replica.facts().erasures) == 1
+
+
+@pytest.mark.parametrize("tier", [Tier.USER, Tier.SHARED])
+def test_a_user_cannot_erase_anothers_items_by_saying_that_they_were_overwritten(pair: tuple[Node, Node], hub: Node, tier: Tier) -> None:
+    _, phone = pair
+    phone.store.put(NOTES, "x", {"text": "tea"}, tier=tier)
+    synchronise(phone, hub)
+    forged = Erasure("e" * 32, tag_of("carl"), None, "ben", {}, {address_tag(ItemAddress(NOTES, "x")): {"phone": 1 << 40}})
+    hub.replica.absorb(Peer("bens phone", "ben"), Facts({forged.id: forged}))
+    for text in ("tea", "milk"):
+        phone.store.put(NOTES, "x", {"text": text}, tier=tier)
+        synchronise(phone, hub)
+        assert [merge(node.heads(ItemAddress(NOTES, "x"))).value for node in (hub, phone)] == [{"text": text}] * 2
+
+
 def test_nobody_makes_a_hub_their_own() -> None:
     hub, phone = Node("hub", None, lambda: NOW), Node("phone", "anna", lambda: NOW)
     greet(phone, hub)
@@ -310,6 +382,30 @@ def test_nobody_makes_a_hub_their_own() -> None:
     assert hub.replica.facts().users == {"phone": "anna", "laptop": "anna"}
     hub.close()
     phone.close()
+
+
+@pytest.mark.parametrize("name", ["x" * 257, "x\0", "x\x1b[2J", "x\n"])
+def test_a_replica_of_an_impossible_name_is_refused_before_anything_of_it_is_kept(pair: tuple[Node, Node], name: str) -> None:
+    laptop, _ = pair
+    for hello in (Hello(name, NOW, {}, Facts(), "log"), Hello("tablet", NOW, {}, Facts(), name)):
+        with pytest.raises(InvalidRequest, match="name"):
+            laptop.replica.meet(Peer("tablet", "anna"), through_wire(hello), is_caller=True)
+    assert laptop.replica.facts().users == {"laptop": "anna", "phone": "anna"}
+
+
+@pytest.mark.parametrize("now", [float("nan"), float("inf"), float("-inf")])
+def test_a_clock_that_shows_no_time_is_refused(now: float) -> None:
+    with pytest.raises(InvalidRequest, match="clock"):
+        through_wire(Hello("tablet", now, {}, Facts(), "log"))
+
+
+def test_a_hub_cannot_make_a_replica_count_the_writes_of_more_devices_than_are_told(pair: tuple[Node, Node]) -> None:
+    laptop, _ = pair
+    hub = Peer("hub", "", is_relay=True)
+    for claims in (dict.fromkeys(names(10_001), 1), {"x" * 257: 1}, {"": 1}):
+        with pytest.raises(InvalidRequest, match="devices"):
+            receive(laptop.replica, hub, "hub", Batch("log", 0, 1, known=claims))
+    assert laptop.replica.hello().known.keys() <= {"laptop", "phone"}
 
 
 @given(st.binary(max_size=200))
@@ -360,6 +456,28 @@ def test_facts_are_the_same_after_they_were_written_and_read() -> None:
     erasure = Erasure("e" * 32, None, "tag", "anna", {"phone": 3}, {"item": {"phone": 2}})
     facts = Facts({erasure.id: erasure}, frozenset({"tablet"}), {"phone": "anna"})
     assert decode_facts(encode_facts(facts)) == facts
+
+
+@pytest.mark.parametrize("came", [(), (1,), (2, 3), (4095, 4096), (5000, 9000), (4096, 8191, 8192, 10_000)])
+def test_holes_are_the_numbers_that_did_not_come_across_any_boundary(pair: tuple[Node, Node], came: tuple[int, ...]) -> None:
+    laptop, phone = pair
+    sent = [ENOUGH._replace(dot=Dot("phone", number), address=ItemAddress(NOTES, f"x{number}")) for number in came]
+    take(laptop, phone, batch(*sent, known={"phone": 10_000}))
+    missing = [number for first, last in laptop.replica.holes("phone") for number in range(first, last + 1)]
+    assert missing == [number for number in range(1, 10_001) if number not in came]
+    assert all(later > last + 1 for (_, last), (later, _) in pairwise(laptop.replica.holes("phone")))
+
+
+def test_billions_of_writes_that_a_hub_claims_are_one_hole(pair: tuple[Node, Node]) -> None:
+    laptop, _ = pair
+    receive(laptop.replica, Peer("hub", "", is_relay=True), "hub", Batch("log", 0, 1, known={"tablet": (1 << 32) - 1}))
+    assert laptop.replica.holes("tablet") == [(1, (1 << 32) - 1)]
+
+
+def test_holes_that_are_more_than_can_be_counted_are_refused(pair: tuple[Node, Node]) -> None:
+    laptop, phone = pair
+    with pytest.raises(InvalidRequest):
+        take(laptop, phone, batch(holes=(Range("phone", 1, (1 << 62) - 1),) * 8))
 
 
 @pytest.mark.parametrize("hole", [Range("phone", 0, 1), Range("phone", 3, 2), Range("phone", 1, 1 << 62)])

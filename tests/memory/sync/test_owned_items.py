@@ -147,3 +147,20 @@ def test_what_is_made_of_anothers_item_is_believed_no_more_than_it(nodes: tuple[
     item = ben.store.get(("ben",), "summary")
     assert item is not None
     assert item.trust == LEAST_TRUST
+
+
+@pytest.mark.parametrize("tier", [Tier.DEVICE, Tier.USER, Tier.SHARED])
+def test_what_another_user_made_of_an_item_outlives_its_erasure(tier: Tier) -> None:
+    hub, anna, ben = (Node(name, user, lambda: NOW) for name, user in (("hub", None), ("phone", "anna"), ("tablet", "ben")))
+    source = ItemAddress(("ben",), "x")
+    ben.store.put(*source, {"text": "of carl"}, tier=Tier.SHARED, subject="carl")
+    synchronise(ben, hub)
+    synchronise(anna, hub)
+    anna.store.bound(lineage=[source]).put(("anna",), "summary", {"text": "somebody"}, tier=tier)
+    synchronise(anna, hub)
+    ben.store.erase(subject="carl")
+    synchronise(ben, hub)
+    synchronise(anna, hub)
+    assert [item.key for item in anna.store.search(())] == ["summary"]
+    for node in (hub, anna, ben):
+        node.close()

@@ -4,7 +4,9 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import anyio
 import grpc
@@ -15,13 +17,14 @@ from langgraph.store.base import PutOp
 from nearfar.orchestrator.memory.engine import Logged
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.orchestrator.memory.sync import wire
+from nearfar.orchestrator.memory.sync import service, wire
 from nearfar.orchestrator.memory.sync.client import connected
-from nearfar.orchestrator.memory.sync.messages import SCHEMA, Request
+from nearfar.orchestrator.memory.sync.messages import SCHEMA, Batch, Request
 from nearfar.orchestrator.memory.sync.peer import Peer
+from nearfar.orchestrator.memory.sync.sending import batches
 from nearfar.orchestrator.memory.sync.serving import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, Outcome, Progress, Synchronised, keep_in_sync, plan, sync_once
-from nearfar.protocols import NearfarError, PermissionDenied, RateLimited, SyncRefused, Unauthenticated, Unavailable
+from nearfar.protocols import ConfigError, NearfarError, PermissionDenied, RateLimited, SyncRefused, Unauthenticated, Unavailable
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.tiers import Tier
 from nearfar.protocols.tokens import ANY_CERTIFICATE, TokenRecord
@@ -383,3 +386,28 @@ async def test_replicas_that_lie_about_where_they_are_get_nothing_but_their_own(
             pulled = [batch async for batch in link.pull(hello, Request({}, "", 0, takes_all=True))]
     assert [len(batch.operations) for batch in pulled] == [0]
     assert pulled[0].holes
+
+
+@pytest.mark.parametrize("user", ["x" * 257, "a\0b", "\ud800"])
+async def test_a_user_who_cannot_be_told_of_is_refused_before_anything_is_kept(stores: dict[str, MemoryStore], user: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be called so"):
+        async with serve_memory(stores["hub"], "localhost:0", tokens=TOKENS, users={"phone": user}, is_hub=True):
+            pass
+    with pytest.raises(ConfigError, match="cannot be called so"):
+        MemoryStore.open(user=user, embedder=None)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+async def test_a_hub_that_sends_only_a_part_is_not_taken_for_one_that_sent_all(
+    stores: dict[str, MemoryStore], monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    def some(*arguments: Any, **options: Any) -> Iterator[Batch]:  # noqa: ANN401
+        return islice(batches(*arguments, **options, batch_bytes=1), kept)
+
+    monkeypatch.setattr(service, "batches", some)
+    for number in range(3):
+        stores["hub"].put(NOTES, str(number), {"text": "tea"}, tier=Tier.SHARED)
+    async with hub(stores) as address:
+        with pytest.raises(Unavailable, match="before it had sent all"):
+            await sync_once(stores["phone"], neighbour(address, "phone"))
+    assert len(stores["phone"].search(NOTES)) == kept

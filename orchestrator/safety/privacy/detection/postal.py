@@ -52,6 +52,12 @@ _FRENCH: Final = re.compile(
     r"|sentier)[ \t]{1,3}+"
     rf"(?:(?:(?:de|du|des|la|le|les|l['’]|d['’]|aux?)[ \t]{{0,3}}+){{1,3}}{_NAME}|{_CAPITAL})"
 )
+_FRENCH_BEHIND: Final = re.compile(
+    r"(?<![\w])(?i:rue|avenue|av\.|boulevard|bd\.?+|chaussée|chemin|drève|impasse|quai|allée|ruelle|sentier)[ \t]{1,3}+"
+    r"(?:(?:(?:de|du|des|la|le|les|aux?)[ \t]{1,3}+|[ld]['’]){1,3}+|(?=[A-Z\u00c0-\u00de]))"
+    rf"(?:{_NAME},?+{_SPACE}){{1,4}}?{_HOUSE}"
+)
+"""As in Belgium, Luxembourg and Switzerland, where the number stands behind the name."""
 _ROMANCE: Final = re.compile(
     r"(?<![\w])(?:(?i:calle|c/|avenida|avda\.?|avd\.|paseo|pso\.|plaza|pza\.|carrer|carretera|ronda|camino|viale|v\.le|piazza|piazzale|p\.za|corso"
     r"|c\.so|largo|vicolo|strada|rua|travessa|praça|alameda|estrada|rodovia)|Via|VIA|via(?=[ ](?:[A-Z]|del|dei|san)))[ \t]{0,3}+"
@@ -95,6 +101,11 @@ def _is_no_other_word(match: re.Match[str]) -> bool:
     return word.casefold() not in _NO_STREETS and _YEAR.fullmatch(number) is None
 
 
+def _is_no_year(match: re.Match[str]) -> bool:
+    """Say whether the number behind a street's name is none of a year."""
+    return _YEAR.fullmatch(match[0].rsplit(None, 1)[1]) is None
+
+
 def _postal(pattern: re.Pattern[str], check: Check | None = None, *hints: str) -> PatternDetector:
     return PatternDetector("address", pattern, always if check is None else check, hints=hints or ("",))
 
@@ -107,6 +118,8 @@ ADDRESSES: Final = (
             " laan", " plein"),
     _postal(_FRENCH, None, "rue", "aven", "av.", "bd", "bld", "boulevard", "allée", "allee", "chemin", "impasse", "quai", "route",
             "cours ", "square ", "place ", "faubourg", "passage", "ruelle", "sentier"),
+    _postal(_FRENCH_BEHIND, _is_no_year, "rue", "aven", "av.", "bd", "boulevard", "chauss", "chemin", "drève", "impasse", "quai", "allée",
+            "ruelle", "sentier"),
     _postal(_ROMANCE, None, "calle", "c/", "avenida", "avda", "avd.", "paseo", "pso.", "plaza", "pza.", "carrer", "ronda", "camino",
             "viale", "v.le", "piazza", "p.za", "corso", "c.so", "largo", "vicolo", "strada", "rua", "travessa", "praça", "alameda",
             "estrada", "rodovia", "via "),
