@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 EMBEDDED = ("near", "far")
 """The small models that ship with nearfar; they know nothing but the two worlds that they were trained in."""
 EMBEDDED_ADAPTERS = ("near-text", "near-calls")
-"""What ships for `near` to plan for itself: one adapter for what it says, one for what it calls (docs/adapters.md)."""
+"""What ships for `near` to plan for itself: one adapter for what it says, one for what it calls (docs/near-models.md)."""
 EMBEDDED_CONFIDENCE = 0.98
 """What a cascade of the two asks of a draft: the lowest hundredth at which it keeps nine tenths of far's right answers to 300 questions
-that neither demo nor study uses (docs/models.md)."""
+that neither demo nor study uses (docs/near-models.md)."""
 
 
 class LlamaConfig(Value):
