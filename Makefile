@@ -6,6 +6,7 @@
 # make bars    every benchmark with --quick, within ten minutes, and which bars are missed
 # make bench   all benchmarks in full, which takes hours; keeps the figures and writes docs/benchmarks.md
 # make pictures   the graphs in docs/strategies.md anew from the strategies
+# make reference  docs/api.md and docs/cli.md anew from the docstrings and the commands
 # make generate   the gRPC code anew from protocols/proto/nearfar/v1/*.proto
 # make accept-protos   let the .proto files be the contract that later ones are compared with
 #
@@ -23,7 +24,7 @@ NODE_VENV := .venv-node
 
 export PYTHONUNBUFFERED := 1
 
-.PHONY: demo test judges node check bars bench generate lint types generated protos accept-protos pictures clean
+.PHONY: demo test judges node check bars bench generate lint types generated protos accept-protos pictures reference clean
 
 demo: $(VENV)/.ready-to-run
 	@$(VENV)/bin/nearfar demo
@@ -69,6 +70,9 @@ bench: $(VENV)/.ready-to-test judges
 
 pictures: $(VENV)/.ready-to-run
 	@$(VENV)/bin/python scripts/draw_graphs.py
+
+reference: $(VENV)/.ready-to-run
+	@$(VENV)/bin/python scripts/reference.py
 
 clean:
 	rm -rf $(VENV) $(PROTO_VENV) $(CHECK_VENV) $(NODE_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

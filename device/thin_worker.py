@@ -2,7 +2,7 @@
 
     python -m nearfar.device.thin_worker --pairing-file ~/.nearfar-pairing
 
-It needs grpcio and protobuf and nothing else of what nearfar depends on, since no other wheels exist for phones. `docs/phones.md` tells
+It needs grpcio and protobuf and nothing else of what nearfar depends on, since no other wheels exist for phones. `docs/devices.md` tells
 how to set one up.
 """
 

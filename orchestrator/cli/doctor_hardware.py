@@ -5,8 +5,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from ...device.hardware.components import Accelerator, Cpu, EngineProvider, Hardware
-    from ..compose.agents import Engine, Memory
+    from ...device.hardware.components import Accelerator, Cpu, Engine, EngineProvider, Hardware, Memory
 
 _AREA: Final = "machine"
 _GIB: Final = 1 << 30

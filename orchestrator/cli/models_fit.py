@@ -11,7 +11,7 @@ from ..compose.agents import model_fits
 from .console import output, print_json, reported
 
 if TYPE_CHECKING:
-    from ..compose.agents import Fit
+    from ...device.store.fit import Fit
 
 _COLOURS = {"fits": "green", "tight": "yellow", "too large": "red", "unknown": "yellow"}
 

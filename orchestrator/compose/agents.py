@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 EMBEDDED = ("near", "far")
 """The small models that ship with nearfar; they know nothing but the two worlds that they were trained in."""
 EMBEDDED_ADAPTERS = ("near-text", "near-calls")
-"""The adapters that ship for `near` to plan for itself: one for its text, one for its tool calls (docs/adapters.md)."""
+"""The adapters that ship for `near` to plan for itself: one for its text, one for its tool calls (docs/near-models.md)."""
 EMBEDDED_CONFIDENCE = 0.98
 """The minimum confidence of a draft in a cascade of the two: the lowest hundredth at which it keeps nine tenths of far's right answers
-to 300 questions that neither demo nor study uses (docs/models.md)."""
+to 300 questions that neither demo nor study uses (docs/near-models.md)."""
 
 
 class LlamaConfig(Value):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import anyio
 import anyio.to_thread
 
+from ...device.hardware.state import read_device_state
 from ...protocols import (
     Agent,
     ConfigError,
@@ -33,7 +34,7 @@ from ..cache.agent import put_in_front
 from ..cache.answers import AnswerCache
 from ..cache.database import ErasedMemory
 from ..cache.plans import PlanCache
-from ..compose.agents import FarConfig, NearConfig, far_handle, near_handle, other_handle, read_device_state
+from ..compose.agents import FarConfig, NearConfig, far_handle, near_handle, other_handle
 from ..compose.config import Config, load_config
 from ..compose.hub import AttachedConfig
 from ..compose.memory import task_memory

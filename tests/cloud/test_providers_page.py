@@ -1,4 +1,4 @@
-"""The examples of docs/providers.md and docs/proxies.md are valid."""
+"""The examples of providers and proxies in docs/far-models.md are valid."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from nearfar.cloud.config import ProviderConfig, build_provider
 
-PAGE = "\n".join((Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8") for page in ("providers.md", "proxies.md"))
+PAGE = (Path(__file__).parents[2] / "docs" / "far-models.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -19,10 +19,17 @@ def blocks(language: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("block", blocks("toml"))
-def test_configuration_example_describes_an_agent(block: str) -> None:
-    agent = build_provider(ProviderConfig.model_validate(tomllib.loads(block)["far"]))
-    assert agent.card.model
+PROVIDERS = [far for block in blocks("toml") if "far" in (table := tomllib.loads(block)) and (far := table["far"])["provider"] != "gateway"]
+
+
+def test_there_is_an_example_of_every_provider_and_proxy() -> None:
+    assert {far["provider"] for far in PROVIDERS} == {"openai", "anthropic", "gemini"}
+    assert len(PROVIDERS) >= 11
+
+
+@pytest.mark.parametrize("far", PROVIDERS, ids=lambda far: far["model"])
+def test_configuration_example_describes_an_agent(far: dict[str, object]) -> None:
+    assert build_provider(ProviderConfig.model_validate(far)).card.model
 
 
 @pytest.mark.parametrize("block", blocks("python"))

@@ -1,8 +1,9 @@
-"""The client in JavaScript, as the page on clients shows it, against a gateway over real sockets."""
+"""The client in JavaScript that the page on far models shows, against a gateway over real sockets."""
 
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ import anyio
 import pytest
 from certificates import write_certificate
 from node_environment import node_environment
-from pages import ROOT, blocks
+from pages import ROOT
 
 from nearfar.cloud.gateway import serve_gateway
 from nearfar.protocols import IdempotencyConflict, RateLimited, ScriptedAgent, Side
@@ -95,8 +96,8 @@ class Programs:
 @pytest.fixture
 def programs(tmp_path: Path) -> Programs:
     venv = node_environment()
-    for block in blocks("js"):
-        (tmp_path / block.code.partition("\n")[0].removeprefix("// ")).write_text(block.code, encoding="utf-8")
+    for name in ("nearfar.mjs", "ask.mjs"):
+        shutil.copy(ROOT / "docs" / "client" / name, tmp_path)
     (tmp_path / "proto").symlink_to(ROOT / "protocols" / "proto")
     (tmp_path / "node_modules").symlink_to(venv / "node_modules")
     return Programs(venv / "bin" / "node", tmp_path)

@@ -9,9 +9,10 @@ from functools import partial
 from types import TracebackType
 from typing import Literal, Self
 
+from ....cloud.prices import reference_price
 from ....protocols import Agent, AgentCard, ConfigError, NearfarError, Side, Usage
 from ....protocols.messages import Value
-from ...compose.agents import far_handle, near_handle, reference_price
+from ...compose.agents import far_handle, near_handle
 from ...hybrid.hybrid import Hybrid
 from ...routing.run_record import Check, RunRecord
 from ...task.events import CallEnded, TaskEvent, TaskFinished
