@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from pydantic import JsonValue
 
 from ...protocols import DeadlineExceeded, InternalError, NearfarError, StepRequest
-from ...protocols.defects import log_defect
+from ...protocols.redact import log_defect
 from .adapters import adapter_of, run, tokens_of
 from .drafting import Drafter, Drafting, Pass
 from .engine import Context, Model

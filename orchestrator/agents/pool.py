@@ -8,7 +8,7 @@ from contextlib import suppress
 import anyio
 
 from ...protocols import Agent, AgentCard, AgentError, Capabilities, ConfigError, NearfarError, Prices, Side, Unavailable
-from ...protocols.defects import log_defect
+from ...protocols.redact import log_defect
 from ..util.cancellation import end
 from ..util.event_loops import HomeLoop
 from .health import Health, Trial
