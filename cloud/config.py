@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from ..protocols import ConfigError, Effort, Limits, Prices
 from ..protocols.address import is_this_machine
-from ..protocols.open_files import most_calls_upstream
+from ..protocols.limits import most_calls_upstream
 from ..protocols.secrets import StoredKey
 from .anthropic import AnthropicDialect
 from .dialect import Dialect

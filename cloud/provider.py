@@ -33,7 +33,7 @@ from ..protocols import (
     Unavailable,
 )
 from ..protocols.event_loop import LoopBound
-from ..protocols.open_files import most_calls_upstream
+from ..protocols.limits import most_calls_upstream
 from ..protocols.secrets import Key
 from ..protocols.security import IDENTITY
 from ..protocols.validation import check_request

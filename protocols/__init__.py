@@ -11,7 +11,7 @@ from .lazy import lazy_names
 if TYPE_CHECKING:
     from .agent import Agent, StepStream, complete, stream
     from .cards import AgentCard, Capabilities, Execution, Limits, LongPrompt, Prices, Side
-    from .device_state import DeviceState, DeviceStateSource, PowerSource, Thermal
+    from .device_state import DeviceState, DeviceStateSource, PowerSource, SimulatedDevice, Thermal
     from .errors import (
         AgentError,
         ApprovalNeeded,
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from .fakes import ScriptedAgent
     from .messages import ApprovalRequest, JsonSchema, Message, ProviderState, Sensitivity, ToolCall, ToolResult, ToolSpec
     from .recordings import ReplayAgent, record
-    from .simulated_device import SimulatedDevice
     from .steps import (
         Effort,
         EnergySource,
@@ -203,7 +202,7 @@ __getattr__ = lazy_names(
         "ScriptedAgent": "fakes",
         "Sensitivity": "messages",
         "Side": "cards",
-        "SimulatedDevice": "simulated_device",
+        "SimulatedDevice": "device_state",
         "Stalled": "errors",
         "StepLost": "errors",
         "StepEvent": "steps",

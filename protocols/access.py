@@ -8,11 +8,10 @@ from typing import Any, Final, TypeAlias
 import anyio
 import grpc
 
-from .credentials import Credentials, credentials_of
 from .errors import NearfarError, PermissionDenied, Unauthenticated
 from .security import IDENTITY, OWNER_HINT, Authenticator, Identity, system_time
 from .status import Context
-from .tokens import Scope, Tokens
+from .tokens import Credentials, Scope, Tokens, credentials_of
 
 REQUIRED: Final[Mapping[str, Scope | None]] = {
     "/nearfar.v1.AgentService/Describe": Scope.DESCRIBE,

@@ -13,7 +13,7 @@ import anyio
 import grpc
 
 from .address import parse_address
-from .agent import Agent
+from .agent import Agent, run_step
 from .channel import ClientTls, open_channel
 from .device_state import DeviceState, DeviceStateSource
 from .diagnosis import explained
@@ -23,7 +23,6 @@ from .hub_wire import Registration, device_state_to_proto, failure_to_proto, reg
 from .limits import MAX_MESSAGE_BYTES
 from .pinning import pinned_tls
 from .security import bearer_metadata
-from .serving import run_step
 from .status import from_rpc_error
 from .steps import Finished, StepEvent
 from .v1 import hub_pb2 as pb

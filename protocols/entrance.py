@@ -2,12 +2,18 @@
 
 import asyncio
 import inspect
+import ipaddress
 import logging
+import math
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from hashlib import sha256
+from typing import Any, Final, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -15,20 +21,112 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection
 
 from .access import Access
-from .attempts import FailedAttempts, home_of
-from .credentials import credentials_of
-from .defects import log_defect
 from .errors import DeadlineExceeded, InternalError, InvalidRequest, NearfarError, RateLimited, Unauthenticated, Unsupported
 from .limits import (
+    ADDRESSES,
     CALLS_OF_A_CALLER,
     CALLS_OF_A_STRANGER,
+    FAILURES_KEPT_SECONDS,
     FIRST_MESSAGE_SECONDS,
     FREE_FAILURES,
+    LONGEST_WAIT_SECONDS,
     READS_OF_A_CALLER,
     REQUEST_BYTES_OF_A_CALLER,
     STRANGER_SECONDS,
 )
+from .redact import log_defect
 from .status import Context, abort
+from .tokens import credentials_of
+
+_HOMES_BITS = 64
+"""Length of the IPv6 prefix that identifies a home; the rest of the address is free for its owner to choose."""
+_MOST_DOUBLINGS = 30
+
+_Key = TypeVar("_Key")
+_Entry = TypeVar("_Entry")
+
+
+@dataclass(slots=True)
+class _Failures:
+    count: int
+    latest: float
+    """Time of the last failure, by the monotonic clock."""
+
+    @property
+    def wait(self) -> float:
+        """Return the seconds from the last failure to the next attempt that is looked at."""
+        doublings = self.count - FREE_FAILURES
+        return 0.0 if doublings < 0 else min(2.0 ** min(doublings, _MOST_DOUBLINGS), LONGEST_WAIT_SECONDS)
+
+
+class FailedAttempts:
+    """Counts of wrong tokens, by the address that they came from.
+
+    While an address has to wait, only tokens that were right from there before are looked at, so callers who share an address with a
+    guesser are not disturbed. Those tokens can be guessed at full speed, which is why tokens are random.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        """Use `monotonic` for the time: seconds that never run backwards."""
+        self._monotonic = monotonic
+        self._failures: OrderedDict[str, _Failures] = OrderedDict()
+        self._right: OrderedDict[tuple[str, bytes], None] = OrderedDict()
+        """Digests of tokens that were right, with their address."""
+
+    def check(self, address: str, token: str) -> None:
+        """Raise `RateLimited` if this address has to wait before another token is looked at."""
+        failures = self._failures.get(address)
+        if failures is None:
+            return
+        now = self._monotonic()
+        if now - failures.latest >= FAILURES_KEPT_SECONDS:
+            del self._failures[address]
+        elif (left := failures.latest + failures.wait - now) > 0 and (address, _digest(token)) not in self._right:
+            hint = f"check the token, and try again in {math.ceil(left)} s"
+            raise RateLimited("too many wrong tokens came from this address", hint=hint, retry_after=left)
+
+    def failed(self, address: str) -> int:
+        """Count a wrong token. Return the number of wrong tokens from this address."""
+        failures = self._failures.pop(address, None)
+        count = 1 if failures is None else failures.count + 1
+        _keep(self._failures, address, _Failures(count, self._monotonic()))
+        return count
+
+    def succeeded(self, address: str, token: str) -> None:
+        """Remember that a token was right. The address still has to wait with other tokens: a caller with a token may guess another
+        one's."""
+        _keep(self._right, (address, _digest(token)), None)
+
+
+@lru_cache(maxsize=ADDRESSES)
+def home_of(peer: str) -> str | None:
+    """Return the part of gRPC's peer name that its owner cannot change at will, or None for a socket of this machine.
+
+    This is an IPv4 address, or the first half of an IPv6 address: a home gets a whole block and may use any address in it.
+    """
+    kind, _, rest = unquote(peer).partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return None
+    host = rest.rpartition(":")[0].strip("[]").partition("%")[0]
+    address = ipaddress.ip_address(host)
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is None:
+            return str(ipaddress.ip_network((address, _HOMES_BITS), strict=False))
+        address = address.ipv4_mapped
+    return str(address)
+
+
+def _keep(entries: "OrderedDict[_Key, _Entry]", key: _Key, entry: _Entry) -> None:
+    """Put an entry last, and forget the first where there are too many."""
+    entries[key] = entry
+    entries.move_to_end(key)
+    while len(entries) > ADDRESSES:
+        entries.popitem(last=False)
+
+
+def _digest(token: str) -> bytes:
+    return sha256(token.encode()).digest()
+
 
 logger = logging.getLogger(__name__)
 

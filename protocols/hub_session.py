@@ -4,7 +4,6 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator
 
-from .egress import inspect
 from .errors import DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, RateLimited, Stalled, StepLost, Unavailable
 from .heartbeat import Heartbeat, Pulse
 from .hub_wire import Registration, device_state_from_proto, failure_from_proto
@@ -21,6 +20,7 @@ from .limits import (
     UNREAD_BYTES,
     UNSENT_BYTES,
 )
+from .redact import inspect
 from .steps import Finished, FinishReason, StepEvent, StepRequest, TextDelta, ToolCalled, ToolChoice
 from .v1 import hub_pb2 as pb
 from .validation import check_arguments, parse_output

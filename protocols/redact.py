@@ -1,9 +1,13 @@
-"""Redact keys from text that is quoted in errors and logs, and shorten it to one line."""
+"""Keep secrets out of errors, logs and requests: redact keys, log defects without their messages, inspect outgoing bytes."""
 
 import base64
 import html
 import logging
 import re
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Final
 
 _SHOWN = 300
@@ -61,3 +65,39 @@ class _Withholding(logging.Filter):
         said = record.getMessage()
         record.msg, record.args = _without_keys(said), ()
         return True
+
+
+def log_defect(logger: logging.Logger, what: str, error: BaseException) -> None:
+    """Log that `what` failed with an unexpected error."""
+    logger.error("%s:\n%s", what, described(error))
+
+
+def described(error: BaseException) -> str:
+    """Return the classes of an error and of its causes, with the lines of code that they passed through, innermost error first."""
+    earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    parts = [described(inner) for inner in error.exceptions] if isinstance(error, BaseExceptionGroup) else []
+    own = "".join((*traceback.format_tb(error.__traceback__), type(error).__qualname__, "\n"))
+    return "".join(([described(earlier)] if earlier is not None else []) + [*parts, own])
+
+
+Inspector = Callable[[bytes], None]
+"""Raises `PrivacyViolation` if the bytes must not leave."""
+
+_INSPECTOR: Final[ContextVar[Inspector | None]] = ContextVar("nearfar_egress_inspector", default=None)
+
+
+@contextmanager
+def inspected_by(inspector: Inspector) -> Iterator[None]:
+    """Show everything that is sent to another process within the block, and by tasks started in it, to `inspector` first."""
+    token = _INSPECTOR.set(inspector)
+    try:
+        yield
+    finally:
+        _INSPECTOR.reset(token)
+
+
+def inspect(serialize: Callable[[], bytes]) -> None:
+    """Show a message to the current inspector, if there is one. Raise what the inspector raises."""
+    inspector = _INSPECTOR.get()
+    if inspector is not None:
+        inspector(serialize())

@@ -14,7 +14,6 @@ import grpc
 from .address import Address
 from .channel import ClientTls
 from .diagnosis import explained
-from .egress import inspect
 from .errors import (
     DeadlineExceeded,
     InvalidOutput,
@@ -27,12 +26,12 @@ from .errors import (
     from_grpc_status,
 )
 from .limits import MAX_MESSAGE_BYTES, STEP_BYTES
-from .service_names import ACCEPTED
+from .redact import inspect
 from .status import carried_error
 from .steps import Finished, StepEvent, StepRequest
 from .v1 import agent_pb2 as pb
 from .v1.agent_pb2_grpc import AgentServiceStub
-from .wire import event_from_proto, request_to_proto
+from .wire import ACCEPTED, event_from_proto, request_to_proto
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,8 @@ from typing import Final
 
 from .address import Address
 from .channel import ServerTls
-from .credentials import ClientCertificate, Credentials
 from .errors import ConfigError, PermissionDenied, Unauthenticated
-from .tokens import EVERY_SCOPE, Scope, TokenRecord, Tokens, hashed, token_records
+from .tokens import EVERY_SCOPE, ClientCertificate, Credentials, Scope, TokenRecord, Tokens, hashed, token_records
 
 _SCHEME: Final = "Bearer"
 OWNER_HINT: Final = "ask the server's owner for a new token"

@@ -24,9 +24,9 @@ from .errors import ConfigError
 from .limits import CALLS
 from .security import check_exposure
 from .service import AgentService
-from .service_names import SERVICE
 from .step_log import Retention
 from .tokens import Tokens
+from .wire import SERVICE
 
 logger = logging.getLogger(__name__)
 

@@ -12,19 +12,17 @@ from typing import Self
 import anyio
 import grpc
 
-from .agent import Agent
+from .agent import Agent, run_step
 from .cards import AgentCard
 from .errors import DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, NotFound, StepLost, Unavailable
 from .limits import MAX_MESSAGE_BYTES, NAME_LENGTH, UNREAD_SECONDS
 from .security import IDENTITY
-from .service_names import ACCEPTED, SERVICE
-from .serving import run_step
 from .status import Context, begun
 from .step_log import LoggedStep, Retention, StepLog
 from .steps import Finished, StepEvent, StepRequest
 from .v1 import agent_pb2 as pb
 from .validation import check_privacy
-from .wire import card_to_proto, event_to_proto, request_from_proto
+from .wire import ACCEPTED, SERVICE, card_to_proto, event_to_proto, request_from_proto
 
 logger = logging.getLogger(__name__)
 

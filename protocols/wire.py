@@ -357,3 +357,9 @@ _SENDING_EVENT = FaultsBecome(InvalidOutput, "the agent produced an event that c
 _READING_EVENT = FaultsBecome(InvalidOutput, "the server sent a malformed event")
 _SENDING_CARD = FaultsBecome(InvalidOutput, "the agent card cannot be sent")
 _READING_CARD = FaultsBecome(InvalidOutput, "the server sent a malformed agent card")
+
+
+SERVICE = pb.DESCRIPTOR.services_by_name["AgentService"].full_name
+
+ACCEPTED = (("nearfar-accepted", "1"),)
+"""Initial metadata of every step: it tells the client that the server has the step, so that the step can be resumed."""

@@ -158,10 +158,10 @@ if TYPE_CHECKING:
     from nearfar.protocols.channel import ClientTls as ClientTls
     from nearfar.protocols.channel import ServerTls as ServerTls
     from nearfar.protocols.client import RemoteAgent as RemoteAgent
-    from nearfar.protocols.credentials import ClientCertificate as ClientCertificate
     from nearfar.protocols.device_state import DeviceState as DeviceState
     from nearfar.protocols.device_state import DeviceStateSource as DeviceStateSource
     from nearfar.protocols.device_state import PowerSource as PowerSource
+    from nearfar.protocols.device_state import SimulatedDevice as SimulatedDevice
     from nearfar.protocols.device_state import Thermal as Thermal
     from nearfar.protocols.errors import AgentError as AgentError
     from nearfar.protocols.errors import ApprovalNeeded as ApprovalNeeded
@@ -217,7 +217,6 @@ if TYPE_CHECKING:
     from nearfar.protocols.recordings import record as record
     from nearfar.protocols.server import Server as Server
     from nearfar.protocols.server import serve as serve
-    from nearfar.protocols.simulated_device import SimulatedDevice as SimulatedDevice
     from nearfar.protocols.step_log import Retention as Retention
     from nearfar.protocols.steps import Effort as Effort
     from nearfar.protocols.steps import EnergySource as EnergySource
@@ -233,6 +232,7 @@ if TYPE_CHECKING:
     from nearfar.protocols.steps import Usage as Usage
     from nearfar.protocols.tiers import Source as Source
     from nearfar.protocols.tiers import Tier as Tier
+    from nearfar.protocols.tokens import ClientCertificate as ClientCertificate
     from nearfar.protocols.tokens import Scope as Scope
     from nearfar.protocols.tokens import TokenRecord as TokenRecord
 
@@ -268,7 +268,7 @@ _HOMES = {
     "CategoryConfig": "orchestrator.task.sections.cache",
     "CategoryRules": "orchestrator.task.sections.cache",
     "Chosen": "orchestrator.task.chosen",
-    "ClientCertificate": "protocols.credentials",
+    "ClientCertificate": "protocols.tokens",
     "ClientTls": "protocols.channel",
     "Clock": "protocols.access",
     "CompressionConfig": "orchestrator.task.sections.compression",
@@ -394,7 +394,7 @@ _HOMES = {
     "Shape": "orchestrator.task.profile",
     "Side": "protocols.cards",
     "SideUsage": "orchestrator.task.results",
-    "SimulatedDevice": "protocols.simulated_device",
+    "SimulatedDevice": "protocols.device_state",
     "Situation": "orchestrator.task.situation",
     "Source": "protocols.tiers",
     "Stalled": "protocols.errors",

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from nearfar.protocols import Message, NearfarError, Sensitivity, StepRequest, complete
 from nearfar.protocols.client import RemoteAgent
-from nearfar.protocols.open_files import ask_for_open_files, open_file_limit
+from nearfar.protocols.limits import ask_for_open_files, open_file_limit
 
 from .programs import gateway, megabytes
 from .provider import provider

@@ -11,7 +11,7 @@ from asyncio import StreamReader, StreamWriter, subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from nearfar.protocols.open_files import ask_for_open_files
+from nearfar.protocols.limits import ask_for_open_files
 
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"

@@ -14,7 +14,6 @@ import grpc
 
 from ...protocols.address import parse_address
 from ...protocols.channel import ClientTls, open_channel
-from ...protocols.defects import log_defect
 from ...protocols.diagnosis import explained
 from ...protocols.errors import (
     AgentError,
@@ -32,6 +31,7 @@ from ...protocols.errors import (
 )
 from ...protocols.pairing import Pairing
 from ...protocols.pinning import pinned_tls
+from ...protocols.redact import log_defect
 from ...protocols.security import bearer_metadata
 from ...protocols.v1 import agent_pb2 as pb
 from ...protocols.v1 import hub_pb2

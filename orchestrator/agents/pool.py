@@ -9,7 +9,7 @@ from typing import Protocol
 import anyio
 
 from ...protocols import Agent, AgentCard, AgentError, Capabilities, ConfigError, NearfarError, Prices, Side, Unavailable
-from ...protocols.defects import log_defect
+from ...protocols.redact import log_defect
 from ..util.cancellation import end
 from ..util.event_loops import HomeLoop
 from .breaker import Health, Trial

@@ -14,7 +14,7 @@ from ...protocols import Agent, ConfigError, Side
 from ...protocols.address import Address
 from ...protocols.attach import Worker
 from ...protocols.channel import client_tls
-from ...protocols.open_files import ask_for_open_files
+from ...protocols.limits import ask_for_open_files
 from ...protocols.pairing import read_pairing
 from ..compose.agents import open_local
 from ..compose.hub import HubConfig, accept_workers

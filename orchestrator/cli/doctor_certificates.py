@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...protocols import ConfigError
 from ...protocols.certificates import first_certificate, read_pair, read_roots, validity_of
-from ...protocols.renewal import expiry
+from ...protocols.channel import expiry
 from ..compose.agents import GatewayConfig
 from ..compose.config import Config
 from ..task.sections.memory import PeerConfig

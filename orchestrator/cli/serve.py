@@ -11,7 +11,7 @@ import anyio
 
 from ...protocols import Agent, ConfigError, Side
 from ...protocols.channel import ServerTls, server_tls
-from ...protocols.open_files import ask_for_open_files
+from ...protocols.limits import ask_for_open_files
 from ...protocols.server import Server
 from ...protocols.token_following import follow_tokens
 from ..compose.agents import FarConfig, NearConfig, caller_tokens, open_far_in_process, open_local, parse_far, serve_far, serve_near

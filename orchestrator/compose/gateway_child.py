@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from ...cloud.admission.settings import GatewayLimits
 from ...protocols import NearfarError
-from ...protocols.open_files import ask_for_open_files
+from ...protocols.limits import ask_for_open_files
 from ..agents.gateway_process import remove_abandoned
 from .agents import FarConfig, open_far_in_process, serve_far
 

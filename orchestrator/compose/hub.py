@@ -140,8 +140,7 @@ async def accept_workers(
     Yields the hub and the address where it really listens. Raises `ConfigError` for tokens, files or addresses that cannot be used.
     """
     from ...protocols.channel import server_tls
-    from ...protocols.hub import Hub, serve_hub
-    from ...protocols.hub_service import SERVICE, HubService
+    from ...protocols.hub import SERVICE, Hub, HubService, serve_hub
     from ...protocols.server import serve
     from ...protocols.token_file import read_tokens
     from ...protocols.token_following import follow_tokens

@@ -34,8 +34,7 @@ from nearfar.protocols import (
 )
 from nearfar.protocols.access import Access
 from nearfar.protocols.channel import ClientTls, ServerTls
-from nearfar.protocols.hub import Heartbeat, Hub, serve_hub
-from nearfar.protocols.hub_service import SERVICE
+from nearfar.protocols.hub import SERVICE, Heartbeat, Hub, serve_hub
 from nearfar.protocols.pairing import fingerprint_of
 from nearfar.protocols.server import listening
 from nearfar.protocols.status import Context

@@ -12,8 +12,7 @@ from nearfar.orchestrator.memory.sync.service import MemoryService
 from nearfar.orchestrator.memory.sync.serving import peers_of, serve_memory
 from nearfar.protocols import NearfarError, PermissionDenied, ScriptedAgent, Unsupported
 from nearfar.protocols.access import REQUIRED, Access
-from nearfar.protocols.hub import Hub, serve_hub
-from nearfar.protocols.hub_service import HubService
+from nearfar.protocols.hub import Hub, HubService, serve_hub
 from nearfar.protocols.server import listening, serve
 from nearfar.protocols.status import from_rpc_error
 from nearfar.protocols.tokens import Scope, TokenRecord, hashed

@@ -31,10 +31,10 @@ from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitiv
 from nearfar.protocols.agent import complete
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.device_state import DeviceState
-from nearfar.protocols.egress import inspected_by
 from nearfar.protocols.heartbeat import Heartbeat
 from nearfar.protocols.hub_session import Session
 from nearfar.protocols.hub_wire import Registration
+from nearfar.protocols.redact import inspected_by
 from nearfar.protocols.server import serve
 
 pytestmark = pytest.mark.anyio

@@ -34,13 +34,13 @@ from nearfar.protocols import Message, NearfarError, ScriptedAgent, Sensitivity,
 from nearfar.protocols.access import Access
 from nearfar.protocols.attach import Worker
 from nearfar.protocols.client import RemoteAgent
-from nearfar.protocols.credentials import Credentials
 from nearfar.protocols.hub import Hub, serve_hub
 from nearfar.protocols.pairing import Pairing
 from nearfar.protocols.secrets import GivenKey, StoredKey
 from nearfar.protocols.security import Authenticator
 from nearfar.protocols.server import serve
 from nearfar.protocols.tiers import Tier
+from nearfar.protocols.tokens import Credentials
 
 KEY = "canary-of-a-provider-key-1f6b"
 TOKEN = "canary-of-a-bearer-token-2e5c"

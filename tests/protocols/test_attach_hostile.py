@@ -10,7 +10,7 @@ from attached_world import ask, running
 
 from nearfar.protocols import ScriptedAgent, StepEvent, StepRequest, TextDelta, attach
 from nearfar.protocols.access import Access
-from nearfar.protocols.hub_service import SERVICE
+from nearfar.protocols.hub import SERVICE
 from nearfar.protocols.server import listening
 from nearfar.protocols.status import Context
 from nearfar.protocols.testing.subject import eventually

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from nearfar.protocols import ConfigError, ScriptedAgent, Unauthenticated, Unavailable
 from nearfar.protocols.certificates import Validity, first_certificate, read_pair, read_roots, validity_of
-from nearfar.protocols.channel import ClientTls, ServerTls
+from nearfar.protocols.channel import ClientTls, RenewedCertificate, ServerTls, expiry
 from nearfar.protocols.client import RemoteAgent
-from nearfar.protocols.renewal import RenewedCertificate, expiry
 from nearfar.protocols.server import Server, serve
 
 _KEY = ec.generate_private_key(ec.SECP256R1())

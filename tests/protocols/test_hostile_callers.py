@@ -26,9 +26,8 @@ from nearfar.protocols import Message, ScriptedAgent, StepRequest, complete
 from nearfar.protocols.address import parse_address
 from nearfar.protocols.channel import open_channel
 from nearfar.protocols.client import RemoteAgent
-from nearfar.protocols.hub import Hub
-from nearfar.protocols.hub_service import SERVICE as HUB
-from nearfar.protocols.hub_service import HubService
+from nearfar.protocols.hub import SERVICE as HUB
+from nearfar.protocols.hub import Hub, HubService
 from nearfar.protocols.security import bearer_metadata
 from nearfar.protocols.server import serve
 from nearfar.protocols.status import carried_error

@@ -24,10 +24,18 @@ from nearfar.protocols import (
 )
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
-from nearfar.protocols.credentials import ClientCertificate, Credentials
 from nearfar.protocols.security import IDENTITY
 from nearfar.protocols.server import Server, serve
-from nearfar.protocols.tokens import ANY_CERTIFICATE, Scope, TokenRecord, Tokens, token_digest, token_records
+from nearfar.protocols.tokens import (
+    ANY_CERTIFICATE,
+    ClientCertificate,
+    Credentials,
+    Scope,
+    TokenRecord,
+    Tokens,
+    token_digest,
+    token_records,
+)
 
 REQUEST = StepRequest(messages=(Message.user("Who am I?"),))
 TOKENS = {"phone": "token-of-the-phone", "laptop": "token-of-the-laptop"}

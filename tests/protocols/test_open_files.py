@@ -6,12 +6,11 @@ import sys
 
 import pytest
 
-from nearfar.protocols import channel, open_files
+from nearfar.protocols import channel
+from nearfar.protocols import limits as open_files
 from nearfar.protocols.limits import CALLS_UPSTREAM, CONNECTIONS
 
-ASKED = (
-    "import resource; from nearfar.protocols.open_files import *; {}; print(open_file_limit(), most_connections(), most_calls_upstream())"
-)
+ASKED = "import resource; from nearfar.protocols.limits import *; {}; print(open_file_limit(), most_connections(), most_calls_upstream())"
 
 
 @pytest.fixture

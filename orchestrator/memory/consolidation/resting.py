@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import anyio
 
 from ....protocols import Agent, DeviceStateSource, Side
-from ....protocols.defects import log_defect
+from ....protocols.redact import log_defect
 from ...agents.pool import AgentPool
 from ...task.scope import Scope, scope
 from ...task.sections.consolidation import ConsolidationConfig, reason_to_wait

@@ -10,7 +10,7 @@ from hashlib import sha256
 from itertools import takewhile
 
 from ....protocols import PrivacyViolation, Side, StepReply, StepRequest, StoreError
-from ....protocols.egress import inspected_by
+from ....protocols.redact import inspected_by
 from ....protocols.wire import request_to_proto
 from ...agents.pool import AgentHandle
 from ...task.labels import Label
