@@ -34,7 +34,7 @@ import psutil
 from nearfar.device.gguf import read_gguf
 from nearfar.device.llama import LlamaAgent
 from nearfar.device.llama.devices import CPU_ONLY
-from nearfar.device.llama.model import Adapters, Context, Model, start_backend
+from nearfar.device.llama.model import LlamaAdapters, LlamaContext, LlamaModel, start_backend
 from nearfar.device.worker.resources import Threads
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.protocols import Message, StepRequest, complete
@@ -92,9 +92,9 @@ class Clock:
     """Times single tokens under one adapter or another."""
 
     def __init__(self, base: Path, adapters: Mapping[str, Path]) -> None:
-        model = Model(str(base), CPU_ONLY)
-        self._loaded = Adapters(model.handle, {name: str(path) for name, path in adapters.items()})
-        self._context = Context(model, cells=MOST_CELLS, sequences=1, threads=Threads(1, 1), adapters=self._loaded)
+        model = LlamaModel(str(base), CPU_ONLY)
+        self._loaded = LlamaAdapters(model.handle, {name: str(path) for name, path in adapters.items()})
+        self._context = LlamaContext(model, cells=MOST_CELLS, sequences=1, threads=Threads(1, 1), adapters=self._loaded)
         self._position = 0
 
     def milliseconds(self, adapter: int) -> tuple[float, float]:

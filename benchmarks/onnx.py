@@ -36,7 +36,7 @@ from nearfar.device.llama import LlamaAgent
 from nearfar.device.onnx import OnnxAgent
 from nearfar.device.onnx.folder import read_folder
 from nearfar.device.onnx.runtime import genai, open_model
-from nearfar.device.onnx.vocabulary import Vocabulary
+from nearfar.device.onnx.vocabulary import OnnxVocabulary
 from nearfar.device.worker.agent import LocalAgent
 from nearfar.device.worker.resources import threads_for
 from train.enlarge import enlarge
@@ -68,7 +68,7 @@ class Loop:
 
     def __init__(self, folder: Path, *, threads: int, context: int) -> None:
         self._model = open_model(str(folder), "cpu", threads)
-        self._vocabulary = Vocabulary(folder, read_folder(folder))
+        self._vocabulary = OnnxVocabulary(folder, read_folder(folder))
         parameters = genai.GeneratorParams(self._model)
         parameters.set_search_options(max_length=context)
         self._generator = genai.Generator(self._model, parameters)

@@ -12,7 +12,7 @@ import anyio
 
 from ..protocols import EnergySource, Execution, Finished, Message, ModelError, Performance, StepRequest, ToolChoice, ToolSpec, complete
 from .compute import CPU
-from .energy import Interval, Meter, open_reader
+from .energy import EnergyInterval, Meter, open_reader
 from .profiles import Profile, PromptPace, model_files, this_device
 from .worker import LocalAgent
 
@@ -48,7 +48,7 @@ async def bench(load: Callable[[], Awaitable[LocalAgent]], path: Path, *, watts:
     async with await load() as agent:
         load_seconds = time.monotonic() - begin
         meter = _meter(agent.card.execution)
-        laps: list[Interval] = []
+        laps: list[EnergyInterval] = []
 
         def stepped(done: int, total: int) -> None:
             if meter is not None:
@@ -56,7 +56,7 @@ async def bench(load: Callable[[], Awaitable[LocalAgent]], path: Path, *, watts:
                 laps.append(meter.stop())
             progress(done, total)
 
-        prompts, output_rate = await _measured(agent, stepped)
+        prompts, output_rate = await _measure(agent, stepped)
         memory = await anyio.to_thread.run_sync(_resident_bytes, (await agent.statistics()).process_id)
     execution = agent.card.execution
     if execution is None:
@@ -86,7 +86,9 @@ def _meter(execution: Execution | None) -> Meter | None:
     return meter
 
 
-def _power(execution: Execution, laps: Sequence[Interval], meter: Meter | None, watts: float | None) -> tuple[float | None, EnergySource]:
+def _power(
+    execution: Execution, laps: Sequence[EnergyInterval], meter: Meter | None, watts: float | None
+) -> tuple[float | None, EnergySource]:
     """Return watts and their source: measured, else given by the user, else assumed for a CPU. Other processors have no assumed power."""
     drawn = _sum(laps)
     if meter is not None and drawn.seconds >= meter.least_seconds and drawn.watts:
@@ -96,13 +98,13 @@ def _power(execution: Execution, laps: Sequence[Interval], meter: Meter | None, 
     return watts, EnergySource.UNAVAILABLE if watts is None else EnergySource.ESTIMATED
 
 
-def _sum(laps: Sequence[Interval]) -> Interval:
+def _sum(laps: Sequence[EnergyInterval]) -> EnergyInterval:
     """Add the intervals up. The joules are unknown if those of any interval are."""
     known = [lap.joules for lap in laps if lap.joules is not None]
-    return Interval(sum(lap.seconds for lap in laps), sum(known) if len(known) == len(laps) else None)
+    return EnergyInterval(sum(lap.seconds for lap in laps), sum(known) if len(known) == len(laps) else None)
 
 
-async def _measured(agent: LocalAgent, progress: Progress) -> tuple[tuple[PromptPace, ...], float]:
+async def _measure(agent: LocalAgent, progress: Progress) -> tuple[tuple[PromptPace, ...], float]:
     """Measure the agent: return the paces of its prompts, from short to long, and its output tokens per second."""
     words = await _words_for(agent)
     lengths = list(_lengths(agent.card.limits.context_tokens))

@@ -247,7 +247,7 @@ def open_reader(execution: Execution | None, root: Path = Path("/")) -> EnergyRe
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class EnergyInterval:
     """The time and energy of one interval."""
 
     seconds: float
@@ -278,7 +278,7 @@ class Meter:
         self._began = self._clock()
         self._reader.lap()
 
-    def stop(self) -> Interval:
+    def stop(self) -> EnergyInterval:
         """End the interval. The next one begins at the same moment."""
         began, self._began = self._began, self._clock()
-        return Interval(self._began - began, self._reader.lap())
+        return EnergyInterval(self._began - began, self._reader.lap())

@@ -19,7 +19,7 @@ from pathlib import Path
 from ..protocols.channel import client_tls
 from ..protocols.errors import ConfigError, NearfarError, UserError
 from ..protocols.pairing import Pairing, read_pairing, read_secret
-from .thin.attachment import Worker, serve
+from .thin.attachment import ThinWorker, serve
 from .thin.llama_server import LlamaServer
 from .thin.phone import Phone
 
@@ -61,13 +61,13 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _worker(options: argparse.Namespace) -> Worker:
+def _worker(options: argparse.Namespace) -> ThinWorker:
     """Raises `ConfigError` if the options contradict each other or are not enough."""
     hub = _hub(options)
     key = None if options.server_key_file is None else read_secret(options.server_key_file)
     own = client_tls(None, options.client_certificate, options.client_key)
     name = options.name or hub.name or "phone"
-    return Worker(server=LlamaServer(options.server, key=key), hub=hub, name=name, read_state=Phone(), own=own)
+    return ThinWorker(server=LlamaServer(options.server, key=key), hub=hub, name=name, read_state=Phone(), own=own)
 
 
 def _hub(options: argparse.Namespace) -> Pairing:
@@ -81,7 +81,7 @@ def _hub(options: argparse.Namespace) -> Pairing:
     return Pairing(address=options.hub, token=token, fingerprint=options.fingerprint)
 
 
-async def _run(worker: Worker) -> None:
+async def _run(worker: ThinWorker) -> None:
     """Serve until a signal comes: the first lets the steps under way finish, the second does not."""
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     loop.set_default_executor(ThreadPoolExecutor(_THREADS))

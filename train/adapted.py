@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from nearfar.device.llama.devices import CPU_ONLY
-from nearfar.device.llama.model import Adapters, Context, Model
+from nearfar.device.llama.model import LlamaAdapters, LlamaContext, LlamaModel
 from nearfar.device.worker.resources import Threads
 from nearfar.device.worker.sequences import adapter_of, cells, common_prefix, run, tokens_of
 
@@ -25,9 +25,9 @@ class Decoder:
     """One model with its adapters; what it has computed of a text before is not computed again."""
 
     def __init__(self, path: Path, adapters: Sequence[Path] = ()) -> None:
-        self.model = Model(str(path), CPU_ONLY)
-        loaded = Adapters(self.model.handle, {adapter.stem: str(adapter) for adapter in adapters})
-        self.context = Context(self.model, cells=_CONTEXT, sequences=1, threads=Threads(1, 1), adapters=loaded)
+        self.model = LlamaModel(str(path), CPU_ONLY)
+        loaded = LlamaAdapters(self.model.handle, {adapter.stem: str(adapter) for adapter in adapters})
+        self.context = LlamaContext(self.model, cells=_CONTEXT, sequences=1, threads=Threads(1, 1), adapters=loaded)
         self._cells: list[int] = []
 
     def read(self, wanted: Sequence[int]) -> int:

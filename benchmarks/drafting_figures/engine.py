@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from nearfar.device.llama.devices import CPU_ONLY
-from nearfar.device.llama.model import Adapters, Context, Model
+from nearfar.device.llama.model import LlamaAdapters, LlamaContext, LlamaModel
 from nearfar.device.worker.drafting import Drafting, Payoff
 from nearfar.device.worker.resources import Threads, threads_for
 from nearfar.device.worker.scheduler import Scheduler
@@ -23,12 +23,12 @@ class Engine:
     """One loaded model, and schedulers on it, with as many threads as an agent takes."""
 
     def __init__(self, path: Path, threads: Threads | None = None) -> None:
-        self.model = Model(str(path), CPU_ONLY)
-        self._adapters = Adapters(self.model.handle, {})
+        self.model = LlamaModel(str(path), CPU_ONLY)
+        self._adapters = LlamaAdapters(self.model.handle, {})
         self._threads = threads or threads_for(self.model.parameters)
 
-    def context(self) -> Context:
-        return Context(self.model, cells=4 * CONTEXT, sequences=4, threads=self._threads, adapters=self._adapters)
+    def context(self) -> LlamaContext:
+        return LlamaContext(self.model, cells=4 * CONTEXT, sequences=4, threads=self._threads, adapters=self._adapters)
 
     def scheduler(self, *, drafts: bool, payoff: Payoff | None = None) -> Steady:
         drafting = Drafting(self.model.vocabulary, tolerance=0.1, payoff=payoff) if drafts else None

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfar.device.llama.model import Context, Model
+from nearfar.device.llama.model import LlamaContext, LlamaModel
 from nearfar.device.worker.drafting import Drafting, Eager, Pass, Payoff
-from nearfar.device.worker.drafting.payoff import Draft, Source
+from nearfar.device.worker.drafting.payoff import Draft, GuessSource
 from nearfar.device.worker.generation import ToolSyntax
 from nearfar.device.worker.prompt import PromptBuilder
 from nearfar.device.worker.protocol import StepEventKind
@@ -47,7 +47,7 @@ class Recording:
     adapters: Sequence[str] = ()
     cells = capacity = CONTEXT
 
-    def __init__(self, size: int, computed: Context | None = None) -> None:
+    def __init__(self, size: int, computed: LlamaContext | None = None) -> None:
         self._size = size
         self._computed = computed
         self._positions: list[int] = []
@@ -102,7 +102,7 @@ class Recording:
         return True
 
 
-def _add(context: Context, tokens: Sequence[int], position: int) -> None:
+def _add(context: LlamaContext, tokens: Sequence[int], position: int) -> None:
     """All of them with logits, as drafted ones have."""
     context.batch.clear()
     for place, token in enumerate(tokens, start=position):
@@ -112,7 +112,7 @@ def _add(context: Context, tokens: Sequence[int], position: int) -> None:
 class Rehearsal:
     """A scheduler whose steps write recorded calls."""
 
-    def __init__(self, model: Model, drafting: Drafting | None, computed: Context | None = None) -> None:
+    def __init__(self, model: LlamaModel, drafting: Drafting | None, computed: LlamaContext | None = None) -> None:
         self._vocabulary = model.vocabulary
         self._grammars, self._syntax = Grammars(model.vocabulary), ToolSyntax.of(model.vocabulary)
         self._prompts = PromptBuilder(model, context_tokens=CONTEXT)
@@ -156,7 +156,7 @@ def _check(events: Sequence[StepEvent]) -> None:
             raise RuntimeError(f"a call could not be written: {payload}")
 
 
-def counted(model: Model, calls: Sequence[RecordedCall]) -> dict[str, object]:
+def counted(model: LlamaModel, calls: Sequence[RecordedCall]) -> dict[str, object]:
     """What drafts come to that are as long as they can be."""
     rehearsal = Rehearsal(model, Drafting(model.vocabulary, tolerance=0.0, payoff=Eager()))
     result: dict[str, object] = {"calls": len(calls)}
@@ -173,7 +173,7 @@ def counted(model: Model, calls: Sequence[RecordedCall]) -> dict[str, object]:
 class OneSource(Payoff):
     """Drafts end where another source than this one would go on."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: GuessSource) -> None:
         super().__init__()
         self._source = source
 
@@ -182,7 +182,7 @@ class OneSource(Payoff):
         return super().cut(draft.first(own), pass_)
 
 
-def known_after(model: Model, calls: Sequence[RecordedCall], payoff: Payoff) -> Drafting:
+def known_after(model: LlamaModel, calls: Sequence[RecordedCall], payoff: Payoff) -> Drafting:
     """What is known once these were made; what passes cost is still to be found out."""
     drafting = Drafting(model.vocabulary, tolerance=0.0, payoff=Eager())
     rehearsal = Rehearsal(model, drafting)
@@ -214,7 +214,7 @@ def speedups(engine: Engine, calls: Sequence[RecordedCall], *, most: int, histor
         "speedup_again": timed(engine, rest, known),
     }
     if by_source:
-        alone = {source: known_after(engine.model, before, OneSource(source)) for source in Source}
+        alone = {source: known_after(engine.model, before, OneSource(source)) for source in GuessSource}
         result["speedup_by_source"] = {source: timed(engine, rest, known) for source, known in alone.items()}
     return result
 

@@ -98,7 +98,7 @@ class EngineProvider(Component):
     """Free bytes of the device's own memory."""
 
 
-class Engine(Component):
+class InferenceEngine(Component):
     """A library that runs models. Unknown where looking at it failed."""
 
     name: str
@@ -106,7 +106,7 @@ class Engine(Component):
     providers: tuple[EngineProvider, ...] = ()
 
 
-class EnergyReader(Component):
+class EnergyComponent(Component):
     """One way to measure energy."""
 
     name: str
@@ -115,8 +115,8 @@ class EnergyReader(Component):
 class Drivers(Value):
     """Facts that only drivers report."""
 
-    engines: tuple[Engine, ...]
-    energy: tuple[EnergyReader, ...]
+    engines: tuple[InferenceEngine, ...]
+    energy: tuple[EnergyComponent, ...]
 
 
 class Hardware(Drivers):

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from ..compute import CPU, ProcessorKind
 from ..onnx.options import PROVIDERS
-from .components import EnergyReader, Engine, EngineProvider, Presence
+from .components import EnergyComponent, EngineProvider, InferenceEngine, Presence
 
 _SHOWN_WHERE_ABSENT: Final = ("cuda", "coreml", "qnn", "openvino", "webgpu")
 """Providers that people ask for by name."""
@@ -89,7 +89,7 @@ def _look_at_llama() -> str:
         if name not in names
     ]
     providers = (*present, *absent)
-    found = Engine(presence=Presence.PRESENT, reason=_REASON, name="llama.cpp", version=llama_cpp.__version__, providers=providers)
+    found = InferenceEngine(presence=Presence.PRESENT, reason=_REASON, name="llama.cpp", version=llama_cpp.__version__, providers=providers)
     return found.model_dump_json()
 
 
@@ -107,7 +107,9 @@ def _look_at_onnxruntime() -> str:
         for entry in onnxruntime.get_ep_devices()
     ]
     providers = tuple(execution_providers(onnxruntime.get_available_providers(), devices))
-    found = Engine(presence=Presence.PRESENT, reason=_REASON, name="onnxruntime", version=onnxruntime.__version__, providers=providers)
+    found = InferenceEngine(
+        presence=Presence.PRESENT, reason=_REASON, name="onnxruntime", version=onnxruntime.__version__, providers=providers
+    )
     return found.model_dump_json()
 
 
@@ -115,7 +117,7 @@ def _look_at_nvml() -> str:
     from ..energy import look_for_nvml
 
     look = look_for_nvml()
-    return EnergyReader(presence=look.presence, reason=look.reason, name=look.name).model_dump_json()
+    return EnergyComponent(presence=look.presence, reason=look.reason, name=look.name).model_dump_json()
 
 
 _LOOKS: Final[Mapping[str, Callable[[], str]]] = {

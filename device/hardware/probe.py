@@ -19,7 +19,7 @@ from anyio.abc import ByteReceiveStream, Process
 from pydantic import ValidationError
 
 from ..energy import look_for_battery, look_for_rapl
-from .components import Drivers, EnergyReader, Engine, Hardware, Presence
+from .components import Drivers, EnergyComponent, Hardware, InferenceEngine, Presence
 from .processors import read_accelerators, read_cpu
 from .state import read_heat, read_memory, read_power
 
@@ -40,8 +40,8 @@ async def look_at_drivers(root: Path = ROOT, *, command: Sequence[str] = LOOK, s
     `command`: the program that looks; the name of an engine, or `nvml`, is added to it.
     `seconds`: time limit of each look. A look that takes longer is stopped, and its result is unknown.
     """
-    engines: dict[str, Engine] = {}
-    nvml: list[EnergyReader] = []
+    engines: dict[str, InferenceEngine] = {}
+    nvml: list[EnergyComponent] = []
 
     async def look_at_engine(name: str) -> None:
         engines[name] = await _engine(name, [*command, name], seconds)
@@ -55,28 +55,29 @@ async def look_at_drivers(root: Path = ROOT, *, command: Sequence[str] = LOOK, s
             group.start_soon(look_at_engine, name)
     # The other counters are small files, which need no driver of their own.
     files = (
-        EnergyReader(presence=look.presence, reason=look.reason, name=look.name) for look in (look_for_rapl(root), look_for_battery(root))
+        EnergyComponent(presence=look.presence, reason=look.reason, name=look.name)
+        for look in (look_for_rapl(root), look_for_battery(root))
     )
     return Drivers(engines=tuple(engines[name] for name in ENGINES), energy=(*nvml, *files))
 
 
-async def _engine(name: str, command: Sequence[str], seconds: float) -> Engine:
+async def _engine(name: str, command: Sequence[str], seconds: float) -> InferenceEngine:
     module, package = ENGINES[name]
     if find_spec(module) is None:
-        return Engine(presence=Presence.ABSENT, reason=f"{package} is not installed", name=name)
+        return InferenceEngine(presence=Presence.ABSENT, reason=f"{package} is not installed", name=name)
     answer, ending = await _ask(command, seconds)
     try:
-        return Engine.model_validate_json(answer)
+        return InferenceEngine.model_validate_json(answer)
     except ValidationError:
-        return Engine(presence=Presence.UNKNOWN, reason=ending, name=name)
+        return InferenceEngine(presence=Presence.UNKNOWN, reason=ending, name=name)
 
 
-async def _nvml(command: Sequence[str], seconds: float) -> EnergyReader:
+async def _nvml(command: Sequence[str], seconds: float) -> EnergyComponent:
     answer, ending = await _ask(command, seconds)
     try:
-        return EnergyReader.model_validate_json(answer)
+        return EnergyComponent.model_validate_json(answer)
     except ValidationError:
-        return EnergyReader(presence=Presence.UNKNOWN, reason=ending, name=NVML)
+        return EnergyComponent(presence=Presence.UNKNOWN, reason=ending, name=NVML)
 
 
 async def _ask(command: Sequence[str], seconds: float) -> tuple[bytes, str]:

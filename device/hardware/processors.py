@@ -156,12 +156,12 @@ def _linux_gpus(root: Path) -> Iterator[Accelerator]:
         vendor = _VENDORS.get(read_text(device / "vendor") or "")
         if vendor is not None:
             name = names.pop(0) if vendor == "NVIDIA" and names else f"{vendor} GPU"
-            yield _found(ProcessorKind.GPU, name, device, f"/{_PCI}/{device.name}")
+            yield _accelerator(ProcessorKind.GPU, name, device, f"/{_PCI}/{device.name}")
     for card in entries(root / "sys/class/drm"):
         # The GPU on the chip of a phone or a board is not a PCI device.
         if re.fullmatch(r"card\d+", card.name) and not is_there(card / "device/vendor") and _driver(card / "device") not in _SHOWS_ONLY:
             name = f"{_driver(card / 'device') or 'unnamed'} GPU"
-            yield _found(ProcessorKind.GPU, name, card / "device", f"/sys/class/drm/{card.name}")
+            yield _accelerator(ProcessorKind.GPU, name, card / "device", f"/sys/class/drm/{card.name}")
     if is_there(root / _WSL):
         yield Accelerator(presence=Presence.PRESENT, reason=f"/{_WSL}", kind=ProcessorKind.GPU, name="GPU of Windows", driver="dxgkrnl")
 
@@ -170,7 +170,7 @@ def _pci_devices(root: Path, of_class: str) -> Iterator[Path]:
     return (device for device in entries(root / _PCI) if (read_text(device / "class") or "").startswith(of_class))
 
 
-def _found(kind: ProcessorKind, name: str, device: Path, where: str) -> Accelerator:
+def _accelerator(kind: ProcessorKind, name: str, device: Path, where: str) -> Accelerator:
     driver = _driver(device)
     reason = where if driver is not None else f"{where}, without a driver"
     return Accelerator(presence=Presence.PRESENT, reason=reason, kind=kind, name=name, driver=driver)
@@ -188,10 +188,10 @@ def _linux_npus(root: Path) -> Iterator[Accelerator]:
     for device in entries(root / "sys/class/accel"):
         driver = _driver(device / "device")
         name = _NPU_DRIVERS.get(driver or "", f"{driver or 'unnamed'} accelerator")
-        yield _found(ProcessorKind.NPU, name, device / "device", f"/sys/class/accel/{device.name}")
+        yield _accelerator(ProcessorKind.NPU, name, device / "device", f"/sys/class/accel/{device.name}")
     for device in _pci_devices(root, _ACCELERATOR_CLASS):
         if _driver(device) is None:
-            yield _found(ProcessorKind.NPU, "unnamed accelerator", device, f"/{_PCI}/{device.name}")
+            yield _accelerator(ProcessorKind.NPU, "unnamed accelerator", device, f"/{_PCI}/{device.name}")
     if is_there(root / _HEXAGON):
         reason = f"/{_HEXAGON}"
         yield Accelerator(presence=Presence.PRESENT, reason=reason, kind=ProcessorKind.NPU, name="Qualcomm Hexagon NPU", driver="fastrpc")

@@ -158,13 +158,13 @@ _HALF_SPEED: Final = 50
 def read_heat(root: Path = Path("/")) -> Heat:
     """Read all temperature sensors."""
     if is_linux(root):
-        return _judged([*_zones(root), *_chips(root)])
+        return _judge([*_zones(root), *_chips(root)])
     if sys.platform == "darwin":
         return heat_of_pmset(_pmset(int(time.monotonic() / _PMSET_FRESH_SECONDS)))
     return Heat(presence=Presence.UNKNOWN, reason=f"{sys.platform} does not report temperatures")
 
 
-def _judged(sensors: Sequence[Sensor]) -> Heat:
+def _judge(sensors: Sequence[Sensor]) -> Heat:
     if not sensors:
         return Heat(presence=Presence.UNKNOWN, reason="no sensor of a processor in /sys/class/thermal or hwmon")
     known = [sensor.thermal for sensor in sensors if sensor.thermal is not None]

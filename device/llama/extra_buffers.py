@@ -58,19 +58,19 @@ def extra_buffers() -> ExtraBuffers:
     Raises `ModelError` if llama.cpp also dies without the extra buffer types.
     """
     path = profiles_folder().parent / "engines" / f"llama.cpp-{_identity()}.json"
-    kept = _kept(path)
+    kept = _read_answer(path)
     if kept is not None:
         return kept
     try:
-        found = _tried()
+        found = _try_first_passes()
     except _Inconclusive as error:
         logger.warning("cannot test llama.cpp's extra buffer types on this machine: %s", error)
         return ExtraBuffers(usable=True)
-    _keep(path, found)
+    _write_answer(path, found)
     return found
 
 
-def _tried() -> ExtraBuffers:
+def _try_first_passes() -> ExtraBuffers:
     death = _first_pass("on")
     if not death:
         return ExtraBuffers(usable=True)
@@ -130,7 +130,7 @@ def _identity() -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:_KEY_LENGTH]
 
 
-def _kept(path: Path) -> ExtraBuffers | None:
+def _read_answer(path: Path) -> ExtraBuffers | None:
     try:
         return ExtraBuffers.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -140,7 +140,7 @@ def _kept(path: Path) -> ExtraBuffers | None:
         return None
 
 
-def _keep(path: Path, found: ExtraBuffers) -> None:
+def _write_answer(path: Path, found: ExtraBuffers) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{uuid4().hex}")  # Another process may be keeping the same.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

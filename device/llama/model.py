@@ -25,7 +25,7 @@ from .devices import Placement, explanation, keep_log
 from .extra_buffers import extra_buffers
 
 
-class Adapters:
+class LlamaAdapters:
     """The LoRA adapters that were loaded on top of one model, numbered from 1.
 
     llama.cpp sets adapters for a whole context, and a change makes it plan its next pass again.
@@ -36,7 +36,7 @@ class Adapters:
     def __init__(self, model: llama_cpp.llama_model_p, paths: Mapping[str, str]) -> None:
         self.names = tuple(paths)
         # llama.cpp frees them together with the model.
-        self._handles = [_loaded(model, path) for path in paths.values()]
+        self._handles = [_load_adapter(model, path) for path in paths.values()]
         self._strength = (ctypes.c_float * 1)(1.0)
 
     def use(self, context: llama_cpp.llama_context_p, number: int) -> None:
@@ -46,7 +46,7 @@ class Adapters:
             raise ModelError(f"llama.cpp cannot use the adapter: {explanation()}", hint="load the model without it")
 
 
-def _loaded(model: llama_cpp.llama_model_p, path: str) -> "ctypes.Array[ctypes._Pointer[ctypes.c_void_p]]":
+def _load_adapter(model: llama_cpp.llama_model_p, path: str) -> "ctypes.Array[ctypes._Pointer[ctypes.c_void_p]]":
     """Load an adapter and return a list of one, the form that llama.cpp takes."""
     handle = llama_cpp.llama_adapter_lora_init(model, path.encode())
     if not handle:
@@ -124,10 +124,10 @@ class ThreadTuner:
         size = tokens.bit_length()
         contest = self._contests.get(size)
         if contest is None:
-            contest = self._contests[size] = self._opened(size)
+            contest = self._contests[size] = self._new_contest(size)
         return contest
 
-    def _opened(self, size: int) -> _Contest:
+    def _new_contest(self, size: int) -> _Contest:
         """Begin with the number that is in use for the nearest size: other programs leave the same cores to passes of all sizes."""
         nearest = min(self._contests, key=lambda known: abs(known - size), default=None)
         if nearest is None or self._contests[nearest].used == self._few:
@@ -149,7 +149,7 @@ def start_backend() -> None:
     llama_cpp.llama_backend_init()
 
 
-class Model:
+class LlamaModel:
     """A loaded model and its vocabulary.
 
     Raises `ModelError` with llama.cpp's reason if the file cannot be loaded.
@@ -166,7 +166,7 @@ class Model:
             hint = f"update llama-cpp-python ({llama_cpp.__version__} may be too old for this model), or download the file again"
             raise ModelError(f"llama.cpp cannot load {path}: {explanation()}", hint=hint)
         self.handle = handle
-        self.vocabulary = Vocabulary(llama_cpp.llama_model_get_vocab(handle))
+        self.vocabulary = LlamaVocabulary(llama_cpp.llama_model_get_vocab(handle))
         self.trained_context_tokens = int(llama_cpp.llama_model_n_ctx_train(handle))
         self.layers = int(llama_cpp.llama_model_n_layer(handle))
         self.parameters = int(llama_cpp.llama_model_n_params(handle))
@@ -184,7 +184,7 @@ class Model:
         return template.decode("utf-8", "replace") if template else None
 
 
-class Vocabulary:
+class LlamaVocabulary:
     """Between text and token ids."""
 
     def __init__(self, handle: llama_cpp.llama_vocab_p) -> None:
@@ -220,13 +220,13 @@ class Vocabulary:
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of `text`, in which the texts of control tokens count as those tokens. No start token is added."""
-        return self._tokenized(text.encode())
+        return self._tokenize_bytes(text.encode())
 
     def tokenize_inside(self, text: str) -> list[int]:
         """Tokenize text that follows other text: without the blank that SentencePiece puts in front of the first word."""
         if not self._guard:
             return self.tokenize(text)
-        tokens = self._tokenized(_GUARD + text.encode())
+        tokens = self._tokenize_bytes(_GUARD + text.encode())
         return tokens[len(self._guard) :] if tokens[: len(self._guard)] == self._guard else self.tokenize(text)
 
     @cached_property
@@ -237,9 +237,9 @@ class Vocabulary:
     @cached_property
     def _guard(self) -> list[int]:
         """Tokens, blank included, of a byte that no token joins with its neighbours; empty where no blank is put in front."""
-        return self._tokenized(_GUARD) if self.puts_blank_in_front else []
+        return self._tokenize_bytes(_GUARD) if self.puts_blank_in_front else []
 
-    def _tokenized(self, data: bytes) -> list[int]:
+    def _tokenize_bytes(self, data: bytes) -> list[int]:
         room = len(data) + 2
         while True:
             tokens = (llama_cpp.llama_token * room)()
@@ -276,13 +276,13 @@ class Vocabulary:
         return text.decode("utf-8", "replace")
 
 
-class Context:
+class LlamaContext:
     """The key-value cache of all sequences, and the pass through the model that fills it; its memory is freed with it.
 
     Raises `ModelError` if the memory for it cannot be had.
     """
 
-    def __init__(self, model: Model, *, cells: int, sequences: int, threads: Threads, adapters: Adapters) -> None:
+    def __init__(self, model: LlamaModel, *, cells: int, sequences: int, threads: Threads, adapters: LlamaAdapters) -> None:
         parameters = llama_cpp.llama_context_default_params()
         parameters.n_ctx = cells
         parameters.n_batch = parameters.n_ubatch = _BATCH
@@ -304,7 +304,7 @@ class Context:
         self._window = int(llama_cpp.llama_model_n_swa(model.handle))
         self._views: dict[int, Logits] = {}
         self.cells = int(llama_cpp.llama_n_ctx(handle))
-        self.batch = Batch(_BATCH)
+        self.batch = LlamaBatch(_BATCH)
         self.adapters = adapters.names
         self._loaded_adapters = adapters
         self._adapter = 0
@@ -358,7 +358,7 @@ class Context:
         return True
 
 
-class Batch:
+class LlamaBatch:
     """The tokens of one pass through the model, in memory that llama.cpp reads in place."""
 
     def __init__(self, capacity: int) -> None:

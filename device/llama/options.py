@@ -75,7 +75,7 @@ class Footprint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ModelShape:
     """The dimensions of a model that decide how much memory it takes in addition to its weights."""
 
     trained_tokens: int
@@ -88,7 +88,7 @@ class Shape:
     vocabulary: int
 
     @classmethod
-    def of(cls, file: GgufFile, header: GgufHeader) -> "Shape":
+    def of(cls, file: GgufFile, header: GgufHeader) -> "ModelShape":
         """Read the shape from a model's header."""
         width = file.count(f"{header.architecture}.embedding_length") or 0
         tokens = file.array("tokenizer.ggml.tokens")

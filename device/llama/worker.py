@@ -18,7 +18,7 @@ from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
 from .devices import backend_devices, execution_of, layer_devices, place
 from .extra_buffers import extra_buffers
-from .model import Adapters, Context, Model, start_backend
+from .model import LlamaAdapters, LlamaContext, LlamaModel, start_backend
 from .options import LlamaOptions, cache_cells
 
 _SPARE_BYTES: Final = 4 << 30
@@ -43,14 +43,14 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
     placement = place(options, devices)
     # Drivers of GPUs map far more than they use.
     with nullcontext() if placement.layers else limited_memory(_room(Path(options.path))):
-        model = Model(options.path, placement)
+        model = LlamaModel(options.path, placement)
         tokens = options.context_tokens or min(model.trained_context_tokens, DEFAULT_CONTEXT_TOKENS)
         cells = cache_cells(tokens, options.parallel)
         threads = Threads(options.threads, options.threads) if options.threads else threads_for(model.parameters)
         if not placement.layers:
             _check_memory(cells, options.kv_bytes_per_token or 0)
-        adapters = Adapters(model.handle, options.adapters)
-        context = Context(model, cells=cells, sequences=options.parallel, threads=threads, adapters=adapters)
+        adapters = LlamaAdapters(model.handle, options.adapters)
+        context = LlamaContext(model, cells=cells, sequences=options.parallel, threads=threads, adapters=adapters)
     execution = execution_of(layer_devices(model.layers), devices, threads=threads.single, extra_buffers_off=buffers.reason)
     measuring = measuring_of(Path(options.path), execution, kv_bytes_per_token=options.kv_bytes_per_token)
     tolerance = _ANOTHER_KERNEL if placement.layers or threads.single > 1 else _ROUNDING

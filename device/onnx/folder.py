@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import JsonValue
 
 from ...protocols import ModelError, ModelNotFound
-from .graph import Damaged, Graph, Tensor, element_bytes
+from .graph import Damaged, Graph, StoredTensor, element_bytes
 
 CONFIGURATION: Final = "genai_config.json"
 TOKENIZER: Final = "tokenizer.json"
@@ -92,7 +92,7 @@ class _Reader:
         model = _section(_section(self._json(CONFIGURATION)), "model")
         decoder = _section(model, "decoder")
         _check_options(model)
-        files = [(key, self._checked(name)) for key, name in _files(model)]
+        files = [(key, self._check_path(name)) for key, name in _files(model)]
         if not isinstance(decoder.get("filename"), str):
             raise Damaged(f"{CONFIGURATION} names no model file")
         _section(self._json(TOKENIZER), "model")
@@ -102,9 +102,9 @@ class _Reader:
             self._text(TEMPLATE)
         # Other keys, such as `config_filename`, name files that are not graphs.
         graphs = {file: self._graph(file) for key, file in files if key == "filename"}
-        return self._described(model, decoder, graphs[self._path / str(decoder["filename"])], self._size(graphs))
+        return self._describe(model, decoder, graphs[self._path / str(decoder["filename"])], self._size(graphs))
 
-    def _described(self, model: Mapping[str, JsonValue], decoder: Mapping[str, JsonValue], graph: Graph, size: int) -> OnnxFolder:
+    def _describe(self, model: Mapping[str, JsonValue], decoder: Mapping[str, JsonValue], graph: Graph, size: int) -> OnnxFolder:
         vocabulary, layers = _count(model, "vocab_size"), _count(decoder, "num_hidden_layers")
         names = decoder.get("outputs")
         logits = graph.output_sizes.get(str(names.get("logits", "logits")) if isinstance(names, dict) else "logits", [0])
@@ -136,7 +136,7 @@ class _Reader:
         return value
 
     def _text(self, name: str) -> str:
-        file = self._checked(name)
+        file = self._check_path(name)
         size, most = file.stat().st_size, _LONGEST_JSON[name]
         if size > most:
             raise Damaged(f"{name} has {size} bytes, more than {most}")
@@ -154,11 +154,11 @@ class _Reader:
             if tensor.location is not None:
                 self._check_part(tensor, tensor.location)
         for path in graph.paths:
-            self._checked(path)
+            self._check_path(path)
         return graph
 
-    def _check_part(self, tensor: Tensor, location: str) -> None:
-        size = self._checked(location).stat().st_size
+    def _check_part(self, tensor: StoredTensor, location: str) -> None:
+        size = self._check_path(location).stat().st_size
         if tensor.offset < 0 or tensor.offset + tensor.length > size:
             raise Damaged(f"tensor {tensor.name!r} ends at byte {tensor.offset + tensor.length} of {location}, which has {size}")
 
@@ -166,7 +166,7 @@ class _Reader:
         parts = {self._path / tensor.location for graph in graphs.values() for tensor in graph.tensors if tensor.location is not None}
         return sum(file.stat().st_size for file in {*graphs, *parts})
 
-    def _checked(self, name: str) -> Path:
+    def _check_path(self, name: str) -> Path:
         """Return the path of a file that the folder names. Raises `ModelError` if it is not in the folder."""
         # onnxruntime takes "*/_ORT_MEM_ADDR_/*" for an address in its memory, not for a file.
         if "\0" in name or "*" in name or not name or Path(name).is_absolute() or ".." in Path(name).parts:

@@ -20,7 +20,7 @@ class Damaged(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class WireField:
     """One field of a message."""
 
     number: int
@@ -46,7 +46,7 @@ class Field:
         return str(self.message, "utf-8")
 
 
-def fields(message: Buffer) -> Iterator[Field]:
+def fields(message: Buffer) -> Iterator[WireField]:
     """Yield the fields of a message, in the order in which they are written. Raises `Damaged`."""
     data, at = memoryview(message), 0
     while at < len(data):
@@ -57,23 +57,23 @@ def fields(message: Buffer) -> Iterator[Field]:
             value, at = _varint(data, at)
         elif kind == _LENGTH:
             length, at = _varint(data, at)
-            value, at = _taken(data, at, length), at + length
+            value, at = _take(data, at, length), at + length
         elif kind in (_FIXED32, _FIXED64):
             length = 4 if kind == _FIXED32 else 8
-            value, at = int.from_bytes(_taken(data, at, length), "little"), at + length
+            value, at = int.from_bytes(_take(data, at, length), "little"), at + length
         else:
             raise Damaged(f"byte {at} begins a field of the unknown kind {kind}")
-        yield Field(number, value)
+        yield WireField(number, value)
 
 
-def integers(field: Field) -> list[int]:
+def integers(field: WireField) -> list[int]:
     """Return a repeated int64, which may be packed into one field."""
     if isinstance(field.value, int):
         return [field.integer]
     data, at, found = field.value, 0, []
     while at < len(data):
         value, at = _varint(data, at)
-        found.append(Field(field.number, value).integer)
+        found.append(WireField(field.number, value).integer)
     return found
 
 
@@ -86,7 +86,7 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
     raise Damaged("a number does not end")
 
 
-def _taken(data: memoryview, at: int, length: int) -> memoryview:
+def _take(data: memoryview, at: int, length: int) -> memoryview:
     if length > len(data) - at:
         raise Damaged(f"a field of {length} bytes begins {len(data) - at} bytes before the end")
     return data[at : at + length]
@@ -113,7 +113,7 @@ _TABLES: Final = ("GroupQueryAttention", "RotaryEmbedding")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tensor:
+class StoredTensor:
     """Stored weights, or other constants."""
 
     name: str
@@ -146,7 +146,7 @@ class Graph:
 
     def __init__(self, data: Buffer) -> None:
         self.properties: dict[str, str] = {}
-        self.tensors: list[Tensor] = []
+        self.tensors: list[StoredTensor] = []
         self.paths: list[str] = []
         """Further files that the graph names."""
         self.input_kinds: dict[str, int] = {}
@@ -162,11 +162,11 @@ class Graph:
         return sum(self._weights(tensor) for tensor in self.tensors)
 
     @property
-    def optional_inputs(self) -> list[Tensor]:
+    def optional_inputs(self) -> list[StoredTensor]:
         """Inputs with a default value, as those for adapters have."""
         return [tensor for tensor in self.tensors if tensor.name in self.input_kinds]
 
-    def _weights(self, tensor: Tensor) -> int:
+    def _weights(self, tensor: StoredTensor) -> int:
         if (bits := self._nodes.bits.get(tensor.name)) is not None:
             return tensor.length * 8 // bits
         return tensor.elements if tensor.kind in _FLOATS and tensor.name not in self._nodes.ignored else 0
@@ -242,12 +242,12 @@ class Graph:
             elif part.number in (22, 23):
                 self._read_sparse(part)
 
-    def _read_sparse(self, sparse: Field) -> None:
+    def _read_sparse(self, sparse: WireField) -> None:
         for part in fields(sparse.message):
             if part.number in (1, 2):
                 self._add(part)
 
-    def _read_value(self, value: Field) -> None:
+    def _read_value(self, value: WireField) -> None:
         """Read an input or output: `ValueInfoProto`, whose type is a tensor's."""
         name, kind, sizes = "", 0, list[int]()
         for part in fields(value.message):
@@ -260,13 +260,13 @@ class Graph:
         else:
             self.output_sizes[name] = sizes
 
-    def _add(self, tensor: Field) -> None:
+    def _add(self, tensor: WireField) -> None:
         if len(self.tensors) >= _MOST_TENSORS:
             raise Damaged(f"it holds more than {_MOST_TENSORS} tensors")
         self.tensors.append(_tensor(tensor.message))
 
 
-def _tensor(data: Buffer) -> Tensor:
+def _tensor(data: Buffer) -> StoredTensor:
     sizes: list[int] = []
     outside: dict[str, str] = {}
     name, kind, where, raw = "", 0, 0, None
@@ -291,14 +291,14 @@ def _tensor(data: Buffer) -> Tensor:
             raise Damaged(f"tensor {name!r} names a file but is not stored there")
         if raw not in (None, needed):
             raise Damaged(f"tensor {name!r} has {raw} bytes and needs {needed}")
-        return Tensor(name=name, kind=kind, sizes=tuple(sizes), location=None, offset=0, length=raw or 0)
+        return StoredTensor(name=name, kind=kind, sizes=tuple(sizes), location=None, offset=0, length=raw or 0)
     length, offset = int(outside.get("length", needed)), int(outside.get("offset", 0))
     if length < needed or "location" not in outside:
         raise Damaged(f"tensor {name!r} has {length} bytes in another file and needs {needed}")
-    return Tensor(name=name, kind=kind, sizes=tuple(sizes), location=outside["location"], offset=offset, length=length)
+    return StoredTensor(name=name, kind=kind, sizes=tuple(sizes), location=outside["location"], offset=offset, length=length)
 
 
-def _tensor_type(value: Field) -> tuple[int, list[int]]:
+def _tensor_type(value: WireField) -> tuple[int, list[int]]:
     """Read a `TypeProto`: return the kind of element and the sizes of a tensor, 0 for those that are not fixed."""
     kind, sizes = 0, list[int]()
     for tensor in fields(value.message):
@@ -310,11 +310,11 @@ def _tensor_type(value: Field) -> tuple[int, list[int]]:
     return kind, sizes
 
 
-def _size(dimension: Field) -> int:
+def _size(dimension: WireField) -> int:
     return next((part.integer for part in fields(dimension.message) if part.number == 1), 0)
 
 
-def _pair(entry: Field) -> tuple[str, str]:
+def _pair(entry: WireField) -> tuple[str, str]:
     """Read a `StringStringEntryProto`: return its key and value."""
     parts = {part.number: part.text for part in fields(entry.message)}
     return parts.get(1, ""), parts.get(2, "")

@@ -19,14 +19,14 @@ from ..worker.engine import Logits
 from .folder import AdapterInput, OnnxFolder
 from .options import short_name
 from .runtime import first_line, genai, open_model
-from .vocabulary import Vocabulary, read_template
+from .vocabulary import OnnxVocabulary, read_template
 
 _NONE: Final = ""
 """The name of the adapter that changes nothing: an empty matrix for each input. A generator cannot be told to use none again, and what one
 adapter does not give stays as the one before has given it."""
 
 
-class Adapters:
+class OnnxAdapters:
     """The LoRA adapters that were loaded on top of one model, numbered from 1. A generator can change its adapter between any two passes.
 
     Raises `ModelError` if a file is no adapter.
@@ -70,19 +70,19 @@ def _write_empty(folder: Path, inputs: Mapping[str, AdapterInput]) -> str:
 _BATCH: Final = 512
 
 
-class Model:
+class OnnxModel:
     """A loaded model and its vocabulary.
 
     Raises `ModelError` if the folder cannot be loaded.
     """
 
     def __init__(self, path: Path, folder: OnnxFolder, *, provider: str, threads: int) -> None:
-        self.vocabulary = Vocabulary(path, folder)
+        self.vocabulary = OnnxVocabulary(path, folder)
         self.chat_template = read_template(path)
         self.handle: Any = open_model(str(path), provider, threads)
 
 
-class Batch:
+class OnnxBatch:
     """The tokens of one pass. Each sequence has a generator of its own, so they go through the model one after the other."""
 
     def __init__(self, capacity: int) -> None:
@@ -103,10 +103,10 @@ class Batch:
         return self.size - 1
 
 
-class Context:
+class OnnxContext:
     """The sequences' generators, each with a key-value cache for `tokens`, made when it is first used."""
 
-    def __init__(self, model: Model, *, tokens: int, sequences: int, adapters: Adapters) -> None:
+    def __init__(self, model: OnnxModel, *, tokens: int, sequences: int, adapters: OnnxAdapters) -> None:
         self._model = model.handle
         self._tokens = tokens
         self._generators: dict[int, Any] = {}
@@ -117,14 +117,14 @@ class Context:
         self.adapters = adapters.names
         self._logits: dict[int, Logits] = {}
         self.cells = tokens * sequences
-        self.batch = Batch(_BATCH)
+        self.batch = OnnxBatch(_BATCH)
 
     def decode(self) -> bool:
         """Run the batch through the model. Raises `ModelError` if a pass fails."""
         self._logits.clear()
         try:
             for sequence, tokens, index in self.batch.parts:
-                generator = self._dressed(sequence)
+                generator = self._generator_with_adapter(sequence)
                 generator.append_tokens(np.array(tokens, dtype=np.int32))
                 self._logits[index] = generator.get_logits().reshape(-1)
         except RuntimeError as error:
@@ -165,7 +165,7 @@ class Context:
             self._generators[sequence] = genai.Generator(self._model, parameters)
         return self._generators[sequence]
 
-    def _dressed(self, sequence: int) -> Any:  # noqa: ANN401 - onnxruntime-genai carries no types
+    def _generator_with_adapter(self, sequence: int) -> Any:  # noqa: ANN401 - onnxruntime-genai carries no types
         generator = self.generator(sequence)
         if self._worn.get(sequence, 0) != self._adapter:
             self._loaded_adapters.use(generator, self._adapter)
@@ -178,7 +178,7 @@ _PROBE: Final = 0
 """The sequence and the token that are used to look."""
 
 
-def really_running(context: Context, *, layers: int, threads: int, vocabulary: int) -> Execution:
+def really_running(context: OnnxContext, *, layers: int, threads: int, vocabulary: int) -> Execution:
     """Run a token through the model and see which provider computed its operators.
 
     Raises `ModelError` if it cannot be run, or computes other logits than one per token of the vocabulary.
@@ -197,7 +197,7 @@ def really_running(context: Context, *, layers: int, threads: int, vocabulary: i
     return _execution(events, layers, threads)
 
 
-def check_adapters(context: Context, paths: Mapping[str, str]) -> None:
+def check_adapters(context: OnnxContext, paths: Mapping[str, str]) -> None:
     """Run a token through each adapter. Raises `ModelError` for one of another base: onnxruntime finds out no earlier."""
     for number, (name, path) in enumerate(paths.items(), start=1):
         context.use_adapter(number)
@@ -210,13 +210,13 @@ def check_adapters(context: Context, paths: Mapping[str, str]) -> None:
     context.use_adapter(0)
 
 
-def _run_probe(context: Context, vocabulary: int) -> None:
+def _run_probe(context: OnnxContext, vocabulary: int) -> None:
     if (size := len(_pass(context))) != vocabulary:
         message = f"the model computes {size} logits for a vocabulary of {vocabulary} tokens"
         raise ModelError(message, hint="its genai_config.json belongs to another model: download the folder again")
 
 
-def _pass(context: Context) -> Logits:
+def _pass(context: OnnxContext) -> Logits:
     context.batch.clear()
     index = context.batch.add([_PROBE], position=0, sequence=_PROBE, last=True)
     context.decode()

@@ -22,7 +22,7 @@ _BLANK: Final = "\N{LOWER ONE EIGHTH BLOCK}"
 """SentencePiece's character for a blank."""
 
 
-class Vocabulary:
+class OnnxVocabulary:
     """The tokens of one model.
 
     Raises `ModelError` if its tokenizer is unusable.
@@ -32,12 +32,12 @@ class Vocabulary:
         text = (path / TOKENIZER).read_text(encoding="utf-8")
         self.size = folder.vocabulary
         self.ends = frozenset(folder.ends)
-        with _blaming(path):
+        with _blame_tokenizer_file(path):
             self._tokenizer = Tokenizer.from_str(text)
         if (size := self._tokenizer.get_vocab_size()) > self.size:
             message = f"the tokenizer has {size} tokens, the model {self.size}"
             raise ModelError(message, hint="the folder's files belong to different models: download it again")
-        with _blaming(path):
+        with _blame_tokenizer_file(path):
             self._guidance = LLTokenizer(text, n_vocab=self.size, eos_token=sorted(self.ends))
         self._added: dict[int, Any] = self._tokenizer.get_added_tokens_decoder()
         self._settings = read_settings(path)
@@ -108,7 +108,7 @@ class Vocabulary:
 
 
 @contextmanager
-def _blaming(path: Path) -> Iterator[None]:
+def _blame_tokenizer_file(path: Path) -> Iterator[None]:
     """Turn any exception of the block into a `ModelError` about the tokenizer file."""
     try:
         yield

@@ -14,7 +14,7 @@ from ..worker.resources import limited_memory, threads_for
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
 from .folder import OnnxFolder, read_folder
-from .model import Adapters, Context, Model, check_adapters, really_running
+from .model import OnnxAdapters, OnnxContext, OnnxModel, check_adapters, really_running
 from .options import OnnxOptions
 from .runtime import providers
 
@@ -38,34 +38,34 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
         parameters=folder.parameters,
         tokens_per_second=speeds_of(path),
     )
-    model, context, execution = _opened(options, folder, tokens, choice.provider.name)
+    model, context, execution = _open(options, folder, tokens, choice.provider.name)
     measuring = measuring_of(path, execution, kv_bytes_per_token=folder.kv_bytes_per_token)
     scheduler = Scheduler(model, context, context_tokens=tokens, parallel=options.parallel, measuring=measuring)
     return scheduler, WorkerReady(context_tokens=tokens, execution=execution)
 
 
-def _opened(options: OnnxOptions, folder: OnnxFolder, tokens: int, provider: str) -> tuple[Model, Context, Execution]:
+def _open(options: OnnxOptions, folder: OnnxFolder, tokens: int, provider: str) -> tuple[OnnxModel, OnnxContext, Execution]:
     """Load the model on `provider`, or on the CPU if that fails and the provider was not asked for by name, or a fallback is allowed."""
     binding = options.compute == provider and not options.allow_fallback
     try:
-        opened = _opened_on(provider, options, folder, tokens)
+        opened = _open_on(provider, options, folder, tokens)
     except ModelError:
         if binding or provider == CPU:
             raise
-        return _opened_on(CPU, options, folder, tokens)
+        return _open_on(CPU, options, folder, tokens)
     if binding and opened[2].provider != provider:
         message = f"the provider {provider!r} was asked for, but {opened[2].provider!r} runs the model"
         raise ConfigError(message, hint="name that one in compute, or set allow_fallback = true")
     return opened
 
 
-def _opened_on(provider: str, options: OnnxOptions, folder: OnnxFolder, tokens: int) -> tuple[Model, Context, Execution]:
+def _open_on(provider: str, options: OnnxOptions, folder: OnnxFolder, tokens: int) -> tuple[OnnxModel, OnnxContext, Execution]:
     threads = options.threads or threads_for(folder.parameters).single
     # A GPU's driver reserves address space without end.
     with limited_memory(_room(folder, tokens * options.parallel)) if provider == CPU else nullcontext():
-        model = Model(Path(options.path), folder, provider=provider, threads=threads)
-        adapters = Adapters(model.handle, options.adapters, folder.adapter_inputs)
-        context = Context(model, tokens=tokens, sequences=options.parallel, adapters=adapters)
+        model = OnnxModel(Path(options.path), folder, provider=provider, threads=threads)
+        adapters = OnnxAdapters(model.handle, options.adapters, folder.adapter_inputs)
+        context = OnnxContext(model, tokens=tokens, sequences=options.parallel, adapters=adapters)
         execution = really_running(context, layers=folder.layers, threads=threads, vocabulary=folder.vocabulary)
         check_adapters(context, options.adapters)
     return model, context, execution

@@ -2,6 +2,6 @@
 
 from .download import Progress
 from .index import StoredFile, StoredModel
-from .store import ModelStore, Verdict
+from .store import ModelStore, ModelVerdict
 
-__all__ = ["ModelStore", "Progress", "StoredFile", "StoredModel", "Verdict"]
+__all__ = ["ModelStore", "Progress", "StoredFile", "StoredModel", "ModelVerdict"]

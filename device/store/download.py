@@ -119,7 +119,7 @@ class Transfer:
                 file.write(block)
                 file.flush()
             except OSError as error:
-                raise self._explained(error) from error
+                raise self._explain(error) from error
             self.progress(f"fetching {self.title}", have, self.size)
 
     def _check_room(self, have: int) -> None:
@@ -128,7 +128,7 @@ class Transfer:
             message = f"{self.title} needs {missing / 1e6:.0f} MB more, and {free / 1e6:.0f} MB are free in {self.partial.parent}"
             raise ConfigError(message, hint="free some space, or set HF_HUB_CACHE to a folder on another disk")
 
-    def _explained(self, error: OSError) -> OSError | ConfigError:
+    def _explain(self, error: OSError) -> OSError | ConfigError:
         if error.errno not in _FULL:
             return error
         message = f"the disk is full: {self._have()} of the {self.size} bytes of {self.title} are in {self.partial.parent}"

@@ -8,8 +8,8 @@ from typing import Final
 
 from ...protocols import ConfigError, ModelError
 from ..gguf import model_parts, read_gguf, read_header
-from ..llama.options import Footprint, Shape
-from .hub import PREFIX, Hub, HubFile, HubReference, Snapshot, labels_of, models_among, quant_of
+from ..llama.options import Footprint, ModelShape
+from .hub import PREFIX, HubFile, HubReference, ModelHub, Snapshot, labels_of, models_among, quant_of
 from .store import ModelStore
 
 _CONTEXTS: Final = (2048, 8192, 32768)
@@ -26,11 +26,11 @@ class Candidate:
 
     name: str
     weights: int
-    shape: Shape
+    shape: ModelShape
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class ModelFit:
     """A model with a context."""
 
     name: str
@@ -46,7 +46,7 @@ class Fits:
 
     free_bytes: int | None
     """Memory that may be taken, within the limits of a container; None: unknown."""
-    fits: list[Fit]
+    fits: list[ModelFit]
     largest_contexts: dict[str, int | None]
     """The largest context that fits, by model; None: none does, or the free memory is unknown."""
 
@@ -79,13 +79,13 @@ def local_candidate(name: str, path: Path) -> Candidate:
         raise ConfigError(f"{path} is not a GGUF file", hint="the memory of an ONNX model cannot be predicted; load it and look")
     files = [read_gguf(part) for part in model_parts(path)]
     weights = sum(tensor.bytes for file in files for tensor in file.tensors)
-    return Candidate(name, weights, Shape.of(files[0], read_header(path)))
+    return Candidate(name, weights, ModelShape.of(files[0], read_header(path)))
 
 
 def fits(models: Sequence[Candidate], free: int | None, *, context: int | None, parallel: int) -> Fits:
     """Predict each model's memory with this context, or with a few; no model gets more context than it was trained for."""
     found = [
-        Fit(model.name, tokens, footprint, _verdict(footprint.total, free))
+        ModelFit(model.name, tokens, footprint, _verdict(footprint.total, free))
         for model in models
         for tokens in sorted({min(tokens, model.shape.trained_tokens) for tokens in ((context,) if context else _CONTEXTS)})
         for footprint in [model.shape.footprint(model.weights, context_tokens=tokens, parallel=parallel)]
@@ -100,12 +100,12 @@ def _verdict(needed: int, free: int | None) -> str:
     return "fits" if needed * _MARGIN <= free else "tight" if needed <= free else "too large"
 
 
-def _remote(snapshot: Snapshot, hub: Hub, reference: HubReference) -> Iterator[Candidate]:
+def _remote(snapshot: Snapshot, hub: ModelHub, reference: HubReference) -> Iterator[Candidate]:
     models = models_among(snapshot.files)
     chosen = {title: files for title, files in models.items() if reference.means(files[0])} if reference.selector else models
     if not chosen:
         reference.select(snapshot.files)  # Raises, and lists the files.
-    headers: dict[str, tuple[Shape, int]] = {}
+    headers: dict[str, tuple[ModelShape, int]] = {}
     labels = labels_of(chosen)
     for title, files in sorted(chosen.items(), key=lambda item: _bytes(snapshot, item[1])):
         # All quantisations of one model have the same name without the quantisation, and nearly the same header.
@@ -121,7 +121,7 @@ def _bytes(snapshot: Snapshot, files: Iterable[str]) -> int:
     return sum(snapshot.files[name].bytes for name in files)
 
 
-def _header(snapshot: Snapshot, hub: Hub, file: HubFile) -> tuple[Shape, int]:
+def _header(snapshot: Snapshot, hub: ModelHub, file: HubFile) -> tuple[ModelShape, int]:
     """Fetch the beginning of a file; return the model's shape and the bytes of the file's header."""
     fault = ""
     for length in _HEADER_BYTES:
@@ -132,7 +132,7 @@ def _header(snapshot: Snapshot, hub: Hub, file: HubFile) -> tuple[Shape, int]:
             path = Path(copy.name)
             try:
                 parsed = read_gguf(path)
-                return Shape.of(parsed, read_header(path)), file.bytes - sum(tensor.bytes for tensor in parsed.tensors)
+                return ModelShape.of(parsed, read_header(path)), file.bytes - sum(tensor.bytes for tensor in parsed.tensors)
             except ModelError as error:
                 fault = error.message.replace(str(path), file.name)
     raise ModelError(fault, hint="report this to its publisher")

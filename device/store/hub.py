@@ -36,7 +36,7 @@ def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HubSettings:
+class HubOptions:
     """The address of the hub, and the folder in which all programs that use it keep its files."""
 
     endpoint: str = "https://huggingface.co"
@@ -196,10 +196,10 @@ class Snapshot:
     files: Mapping[str, HubFile]
 
 
-class Hub:
+class ModelHub:
     """The hub as `settings` say. Offline, it is what its cache holds."""
 
-    def __init__(self, settings: HubSettings) -> None:
+    def __init__(self, settings: HubOptions) -> None:
         self._settings = settings
         self._cache = HubCache(settings.cache)
 
@@ -212,11 +212,11 @@ class Hub:
         if not stays_inside(revision):
             raise ConfigError(f"{revision!r} is not a valid revision", hint="give a branch, a tag or a commit of the repository")
         if self._settings.is_offline:
-            return self._cached(repository, revision)
+            return self._snapshot_in_cache(repository, revision)
         path = f"/api/models/{repository}/revision/{quote(revision, safe='')}"
         with (
             self._client() as client,
-            _reached(client),
+            _explain_network_errors(client),
             client.stream("GET", path, params={"blobs": "true"}, follow_redirects=True) as response,
         ):
             if not response.is_success:
@@ -248,7 +248,7 @@ class Hub:
         def waiting() -> None:
             progress(f"waiting for the process that fetches {file.name}", 0, file.bytes)
 
-        with _written(file), locked(partial.with_suffix(".lock"), waiting=waiting):
+        with _explain_disk_errors(file), locked(partial.with_suffix(".lock"), waiting=waiting):
             if not self.holds(snapshot, file):
                 self._cache.forget_partials(repository, file.name, but=file.etag)
                 self._transfer(snapshot, file, partial, progress)
@@ -258,7 +258,7 @@ class Hub:
     def head(self, snapshot: Snapshot, file: HubFile, length: int) -> bytes:
         """Fetch at most the first `length` bytes of a file. Raises as `snapshot` does."""
         url = _url(snapshot, file)
-        with self._client() as client, _reached(client):
+        with self._client() as client, _explain_network_errors(client):
             headers = {"Range": f"bytes=0-{length - 1}"}
             with client.stream("GET", url, headers=headers, follow_redirects=True) as response:
                 if not response.is_success:
@@ -282,7 +282,7 @@ class Hub:
                 pause=self._settings.pause,
             ).run()
 
-    def _cached(self, repository: str, revision: str) -> Snapshot:
+    def _snapshot_in_cache(self, repository: str, revision: str) -> Snapshot:
         commit = self._cache.commit(repository, revision)
         if commit is None:
             raise self._not_cached(f"{PREFIX}{repository}", "or copy the cache of a machine that has the model")
@@ -332,7 +332,7 @@ def _host(url: "httpx.URL") -> str:
 
 
 @contextmanager
-def _reached(client: "httpx.Client") -> Iterator[None]:
+def _explain_network_errors(client: "httpx.Client") -> Iterator[None]:
     import httpx
 
     try:
@@ -353,7 +353,7 @@ def _first(blocks: Iterator[bytes], length: int) -> bytes:
 
 
 @contextmanager
-def _written(file: HubFile) -> Iterator[None]:
+def _explain_disk_errors(file: HubFile) -> Iterator[None]:
     try:
         yield
     except OSError as error:

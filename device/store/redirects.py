@@ -37,7 +37,7 @@ class PublicTransport(httpx.BaseTransport):
             self._check_scheme(url)
             address = _public_address(url, resolves=proxy is None)
             if address is not None:
-                request = _sent_to(request, address)
+                request = _with_address(request, address)
         response = self._transport(url.host, proxy).handle_request(request)
         if not response.has_redirect_location:
             return response
@@ -65,15 +65,17 @@ class PublicTransport(httpx.BaseTransport):
 
     def _transport(self, host: str, proxy: str | None) -> httpx.HTTPTransport:
         if (host, proxy) not in self._transports:
-            with _usable("TLS settings", "correct or unset SSL_CERT_FILE, SSL_CERT_DIR and SSLKEYLOGFILE"):
+            with _guard_settings("TLS settings", "correct or unset SSL_CERT_FILE, SSL_CERT_DIR and SSLKEYLOGFILE"):
                 tls = httpx.create_ssl_context()
-            with _usable("proxy settings", "correct or unset HTTPS_PROXY, HTTP_PROXY and ALL_PROXY; SOCKS: pip install 'httpx[socks]'"):
+            with _guard_settings(
+                "proxy settings", "correct or unset HTTPS_PROXY, HTTP_PROXY and ALL_PROXY; SOCKS: pip install 'httpx[socks]'"
+            ):
                 self._transports[host, proxy] = httpx.HTTPTransport(verify=tls, proxy=proxy)
         return self._transports[host, proxy]
 
 
 @contextmanager
-def _usable(settings: str, hint: str) -> Iterator[None]:
+def _guard_settings(settings: str, hint: str) -> Iterator[None]:
     """Raise `ConfigError` where httpx cannot use what the environment says; its own error may show a proxy's password."""
     try:
         yield
@@ -101,14 +103,14 @@ def _public_address(url: httpx.URL, *, resolves: bool) -> IPv4Address | IPv6Addr
     except ValueError:
         if not resolves:
             return None
-        found = _resolved(url)
+        found = _resolve(url)
     if hidden := [address for address in found if not is_public(address)]:
         message = f"the model hub redirects to {url.host} ({hidden[0]}), which is not on the public internet"
         raise Unavailable(message, hint="if it is yours, name it in NEARFAR_MODEL_HOSTS; else ask the operator of the hub")
     return found[0]
 
 
-def _resolved(url: httpx.URL) -> Resolved:
+def _resolve(url: httpx.URL) -> Resolved:
     try:
         answers = socket.getaddrinfo(url.host, _port(url), type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # an impossible host name raises UnicodeError
@@ -116,7 +118,7 @@ def _resolved(url: httpx.URL) -> Resolved:
     return [ip_address(str(place[0]).partition("%")[0]) for *_, place in answers]
 
 
-def _sent_to(request: httpx.Request, address: IPv4Address | IPv6Address) -> httpx.Request:
+def _with_address(request: httpx.Request, address: IPv4Address | IPv6Address) -> httpx.Request:
     """Address the request to an IP address, and keep the host's name in its headers and for the check of the certificate."""
     extensions = {**request.extensions, "sni_hostname": request.url.host}
     url = request.url.copy_with(host=str(address))

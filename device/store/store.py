@@ -8,7 +8,7 @@ from typing import Final
 
 from ...protocols import ConfigError, ModelError, ModelNotFound, NearfarError
 from .download import Progress
-from .hub import PREFIX, Hub, HubFile, HubReference, HubSettings, Snapshot, data_folder
+from .hub import PREFIX, HubFile, HubOptions, HubReference, ModelHub, Snapshot, data_folder
 from .index import Index, Models, Quarantine, StoredModel, check_model, fault_of, model_files, model_format, store_file
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
@@ -23,7 +23,7 @@ def silent(_title: str, _done: int, _total: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ModelVerdict:
     """The result of checking a stored model again."""
 
     model: StoredModel
@@ -34,12 +34,12 @@ class Verdict:
 class ModelStore:
     """The models of this user on this device. Several processes may use the same store."""
 
-    def __init__(self, folder: Path | None = None, hub: HubSettings | None = None) -> None:
+    def __init__(self, folder: Path | None = None, hub: HubOptions | None = None) -> None:
         """Open the store in `folder`, by default the user's data folder; `hub`: by default as the environment configures it."""
         self._folder = (folder or data_folder()) / "models"
         self._index = Index(self._folder)
         self._quarantine = Quarantine(self._folder / "quarantine")
-        self._hub = Hub(hub or HubSettings.from_environment())
+        self._hub = ModelHub(hub or HubOptions.from_environment())
 
     def models(self) -> list[StoredModel]:
         """Return all models, sorted by name."""
@@ -102,21 +102,21 @@ class ModelStore:
         snapshot = self._hub.snapshot(reference.repository, revision)
         files = self._hub.select(reference, snapshot)
         source = f"{PREFIX}{reference.repository}:{files[0].name}"
-        name = _checked_name(name or _title(Path(files[0].name)), self._index.read(), source)
+        name = _check_name(name or _title(Path(files[0].name)), self._index.read(), source)
         self._check_pins(name, files, sha256)
         # Some of the parts may be there because an earlier attempt was interrupted.
         owned = not all(self._hub.holds(snapshot, file) for file in files)
         model = self._fetch(snapshot, files, progress).model_copy(update={"name": name, "source": source, "owned": owned})
         self._hub.remember(snapshot, revision)
         fault = fault_of(model, [file.sha256 for file in files])
-        model = self._register(self._quarantined(model, fault) if fault else model)
+        model = self._register(self._put_into_quarantine(model, fault) if fault else model)
         if fault:
             again = f"nearfar models pull {text} fetches it again; if that does not help, report this to its publisher"
             hint = again if owned else f"another program put it there: delete {Path(model.path).resolve()}, then {again}"
             raise ModelError(f"{text} was put into quarantine: {fault}", hint=hint)
         return model
 
-    def verify(self, names: Iterable[str] = (), *, progress: Progress = silent) -> list[Verdict]:
+    def verify(self, names: Iterable[str] = (), *, progress: Progress = silent) -> list[ModelVerdict]:
         """Take the checksums of these models, by default of all, once more; what fails goes to quarantine, and is not loaded again.
 
         Raises `ModelNotFound` for a name that is not in the store.
@@ -134,7 +134,7 @@ class ModelStore:
             self._let_go(model, models)
         return model
 
-    def available(self, text: str, revision: str = "main") -> tuple[Snapshot, Hub]:
+    def available(self, text: str, revision: str = "main") -> tuple[Snapshot, ModelHub]:
         """List the repository of an `hf:` reference; also return the hub that it is on. Raises as `pull` does."""
         return self._hub.snapshot(HubReference.parse(text).repository, revision), self._hub
 
@@ -167,24 +167,24 @@ class ModelStore:
 
     def _register(self, model: StoredModel) -> StoredModel:
         with self._index.change() as models:
-            _checked_name(model.name, models, model.source)
+            _check_name(model.name, models, model.source)
             before, models[model.name] = models.get(model.name), model
             if before is not None:
                 self._let_go(before, models)
             return models[model.name]
 
-    def _verify(self, model: StoredModel, progress: Progress) -> Verdict:
+    def _verify(self, model: StoredModel, progress: Progress) -> ModelVerdict:
         try:
             files = tuple(store_file(Path(file.path), progress) for file in model.files)
             seen = model.model_copy(update={"files": files})
             fault = fault_of(seen, [file.sha256 for file in model.files])
         except (OSError, NearfarError) as error:
             seen, fault = model, str(error)
-        seen = self._quarantined(model, fault) if fault else seen.model_copy(update={"quarantined": ""})
+        seen = self._put_into_quarantine(model, fault) if fault else seen.model_copy(update={"quarantined": ""})
         with self._index.change() as models:
             if models.get(model.name) == model:  # It may have been removed or fetched again meanwhile.
                 models[model.name] = seen
-        return Verdict(seen, fault)
+        return ModelVerdict(seen, fault)
 
     def _let_go(self, model: StoredModel, models: Models) -> None:
         """Delete what was fetched for a model that is gone or replaced; what others were pulled with is theirs from now on."""
@@ -197,7 +197,7 @@ class ModelStore:
             if Path(file.path).resolve() not in kept:
                 self._quarantine.delete(Path(file.path))
 
-    def _quarantined(self, model: StoredModel, fault: str) -> StoredModel:
+    def _put_into_quarantine(self, model: StoredModel, fault: str) -> StoredModel:
         """Mark the model as one that must not be loaded, and move its files to quarantine if they are the store's own."""
         files = self._quarantine.take(model.files, fault) if model.owned else model.files
         return model.model_copy(update={"quarantined": fault, "files": files})
@@ -208,7 +208,7 @@ def _title(path: Path) -> str:
     return _PART.sub("", path.stem if path.suffix.lower() == ".gguf" else path.name)
 
 
-def _checked_name(name: str, models: Mapping[str, StoredModel], source: str) -> str:
+def _check_name(name: str, models: Mapping[str, StoredModel], source: str) -> str:
     """Return the name, if it can be given to a model from `source`. Raises `ConfigError` otherwise."""
     if not _NAME.fullmatch(name) or name.lower().endswith(".gguf"):
         raise ConfigError(f"{name!r} cannot be a model's name", hint="use --name with letters, digits, - _ and . only")

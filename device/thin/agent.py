@@ -58,7 +58,7 @@ def request_body(request: pb.StepRequest, *, context_tokens: int) -> JsonObject:
     return body
 
 
-class Answer:
+class ChatAnswer:
     """The sum of the chunks of one answer, or a whole answer. Raises `InvalidOutput` if the answer breaks the contract."""
 
     def __init__(self, request: pb.StepRequest) -> None:
@@ -88,13 +88,13 @@ class Answer:
 
     def events(self, *, first_token_seconds: float | None) -> Iterator[pb.StepEvent]:
         """Yield the calls, and the event that finishes the step. `first_token_seconds`: as the worker has measured it."""
-        calls = [] if self._reason == "length" else [self._checked(call) for call in self._calls.values()]  # the last may be half a call
+        calls = [] if self._reason == "length" else [self._check_call(call) for call in self._calls.values()]  # the last may be half a call
         self._check(calls)
         for call in calls:
             yield pb.StepEvent(tool_call=call)
         reason = pb.FINISH_REASON_TOOL_CALLS if calls else _known(_REASONS, self._reason)
         finished = pb.Finished(
-            reason=reason, usage=self._counted(), model=self._model, confidence=self._confidence.value, performance=self._measured()
+            reason=reason, usage=self._read_usage(), model=self._model, confidence=self._confidence.value, performance=self._read_speeds()
         )
         if first_token_seconds is not None:
             finished.performance.first_token_seconds = first_token_seconds
@@ -124,7 +124,7 @@ class Answer:
             if call.name not in names:
                 raise InvalidOutput(f"the model called an unknown tool {call.name[:60]!r}", hint=f"known tools: {', '.join(sorted(names))}")
 
-    def _checked(self, call: "_Call") -> pb.ToolCall:
+    def _check_call(self, call: "_Call") -> pb.ToolCall:
         """Check a call and give it an id of its own: templates number calls again in every turn, or not at all, and ids must not repeat
         within a conversation."""
         arguments = call.arguments.strip() or "{}"
@@ -133,7 +133,7 @@ class Answer:
         self._taken.add(identity)
         return pb.ToolCall(id=identity, name=call.name, arguments_json=arguments)
 
-    def _counted(self) -> pb.Usage:
+    def _read_usage(self) -> pb.Usage:
         read = _count(inner(self._usage, "prompt_tokens"))
         written = _count(inner(self._usage, "completion_tokens"))
         if not read:
@@ -141,7 +141,7 @@ class Answer:
         cached = _count(inner(self._usage, "prompt_tokens_details", "cached_tokens"))
         return pb.Usage(input_tokens=read, output_tokens=written, cached_tokens=min(cached, read))
 
-    def _measured(self) -> pb.Performance:
+    def _read_speeds(self) -> pb.Performance:
         """Return the speeds that llama-server has measured; it does not report energy and memory."""
         return pb.Performance(
             prefill_tokens_per_second=_rate(inner(self._timings, "prompt_per_second")),
@@ -247,7 +247,7 @@ async def run_step(server: LlamaServer, request: pb.StepRequest, *, context_toke
     if not request.messages:
         raise InvalidRequest("the request has no messages")
     body = request_body(request, context_tokens=context_tokens)
-    answer = Answer(request)
+    answer = ChatAnswer(request)
     began, first_token_seconds = time.monotonic(), None
     async with aclosing(_chunks(server, body)) as chunks:
         async for chunk in chunks:
@@ -328,7 +328,7 @@ async def _takes_tools(server: LlamaServer) -> bool:
 
 async def _is_sure(server: LlamaServer, context: int) -> bool:
     """Return True if an answer comes with log-probabilities."""
-    answer = Answer(_TRIAL)
+    answer = ChatAnswer(_TRIAL)
     async for chunk in server.stream("/v1/chat/completions", request_body(_TRIAL, context_tokens=context)):
         answer.feed(chunk)
     (closing,) = answer.events(first_token_seconds=None)

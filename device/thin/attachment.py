@@ -58,7 +58,7 @@ StateSource = Callable[[], hub_pb2.DeviceState]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worker:
+class ThinWorker:
     """The llama-server that this process offers, and the hub that it offers it to."""
 
     server: LlamaServer
@@ -71,7 +71,7 @@ class Worker:
     """Seconds between two looks at the state of the device and at llama-server."""
 
 
-async def serve(worker: Worker, stopping: asyncio.Event) -> None:
+async def serve(worker: ThinWorker, stopping: asyncio.Event) -> None:
     """Stay attached until `stopping` is set and the steps under way are done.
 
     Broken connections, and a llama-server that is not there yet, are tried again for ever, with longer and longer pauses. Raises
@@ -81,7 +81,7 @@ async def serve(worker: Worker, stopping: asyncio.Event) -> None:
     while not stopping.is_set():
         attachment = None
         try:
-            tls = await _trusted(worker)
+            tls = await _tls_for_hub(worker)
             card = await read_card(worker.server, worker.name)
             async with open_channel(parse_address(worker.hub.address), tls) as channel:
                 attachment = _Attachment(worker, card, channel, tls)
@@ -94,7 +94,7 @@ async def serve(worker: Worker, stopping: asyncio.Event) -> None:
             await _pause(failures, stopping, at_least=_REFUSED_DELAY if isinstance(error, ConfigError) else 0.0)
 
 
-async def _trusted(worker: Worker) -> ClientTls | None:
+async def _tls_for_hub(worker: ThinWorker) -> ClientTls | None:
     """Return the TLS settings for the hub. Without a fingerprint the address decides: plaintext on this device, public authorities
     elsewhere."""
     hub = worker.hub
@@ -114,7 +114,7 @@ async def _pause(failures: int, stopping: asyncio.Event, *, at_least: float = 0.
 class _Attachment:
     """One stream, from registration to its end. The steps on it end with it: the hub has failed them, so they are not computed further."""
 
-    def __init__(self, worker: Worker, card: pb.AgentCard, channel: grpc.aio.Channel, tls: ClientTls | None) -> None:
+    def __init__(self, worker: ThinWorker, card: pb.AgentCard, channel: grpc.aio.Channel, tls: ClientTls | None) -> None:
         self.is_registered = False
         self._tls = tls
         self._worker = worker
@@ -143,7 +143,7 @@ class _Attachment:
         except TimeoutError:
             raise Unavailable(f"the hub at {self._worker.hub.address} is silent", hint="check the network") from None
         finally:
-            await _cancelled(jobs | set(self._steps.values()))
+            await _cancel_all(jobs | set(self._steps.values()))
             self._call.cancel()
 
     async def _register(self, instance: str) -> None:
@@ -268,7 +268,7 @@ def _seconds(start: hub_pb2.StartStep) -> float | None:
     return start.timeout
 
 
-async def _cancelled(tasks: set[asyncio.Task[None]]) -> None:
+async def _cancel_all(tasks: set[asyncio.Task[None]]) -> None:
     """Cancel the tasks and wait for them. Their errors have been reported already, or no caller waits for them any more."""
     for task in tasks:
         task.cancel()

@@ -52,13 +52,13 @@ class LlamaServer:
         exchange = _Exchange(self._address, seconds)
         try:
             async with asyncio.timeout(seconds):  # the socket's own limit begins again with every byte
-                response = await self._answered(exchange, path, body)
+                response = await self._request(exchange, path, body)
                 text = await _in_thread(response.read, _LONGEST_BODY)
         except TimeoutError:
-            raise _stalled() from None
+            raise _stall_error() from None
         finally:
             exchange.close()
-        return _parsed(text)
+        return _parse(text)
 
     async def stream(self, path: str, body: JsonObject) -> AsyncGenerator[JsonObject, None]:
         """Yield the objects of an event stream. Closing it closes the connection, upon which the server stops computing.
@@ -68,7 +68,7 @@ class LlamaServer:
         """
         exchange = _Exchange(self._address, _SILENCE_SECONDS)
         try:
-            response, received = await self._answered(exchange, path, body), 0
+            response, received = await self._request(exchange, path, body), 0
             while (line := await _in_thread(response.readline, _LONGEST_LINE)) and line.strip() != _DATA + b" " + _END:
                 received += len(line)
                 if received > STEP_BYTES:
@@ -76,11 +76,11 @@ class LlamaServer:
                 if line.startswith(_DATA):
                     yield _chunk(line.removeprefix(_DATA).strip())
             if not line:
-                raise _crashed()
+                raise _crash_error()
         finally:
             exchange.close()
 
-    async def _answered(self, exchange: "_Exchange", path: str, body: JsonObject | None) -> HTTPResponse:
+    async def _request(self, exchange: "_Exchange", path: str, body: JsonObject | None) -> HTTPResponse:
         """Send a request and return the response, with its status checked."""
         sent = None if body is None else json.dumps(body).encode()
         try:
@@ -125,18 +125,18 @@ async def _in_thread(function: Callable[..., Returned], *arguments: object) -> R
     try:
         return await asyncio.to_thread(function, *arguments)
     except TimeoutError as error:
-        raise _stalled() from error
+        raise _stall_error() from error
     except ConnectionRefusedError:
         raise
     except (OSError, HTTPException, ValueError, OverflowError) as error:  # the last two for impossible chunk sizes
-        raise _crashed() from error
+        raise _crash_error() from error
 
 
-def _stalled() -> Stalled:
+def _stall_error() -> Stalled:
     return Stalled("llama-server has been silent for too long", hint="use a smaller model or a shorter prompt")
 
 
-def _crashed() -> WorkerCrashed:
+def _crash_error() -> WorkerCrashed:
     return WorkerCrashed("llama-server closed the connection in mid-answer", hint="see its log; a phone may kill it to free memory")
 
 
@@ -179,7 +179,7 @@ def stated_error(value: JsonObject, *, status: int = 500, constrained: bool = Fa
 
 
 def _chunk(data: bytes) -> JsonObject:
-    value = _parsed(data)
+    value = _parse(data)
     if not isinstance(value, dict):
         raise InvalidOutput("llama-server's stream holds something other than JSON objects", hint="check that --server is a llama-server")
     if "error" in value:
@@ -187,7 +187,7 @@ def _chunk(data: bytes) -> JsonObject:
     return value
 
 
-def _parsed(text: bytes) -> object:
+def _parse(text: bytes) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

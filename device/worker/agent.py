@@ -141,11 +141,11 @@ class LocalAgent(ABC):
             return self._worker
         try:
             async with asyncio.timeout(seconds), self._starting:
-                return await self._restarted()
+                return await self._restart()
         except TimeoutError as error:
             raise DeadlineExceeded("the step's timeout passed while its worker was started", hint="give a longer timeout") from error
 
-    async def _restarted(self) -> WorkerProcess:
+    async def _restart(self) -> WorkerProcess:
         if self._closed:
             raise Unavailable(f"agent {self.card.name!r} is closed", hint="load it again")
         if not self._worker.alive:
@@ -176,7 +176,7 @@ class LocalAgent(ABC):
             check_arguments(call, request.tools)
             return ToolCalled(call=call)
         if kind is StepEventKind.FINISHED:
-            return _finished(cast("dict[str, JsonValue]", payload), self.card.model)
+            return _finished_event(cast("dict[str, JsonValue]", payload), self.card.model)
         raise error_from_frame(payload)
 
 
@@ -204,7 +204,7 @@ def check_default_adapters(adapter: str | None, call_adapter: str | None, known:
             raise ConfigError(f"there is no adapter {name!r}", hint=hint)
 
 
-def _finished(payload: dict[str, JsonValue], model: str) -> Finished:
+def _finished_event(payload: dict[str, JsonValue], model: str) -> Finished:
     performance = payload.get("performance")
     counts = {name: payload[name] for name in ("input_tokens", "output_tokens", "cached_tokens")}
     return Finished(

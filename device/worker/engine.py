@@ -10,7 +10,7 @@ import numpy as np
 from llguidance import LLTokenizer
 from numpy.typing import NDArray
 
-from .sequences import Memory
+from .sequences import CacheMemory
 
 Logits: TypeAlias = NDArray[np.float32]
 Mask: TypeAlias = NDArray[np.bool_]
@@ -68,7 +68,7 @@ class Model(Protocol):
     def chat_template(self) -> str | None: ...
 
 
-class Batch(Protocol):
+class TokenBatch(Protocol):
     """The tokens of one pass through the model."""
 
     capacity: int
@@ -80,7 +80,7 @@ class Batch(Protocol):
         """Append tokens of one sequence; returns the index of the last one, whose logits are computed if it is the `last` of its step."""
 
 
-class Context(Memory, Protocol):
+class Context(CacheMemory, Protocol):
     """The key-value cache of all sequences, and the pass through the model that fills it."""
 
     cells: int
@@ -91,7 +91,7 @@ class Context(Memory, Protocol):
         """Names of the adapters that were loaded with the model; they are numbered from 1."""
 
     @property
-    def batch(self) -> Batch: ...
+    def batch(self) -> TokenBatch: ...
 
     def use_adapter(self, number: int) -> None:
         """Let the passes from now on go through an adapter; 0: through the model as it is. Raises `ModelError` if that fails."""

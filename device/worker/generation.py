@@ -103,7 +103,7 @@ class Generation:
         Raises `NearTie`, and leaves everything as it was, if another token is within `tolerance` of a greedy choice.
         """
         self._sampler.tolerance = tolerance
-        return self._counted(self._phase(logits))
+        return self._count_output(self._phase(logits))
 
     @property
     def constraint(self) -> Constraint | None:
@@ -133,7 +133,7 @@ class Generation:
         if self._tools:
             self._grammars.call(self._tools)  # A schema that cannot be enforced is refused before anything is decoded.
         if request.tool_choice is ToolChoice.REQUIRED:
-            self.prologue = tuple(self._counted(self._open_call(self._syntax.opener)))
+            self.prologue = tuple(self._count_output(self._open_call(self._syntax.opener)))
         elif request.output_schema is not None:
             self._constraint = self._grammars.answer(request.output_schema)
             self._phase = self._answer_or_call if self._tools else self._answer
@@ -141,7 +141,7 @@ class Generation:
     def _may_open_in_text(self, request: StepRequest) -> bool:
         return bool(self._tools) and request.output_schema is None
 
-    def _counted(self, tokens: list[int]) -> list[int]:
+    def _count_output(self, tokens: list[int]) -> list[int]:
         self.output_tokens = min(self.output_tokens + len(tokens), self._most_tokens)
         if self.finished is None and self.output_tokens == self._most_tokens:
             # A call that is cut in the middle is dropped; one that only lacks its closer counts.
@@ -168,7 +168,7 @@ class Generation:
         if shown.marker == OPENER:
             surplus = min(shown.surplus, len(piece) - 1)
             # The token's bytes after the opener were not chosen under the call's grammar: the call begins right after the opener.
-            return self._open_call(self._retokenized(piece[: len(piece) - surplus]) if surplus else (token,))
+            return self._open_call(self._retokenize(piece[: len(piece) - surplus]) if surplus else (token,))
         return self._finish(FinishReason.STOP)
 
     def _pick_free(self, logits: Logits) -> int:
@@ -179,7 +179,7 @@ class Generation:
             return self._sampler.pick(logits, allowed)
         return token
 
-    def _retokenized(self, piece: bytes) -> tuple[int, ...]:
+    def _retokenize(self, piece: bytes) -> tuple[int, ...]:
         return tuple(self._vocabulary.tokenize_inside(piece.decode("utf-8", "ignore")))
 
     def _answer(self, logits: Logits) -> list[int]:
@@ -230,7 +230,7 @@ class Generation:
         return [token, *self._close_call()]
 
     def _close_call(self) -> tuple[int, ...]:
-        call = _parsed(self._call)
+        call = _parse_call(self._call)
         self.calls.append(WrittenCall(str(call["name"]), tuple(self.call_tokens)))
         self.events.append((StepEventKind.CALL, call))
         self._phase = self._between
@@ -281,7 +281,7 @@ class Generation:
         return []
 
 
-def _parsed(call: bytearray) -> dict[str, JsonValue]:
+def _parse_call(call: bytearray) -> dict[str, JsonValue]:
     try:
         return cast("dict[str, JsonValue]", parse_json(call.decode()))
     except ValueError as error:

@@ -189,12 +189,12 @@ class WorkerProcess:
         if events.empty() and not self.alive:
             raise self._death()
         async with asyncio.timeout_at(deadline):
-            event = await self._heard(events)
+            event = await self._hear(events)
         if event is None:
             raise self._death()
         return event
 
-    async def _heard(self, events: "asyncio.Queue[WorkerEvent | None]") -> WorkerEvent | None:
+    async def _hear(self, events: "asyncio.Queue[WorkerEvent | None]") -> WorkerEvent | None:
         while events.empty():
             with suppress(TimeoutError):
                 async with asyncio.timeout(_QUIET_SECONDS):

@@ -56,9 +56,9 @@ class PromptBuilder:
             raise InvalidRequest("the prompt is empty", hint="give at least one message with text")
         tools = () if request.tool_choice is ToolChoice.NONE else request.tools
         cut = _unused_character(request)
-        messages = [self._defused(message, cut) for message in request.messages]
+        messages = [self._defuse_model(message, cut) for message in request.messages]
         convert = native if self.template.shows_tools else plain
-        conversation = convert(messages, [self._defused(tool, cut) for tool in tools])
+        conversation = convert(messages, [self._defuse_model(tool, cut) for tool in tools])
         # A grammar that holds from the first token leaves no room for reasoning.
         constrained = request.output_schema is not None or request.tool_choice is ToolChoice.REQUIRED
         rendered = self.template.render(conversation, may_reason=not constrained)
@@ -80,7 +80,7 @@ class PromptBuilder:
         if size > self._most_bytes:
             raise ContextOverflow(f"the prompt has {size} bytes, more than the context can hold", hint="shorten the conversation")
 
-    def _defused(self, value: _Value, cut: str) -> _Value:
+    def _defuse_model(self, value: _Value, cut: str) -> _Value:
         if not self._control_text.search(value.model_dump_json()):
             return value
         return type(value).model_validate(self._defuse(value.model_dump(), cut))

@@ -155,14 +155,14 @@ class Grammars:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._compile = lru_cache(maxsize=_CACHED)(self._compiled)
+        self._compile = lru_cache(maxsize=_CACHED)(self._compile_grammar)
 
     def answer(self, schema: JsonSchema) -> Constraint:
         """Return a constraint to JSON that is valid against `schema`.
 
         Raises `Unsupported` if the schema says something that cannot be enforced while decoding.
         """
-        return self._constraint(f"start: %json {_dumped(schema)}", "output_schema")
+        return self._constraint(f"start: %json {_dump_schema(schema)}", "output_schema")
 
     def call(self, tools: Sequence[ToolSpec]) -> Constraint:
         """Return a constraint to the inside of a tool call: blanks, then `{"name": ..., "arguments": ...}` of one of `tools`.
@@ -178,7 +178,7 @@ class Grammars:
         matcher = self._compile(grammar, what)
         return Constraint(matcher.deep_copy(), self._vocabulary.size)
 
-    def _compiled(self, grammar: str, what: str) -> LLMatcher:
+    def _compile_grammar(self, grammar: str, what: str) -> LLMatcher:
         matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_lark(grammar), log_level=0)
         if matcher.is_error():
             hint = "leave that out of the schema, or give the step to an agent that validates instead"
@@ -203,10 +203,10 @@ def _call_rules(number: int, tool: ToolSpec) -> str:
         # A model that may invent further arguments does not stop inventing them.
         parameters = {**parameters, "additionalProperties": False}
     opening = json.dumps(f'{opening_of_call(tool.name)}", "arguments": ')
-    return f'call_{number}: {opening} arguments_{number} "}}"\narguments_{number}: %json {_dumped(parameters)}'
+    return f'call_{number}: {opening} arguments_{number} "}}"\narguments_{number}: %json {_dump_schema(parameters)}'
 
 
-def _dumped(schema: JsonSchema) -> str:
+def _dump_schema(schema: JsonSchema) -> str:
     return json.dumps({**schema, "x-guidance": _COMPACT}, ensure_ascii=False)
 
 

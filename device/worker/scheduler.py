@@ -26,7 +26,7 @@ from .template import FALLBACK_STOP
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Step:
+class StepState:
     """A step from its arrival to its end."""
 
     identifier: int
@@ -80,7 +80,7 @@ class Steps:
         self._adapters = Adapters(adapters)
         self._drafting = drafting
 
-    def step(self, identifier: int, request: StepRequest, deadline: float | None) -> Step:
+    def step(self, identifier: int, request: StepRequest, deadline: float | None) -> StepState:
         """Make the step of a request. Raises a `NearfarError` if the request is wrong."""
         prompt = self._prompts.prompt(request)
         room = self._context_tokens - len(prompt.tokens)
@@ -92,7 +92,7 @@ class Steps:
         most_tokens = min(room, request.max_output_tokens or room)
         generation = self._generation(request, prompt, most_tokens)
         outfit = self._adapters.outfit(request)
-        return Step(
+        return StepState(
             identifier=identifier,
             request=request,
             prompt=outfit.prompt(prompt.tokens, self._syntax.opener, self._syntax.closer),
@@ -149,8 +149,8 @@ class Scheduler:
         self._drafting = drafting
         self._plan: Pass | None = None
         """The current pass, if it may hold drafts."""
-        self._waiting: deque[Step] = deque()
-        self._running: list[Step] = []
+        self._waiting: deque[StepState] = deque()
+        self._running: list[StepState] = []
         self._events: list[StepEvent] = []
         self._chunk = _FIRST_CHUNK
         self._adapter = 0
@@ -246,7 +246,7 @@ class Scheduler:
         if self._plan is not None:
             self._plan.end(model_seconds=decoded - filled, seconds=time.monotonic() - begin)
 
-    def _fill_batch(self) -> list[tuple[Step, int]]:
+    def _fill_batch(self) -> list[tuple[StepState, int]]:
         """Feed the queues of the steps with one adapter to the batch, running ones first; returns each with its last index in the batch."""
         batch = self._context.batch
         batch.clear()
@@ -256,7 +256,7 @@ class Scheduler:
         steps = [step for step in self._running if adapter_of(step.queue) == adapter]
         for step in steps:
             step.last_turn = self.decode_calls
-        self._plan = self._planned(steps)
+        self._plan = self._plan_pass(steps)
         for step in sorted(steps, key=lambda step: step.is_prefilling):
             room = min(batch.capacity, max(self._chunk, len(steps))) - batch.size
             if room > 0:
@@ -272,7 +272,7 @@ class Scheduler:
         goes_on = not has_waited and any(adapter_of(step.queue) == self._adapter for step in self._running)
         return self._adapter if goes_on else adapter_of(longest.queue)
 
-    def _feed(self, step: Step, room: int) -> int:
+    def _feed(self, step: StepState, room: int) -> int:
         sequence, cells = step.sequence, step.queue[:room]
         assert sequence is not None, "running steps have a sequence"
         cells = cells[: run(cells)]
@@ -285,13 +285,13 @@ class Scheduler:
             self._add_draft(step, step.drafter, sequence, self._plan)
         return index
 
-    def _planned(self, steps: list[Step]) -> Pass | None:
+    def _plan_pass(self, steps: list[StepState]) -> Pass | None:
         """Return a pass that may hold drafts; None if it is to read prompts, which are then cut into the same passes as without any."""
         if self._drafting is None or any(step.is_prefilling for step in steps):
             return None
         return self._drafting.payoff.plan(size=sum(len(step.queue) for step in steps), steps=len(steps))
 
-    def _add_draft(self, step: Step, drafter: Drafter, sequence: Sequence, plan: Pass) -> None:
+    def _add_draft(self, step: StepState, drafter: Drafter, sequence: Sequence, plan: Pass) -> None:
         room = len(step.prompt) + step.most_tokens - len(sequence.cells)
         tokens = drafter.draft(step.generation, plan, most=min(room, self._chunk - plan.size))
         for position, token in enumerate(tokens, start=len(sequence.cells)):
@@ -300,7 +300,7 @@ class Scheduler:
         step.measures.fed(len(tokens))
         sequence.cells += step.drafted
 
-    def _count(self, step: Step, cells: list[int]) -> None:
+    def _count(self, step: StepState, cells: list[int]) -> None:
         step.measures.fed(len(cells))
         if step.is_prefilling:
             self.prefilled_tokens += len(cells)
@@ -320,11 +320,11 @@ class Scheduler:
             wanted = int(tokens * _CHUNK_SECONDS / max(seconds, 1e-6))
             self._chunk = min(max(wanted, _SMALLEST_CHUNK), self._context.batch.capacity)
 
-    def _advance(self, step: Step, index: int) -> None:
+    def _advance(self, step: StepState, index: int) -> None:
         generation = step.generation
         try:
             if generation.finished is None:
-                step.queue = self._verified(step, index) if step.drafted else self._next_cells(step, index)
+                step.queue = self._verify_draft(step, index) if step.drafted else self._next_cells(step, index)
                 step.measures.chosen(generation.output_tokens)
         except NearfarError as error:
             self._remove(step)
@@ -346,7 +346,7 @@ class Scheduler:
             performance = self._measuring.performance(step.measures, generation.output_tokens)
             self._events.append((step.identifier, StepEventKind.FINISHED, step.summary(performance)))
 
-    def _verified(self, step: Step, index: int) -> list[int]:
+    def _verify_draft(self, step: StepState, index: int) -> list[int]:
         """Take the right part of the draft, drop the rest from the cache, and return the cells to compute next."""
         drafter, sequence, drafted = step.drafter, step.sequence, step.drafted
         assert drafter is not None, "only a drafter drafts"
@@ -361,14 +361,14 @@ class Scheduler:
                 raise InternalError("rejected draft tokens cannot be removed from the cache", hint="report the model's name")
         return verdict.queue
 
-    def _next_cells(self, step: Step, index: int, tolerance: float = 0.0) -> list[int]:
+    def _next_cells(self, step: StepState, index: int, tolerance: float = 0.0) -> list[int]:
         generation = step.generation
         was_in_call = generation.in_call
         tokens = generation.advance(self._context.logits(index), tolerance)
         # Opener and closer belong to the call.
         return step.outfit.output(tokens, in_call=was_in_call or generation.in_call)
 
-    def _remove(self, step: Step) -> None:
+    def _remove(self, step: StepState) -> None:
         if step.sequence is None:
             self._waiting.remove(step)
         else:

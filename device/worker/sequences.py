@@ -17,7 +17,7 @@ _KEPT_IN_PLACE: Final = 0.75
 """Share of an idle sequence that a prompt must repeat to take it over; below that, the prefix is shared and the rest stays reusable."""
 
 
-class Memory(Protocol):
+class CacheMemory(Protocol):
     """The cache's own operations."""
 
     def forget(self, sequence: int, start: int) -> bool:
@@ -45,7 +45,7 @@ class Sequences:
     Cells are counted as if no two sequences shared any, so that a step that was let in never runs out of them.
     """
 
-    def __init__(self, memory: Memory, *, count: int, cells: int) -> None:
+    def __init__(self, memory: CacheMemory, *, count: int, cells: int) -> None:
         self._memory = memory
         self._cells = cells
         self._all = [Sequence(identifier) for identifier in range(count)]

@@ -45,29 +45,29 @@ Results come back between <tool_response> and </tool_response>."""
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class TemplateInput:
     """Messages and tools in the form in which a template takes them."""
 
     messages: tuple[TemplateMessage, ...]
     tools: tuple[TemplateMessage, ...] = ()
 
 
-def native(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Conversation:
+def native(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> TemplateInput:
     """Convert messages for templates that show tools and calls themselves."""
-    return Conversation(tuple(_native(message) for message in messages), tuple(_tool(tool) for tool in tools))
+    return TemplateInput(tuple(_native(message) for message in messages), tuple(_tool(tool) for tool in tools))
 
 
-def plain(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Conversation:
+def plain(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> TemplateInput:
     """Convert messages for templates that know only system, user and assistant, in turn: explain tools and write calls as text."""
     turns = [_plain(message) for message in messages]
     if tools:
         explanation = _EXPLANATION.format(tools="\n".join(_compact(_tool(tool)) for tool in tools), opener=OPENER, closer=CLOSER)
         turns.insert(0, ("system", explanation))
     merged = [(role, "\n\n".join(text for _, text in group if text)) for role, group in groupby(turns, key=lambda turn: turn[0])]
-    return Conversation(tuple({"role": role, "content": text} for role, text in merged))
+    return TemplateInput(tuple({"role": role, "content": text} for role, text in merged))
 
 
-def without_system(conversation: Conversation) -> Conversation:
+def without_system(conversation: TemplateInput) -> TemplateInput:
     """Move system text into the user's, for templates that show no system message."""
     turns: list[TemplateMessage] = []
     for message in conversation.messages:
@@ -76,7 +76,7 @@ def without_system(conversation: Conversation) -> Conversation:
             turns[-1] = {**turn, "content": f"{turns[-1]['content']}\n\n{turn['content']}"}
         else:
             turns.append(turn)
-    return Conversation(tuple(turns), conversation.tools)
+    return TemplateInput(tuple(turns), conversation.tools)
 
 
 def _native(message: Message) -> TemplateMessage:
@@ -216,7 +216,7 @@ class ChatTemplate:
         self.shows_tools = source is not None and OPENER in source and self._writes_calls_as_json()
         """It shows tools, calls and results itself, and calls in our own format."""
 
-    def render(self, conversation: Conversation, *, may_reason: bool = True) -> str:
+    def render(self, conversation: TemplateInput, *, may_reason: bool = True) -> str:
         """Render the prompt for the assistant's next turn. If the model may not reason, tell it so, and close the reasoning at once.
 
         Raises `Unsupported` if the template refuses the conversation, `ModelError` if it computes without end.
@@ -225,7 +225,7 @@ class ChatTemplate:
             rendered = self._render_merged(conversation, may_reason)
         return rendered if may_reason else without_reasoning(rendered)
 
-    def _render_merged(self, conversation: Conversation, may_reason: bool) -> str:
+    def _render_merged(self, conversation: TemplateInput, may_reason: bool) -> str:
         """Move the system text to the user if the template refuses it, or leaves it out without a word."""
         merged, refusal = without_system(conversation), None
         try:
@@ -243,7 +243,7 @@ class ChatTemplate:
             f"the model's chat template cannot render this conversation: {str(refusal) or type(refusal).__name__}", hint=hint
         ) from refusal
 
-    def _render(self, conversation: Conversation, may_reason: bool) -> str:
+    def _render(self, conversation: TemplateInput, may_reason: bool) -> str:
         messages = [dict(message) for message in conversation.messages]
         tools = list(conversation.tools) or None
         # If it is undefined, each template has its own default.
@@ -262,7 +262,7 @@ class ChatTemplate:
             return False
 
 
-def _shows_system(conversation: Conversation, rendered: str) -> bool:
+def _shows_system(conversation: TemplateInput, rendered: str) -> bool:
     return all(str(message["content"]).strip() in rendered for message in conversation.messages if message["role"] == "system")
 
 

@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from ...device.hardware.components import Accelerator, Cpu, Engine, EngineProvider, Hardware, Memory
+    from ...device.hardware.components import Accelerator, Cpu, EngineProvider, Hardware, InferenceEngine, Memory
 
 _AREA: Final = "machine"
 _GIB: Final = 1 << 30
@@ -66,7 +66,7 @@ def _accelerator(accelerator: "Accelerator", hardware: "Hardware") -> Line:
     return Line(_AREA, name, accelerator.presence, f"{accelerator.name}, {driver}", advice if wants_build else "")
 
 
-def _engine(engine: "Engine") -> Iterator[Line]:
+def _engine(engine: "InferenceEngine") -> Iterator[Line]:
     if engine.presence != "present":
         yield Line("engines", engine.name, engine.presence, engine.reason)
     for (presence, reason), providers in groupby(engine.providers, key=lambda each: (each.presence, each.reason)):

@@ -11,7 +11,7 @@ from ..compose.agents import model_fits
 from .console import output, print_json, reported
 
 if TYPE_CHECKING:
-    from ...device.store.fit import Fit
+    from ...device.store.fit import ModelFit
 
 _COLOURS = {"fits": "green", "tight": "yellow", "too large": "red", "unknown": "yellow"}
 
@@ -46,7 +46,7 @@ def _largest(tokens: int | None, free: int | None) -> str:
     return f"at most a context of {tokens} tokens" if tokens else "does not fit"
 
 
-def _described(fit: "Fit") -> dict[str, object]:
+def _described(fit: "ModelFit") -> dict[str, object]:
     sizes = {f"{part}_bytes": size for part, size in asdict(fit.footprint).items()}
     return {"name": fit.name, "context_tokens": fit.context_tokens, **sizes, "bytes": fit.footprint.total, "verdict": fit.verdict}
 

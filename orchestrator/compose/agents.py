@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from ...cloud.prices import PriceLine as PriceLine
     from ...device.hardware.components import Accelerator as Accelerator
     from ...device.hardware.components import Cpu as Cpu
-    from ...device.hardware.components import Engine as Engine
     from ...device.hardware.components import EngineProvider as EngineProvider
     from ...device.hardware.components import Hardware as Hardware
+    from ...device.hardware.components import InferenceEngine as InferenceEngine
     from ...device.hardware.components import Memory as Memory
     from ...device.profiles import Profile as Profile
     from ...device.store import ModelStore
     from ...device.store import StoredModel as StoredModel
-    from ...device.store.fit import Fit as Fit
     from ...device.store.fit import Fits
+    from ...device.store.fit import ModelFit as ModelFit
     from ...protocols.channel import ServerTls
     from ...protocols.server import Server
     from ...protocols.tokens import Tokens
@@ -161,7 +161,7 @@ def model_store() -> "ModelStore":
     """Return the models of this user on this device."""
     from ...device.store import ModelStore
     from ...device.store import StoredModel as StoredModel
-    from ...device.store.fit import Fit as Fit
+    from ...device.store.fit import ModelFit as ModelFit
 
     return ModelStore()
 

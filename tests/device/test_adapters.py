@@ -22,7 +22,7 @@ from schedulers import Slow
 
 from nearfar import LlamaAgent
 from nearfar.device.llama.devices import CPU_ONLY
-from nearfar.device.llama.model import Adapters, Context, Model, start_backend
+from nearfar.device.llama.model import LlamaAdapters, LlamaContext, LlamaModel, start_backend
 from nearfar.device.worker.protocol import StepEventKind
 from nearfar.device.worker.resources import Threads
 from nearfar.device.worker.scheduler import Scheduler
@@ -191,15 +191,15 @@ async def test_steps_with_different_adapters_run_side_by_side() -> None:
 def test_steps_with_different_adapters_take_turns() -> None:
     """Of two long steps, neither waits more than a few passes, and the adapter is not switched at every pass."""
     start_backend()
-    model = Model(str(NEAR), CPU_ONLY)
+    model = LlamaModel(str(NEAR), CPU_ONLY)
     worn: list[int] = []
 
-    class Recorded(Context):
+    class Recorded(LlamaContext):
         def use_adapter(self, number: int) -> None:
             worn.append(number)
             super().use_adapter(number)
 
-    adapters = Adapters(model.handle, {"one": str(TEXT), "other": str(TEXT)})
+    adapters = LlamaAdapters(model.handle, {"one": str(TEXT), "other": str(TEXT)})
     context = Recorded(model, cells=512, sequences=2, threads=Threads(1, 1), adapters=adapters)
     scheduler = Scheduler(model, context, context_tokens=256, parallel=2)
     for number, adapter in enumerate(adapters.names):
@@ -215,9 +215,9 @@ def test_steps_with_different_adapters_take_turns() -> None:
 def test_a_step_has_its_turn_while_others_read_long_prompts() -> None:
     """Of two that read with one adapter, the second has to wait for the first; the third, with another one, has not."""
     start_backend()
-    model = Model(str(NEAR), CPU_ONLY)
-    adapters = Adapters(model.handle, {"one": str(TEXT), "other": str(TEXT)})
-    context = Context(model, cells=6144, sequences=3, threads=Threads(1, 1), adapters=adapters)
+    model = LlamaModel(str(NEAR), CPU_ONLY)
+    adapters = LlamaAdapters(model.handle, {"one": str(TEXT), "other": str(TEXT)})
+    context = LlamaContext(model, cells=6144, sequences=3, threads=Threads(1, 1), adapters=adapters)
     scheduler = Slow(model, context, context_tokens=2048, parallel=3)
     reading = " ".join([QUESTION] * 40)
     for number, (prompt, adapter) in enumerate([(reading, "one"), (reading, "one"), (QUESTION, "other")]):

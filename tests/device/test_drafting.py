@@ -17,7 +17,7 @@ from schedulers import Slow, Steady
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar.device.llama.devices import CPU_ONLY
-from nearfar.device.llama.model import Adapters, Context, Model, start_backend
+from nearfar.device.llama.model import LlamaAdapters, LlamaContext, LlamaModel, start_backend
 from nearfar.device.worker.drafting import Drafting, Eager
 from nearfar.device.worker.protocol import StepEventKind
 from nearfar.device.worker.resources import Threads
@@ -44,8 +44,8 @@ class Bench:
 
     def __init__(self, path: Path, *, adapters: dict[str, str] | None = None, tolerance: float = TOLERANCE) -> None:
         start_backend()
-        self._model = Model(str(path), CPU_ONLY)
-        self._adapters = Adapters(self._model.handle, adapters or {})
+        self._model = LlamaModel(str(path), CPU_ONLY)
+        self._adapters = LlamaAdapters(self._model.handle, adapters or {})
         self.drafting = Drafting(self._model.vocabulary, tolerance=tolerance, payoff=Eager())
         self.drafted = self.scheduler(self.drafting)
         self.plain = self.scheduler(None)
@@ -55,7 +55,7 @@ class Bench:
         assert events(self.scheduler(self.drafting), requests) == events(self.scheduler(None), requests)
 
     def scheduler(self, drafting: Drafting | None) -> Scheduler:
-        context = Context(self._model, cells=2048, sequences=4, threads=Threads(1, 1), adapters=self._adapters)
+        context = LlamaContext(self._model, cells=2048, sequences=4, threads=Threads(1, 1), adapters=self._adapters)
         return Steady(self._model, context, context_tokens=512, parallel=4, drafting=drafting)
 
 
@@ -251,8 +251,8 @@ def test_a_context_that_nobody_needs_any_more_gives_its_memory_back(near: Bench)
 
 def test_long_drafts_of_one_step_leave_room_for_the_others() -> None:
     start_backend()
-    model = Model(str(NEAR), CPU_ONLY)
-    context = Context(model, cells=2048, sequences=4, threads=Threads(1, 1), adapters=Adapters(model.handle, {}))
+    model = LlamaModel(str(NEAR), CPU_ONLY)
+    context = LlamaContext(model, cells=2048, sequences=4, threads=Threads(1, 1), adapters=LlamaAdapters(model.handle, {}))
     drafting = Drafting(model.vocabulary, tolerance=TOLERANCE, payoff=Eager())
     scheduler = Slow(model, context, context_tokens=512, parallel=4, drafting=drafting)
     for number in range(4):
@@ -277,14 +277,14 @@ def test_a_prompt_counts_as_one_even_where_nothing_may_follow_it() -> None:
 def test_what_a_step_puts_through_the_model_includes_drafts_that_were_wrong() -> None:
     passed: list[int] = []
 
-    class Recorded(Context):
+    class Recorded(LlamaContext):
         def decode(self) -> bool:
             passed.append(self.batch.size)
             return super().decode()
 
     start_backend()
-    model = Model(str(NEAR), CPU_ONLY)
-    context = Recorded(model, cells=2048, sequences=4, threads=Threads(1, 1), adapters=Adapters(model.handle, {}))
+    model = LlamaModel(str(NEAR), CPU_ONLY)
+    context = Recorded(model, cells=2048, sequences=4, threads=Threads(1, 1), adapters=LlamaAdapters(model.handle, {}))
     drafting = Drafting(model.vocabulary, tolerance=TOLERANCE, payoff=Eager())
     scheduler = Steady(model, context, context_tokens=512, parallel=4, drafting=drafting)
     for number, messages in enumerate(_TURNS):

@@ -16,10 +16,10 @@ from near_model import NEAR, QUESTION, ask, near_agent
 from tiny_gguf import WIDTH, TinyModel, write_tiny_gguf
 from typer.testing import CliRunner
 
-from nearfar.device.llama.options import Shape
+from nearfar.device.llama.options import ModelShape
 from nearfar.device.store import ModelStore
 from nearfar.device.store.fit import Candidate, fits, local_candidate, stored_candidates
-from nearfar.device.store.hub import HubSettings
+from nearfar.device.store.hub import HubOptions
 from nearfar.orchestrator.cli import app, console
 from nearfar.protocols import ConfigError, ModelNotFound, complete
 from train.enlarge import enlarge
@@ -71,7 +71,7 @@ def test_layers_with_heads_of_their_own_are_summed(tmp_path: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
     shape = local_candidate("mixed", tmp_path / "mixed.gguf").shape
-    assert shape == Shape(trained_tokens=4096, cache_bytes=2 * (2 + 4) * (32 + 32), width=256, widest=1024, vocabulary=0)
+    assert shape == ModelShape(trained_tokens=4096, cache_bytes=2 * (2 + 4) * (32 + 32), width=256, widest=1024, vocabulary=0)
 
 
 def test_verdicts_follow_the_free_memory(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_no_model_is_given_more_context_than_it_was_trained_for(tmp_path: Path) 
 
 
 def test_the_largest_context_is_the_largest_that_fits() -> None:
-    model = Candidate("big", 1 << 30, Shape(trained_tokens=40_960, cache_bytes=1 << 17, width=2048, widest=8192, vocabulary=150_000))
+    model = Candidate("big", 1 << 30, ModelShape(trained_tokens=40_960, cache_bytes=1 << 17, width=2048, widest=8192, vocabulary=150_000))
 
     def largest(free: int) -> int | None:
         return fits([model], free, context=2048, parallel=1).largest_contexts["big"]
@@ -106,7 +106,7 @@ def test_quantisations_of_a_repository_are_compared_by_their_headers_alone(tmp_p
     small = write_tiny_gguf(tmp_path / "tiny.gguf", TinyModel(layers=1)).read_bytes()
     with fake_hub() as hub:
         hub.files |= {"tiny-Q4_0.gguf": small, "tiny-Q8_0.gguf": small + bytes(100_000), "README.md": b"# Tiny"}
-        store = ModelStore(tmp_path / "nearfar", HubSettings(endpoint=hub.endpoint, hosts=("localhost",), cache=tmp_path / "hub", pause=0))
+        store = ModelStore(tmp_path / "nearfar", HubOptions(endpoint=hub.endpoint, hosts=("localhost",), cache=tmp_path / "hub", pause=0))
         found = stored_candidates(store, f"hf:{REPOSITORY}")
         assert [model.name for model in found] == ["Q4_0", "Q8_0"]
         assert found[1].weights == found[0].weights + 100_000
@@ -129,13 +129,13 @@ def test_each_model_of_a_repository_has_a_header_of_its_own(tmp_path: Path) -> N
             f"{name}.gguf": write_tiny_gguf(tmp_path / name, TinyModel(layers=layers)).read_bytes()
             for name, layers in (("plain", 1), ("deep", 3), ("a-Q8_0", 1), ("b-Q8_0", 2))
         }
-        store = ModelStore(tmp_path / "nearfar", HubSettings(endpoint=hub.endpoint, hosts=("localhost",), cache=tmp_path / "hub", pause=0))
+        store = ModelStore(tmp_path / "nearfar", HubOptions(endpoint=hub.endpoint, hosts=("localhost",), cache=tmp_path / "hub", pause=0))
         found = {model.name: model.shape.cache_bytes for model in stored_candidates(store, f"hf:{REPOSITORY}")}
     assert found == {name: layers * 2 * 2 * WIDTH for name, layers in (("plain", 1), ("deep", 3), ("a-Q8_0", 1), ("b-Q8_0", 2))}
 
 
 def test_models_that_must_not_be_loaded_do_not_keep_others_from_being_looked_at(tmp_path: Path) -> None:
-    store = ModelStore(tmp_path / "nearfar", HubSettings(cache=tmp_path / "hub", is_offline=True))
+    store = ModelStore(tmp_path / "nearfar", HubOptions(cache=tmp_path / "hub", is_offline=True))
     for name in ("gone", "here"):
         store.add(write_tiny_gguf(tmp_path / f"{name}.gguf", TinyModel(layers=1)))
     (tmp_path / "gone.gguf").unlink()
@@ -143,7 +143,7 @@ def test_models_that_must_not_be_loaded_do_not_keep_others_from_being_looked_at(
 
 
 def test_an_adapter_is_no_model_that_fits(tmp_path: Path) -> None:
-    store = ModelStore(tmp_path / "nearfar", HubSettings(cache=tmp_path / "hub", is_offline=True))
+    store = ModelStore(tmp_path / "nearfar", HubOptions(cache=tmp_path / "hub", is_offline=True))
     adapter = NEAR.with_name("near-text.gguf")
     store.add(adapter, name="adapter")
     assert stored_candidates(store, None) == []

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
 from family_templates import DEEPSEEK_R1, FAMILIES, GEMMA, NATIVE, PHI, QWEN2, QWEN3
 
-from nearfar.device.worker.template import ChatTemplate, Conversation, native, plain
+from nearfar.device.worker.template import ChatTemplate, TemplateInput, native, plain
 from nearfar.protocols import Message, ModelError, ToolCall, ToolResult, ToolSpec, Unsupported
 
 SYSTEM = Message.system("Speak in rhyme.")
@@ -33,7 +33,7 @@ def _template(source: str) -> ChatTemplate:
     return ChatTemplate(source, start_text="<s>", end_text="</s>")
 
 
-def _conversation(template: ChatTemplate, messages: tuple[Message, ...], tools: tuple[ToolSpec, ...]) -> Conversation:
+def _conversation(template: ChatTemplate, messages: tuple[Message, ...], tools: tuple[ToolSpec, ...]) -> TemplateInput:
     return native(messages, tools) if template.shows_tools else plain(messages, tools)
 
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from near_model import NEAR
 
 from nearfar.device.llama.devices import CPU_ONLY
-from nearfar.device.llama.model import Model, start_backend
+from nearfar.device.llama.model import LlamaModel, start_backend
 from nearfar.device.worker.prompt import PromptBuilder
 from nearfar.protocols import InvalidRequest, Message, StepRequest, ToolCall, ToolResult
 
 start_backend()
-MODEL = Model(str(NEAR), CPU_ONLY)
+MODEL = LlamaModel(str(NEAR), CPU_ONLY)
 BUILDER = PromptBuilder(MODEL, context_tokens=4096)
 CONTROL = {token for text in MODEL.vocabulary.control_texts for token in MODEL.vocabulary.tokenize(text)}
 

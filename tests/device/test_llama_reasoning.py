@@ -15,7 +15,7 @@ from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar import LlamaAgent
 from nearfar.device.llama.devices import CPU_ONLY
-from nearfar.device.llama.model import Model, start_backend
+from nearfar.device.llama.model import LlamaModel, start_backend
 from nearfar.device.worker.generation import Generation, ToolSyntax
 from nearfar.device.worker.output import Reasoning
 from nearfar.device.worker.protocol import StepEventKind
@@ -59,15 +59,15 @@ def test_reasoning_without_an_end_is_no_answer(thoughts: str, sizes: list[int]) 
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+def model(tmp_path_factory: pytest.TempPathFactory) -> LlamaModel:
     start_backend()
-    return Model(str(write_tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf")), CPU_ONLY)
+    return LlamaModel(str(write_tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf")), CPU_ONLY)
 
 
 class _Said:
     """A generation whose model wants to say a given text, whatever is asked."""
 
-    def __init__(self, model: Model, text: str, request: StepRequest, *, opened: bool = False) -> None:
+    def __init__(self, model: LlamaModel, text: str, request: StepRequest, *, opened: bool = False) -> None:
         vocabulary = model.vocabulary
         syntax, grammars = ToolSyntax.of(vocabulary), Grammars(vocabulary)
         self.generation = Generation(
@@ -88,25 +88,25 @@ class _Said:
 
 
 @pytest.mark.parametrize("opened", [False, True])
-def test_call_behind_reasoning_is_a_call_and_one_inside_is_not(model: Model, opened: bool) -> None:
+def test_call_behind_reasoning_is_a_call_and_one_inside_is_not(model: LlamaModel, opened: bool) -> None:
     thoughts = f"{'' if opened else '<think>'}I could say {CALL} or stop.</think>\n\n"
     said = _Said(model, thoughts + CALL, ask("?", tools=(LOOK,)), opened=opened)
     assert (said.text, said.calls, said.generation.finished) == ("", [{"name": "look", "arguments": {}}], FinishReason.TOOL_CALLS)
 
 
-def test_stop_sequence_counts_in_the_answer_only(model: Model) -> None:
+def test_stop_sequence_counts_in_the_answer_only(model: LlamaModel) -> None:
     said = _Said(model, "<think>one. two.</think>\n\nThree. Four.", ask("?", stop=(".", "\n")))
     assert said.text == "Three"
 
 
-def test_confidence_and_usage_of_an_answer_behind_reasoning(model: Model) -> None:
+def test_confidence_and_usage_of_an_answer_behind_reasoning(model: LlamaModel) -> None:
     said = _Said(model, "<think>hm</think>Yes", ask("?"))
     assert said.text == "Yes"
     assert said.generation.output_tokens > len("Yes")
     assert said.generation.confidence == pytest.approx(1.0)
 
 
-def test_text_about_the_markers_is_text(model: Model) -> None:
+def test_text_about_the_markers_is_text(model: LlamaModel) -> None:
     said = _Said(model, "Write <think>so</think>.", ask("?"))
     assert said.text == "Write <think>so</think>."
 

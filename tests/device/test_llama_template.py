@@ -4,10 +4,10 @@ import pytest
 
 pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
 
-from nearfar.device.worker.template import ChatTemplate, Conversation, native, plain
+from nearfar.device.worker.template import ChatTemplate, TemplateInput, native, plain
 from nearfar.protocols import Message, ModelError, ToolCall, ToolResult, ToolSpec, Unsupported
 
-TALK = Conversation(({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi <&> 'you'"}))
+TALK = TemplateInput(({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi <&> 'you'"}))
 
 
 def _template(source: str | None) -> ChatTemplate:
@@ -52,7 +52,7 @@ def test_broken_template_is_refused() -> None:
 
 def test_tojson_writes_what_models_were_trained_on() -> None:
     source = "{{ messages[-1] | tojson }}|{{ messages[-1] | tojson(indent=1) }}"
-    assert _template(source).render(Conversation(TALK.messages[1:])) == (
+    assert _template(source).render(TemplateInput(TALK.messages[1:])) == (
         '{"role": "user", "content": "Hi <&> \'you\'"}|{\n "role": "user",\n "content": "Hi <&> \'you\'"\n}'
     )
 

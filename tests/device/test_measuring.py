@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from near_model import NEAR, ask, long_prompt, near_agent
 
-from nearfar.device.energy import Interval, Meter
+from nearfar.device.energy import EnergyInterval, Meter
 from nearfar.device.worker.measuring import Measures, Measuring
 from nearfar.protocols import EnergySource, complete
 
@@ -161,4 +161,4 @@ async def test_a_prompt_found_in_the_cache_is_not_counted_as_prefilled() -> None
 
 
 def test_an_interval_that_nobody_measured_has_no_power() -> None:
-    assert Interval(seconds=2.0, joules=None).watts is None
+    assert EnergyInterval(seconds=2.0, joules=None).watts is None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from nearfar.device.onnx.folder import OnnxFolder
-from nearfar.device.onnx.vocabulary import Vocabulary, read_template
+from nearfar.device.onnx.vocabulary import OnnxVocabulary, read_template
 from nearfar.protocols import ModelError
 
 SPECIALS = ("<s>", "</s>", "<|user|>", "<think>")
@@ -40,13 +40,13 @@ def sentence_piece() -> Tokenizer:
     return tokenizer
 
 
-def opened(tokenizer: Tokenizer, folder: Path, **settings: object) -> Vocabulary:
+def opened(tokenizer: Tokenizer, folder: Path, **settings: object) -> OnnxVocabulary:
     """As a folder holds it."""
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text in SPECIALS])
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     (folder / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": {"content": "</s>"}, **settings}))
-    return Vocabulary(folder, described(tokenizer.get_vocab_size() + 8))
+    return OnnxVocabulary(folder, described(tokenizer.get_vocab_size() + 8))
 
 
 def described(vocabulary: int) -> OnnxFolder:
@@ -67,31 +67,31 @@ def described(vocabulary: int) -> OnnxFolder:
 
 
 @pytest.fixture(scope="module", params=[byte_level, sentence_piece], ids=lambda make: make.__name__)
-def vocabulary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+def vocabulary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OnnxVocabulary:
     return opened(request.param(), tmp_path_factory.mktemp("tokenizer"))
 
 
 @given(text=st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="<\u2581"), min_size=1))
-def test_the_bytes_of_the_pieces_are_the_text(vocabulary: Vocabulary, text: str) -> None:
+def test_the_bytes_of_the_pieces_are_the_text(vocabulary: OnnxVocabulary, text: str) -> None:
     inside = b"".join(vocabulary.piece(token) for token in vocabulary.tokenize_inside(text))
     assert inside.decode() == text
     begun = b"".join(vocabulary.piece(token) for token in vocabulary.tokenize(text))
     assert begun.decode() == (f" {text}" if vocabulary.puts_blank_in_front else text)
 
 
-def test_control_tokens_are_known_and_silent(vocabulary: Vocabulary) -> None:
+def test_control_tokens_are_known_and_silent(vocabulary: OnnxVocabulary) -> None:
     assert vocabulary.control_texts == set(SPECIALS)
     assert vocabulary.tokenize("<|user|>") == [2]
     assert [vocabulary.piece(token) for token in (0, 1, 2)] == [b"", b"", b""]
     assert vocabulary.piece(3) == b"<think>"
 
 
-def test_the_start_token_is_the_one_that_the_tokenizer_adds(vocabulary: Vocabulary) -> None:
+def test_the_start_token_is_the_one_that_the_tokenizer_adds(vocabulary: OnnxVocabulary) -> None:
     assert vocabulary.start == 0
     assert (vocabulary.start_text, vocabulary.end_text) == ("<s>", "</s>")
 
 
-def test_tokens_that_the_tokenizer_does_not_know_have_no_bytes(vocabulary: Vocabulary) -> None:
+def test_tokens_that_the_tokenizer_does_not_know_have_no_bytes(vocabulary: OnnxVocabulary) -> None:
     assert vocabulary.piece(vocabulary.size - 1) == b""
     assert vocabulary.longest_token >= len("<|user|>")
 
@@ -99,14 +99,14 @@ def test_tokens_that_the_tokenizer_does_not_know_have_no_bytes(vocabulary: Vocab
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     opened(byte_level(), tmp_path)
     with pytest.raises(ModelError, match="different models"):
-        Vocabulary(tmp_path, described(10))
+        OnnxVocabulary(tmp_path, described(10))
 
 
 @pytest.mark.parametrize("text", ["{}", '{"model": {"type": "BPE"}}', '{"model": {"type": "Nothing", "vocab": {}}}'])
 def test_a_tokenizer_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(text, encoding="utf-8")
     with pytest.raises(ModelError, match="not a usable tokenizer"):
-        Vocabulary(tmp_path, described(10))
+        OnnxVocabulary(tmp_path, described(10))
 
 
 def test_a_template_is_found_wherever_it_stands(tmp_path: Path) -> None:

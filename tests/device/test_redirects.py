@@ -16,7 +16,7 @@ from fake_hub import REPOSITORY, FakeHub, fake_hub
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar.device.store import ModelStore, redirects
-from nearfar.device.store.hub import HubSettings
+from nearfar.device.store.hub import HubOptions
 from nearfar.device.store.redirects import PublicTransport, is_public
 from nearfar.orchestrator.util.certificate import ensure_certificate
 from nearfar.protocols import ConfigError, Unavailable
@@ -61,7 +61,7 @@ def lookups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def store_of(folder: Path, hub: FakeHub, *hosts: str) -> ModelStore:
-    return ModelStore(folder / "nearfar", HubSettings(endpoint=hub.endpoint, hosts=hosts, cache=folder / "hub", pause=0))
+    return ModelStore(folder / "nearfar", HubOptions(endpoint=hub.endpoint, hosts=hosts, cache=folder / "hub", pause=0))
 
 
 def port_of(hub: FakeHub) -> int | None:

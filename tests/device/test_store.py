@@ -12,7 +12,7 @@ pytest.importorskip("gguf", reason="writes models: pip install 'nearfar[test]'")
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar.device.store import ModelStore
-from nearfar.device.store.hub import HubSettings, data_folder
+from nearfar.device.store.hub import HubOptions, data_folder
 from nearfar.protocols import ConfigError, ModelError, ModelNotFound
 
 
@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> ModelStore:
 
 
 def _store(folder: Path) -> ModelStore:
-    return ModelStore(folder / "nearfar", HubSettings(cache=folder / "hub", is_offline=True))
+    return ModelStore(folder / "nearfar", HubOptions(cache=folder / "hub", is_offline=True))
 
 
 def test_a_file_is_added_where_it_lies_and_found_by_name(store: ModelStore, tiny: Path) -> None:
@@ -189,17 +189,17 @@ def test_the_environment_says_where_things_are(tmp_path: Path) -> None:
     assert data_folder({"NEARFAR_HOME": home, "XDG_DATA_HOME": "/data"}) == tmp_path
     assert data_folder({"XDG_DATA_HOME": home}) == tmp_path / "nearfar"
     (tmp_path / "token").write_text("hf_file\n", encoding="utf-8")
-    settings = HubSettings.from_environment({"HF_HOME": home, "HF_ENDPOINT": "https://hub.example/", "HF_HUB_OFFLINE": "1"})
-    assert settings == HubSettings(endpoint="https://hub.example", token="hf_file", cache=tmp_path / "hub", is_offline=True)
-    settings = HubSettings.from_environment({"HF_HOME": home, "NEARFAR_MODEL_HOSTS": "files.corp, 10.0.0.7:9000,"})
+    settings = HubOptions.from_environment({"HF_HOME": home, "HF_ENDPOINT": "https://hub.example/", "HF_HUB_OFFLINE": "1"})
+    assert settings == HubOptions(endpoint="https://hub.example", token="hf_file", cache=tmp_path / "hub", is_offline=True)
+    settings = HubOptions.from_environment({"HF_HOME": home, "NEARFAR_MODEL_HOSTS": "files.corp, 10.0.0.7:9000,"})
     assert settings.hosts == ("files.corp", "10.0.0.7:9000")
-    settings = HubSettings.from_environment({"HF_HOME": home, "HF_HUB_CACHE": "/cache", "HF_TOKEN": "hf_variable\n"})
-    assert settings == HubSettings(token="hf_variable", cache=Path("/cache"))
+    settings = HubOptions.from_environment({"HF_HOME": home, "HF_HUB_CACHE": "/cache", "HF_TOKEN": "hf_variable\n"})
+    assert settings == HubOptions(token="hf_variable", cache=Path("/cache"))
     (tmp_path / "token").write_bytes(b"\xff\xfe")
-    assert HubSettings.from_environment({"HF_HOME": home}).token is None
+    assert HubOptions.from_environment({"HF_HOME": home}).token is None
 
 
 def test_a_folder_of_hugging_faces_is_read_as_their_own_programs_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISK", "/disk")
-    assert HubSettings.from_environment({"HF_HUB_CACHE": "$DISK/hub"}).cache == Path("/disk/hub")
-    assert HubSettings.from_environment({"HF_HOME": "~nobody-of-that-name/hf"}).cache == Path("~nobody-of-that-name/hf/hub")
+    assert HubOptions.from_environment({"HF_HUB_CACHE": "$DISK/hub"}).cache == Path("/disk/hub")
+    assert HubOptions.from_environment({"HF_HOME": "~nobody-of-that-name/hf"}).cache == Path("~nobody-of-that-name/hf/hub")

@@ -14,7 +14,7 @@ from fake_hub import REPOSITORY, FakeHub, fake_hub
 from tiny_gguf import write_tiny_gguf
 
 from nearfar.device.store import ModelStore
-from nearfar.device.store.hub import HubSettings
+from nearfar.device.store.hub import HubOptions
 from nearfar.protocols import ConfigError, NearfarError, Unavailable
 
 MODEL = "model-Q8_0.gguf"
@@ -46,7 +46,7 @@ def home(tmp_path: Path) -> Path:
 def store(home: Path, hub: FakeHub) -> ModelStore:
     return ModelStore(
         home / "nearfar",
-        HubSettings(endpoint=hub.endpoint, hosts=("localhost",), token=None, cache=home / "hub", is_offline=False, pause=0),
+        HubOptions(endpoint=hub.endpoint, hosts=("localhost",), token=None, cache=home / "hub", is_offline=False, pause=0),
     )
 
 

@@ -19,7 +19,7 @@ from fake_hub import REPOSITORY, FakeHub, fake_hub
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar.device.store import ModelStore
-from nearfar.device.store.hub import HubSettings
+from nearfar.device.store.hub import HubOptions
 from nearfar.device.store.index import locked
 from nearfar.protocols import ConfigError, ModelError, ModelNotFound, RateLimited, Unauthenticated, Unavailable
 
@@ -47,7 +47,7 @@ def store(tmp_path: Path, hub: FakeHub) -> ModelStore:
 
 
 def _store(folder: Path, hub: FakeHub, *, token: str | None = None, offline: bool = False) -> ModelStore:
-    settings = HubSettings(endpoint=hub.endpoint, hosts=("localhost",), token=token, cache=folder / "hub", is_offline=offline, pause=0)
+    settings = HubOptions(endpoint=hub.endpoint, hosts=("localhost",), token=token, cache=folder / "hub", is_offline=offline, pause=0)
     return ModelStore(folder / "nearfar", settings)
 
 
@@ -145,8 +145,8 @@ def test_a_download_that_broke_goes_on_where_it_was(tmp_path: Path, store: Model
 def test_of_two_processes_that_pull_the_same_model_one_fetches_it(tmp_path: Path, store: ModelStore, hub: FakeHub) -> None:
     script = (
         "import sys; from pathlib import Path; from nearfar.device.store import ModelStore\n"
-        "from nearfar.device.store.hub import HubSettings\n"
-        "settings = HubSettings(endpoint=sys.argv[2], hosts=('localhost',), cache=Path(sys.argv[1], 'hub'))\n"
+        "from nearfar.device.store.hub import HubOptions\n"
+        "settings = HubOptions(endpoint=sys.argv[2], hosts=('localhost',), cache=Path(sys.argv[1], 'hub'))\n"
         "ModelStore(Path(sys.argv[1], 'nearfar'), settings).pull(sys.argv[3])"
     )
     hub.waits_after = 0
@@ -331,9 +331,7 @@ def test_offline_only_the_cache_is_asked(tmp_path: Path, store: ModelStore, hub:
     assert hub.asked == []
     store.pull(LARGE)
     hub.asked[:] = []
-    other = ModelStore(
-        tmp_path / "other", HubSettings(endpoint=hub.endpoint, hosts=("localhost",), cache=tmp_path / "hub", is_offline=True)
-    )
+    other = ModelStore(tmp_path / "other", HubOptions(endpoint=hub.endpoint, hosts=("localhost",), cache=tmp_path / "hub", is_offline=True))
     model = other.pull(LARGE)
     assert hub.asked == []
     assert not model.owned, "another program of this user had it first"
@@ -344,7 +342,7 @@ def test_offline_only_the_cache_is_asked(tmp_path: Path, store: ModelStore, hub:
 def test_what_another_program_left_damaged_is_not_loaded_and_not_moved(tmp_path: Path, store: ModelStore, hub: FakeHub) -> None:
     blob = store.path_of(store.pull(LARGE).name).resolve()
     blob.write_bytes(blob.read_bytes()[:-1] + b"\0")
-    other = ModelStore(tmp_path / "other", HubSettings(endpoint=hub.endpoint, hosts=("localhost",), cache=tmp_path / "hub"))
+    other = ModelStore(tmp_path / "other", HubOptions(endpoint=hub.endpoint, hosts=("localhost",), cache=tmp_path / "hub"))
     with pytest.raises(ModelError, match="SHA-256") as raised:
         other.pull(LARGE)
     assert f"delete {blob}" in raised.value.hint
@@ -460,14 +458,14 @@ def test_a_token_that_cannot_be_sent_is_not_shown(tmp_path: Path, hub: FakeHub, 
 
 
 def test_what_stands_in_front_of_the_hubs_host_is_not_shown(tmp_path: Path) -> None:
-    store = ModelStore(tmp_path, HubSettings(endpoint="http://me:secret@127.0.0.1:9", cache=tmp_path / "hub"))
+    store = ModelStore(tmp_path, HubOptions(endpoint="http://me:secret@127.0.0.1:9", cache=tmp_path / "hub"))
     with pytest.raises(Unavailable, match=r"^127\.0\.0\.1:9 cannot be reached") as raised:
         store.pull(LARGE)
     assert "secret" not in f"{raised.value}{raised.value.hint}"
 
 
 def test_an_address_that_is_none_is_told(tmp_path: Path) -> None:
-    store = ModelStore(tmp_path, HubSettings(endpoint="http://127.0.0.1:port", cache=tmp_path / "hub"))
+    store = ModelStore(tmp_path, HubOptions(endpoint="http://127.0.0.1:port", cache=tmp_path / "hub"))
     with pytest.raises(ConfigError, match="HF_ENDPOINT is not a valid URL"):
         store.pull(LARGE)
 
@@ -525,6 +523,6 @@ def test_names_that_lead_out_of_the_cache_are_refused(store: ModelStore, hub: Fa
 
 
 def test_a_hub_that_is_not_there_is_told(tmp_path: Path) -> None:
-    store = ModelStore(tmp_path, HubSettings(endpoint="http://127.0.0.1:9", cache=tmp_path / "hub"))
+    store = ModelStore(tmp_path, HubOptions(endpoint="http://127.0.0.1:9", cache=tmp_path / "hub"))
     with pytest.raises(Unavailable, match="cannot be reached"):
         store.pull(LARGE)

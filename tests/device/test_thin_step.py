@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from thin_phone import LOGPROB, llama_http
 
 from nearfar.device.thin import llama_server
-from nearfar.device.thin.agent import Answer, failure, read_card, run_step
+from nearfar.device.thin.agent import ChatAnswer, failure, read_card, run_step
 from nearfar.device.thin.llama_server import LlamaServer
 from nearfar.protocols import (
     ConfigError,
@@ -147,7 +147,7 @@ async def test_pieces_of_a_streamed_call_are_put_together() -> None:
         piece(function={"arguments": ': "x"}'}),
         chunk(finish_reason="tool_calls"),
     )
-    answer = Answer(asking(tools=(LOOK,)))
+    answer = ChatAnswer(asking(tools=(LOOK,)))
     for each in (*pieces, USAGE):
         answer.feed(each)
     call, _ = answer.events(first_token_seconds=None)
@@ -292,7 +292,7 @@ JSON = st.recursive(
 
 @given(chunks=st.lists(st.dictionaries(st.sampled_from(["choices", "usage", "model", "timings", "error"]), JSON), max_size=4))
 def test_whatever_a_server_sends_is_an_answer_or_a_typed_error(chunks: list[dict[str, object]]) -> None:
-    answer = Answer(asking())
+    answer = ChatAnswer(asking())
     try:
         for each in chunks:
             answer.feed(each)
@@ -303,12 +303,12 @@ def test_whatever_a_server_sends_is_an_answer_or_a_typed_error(chunks: list[dict
 
 
 def test_half_of_a_character_does_not_break_the_message() -> None:
-    answer = Answer(asking())
+    answer = ChatAnswer(asking())
     assert pb.StepEvent(text=answer.feed(chunk(delta={"content": "a\ud83d"}))).text == "a\N{REPLACEMENT CHARACTER}"
 
 
 def test_thoughts_neither_are_text_nor_lower_the_confidence() -> None:
-    answer = Answer(asking())
+    answer = ChatAnswer(asking())
     unsure = {"content": [{"logprob": -9.0}]}
     assert answer.feed(chunk(delta={"reasoning_content": "Hm."}, logprobs=unsure)) == ""
     answer.feed(chunk(delta={"content": "Yes."}, logprobs={"content": [{"logprob": 0.0}]}, finish_reason="stop"))

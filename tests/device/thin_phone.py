@@ -239,9 +239,9 @@ async def lent_phone(agent: Agent) -> AsyncIterator[tuple[Lent, LlamaHttp]]:
 
 def thin_worker(
     url: str, address: str, *, fingerprint: str | None = None, look_every: float = 20.0, own: ClientTls | None = None
-) -> attachment.Worker:
+) -> attachment.ThinWorker:
     """A worker for the llama-server at `url`, on a device whose battery is half full."""
-    return attachment.Worker(
+    return attachment.ThinWorker(
         server=LlamaServer(url),
         hub=Pairing(address=address, token=TOKEN, fingerprint=fingerprint),
         name=NAME,

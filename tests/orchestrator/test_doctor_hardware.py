@@ -5,10 +5,10 @@ from nearfar.device.hardware.components import (
     Accelerator,
     Battery,
     Cpu,
-    Engine,
     EngineProvider,
     Hardware,
     Heat,
+    InferenceEngine,
     Memory,
     Power,
     Presence,
@@ -30,7 +30,7 @@ def lines_of(*providers: EngineProvider) -> dict[tuple[str, str], Line]:
         battery=Battery(presence=seen, reason="read", charge=0.42),
         power=Power(presence=seen, reason="read", source=PowerSource.BATTERY),
         heat=Heat(presence=seen, reason="read", thermal=Thermal.FAIR, sensors=(Sensor(name="package", celsius=88.0),)),
-        engines=(Engine(presence=seen, reason="loaded", name="llama.cpp", providers=providers),),
+        engines=(InferenceEngine(presence=seen, reason="loaded", name="llama.cpp", providers=providers),),
         energy=(),
     )
     return {(line.name, line.presence): line for line in hardware_lines(laptop)}

@@ -10,7 +10,7 @@ from ..generation import Generation
 from ..sampling import NearTie
 from ..sequences import common_prefix
 from .payoff import SIZES, Counts, Draft, Pass, Payoff
-from .walk import CallMemory, Conversation, Knowledge, Walk
+from .walk import CallMemory, ConversationTexts, Knowledge, Walk
 
 
 class Choose(Protocol):
@@ -19,7 +19,7 @@ class Choose(Protocol):
     def __call__(self, offset: int, tolerance: float) -> list[int]: ...
 
 
-class Verdict(NamedTuple):
+class DraftVerdict(NamedTuple):
     """The result of a pass that held a draft."""
 
     kept: int
@@ -30,17 +30,17 @@ class Verdict(NamedTuple):
     """True if the choice after them was too close to be made from a pass of several tokens; it has to be made from `queue` alone."""
 
 
-def verify(fed: list[int], drafted: list[int], choose: Callable[[int], list[int]]) -> Verdict:
+def verify(fed: list[int], drafted: list[int], choose: Callable[[int], list[int]]) -> DraftVerdict:
     """Let a step choose for as long as it chooses what was drafted. `fed` are the cells in front of the draft."""
     kept, last = 0, fed
     while True:
         try:
             chosen = choose(kept)
         except NearTie:
-            return Verdict(kept - len(last), last, undecided=True)
+            return DraftVerdict(kept - len(last), last, undecided=True)
         if not chosen or drafted[kept : kept + len(chosen)] != chosen:
             same = common_prefix(drafted[kept:], chosen)
-            return Verdict(kept + same, chosen[same:], undecided=False)
+            return DraftVerdict(kept + same, chosen[same:], undecided=False)
         kept, last = kept + len(chosen), chosen
 
 
@@ -78,7 +78,7 @@ class Drafter:
             tools=tools,
             called_last=called[-1] if called else None,
             memory=drafting.memory,
-            conversation=Conversation(request.messages),
+            conversation=ConversationTexts(request.messages),
             records=drafting.payoff.records,
             tokenize=drafting.tokenize,
             piece=drafting.piece,
@@ -102,14 +102,14 @@ class Drafter:
         pass_.size += len(self._draft.tokens)
         return self._draft.tokens
 
-    def verify(self, fed: list[int], drafted: list[int], choose: Choose) -> Verdict:
+    def verify(self, fed: list[int], drafted: list[int], choose: Choose) -> DraftVerdict:
         """Find out how much of the draft is right. `fed` are the cells in front of it, and `drafted` are its own."""
         verdict = verify(fed, drafted, partial(choose, tolerance=self._drafting.tolerance))
         self._undecided = verdict.undecided
         self._learn(verdict)
         return verdict
 
-    def _learn(self, verdict: Verdict) -> None:
+    def _learn(self, verdict: DraftVerdict) -> None:
         draft, pass_, records = self._draft, self._pass, self._drafting.payoff.records
         assert pass_ is not None, "what was drafted was drafted for a pass"
         kept = max(verdict.kept, 0)

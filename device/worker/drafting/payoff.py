@@ -19,7 +19,7 @@ _PRIOR_TRIES: Final = 2.0
 _MOST_ORIGINS: Final = 4096
 
 
-class Source(StrEnum):
+class GuessSource(StrEnum):
     """The source that a token was guessed from."""
 
     SCHEMA = "schema"
@@ -30,19 +30,19 @@ class Source(StrEnum):
     """The conversation."""
 
 
-class Origin(NamedTuple):
+class GuessOrigin(NamedTuple):
     """Why a token was drafted; tokens of one origin are right about equally often."""
 
-    source: Source
+    source: GuessSource
     about: str
     """The subject: a kind of guess, or the parameter whose value begins or ends."""
     degree: int
     """Length of the match, or of the value."""
 
 
-FORCED: Final = Origin(Source.SCHEMA, "", 1)
+FORCED: Final = GuessOrigin(GuessSource.SCHEMA, "", 1)
 """The grammar leaves no choice but how the text is cut into tokens."""
-NAME: Final = Origin(Source.SCHEMA, "", 0)
+NAME: Final = GuessOrigin(GuessSource.SCHEMA, "", 0)
 """One of the tools' names."""
 
 
@@ -51,7 +51,7 @@ class Draft:
     """Tokens that may come next, in order, and the origin of each."""
 
     tokens: list[int] = field(default_factory=list)
-    origins: list[Origin] = field(default_factory=list)
+    origins: list[GuessOrigin] = field(default_factory=list)
 
     def extend(self, other: "Draft") -> None:
         self.tokens.extend(other.tokens)
@@ -69,21 +69,21 @@ class Records:
     """Recent success rates of drafted tokens, by origin."""
 
     def __init__(self) -> None:
-        self._tries: dict[Origin, tuple[float, float]] = {}
+        self._tries: dict[GuessOrigin, tuple[float, float]] = {}
 
-    def chance(self, origin: Origin) -> float:
+    def chance(self, origin: GuessOrigin) -> float:
         """Return the chance that a token of this origin is right, given that those in front of it are."""
         right, tries = self._tries.get(origin, (0.0, 0.0))
         return (right + _PRIOR_TRIES * _first_guess(origin)) / (tries + _PRIOR_TRIES)
 
-    def add(self, origin: Origin, *, right: bool) -> None:
+    def add(self, origin: GuessOrigin, *, right: bool) -> None:
         if len(self._tries) > _MOST_ORIGINS:
             self._tries.clear()
         before, tries = self._tries.get(origin, (0.0, 0.0))
         self._tries[origin] = (before * _FADING + right, tries * _FADING + 1)
 
 
-def _first_guess(origin: Origin) -> float:
+def _first_guess(origin: GuessOrigin) -> float:
     if origin == FORCED:
         return 0.98
     if origin.about or origin == NAME:
@@ -105,11 +105,11 @@ class Counts:
     """The counts of each source since the worker started."""
 
     def __init__(self) -> None:
-        self._sources: defaultdict[Source, SourceCounts] = defaultdict(SourceCounts)
+        self._sources: defaultdict[GuessSource, SourceCounts] = defaultdict(SourceCounts)
 
     def add(self, draft: Draft, accepted: int) -> None:
         """Count a draft of which so many tokens were right."""
-        before: Source | None = None
+        before: GuessSource | None = None
         for place, origin in enumerate(draft.origins):
             counts = self._sources[origin.source]
             counts.drafted += 1
@@ -138,7 +138,7 @@ _SHORTEST_REST: Final = 256
 _LONGEST_REST: Final = 1 << 14
 
 
-def _blended(known: float | None, seconds: float) -> float:
+def _update_mean(known: float | None, seconds: float) -> float:
     """Return the running mean."""
     if known is None:
         return seconds
@@ -158,7 +158,7 @@ class PassCosts:
         """Take note of the seconds of a pass of `size` tokens; sizes outside `SIZES` are not kept."""
         if size in SIZES:
             new = size not in self._seconds
-            self._seconds[size] = _blended(self._seconds.get(size), seconds)
+            self._seconds[size] = _update_mean(self._seconds.get(size), seconds)
             self._added += 1
             if new or self._added % _REFRESHED_EVERY == 0:
                 self.expected.cache_clear()
@@ -198,7 +198,7 @@ class PassCosts:
         return best
 
 
-class Trial:
+class DraftingTrial:
     """A trial of drafting as a whole, overheads included. Drafting rests for longer and longer while tokens do not come faster by it."""
 
     def __init__(self) -> None:
@@ -224,7 +224,7 @@ class Trial:
 
     def add_plain(self, seconds: float, tokens: int) -> None:
         """Count a pass for which nothing was guessed."""
-        self._plain = _blended(self._plain, seconds / tokens)
+        self._plain = _update_mean(self._plain, seconds / tokens)
         self._plain_passes += 1
         if self.drafts and self._plain < _LEAST_SECONDS:
             self._rest, self._plain_passes = _LONGEST_REST, 0
@@ -256,7 +256,7 @@ class Pass:
     """Its tokens so far, those that steps will still add on their own included."""
     gained: int
     """Tokens that steps gain by it: one for each, and those of drafts that were right."""
-    trial: Trial
+    trial: DraftingTrial
     costs: PassCosts
     drafted: bool = False
     """True if a draft was tried."""
@@ -274,13 +274,13 @@ class Payoff:
     def __init__(self) -> None:
         self.records = Records()
         self._costs = PassCosts()
-        self._trials: dict[int, Trial] = {}
+        self._trials: dict[int, DraftingTrial] = {}
 
     def plan(self, *, size: int, steps: int) -> Pass | None:
         """Return a pass in which so many steps decode `size` tokens; None if it is better made without drafts."""
         trial = self._trials.get(steps)
         if trial is None:
-            trial = self._trials[steps] = Trial()
+            trial = self._trials[steps] = DraftingTrial()
         return None if trial.rests() else Pass(size, steps, trial, self._costs)
 
     def least_chance(self, pass_: Pass) -> float:
@@ -308,7 +308,7 @@ class Eager(Payoff):
         return draft
 
 
-class _EndlessTrial(Trial):
+class _EndlessTrial(DraftingTrial):
     drafts = True
 
     def add_drafted(self, seconds: float, tokens: int) -> None:

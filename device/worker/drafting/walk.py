@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from ....protocols import Message
 from ..generation import Generation
 from ..sampling import Constraint, opening_of_call
-from .payoff import NAME, Draft, Origin, Records, Source
+from .payoff import NAME, Draft, GuessOrigin, GuessSource, Records
 
 LONGEST_MATCH: Final = 7
 """Tokens, or characters, beyond which a match is as good as a longer one."""
@@ -72,7 +72,7 @@ class CallMemory:
         return None
 
 
-class Conversation:
+class ConversationTexts:
     """Texts of a conversation, from which values are often taken."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
@@ -104,7 +104,7 @@ class Knowledge:
     tools: Sequence[str]
     called_last: str | None
     memory: CallMemory
-    conversation: Conversation
+    conversation: ConversationTexts
     records: Records
     tokenize: Callable[[str], list[int]]
     piece: Callable[[int], bytes]
@@ -117,20 +117,20 @@ class _Value(NamedTuple):
     text: str
     tokens: int
 
-    def end(self, further: int) -> Origin:
+    def end(self, further: int) -> GuessOrigin:
         """Return the origin of the guess that the value ends after so many further tokens."""
-        return Origin(Source.SCHEMA, self.parameter, min(self.tokens + further, _LONGEST_VALUE))
+        return GuessOrigin(GuessSource.SCHEMA, self.parameter, min(self.tokens + further, _LONGEST_VALUE))
 
-    def going_on(self, source: Source, length: int) -> Origin:
+    def going_on(self, source: GuessSource, length: int) -> GuessOrigin:
         """Return the origin of the guess that the value goes on as in a match. Its beginning depends on the parameter; further on only
         the match counts."""
-        return Origin(source, "" if self.text else self.parameter, length)
+        return GuessOrigin(source, "" if self.text else self.parameter, length)
 
 
 class _Guess(NamedTuple):
     """A possible continuation, and its tokens; none if the grammar has no such way."""
 
-    origin: Origin
+    origin: GuessOrigin
     run: Callable[[], Draft]
 
 
@@ -210,17 +210,17 @@ class Walk:
     def _guesses(self, tool: str, value: _Value) -> Iterator[_Guess]:
         known = self._known
         if value.text:
-            yield _Guess(value.end(0), partial(self._ended, value))
+            yield _Guess(value.end(0), partial(self._draft_end, value))
         match = known.memory.find(tool, self._context)
         if match is not None:
-            origin = value.going_on(Source.HISTORY, match.length)
-            yield _Guess(origin, partial(self._continued, value, origin, match.following))
+            origin = value.going_on(GuessSource.HISTORY, match.length)
+            yield _Guess(origin, partial(self._draft_match, value, origin, match.following))
         match = known.conversation.find(value.parameter, value.text)
         if match is not None:
-            origin = value.going_on(Source.PROMPT, match.length)
-            yield _Guess(origin, partial(self._continued, value, origin, as_text(known.tokenize(match.following))))
+            origin = value.going_on(GuessSource.PROMPT, match.length)
+            yield _Guess(origin, partial(self._draft_match, value, origin, as_text(known.tokenize(match.following))))
 
-    def _ended(self, value: _Value) -> Draft:
+    def _draft_end(self, value: _Value) -> Draft:
         for end in _ENDS:
             tokens = self._known.tokenize(end)
             taken = self._constraint.follow(tokens)
@@ -232,12 +232,12 @@ class Walk:
                 return draft
         return Draft()
 
-    def _continued(self, value: _Value, origin: Origin, following: str) -> Draft:
+    def _draft_match(self, value: _Value, origin: GuessOrigin, following: str) -> Draft:
         """Draft the continuation of a match, up to where the value is likelier to end."""
         draft, chance = Draft(), self._known.records.chance
         for place, character in enumerate(following):
             if place:
-                origin = Origin(origin.source, "", min(origin.degree + 1, LONGEST_MATCH))
+                origin = GuessOrigin(origin.source, "", min(origin.degree + 1, LONGEST_MATCH))
                 if chance(origin) < chance(value.end(place)):
                     break
             draft.tokens.append(ord(character))
