@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 
-from ...device.hardware.state import read_device_state
+from ..compose.agents import read_device_state
 from ...protocols import Agent, ConfigError, Side
 from ...protocols.address import Address
 from ...protocols.attach import Worker

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from ...device.hardware.probe import probe_hardware
+from ..compose.agents import probe_hardware
 from ...protocols import ConfigError, Execution, NearfarError, Sensitivity, StepRequest, complete
 from ...protocols.messages import Message
 from ..agents.pool import AgentHandle

@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from ...device.hardware.components import Accelerator, Cpu, EngineProvider, Hardware, InferenceEngine, Memory
+    from ..compose.agents import Accelerator, Cpu, EngineProvider, Hardware, InferenceEngine, Memory
 
 _AREA: Final = "machine"
 _GIB: Final = 1 << 30

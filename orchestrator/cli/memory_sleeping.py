@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from ...device.hardware.state import read_device_state
+from ..compose.agents import read_device_state
 from ...protocols import Agent, NotFound
 from ...protocols.namespaces import namespace_text, parse_namespace
 from ..compose.agents import NearConfig, near_handle

@@ -14,7 +14,7 @@ from .console import execute, notes, output, print_json
 from .models import bench_model as bench
 
 if TYPE_CHECKING:
-    from ...device.profiles import Profile
+    from ..compose.agents import Profile
 
 
 def bench_model(model: str, *, compute: str, watts: float | None, as_json: bool) -> None:

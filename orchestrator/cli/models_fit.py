@@ -11,7 +11,7 @@ from ..compose.agents import model_fits
 from .console import output, print_json, reported
 
 if TYPE_CHECKING:
-    from ...device.store.fit import ModelFit
+    from ..compose.agents import ModelFit
 
 _COLOURS = {"fits": "green", "tight": "yellow", "too large": "red", "unknown": "yellow"}
 

@@ -15,7 +15,7 @@ from ..compose.agents import EMBEDDED, model_path, model_store
 from .console import EXIT_FAILED, notes, output, print_json, reported
 
 if TYPE_CHECKING:
-    from ...device.store.index import StoredModel
+    from ..compose.agents import StoredModel
 
 
 def list_models(*, as_json: bool) -> None:

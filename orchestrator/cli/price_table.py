@@ -13,7 +13,7 @@ from ..compose.agents import import_price_table, imported_prices_day, known_pric
 from .console import notes, output, print_json, reported
 
 if TYPE_CHECKING:
-    from ...cloud.prices import PriceLine
+    from ..compose.agents import PriceLine
 
 _OLD_DAYS: Final = 180
 
