@@ -3,7 +3,7 @@
 from ...protocols import InvalidOutput, NearfarError, StepReply
 from ..agents.pool import Team
 from ..agents.racing import Race
-from ..routing.running import RunningEstimates
+from ..routing.costs import RunningEstimates
 from ..task.results import Call
 from ..task.situation import estimated_tokens
 from .calls import CallLog
