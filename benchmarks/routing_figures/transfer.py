@@ -28,8 +28,7 @@ import numpy
 from nearfar.orchestrator.lab.replay.curve import routing_curve
 from nearfar.orchestrator.lab.training.prior_training import LEAST_GAP, fit_prior
 from nearfar.orchestrator.routing.learned import prior
-from nearfar.orchestrator.routing.learned.adaptive import AdaptivePrior
-from nearfar.orchestrator.routing.learned.prior import Prior, PriorNumbers
+from nearfar.orchestrator.routing.learned.prior import AdaptivePrior, Prior, PriorNumbers
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace, agents_of
 from nearfar.orchestrator.task.route_decision import Impression
 from nearfar.protocols import Side

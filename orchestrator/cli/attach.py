@@ -9,14 +9,13 @@ from pathlib import Path
 
 import anyio
 
-from ..compose.agents import read_device_state
 from ...protocols import Agent, ConfigError, Side
 from ...protocols.address import Address
 from ...protocols.attach import Worker
 from ...protocols.channel import client_tls
 from ...protocols.limits import ask_for_open_files
 from ...protocols.pairing import read_pairing
-from ..compose.agents import open_local
+from ..compose.agents import open_local, read_device_state
 from ..compose.hub import HubConfig, accept_workers
 from ..compose.memory import open_memory
 from .configuration import read_config

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from rich.text import Text
 
-from ..compose.agents import probe_hardware
 from ...protocols import ConfigError, Execution, NearfarError, Sensitivity, StepRequest, complete
 from ...protocols.messages import Message
 from ..agents.pool import AgentHandle
-from ..compose.agents import EMBEDDED, model_path, provider_keys, sends_key_in_plain_text
+from ..compose.agents import EMBEDDED, model_path, probe_hardware, provider_keys, sends_key_in_plain_text
 from ..compose.config import Config
 from ..hybrid.hybrid import Hybrid
 from ..routing.check import unknown_prices

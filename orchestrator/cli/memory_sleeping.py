@@ -10,10 +10,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from ..compose.agents import read_device_state
 from ...protocols import Agent, NotFound
 from ...protocols.namespaces import namespace_text, parse_namespace
-from ..compose.agents import NearConfig, near_handle
+from ..compose.agents import NearConfig, near_handle, read_device_state
 from ..memory.consolidation.bench import Slept
 from ..memory.consolidation.journal import Batch, Journal
 from ..memory.consolidation.scopes import journals, scopes

@@ -9,8 +9,7 @@ from pathlib import Path
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ...protocols import ConfigError, Side
-from ..routing.trace_files import read_traces
-from ..routing.traces import Trace, agents_of
+from ..routing.traces import Trace, agents_of, read_traces
 from ..util.embedding.embedder import Embedder
 from .configuration import read_config
 from .console import notes, warn

@@ -12,7 +12,7 @@ from ...protocols import ConfigError, Side
 from ..lab.training.export import write_head
 from ..lab.training.from_traces import train_on_traces
 from ..lab.training.report import HeldOutReport
-from ..routing.evidence.early_stop import learn_early_stop
+from ..routing.evidence.checks import learn_early_stop
 from ..routing.evidence.escalation import Escalation, EscalationCard
 from ..routing.evidence.escalation_training import examples_of, train_escalation
 from ..routing.evidence.signals import Cost

@@ -34,14 +34,12 @@ from ..task.sections.routing import LimitsConfig, ObjectiveConfig, RouterConfig
 from ..task.sections.rules import RESTRICTIONS, Ruling, ruling
 from ..task.situation import Situation, estimated_tokens, language_of, primary_language
 from ..task.task import Policy, Task
+from .costs import RunningEstimates, TaskKind, TaskTaken
 from .eligibility import Eligible, eligible
-from .log import log_score, log_task, logged_outcomes
-from .running import RunningEstimates
-from .sessions import Sessions
 from .spending import Spending
-from .steering import Steering
+from .steering import Sessions, Steering
 from .success import Success, SuccessModel
-from .task_costs import TaskKind, TaskTaken
+from .traces import log_score, log_task, logged_outcomes
 
 if TYPE_CHECKING:
     from ..budgets.account import Account

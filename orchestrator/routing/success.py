@@ -12,9 +12,8 @@ from ..task.modes import AgentView
 from ..task.route_decision import Estimate, EstimateSource, Impression, RouteDecision
 from ..util.embedding.embedder import Embedder
 from .correction import PRIOR, Corrected, Correction
-from .learned.adaptive import AdaptivePrior
 from .learned.head import Head, read_card
-from .learned.prior import Prior
+from .learned.prior import AdaptivePrior, Prior
 
 logger = logging.getLogger(__name__)
 

@@ -1,10 +1,26 @@
-"""Traces: tasks with what several agents came to on them, which the router is trained, calibrated and simulated on."""
+"""Traces: tasks with the outcomes of several agents, which the router is trained, calibrated and simulated on.
 
-from collections.abc import Mapping, Sequence
+They are read from files of traces, from the router's own log of decisions, or from the runs of a sweep.
+"""
 
-from pydantic import Field
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Final, Literal
 
+from pydantic import Field, TypeAdapter, ValidationError
+
+from ...protocols import ConfigError, Sensitivity, Side
 from ...protocols.messages import Value
+from ..task.conversation import last_words
+from ..task.results import Result
+from ..task.route_decision import RouteDecision
+from ..task.task import Task
+from ..util.json_lines import append_line, read_lines
+from .run_record import RunRecord
 
 
 class AgentOutcome(Value):
@@ -43,3 +59,250 @@ class Trace(Value):
 def agents_of(traces: Sequence[Trace]) -> tuple[str, ...]:
     """Return the agents that the traces tell of, in the order in which they are first met."""
     return tuple(dict.fromkeys(agent for trace in traces for agent in trace.outcomes))
+
+
+class LoggedAttempt(Value):
+    """One agent's attempt at a task."""
+
+    agent: str
+    outcome: Literal["accepted", "rejected", "failed"]
+    confidence: float | None
+    input_tokens: int
+    output_tokens: int
+    dollars: float | None
+    seconds: float
+    joules: float | None = None
+    """Energy of this device."""
+    is_grounded: bool | None = None
+    answer: str | None = None
+    """None where the task is private, or was told anything private; here and below."""
+    opinions: Mapping[str, str] = {}
+
+
+class LoggedTask(Value):
+    """One task that was served."""
+
+    type: Literal["task"] = "task"
+    id: str
+    """Its idempotency key."""
+    time: datetime
+    prompt: str
+    """Empty there, too: its words are not written."""
+    task_class: str
+    tools: tuple[str, ...]
+    decision: RouteDecision
+    head: Path | None = None
+    """Folder of the head that made the predictions."""
+    attempts: tuple[LoggedAttempt, ...]
+
+
+class LoggedScore(Value):
+    """How good the answer to a task was, as the app reported later."""
+
+    type: Literal["score"] = "score"
+    id: str
+    agent: str
+    task_class: str = ""
+    """Class that the app reported with the score; empty: unchanged."""
+    score: float = Field(ge=0, le=1)
+
+
+LogLine = Annotated[LoggedTask | LoggedScore, Field(discriminator="type")]
+LOG_LINE: Final[TypeAdapter[LogLine]] = TypeAdapter(LogLine)
+
+
+def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], time: datetime) -> None:
+    """Append what was decided and done. Raises `ConfigError` where the file cannot be written."""
+    is_public = task.policy.sensitivity is Sensitivity.PUBLIC and result.label.sensitivity is Sensitivity.PUBLIC
+    attempts = (
+        LoggedAttempt(
+            agent=attempt.agent,
+            outcome=attempt.outcome,
+            confidence=attempt.confidence,
+            input_tokens=attempt.usage.input_tokens,
+            output_tokens=attempt.usage.output_tokens,
+            dollars=None if attempt.dollars is None else float(attempt.dollars),
+            seconds=attempt.seconds,
+            joules=attempt.energy.joules if attempt.side is Side.NEAR else None,
+            is_grounded=attempt.is_grounded,
+            answer=attempt.answer if is_public else None,
+            opinions=attempt.opinions if is_public else {},
+        )
+        for attempt in result.attempts
+        if attempt.outcome != "running"
+    )
+    line = LoggedTask(
+        id=task.idempotency_key,
+        time=time,
+        prompt=last_words(task.messages) if is_public else "",
+        task_class=task.task_class,
+        tools=tuple(sorted(tools)),
+        decision=result.decision,
+        head=task.policy.router.head,
+        attempts=tuple(attempts),
+    )
+    _append(path, line)
+
+
+def log_score(path: Path, result: Result, score: float, *, task_class: str) -> None:
+    """Append how good an answer was. Raises `ConfigError` where the file cannot be written."""
+    _append(path, LoggedScore(id=result.id, agent=result.agent, task_class=task_class, score=score))
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedOutcome:
+    """A scored answer, to learn from."""
+
+    decision: RouteDecision
+    agent: str
+    task_class: str
+    """Class that the app reported with the score; empty: unchanged."""
+    score: float
+    head: Path | None
+
+
+def logged_outcomes(path: Path) -> Iterator[LoggedOutcome]:
+    """Yield the scored outcomes of a log, in the order in which they were reported; nothing if the file does not exist.
+
+    Raises `ConfigError` that names the line which belongs to no log.
+    """
+    tasks: dict[str, LoggedTask] = {}
+    for number, line in enumerate(_log_lines(path), start=1):
+        try:
+            entry = LOG_LINE.validate_json(line)
+        except ValidationError as error:
+            raise ConfigError(f"{path}, line {number} is no line of a router's log", hint="mend or delete that line") from error
+        if isinstance(entry, LoggedTask):
+            tasks[entry.id] = entry
+        elif (task := tasks.get(entry.id)) is not None:
+            yield LoggedOutcome(task.decision, entry.agent, entry.task_class, entry.score, task.head)
+
+
+def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | None:
+    """Convert a logged task to a trace; `scores` are keyed by task and agent. None if the words of the task were not logged.
+
+    An attempt without a score has an unknown outcome, even if the evidence rejected it: the evidence may be wrong.
+    """
+    if not task.prompt:
+        return None
+    opinions = {agent: AgentOutcome(answer=answer) for attempt in task.attempts for agent, answer in attempt.opinions.items()}
+    outcomes = opinions | {
+        attempt.agent: AgentOutcome(
+            score=scores.get((task.id, attempt.agent)),
+            answer=attempt.answer,
+            is_grounded=attempt.is_grounded,
+            confidence=attempt.confidence,
+            input_tokens=attempt.input_tokens,
+            output_tokens=attempt.output_tokens,
+            dollars=attempt.dollars,
+            seconds=attempt.seconds,
+            joules=attempt.joules,
+        )
+        for attempt in task.attempts
+    }
+    return Trace(id=task.id, prompt=task.prompt, task_class=task.task_class, tools=task.tools, outcomes=outcomes) if outcomes else None
+
+
+def _log_lines(path: Path) -> list[bytes]:
+    try:
+        return [line for line in read_lines(path) if line.strip()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="[policy.router] log names it") from error
+
+
+def _append(path: Path, line: LoggedTask | LoggedScore) -> None:
+    try:
+        append_line(path, line.model_dump_json().encode())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}", hint="[policy.router] log names it") from error
+
+
+_MOST_PROBLEMS: Final = 5
+_HINT: Final = "docs/routing.md shows what a trace is"
+_AGENT_OF_RUN: Final = {"device": "near", "cloud": "far"}
+"""Configurations of a sweep in which one agent works alone."""
+
+
+def read_traces(path: Path) -> list[Trace]:
+    """Read traces from a JSON Lines file, gzipped or not: traces as such, a router's log, or the runs of a sweep.
+
+    In a log, tasks whose words were not written are left out; of a sweep, the runs of the two sides alone count.
+    Raises `ConfigError` that names the lines which are none of these, and for a file without any trace.
+    """
+    reading = _Reading()
+    problems = []
+    for number, line in enumerate(_text_lines(path), start=1):
+        try:
+            reading.take(line)
+        except (ValueError, RecursionError) as error:
+            problems.append(f"{path}, line {number}: {_problem(error)}")
+    if problems:
+        more = f"\nand {len(problems) - _MOST_PROBLEMS} more lines" if len(problems) > _MOST_PROBLEMS else ""
+        raise ConfigError("\n".join(problems[:_MOST_PROBLEMS]) + more, hint=_HINT)
+    traces = reading.traces
+    if not traces:
+        raise ConfigError(f"{path} holds no traces", hint=_HINT)
+    return traces
+
+
+class _Reading:
+    """The lines of a file so far. What came of a task may stand on several of them."""
+
+    def __init__(self) -> None:
+        self._traces: list[Trace] = []
+        self._tasks: list[LoggedTask] = []
+        self._scores: dict[tuple[str, str], float] = {}
+        self._runs: dict[tuple[str, str, int], Trace] = {}
+
+    def take(self, line: str) -> None:
+        """Raises `ValueError` for a line that is nothing of all this."""
+        fields = json.loads(line)
+        if isinstance(fields, dict) and fields.get("type") in ("task", "score"):
+            self._take_logged(LOG_LINE.validate_json(line))
+        elif isinstance(fields, dict) and "configuration" in fields:
+            self._take_run(RunRecord.model_validate_json(line))
+        else:
+            self._traces.append(Trace.model_validate_json(line))
+
+    @property
+    def traces(self) -> list[Trace]:
+        logged = (trace_of(task, self._scores) for task in self._tasks)
+        return [*self._traces, *(trace for trace in logged if trace is not None), *self._runs.values()]
+
+    def _take_logged(self, line: LoggedTask | LoggedScore) -> None:
+        if isinstance(line, LoggedTask):
+            self._tasks.append(line)
+        else:
+            self._scores[line.id, line.agent] = line.score
+
+    def _take_run(self, run: RunRecord) -> None:
+        agent = _AGENT_OF_RUN.get(run.configuration)
+        if agent is None or run.near_calls + run.far_calls == 0:
+            return
+        outcome = AgentOutcome(score=run.score, dollars=run.dollars, seconds=run.seconds, joules=run.joules)
+        key = (run.world, run.task, run.seed)
+        known = self._runs.get(key)
+        outcomes = {**(known.outcomes if known is not None else {}), agent: outcome}
+        task_class = f"{run.world}/{run.kind}"
+        self._runs[key] = Trace(id="/".join(map(str, key)), prompt=run.prompt, task_class=task_class, tools=run.tools, outcomes=outcomes)
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        is_logged = first["loc"][:1] in (("task",), ("score",))  # the kind of a line in a log is no place in it
+        place = ".".join(map(str, first["loc"][is_logged:]))
+        return f"{place or 'the line'}: {first['msg']}"
+    return "it is nested too deeply" if isinstance(error, RecursionError) else f"it is no JSON: {error}"
+
+
+def _text_lines(path: Path) -> Iterator[str]:
+    """Yield the lines that are not empty."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rt", encoding="utf-8") as file:
+            yield from (line for line in file if line.strip())
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the traces in {path} cannot be read: {error}", hint="--traces names a file of JSON lines") from error

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from ...protocols import InvalidOutput, NearfarError, StepReply
 from ..agents.pool import AgentPool
-from ..routing.running import RunningEstimates
+from ..routing.costs import RunningEstimates
 from ..task.results import Call
 from ..task.situation import estimated_tokens
 from ..util.cancellation import end

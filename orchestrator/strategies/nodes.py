@@ -12,8 +12,8 @@ from ...protocols import DeadlineExceeded, InvalidOutput, Message, NearfarError,
 from ..agents.pool import AgentPool
 from ..budgets.amounts import Spent
 from ..memory.recollection import Recollection
+from ..routing.costs import StepTaken
 from ..routing.router import Router
-from ..routing.running import StepTaken
 from ..runs.ledger.occurrences import Occurrences
 from ..safety.guard.decision import CallContext
 from ..safety.privacy.starting import starting_label

@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measured_runs import APPS_TOOLS, PUBLIC, SEARCH_TOOLS, outcome, outcomes, runs
 
-from nearfar.orchestrator.routing.auto.application import applied
 from nearfar.orchestrator.routing.auto.chooser import Chooser
-from nearfar.orchestrator.routing.auto.estimates import Estimate, mixed
+from nearfar.orchestrator.routing.auto.estimates import Belief, mix_beliefs, unmeasured_dollars
 from nearfar.orchestrator.routing.auto.outcomes import outcomes_of
-from nearfar.orchestrator.routing.auto.unmeasured import unmeasured_dollars
+from nearfar.orchestrator.routing.auto.selector import applied
 from nearfar.orchestrator.task.arm import Arm
 from nearfar.orchestrator.task.auto_decision import SelectionDecision
 from nearfar.orchestrator.task.modes import Mode, Strategy
@@ -84,8 +83,8 @@ def test_a_task_that_may_be_of_two_classes_is_judged_by_both() -> None:
 
 @given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=12), st.floats(0.0, 1.0))
 def test_a_mixture_of_beliefs_stays_a_belief(weights: list[float], score: float) -> None:
-    belief = {"arm": Estimate(score=score, weight=10.0, dollars=0.01, outcomes=10, similar=3)}
-    mixture = mixed([(weight / sum(weights), belief) for weight in weights])["arm"]
+    belief = {"arm": Belief(score=score, weight=10.0, dollars=0.01, outcomes=10, similar=3)}
+    mixture = mix_beliefs([(weight / sum(weights), belief) for weight in weights])["arm"]
     assert mixture.score == pytest.approx(score)
     assert 0 <= mixture.deviation <= 0.5
     assert (mixture.outcomes, mixture.similar) == (10, 3 * len(weights))

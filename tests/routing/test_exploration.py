@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.routing.exploration import ExplorationReport, Explorer, Prospect
+from nearfar.orchestrator.routing.steering import ExplorationReport, Explorer, Prospect
 from nearfar.protocols import ConfigError
 
 UNSURE = (Prospect("near", utility=0.6, deviation=0.2), Prospect("far", utility=0.5, deviation=0.2))

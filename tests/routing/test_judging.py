@@ -11,8 +11,7 @@ from nearfar import Hybrid, Policy, Result, tool
 from nearfar.orchestrator.routing.evidence.escalation import Escalation
 from nearfar.orchestrator.routing.evidence.escalation_training import examples_of, train_escalation
 from nearfar.orchestrator.routing.evidence.signals import Cost
-from nearfar.orchestrator.routing.trace_files import read_traces
-from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
+from nearfar.orchestrator.routing.traces import AgentOutcome, Trace, read_traces
 from nearfar.protocols import ConfigError, ScriptedAgent, Side, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply
 

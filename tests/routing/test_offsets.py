@@ -7,7 +7,7 @@ numpy = pytest.importorskip("numpy", reason="the joint Gaussian is computed with
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.routing.offsets import Evidence, NestedOffsets
+from nearfar.orchestrator.routing.correction import NestedOffsets, OffsetEvidence
 
 CLASSES = ("", "a", "a/x", "a/y", "a/y/z", "b", "b/x")
 DIFFERENCES = {"": ("",), "a": ("", "a"), "a/x": ("", "a", "a/x"), "a/y": ("", "a", "a/y"), "b": ("", "b"), "b/x": ("", "b", "b/x")}
@@ -15,14 +15,14 @@ DIFFERENCES |= {"a/y/z": ("", "a", "a/y", "a/y/z")}
 """Of which differences each offset is the sum."""
 EVIDENCE = st.dictionaries(
     st.sampled_from(CLASSES),
-    st.builds(Evidence, precision=st.floats(0.01, 100), shift=st.floats(-50, 50)),
+    st.builds(OffsetEvidence, precision=st.floats(0.01, 100), shift=st.floats(-50, 50)),
 )
 
 
-def joint(deviation: float, evidence: dict[str, Evidence], task_class: str) -> tuple[float, float]:
+def joint(deviation: float, evidence: dict[str, OffsetEvidence], task_class: str) -> tuple[float, float]:
     """Mean and variance by inverting the precision matrix of all differences."""
     sums = numpy.array([[float(name in DIFFERENCES[row]) for name in CLASSES] for row in CLASSES])
-    known = [evidence.get(name, Evidence()) for name in CLASSES]
+    known = [evidence.get(name, OffsetEvidence()) for name in CLASSES]
     precision = numpy.eye(len(CLASSES)) / deviation**2 + sums.T @ numpy.diag([each.precision for each in known]) @ sums
     covariance = numpy.linalg.inv(precision)
     row = sums[CLASSES.index(task_class)]
@@ -32,14 +32,16 @@ def joint(deviation: float, evidence: dict[str, Evidence], task_class: str) -> t
 
 @settings(max_examples=100, deadline=None)
 @given(EVIDENCE, st.floats(0.1, 2), st.sampled_from(CLASSES))
-def test_a_belief_is_that_of_the_joint_gaussian(evidence: dict[str, Evidence], deviation: float, task_class: str) -> None:
+def test_a_belief_is_that_of_the_joint_gaussian(evidence: dict[str, OffsetEvidence], deviation: float, task_class: str) -> None:
     found = NestedOffsets(deviation, evidence).belief(task_class)
     assert found == pytest.approx(joint(deviation, evidence, task_class), rel=1e-6, abs=1e-8)
 
 
 @settings(max_examples=50, deadline=None)
 @given(EVIDENCE, EVIDENCE, st.sampled_from(CLASSES))
-def test_replaced_evidence_leaves_nothing_behind(first: dict[str, Evidence], second: dict[str, Evidence], task_class: str) -> None:
+def test_replaced_evidence_leaves_nothing_behind(
+    first: dict[str, OffsetEvidence], second: dict[str, OffsetEvidence], task_class: str
+) -> None:
     offsets = NestedOffsets(0.5, first)
     for name, evidence in second.items():
         offsets.put(name, evidence)
@@ -48,7 +50,7 @@ def test_replaced_evidence_leaves_nothing_behind(first: dict[str, Evidence], sec
 
 
 def test_a_class_that_was_never_met_inherits_and_is_less_sure() -> None:
-    offsets = NestedOffsets(0.5, {"a": Evidence(precision=40.0, shift=40.0, outcomes=200)})
+    offsets = NestedOffsets(0.5, {"a": OffsetEvidence(precision=40.0, shift=40.0, outcomes=200)})
     (mean, variance), (wider_mean, wider_variance) = offsets.belief("a/new"), offsets.belief("a")
     assert mean == pytest.approx(wider_mean)
     assert variance == pytest.approx(wider_variance + 0.25)

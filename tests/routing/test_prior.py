@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from nearfar.orchestrator.lab.training import prior_training
-from nearfar.orchestrator.routing.learned.adaptive import LEVEL, WEIGHT, AdaptivePrior
-from nearfar.orchestrator.routing.learned.measures import MEASURES, measures
-from nearfar.orchestrator.routing.learned.prior import TRAFFIC, Prior, PriorNumbers, shipped
+from nearfar.orchestrator.routing.learned.features import MEASURES, measures
+from nearfar.orchestrator.routing.learned.prior import LEVEL, TRAFFIC, WEIGHT, AdaptivePrior, Prior, PriorNumbers, shipped
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 from nearfar.orchestrator.task.route_decision import Impression
 from nearfar.protocols import ConfigError, InvalidRequest, Side

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from situations import priced
 
-from nearfar.orchestrator.routing.running import KEPT, RunningEstimates, StepTaken, Window
-from nearfar.orchestrator.routing.task_costs import MEMORY, TaskKind, TaskTaken
+from nearfar.orchestrator.routing.costs import KEPT, MEMORY, RunningEstimates, StepTaken, TaskKind, TaskTaken, Window
 from nearfar.orchestrator.task.route_decision import EstimateSource
 from nearfar.protocols import Side
 

@@ -1,6 +1,6 @@
 """Which agent a session stays with."""
 
-from nearfar.orchestrator.routing.sessions import Sessions
+from nearfar.orchestrator.routing.steering import Sessions
 
 
 def test_the_agent_of_the_last_answer_is_remembered_for_a_while() -> None:

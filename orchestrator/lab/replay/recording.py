@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from ....protocols import BudgetExceeded, Capabilities, ConfigError, PermissionDenied, Prices, Sensitivity, Side, Unsupported
-from ...routing.running import RunningEstimates
-from ...routing.task_costs import TaskKind, TaskTaken
+from ...routing.costs import RunningEstimates, TaskKind, TaskTaken
 from ...routing.traces import AgentOutcome, Trace, agents_of
 from ...task.conversation import conversation
 from ...task.modes import Mode, Strategy

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ...routing.learned.blend import Blend, Part
+from ...routing.learned.head import Blend, Part
 
 if TYPE_CHECKING:
     import torch

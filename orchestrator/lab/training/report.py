@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 from pydantic import Field
 
 from ....protocols.messages import Value
-from ...routing.learned.blend import sigmoid
 from ...routing.learned.examples import Examples, folds_of
-from ...routing.learned.head import EmbedsText, Head
+from ...routing.learned.head import EmbedsText, Head, sigmoid
 from ..replay.curve import curve_figures
 from ..study.statistics import Estimate
 from .export import write_head

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ...routing.learned.blend import Blend, Part
-from ...routing.learned.classes import ClassLogits, fit_classes
-from ...routing.learned.examples import Examples, folds_of
+from ...routing.learned.examples import ClassLogits, Examples, fit_classes, folds_of
+from ...routing.learned.head import Blend, Part
 from .blend import fit_blend
 from .likeness import LikenessPart, fit_likeness
 from .words import Features, WordsPart, fit_words, words_logits

@@ -1,22 +1,77 @@
-"""`Chooser`: settles `auto` for each task, and learns from what came of it."""
+"""`Chooser`: settles `auto` for each task, and learns from outcomes."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 from typing import Final
 
 from ....protocols import ConfigError, PrivacyViolation, Sensitivity, Side
-from ...task.arm import Arm
+from ...task.arm import RESERVED, Arm
 from ...task.auto_decision import ConsideredArm, SelectionDecision
+from ...task.modes import Mode, Strategy
 from ...task.profile import Shape, TaskProfile
 from ...task.sections.auto import AutoConfig
 from ...task.task import Policy
 from .classes import ClassGuess, TaskClasses, lineage
-from .defaults import DEFAULT_SCORE, DEFAULTS, starting_points
-from .estimates import PRIOR_SCORE, Estimate, draw_score, estimates, mixed
+from .estimates import PRIOR_SCORE, Belief, Group, SideDollars, Tallies, beliefs_about, draw_score, mix_beliefs, unmeasured_dollars
 from .outcomes import Outcome
-from .rules import is_preferred, objection_to
-from .tallies import Group, Tallies
-from .unmeasured import SideDollars, unmeasured_dollars
+
+
+def objection_to(arm: Arm, profile: TaskProfile, policy: Policy, *, sides: Collection[Side]) -> str | None:
+    """Return why a task under `policy` may not be served by `arm`, given the available sides; None if it may."""
+    reserved = sorted(set(arm.knobs) & set(RESERVED))
+    if reserved:
+        return f"it sets {reserved[0]}, which is the user's to say"
+    if arm.strategy is Strategy.AUTO:
+        return "it would choose again"
+    if arm.strategy is Strategy.MINIONS and (profile.tools or not profile.context_words):
+        return "it reads a context, and uses no tools"
+    objection = _objection_to_far(policy, sides) if arm.strategy is not Strategy.DEVICE else None
+    if objection is None and arm.strategy is not Strategy.CLOUD:
+        objection = _objection_to_near(policy, sides)
+    return objection
+
+
+def is_preferred(arm: Arm, mode: Mode) -> bool:
+    """Return True if the arm uses the side that the mode prefers."""
+    shunned = {Mode.PREFER_ON_DEVICE: Strategy.CLOUD, Mode.PREFER_IN_CLOUD: Strategy.DEVICE}
+    return arm.strategy is not shunned.get(mode)
+
+
+def _objection_to_far(policy: Policy, sides: Collection[Side]) -> str | None:
+    """Return why the far side may not serve. Every strategy but `device` may show the task to the far side."""
+    if policy.sensitivity is not Sensitivity.PUBLIC:
+        return "the task is private and stays on this device"
+    if policy.mode is Mode.ONLY_ON_DEVICE:
+        return f"mode {policy.mode}"
+    return None if Side.FAR in sides else "there is no far agent"
+
+
+def _objection_to_near(policy: Policy, sides: Collection[Side]) -> str | None:
+    """Return why the near side may not serve. Every strategy but `cloud` works on the near side."""
+    if policy.mode is Mode.ONLY_IN_CLOUD:
+        return f"mode {policy.mode}"
+    return None if Side.NEAR in sides else "there is no near agent"
+
+
+DEFAULTS: Final[Mapping[Shape, Strategy]] = {
+    Shape.STATEFUL_TOOLS: Strategy.PEVR,
+    Shape.READING_TOOLS: Strategy.EVA,
+    Shape.LONG_CONTEXT: Strategy.MINIONS,
+    Shape.PROMPT: Strategy.CASCADE,
+}
+"""Plans matter where wrong actions cannot be undone; searches want light advice; a long text is best read where it lies."""
+
+FALLBACKS: Final = (Strategy.DEVICE, Strategy.CLOUD)
+"""Strategies that remain where privacy, mode or a missing side rule the default out."""
+
+DEFAULT_SCORE: Final = 0.6
+"""Expected of the default before any outcome; other configurations are expected to score `estimates.PRIOR_SCORE`."""
+
+
+def starting_points(shape: Shape) -> tuple[Arm, ...]:
+    """Return the configurations that are candidates without any outcome, the default first."""
+    return tuple(Arm(strategy=strategy) for strategy in dict.fromkeys((DEFAULTS[shape], *DEFAULTS.values(), *FALLBACKS)))
+
 
 _NO_DOLLARS: Final[SideDollars] = {}
 
@@ -102,7 +157,7 @@ class Chooser:
         arms = self._arms(profile)
         priors = {key: _prior(key, profile.shape) for key in arms}
         shares = guess.shares or {guess.name: 1.0}
-        beliefs = mixed([(share, estimates(self._tallies, priors, _groups(profile, name))) for name, share in shares.items()])
+        beliefs = mix_beliefs([(share, beliefs_about(self._tallies, priors, _groups(profile, name))) for name, share in shares.items()])
         measured = {key: belief.dollars for key, belief in beliefs.items() if belief.dollars is not None}
         expected = {**unmeasured_dollars({key: arm for key, (arm, _) in arms.items()}, measured, dollars), **measured}
         judged = (
@@ -116,7 +171,7 @@ class Chooser:
         defaults = starting_points(profile.shape) if self._has_defaults else ()
         return {**{default.key: (default, default.key) for default in defaults}, **self._known}
 
-    def _judged(self, arm: Arm, label: str, belief: Estimate, *, dollars: float, objection: str | None) -> ConsideredArm:
+    def _judged(self, arm: Arm, label: str, belief: Belief, *, dollars: float, objection: str | None) -> ConsideredArm:
         return ConsideredArm(
             arm=arm,
             label=label,

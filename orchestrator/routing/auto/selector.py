@@ -1,23 +1,54 @@
-"""`Selector`: `auto` as a `Hybrid` uses it, with the files that its settings name."""
+"""`Selector`: `auto` as a `Hybrid` uses it, with the files that its configuration names."""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
+from typing import cast
 
-from ....protocols import NearfarError, Side
+from pydantic import JsonValue, ValidationError
+
+from ....protocols import ConfigError, NearfarError, Side
+from ...task.arm import RESERVED, Arm
 from ...task.auto_decision import SelectionDecision
 from ...task.conversation import last_words
 from ...task.modes import Strategy
 from ...task.profile import TaskProfile
 from ...task.results import Result
 from ...task.sections.auto import AutoConfig
-from ...task.task import Task
+from ...task.task import Policy, Task
 from ...task.tool_outcomes import Effect
 from ...task.tools import Tool
-from .application import applied
 from .chooser import Chooser
+from .estimates import SideDollars
 from .outcomes import Outcome, ReportLog, read_outcomes
-from .unmeasured import SideDollars
+
+
+def applied(arm: Arm, policy: Policy) -> Policy:
+    """Return the policy that serves a task with an arm: the arm's knobs override the policy's own.
+
+    Raises `ConfigError` for knobs that no policy has, and for those that are the user's alone.
+    """
+    reserved = sorted(set(arm.knobs) & set(RESERVED))
+    if reserved:
+        raise ConfigError(f"configuration {arm.key} sets {reserved[0]!r}", hint="that is for the policy to say, not for outcomes")
+    current = cast("dict[str, JsonValue]", policy.model_dump(mode="json"))
+    try:
+        return Policy.model_validate({**_merged(current, arm.knobs), "strategy": arm.strategy})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        hint = "its outcomes were measured with another version; sweep again"
+        raise ConfigError(f"configuration {arm.key} cannot be used: {where}: {first['msg']}", hint=hint) from error
+
+
+def _merged(base: Mapping[str, JsonValue], over: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return `base` with the values of `over`, merged section by section."""
+    merged = dict(base)
+    for name, value in over.items():
+        section = merged.get(name)
+        merged[name] = _merged(section, value) if isinstance(section, dict) and isinstance(value, dict) else value
+    return merged
+
 
 logger = logging.getLogger(__name__)
 

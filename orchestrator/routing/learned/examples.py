@@ -1,10 +1,12 @@
-"""Training examples of a head: prompts, and how well each agent did on them."""
+"""Training examples of a head: prompts, how well each agent did on them, and the log-odds that their classes alone predict."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ....protocols import ConfigError
+from ..auto.classes import lineage
 from ..traces import Trace
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[numpy.float32]
     Rows = NDArray[numpy.int64]
+
 
 LEAST_PROMPTS: Final = 20
 
@@ -89,3 +92,52 @@ def folds_of(prompts: Sequence[str], folds: int, seed: int) -> "Rows":
 def _mean_score(traces: Sequence[Trace], agent: str) -> float:
     scores = [outcome.score for trace in traces if (outcome := trace.outcomes.get(agent)) is not None and outcome.score is not None]
     return sum(scores) / len(scores) if scores else float("nan")
+
+
+PRIOR: Final = 10.0
+"""Outcomes that the class above counts for."""
+SURE: Final = 0.98
+"""The most that a mean may be, and 1 minus the least."""
+ALL: Final = ""
+"""The class above all."""
+
+ClassLogits = Mapping[str, tuple[float, ...]]
+"""Log-odds of each agent, by class."""
+
+
+def fit_classes(classes: Sequence[str], outcomes: "Floats") -> "tuple[ClassLogits, Floats]":
+    """Return the agents' log-odds by class, and for each prompt the log-odds as if its outcomes had not been seen.
+
+    `outcomes` has shape (prompts, agents), NaN where unknown. A class has the mean of its outcomes and of ten more, which are those of
+    the
+    class above it.
+    """
+    import numpy
+
+    right, tried = numpy.nan_to_num(outcomes), (~numpy.isnan(outcomes)).astype(numpy.float32)
+    sums: defaultdict[str, Floats] = defaultdict(lambda: numpy.zeros((2, outcomes.shape[1]), dtype=numpy.float32))
+    for name, row in zip(classes, numpy.stack([right, tried], axis=1), strict=True):
+        for level in (ALL, *lineage(name)):
+            sums[level] += row
+    nothing = numpy.zeros((2, outcomes.shape[1]), dtype=numpy.float32)
+    known = {name: tuple(_logits(_mean(sums, name, nothing)).tolist()) for name in sums}
+    unseen = [_mean(sums, name, row) for name, row in zip(classes, numpy.stack([right, tried], axis=1), strict=True)]
+    return known, _logits(numpy.stack(unseen))
+
+
+def _mean(sums: "Mapping[str, Floats]", name: str, without: "Floats") -> "Floats":
+    """Return the mean outcomes in a class, without those of one prompt."""
+    right, tried = sums[ALL] - without
+    mean: Floats = (right + 0.5) / (tried + 1)
+    for level in lineage(name):
+        right, tried = sums[level] - without
+        mean = (right + PRIOR * mean) / (tried + PRIOR)
+    return mean
+
+
+def _logits(means: "Floats") -> "Floats":
+    import numpy
+
+    clipped = numpy.clip(means, 1 - SURE, SURE)
+    logits: Floats = numpy.log(clipped / (1 - clipped)).astype(numpy.float32)
+    return logits

@@ -8,7 +8,9 @@ a class that training did not meet, the others do without, with weights of their
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import combinations
+from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -19,7 +21,6 @@ from ....protocols.messages import Value
 from ...util.embedding.embedder import NAME
 from ...util.embedding.runtime import session
 from ..auto.classes import lineage
-from .blend import Blend, Part
 from .features import VERSION, hashed, surface
 
 if TYPE_CHECKING:
@@ -27,6 +28,49 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Vector = NDArray[numpy.float32]
+
+
+class Part(StrEnum):
+    """A part of a head, by the input that it looks at."""
+
+    WORDS = "words"
+    """N-grams and the surface of a prompt. Always there."""
+    LIKENESS = "likeness"
+    """How the agents did on prompts like this one."""
+    CLASS = "class"
+    """How they did on tasks of the same class."""
+
+
+class Blend(Value):
+    """The weights of some of the parts, and their calibration (temperature scaling: Guo et al., arXiv 1706.04599).
+
+    All agents share the weights and the temperature: with their own, the difference between two agents would be that of their calibrations.
+    """
+
+    weights: Mapping[Part, float] = Field(min_length=1)
+    """Weight of each part; that of the words is 1."""
+    temperature: float = Field(gt=0)
+    """Divisor of the weighted log-odds; more than 1 where the parts are overconfident."""
+    bias: tuple[float, ...] = Field(min_length=1)
+    """Added for each agent, in log-odds."""
+
+    def raw(self, logits: Mapping[Part, Sequence[float]]) -> list[float]:
+        """Return each agent's weighted log-odds, before calibration."""
+        sums = [0.0] * len(self.bias)
+        for part, weight in self.weights.items():
+            for place, logit in enumerate(logits[part]):
+                sums[place] += weight * logit
+        return sums
+
+    def calibrated(self, raw: Sequence[float]) -> list[float]:
+        """Return the agents' calibrated probabilities."""
+        return [sigmoid(logit / self.temperature + bias) for logit, bias in zip(raw, self.bias, strict=True)]
+
+
+def sigmoid(logit: float) -> float:
+    """Convert log-odds to a probability."""
+    return 1 / (1 + exp(-min(max(logit, -30.0), 30.0)))
+
 
 WORDS: Final = "words.onnx"
 LIKENESS: Final = "likeness.onnx"
