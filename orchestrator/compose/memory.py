@@ -6,6 +6,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ...protocols import DeviceStateSource
+from ..agents.pool import AgentPool
 from ..task.sections.memory import MemoryConfig, RecallConfig
 from ..util.arguments import Location
 from ..util.secrets import secret
@@ -13,6 +15,7 @@ from ..util.secrets import secret
 if TYPE_CHECKING:
     from langgraph.store.base import TTLConfig
 
+    from ..memory.consolidation.resting import Rest
     from ..memory.in_tasks import TaskMemory
     from ..memory.sqlite.recovering import Recovery
     from ..memory.store import MemoryStore
@@ -70,3 +73,12 @@ def task_memory(given: "MemoryStore | TaskMemory | MemoryConfig | Location | Non
         tools = memory_tools(store, recall=given.recall or RecallConfig()) if given.tools else ()
         return TaskMemory(store, recall=given.recall, remember=given.remember, tools=tools, sleep=given.sleep)
     return given if isinstance(given, TaskMemory) else TaskMemory(given)
+
+
+def memory_rest(memory: "TaskMemory", pool: AgentPool, device_state: DeviceStateSource) -> "Rest | None":
+    """Return the consolidation of the memory while the device rests; None if it is not configured."""
+    if memory.sleep is None:
+        return None
+    from ..memory.consolidation.resting import Rest
+
+    return Rest(memory.store, memory.sleep, pool, device_state)

@@ -11,8 +11,9 @@ from pydantic_core import PydanticSerializationError
 
 from ...protocols import Agent, ConfigError, InvalidRequest, JsonSchema, Sensitivity, Side
 from ...protocols.validation import check_schema
+from ..agents.pool import AgentHandle
 from ..cache.answers import AnswerCache
-from ..compose.agents import FAR_CONFIGS, FarConfig, NearConfig
+from ..compose.agents import FAR_CONFIGS, FarConfig, NearConfig, far_handle, near_handle, other_handle
 from ..compose.hub import AttachedConfig
 from ..compose.policy_file import PolicyFile
 from ..routing.check import require_usable
@@ -129,6 +130,30 @@ def kept_argument(name: str, given: object, kind: type[Part]) -> Part | RunsConf
     if given is None or isinstance(given, (kind, RunsConfig)):
         return given
     return RunsConfig(folder=as_path(name, given, otherwise=f"a {kind.__name__}, a RunsConfig, a mapping"))
+
+
+def agent_handles(near: object, far: object, others: object) -> list[AgentHandle]:
+    """Return both sides and the other agents. Raises `ConfigError` where there is neither side."""
+    handles = [handle for handle in (near_handle(near_argument(near)), far_handle(far_argument(far))) if handle is not None]
+    if not handles:
+        hint = 'near="near" and far="far" are the ones that ship with nearfar; in nearfar.toml: [near] and [far]'
+        raise ConfigError("neither a near nor a far agent is given", hint=hint)
+    return [*handles, *(other_handle(name, other) for name, other in others_argument(others).items())]
+
+
+def require_usable_policy(policy: Policy | PolicyFile, agents: Mapping[str, Side]) -> None:
+    """Raise `ConfigError` if the policy cannot be used with these agents. A `PolicyFile` is checked against them from now on."""
+    if isinstance(policy, PolicyFile):
+        policy.require(agents)
+    require_usable(policy.current if isinstance(policy, PolicyFile) else policy, agents)
+
+
+def check_given_once(memory: object, store: object, runs: object, checkpointer: object) -> None:
+    """Raise `ConfigError` if two arguments name the same part."""
+    if memory is not None and store is not None:
+        raise ConfigError("memory and store are both given", hint="memory is LangGraph's store, too: leave store out")
+    if runs is not None and checkpointer is not None:
+        raise ConfigError("runs and checkpointer are both given", hint="runs have a checkpointer of their own: leave it out")
 
 
 def check_helpers(*, approver: object, device_state: object, checkpointer: object, store: object) -> None:

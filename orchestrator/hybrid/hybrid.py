@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from os import PathLike
@@ -23,54 +23,40 @@ from ...protocols import (
     DeviceStateSource,
     InvalidRequest,
     NearfarError,
-    PermissionDenied,
-    PrivacyViolation,
-    Side,
 )
-from ...protocols.validation import parse_output
-from ..agents.pool import AgentHandle, AgentPool
+from ..agents.pool import AgentPool
 from ..budgets.book import BudgetBook, open_budgets
 from ..cache.agent import put_in_front
 from ..cache.answers import AnswerCache
 from ..cache.database import ErasedMemory
 from ..cache.plans import PlanCache
-from ..compose.agents import FarConfig, NearConfig, far_handle, near_handle, other_handle
+from ..compose.agents import FarConfig, NearConfig, read_device_state
 from ..compose.config import Config, load_config
 from ..compose.hub import AttachedConfig
-from ..compose.memory import task_memory
+from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
-from ..memory.recollection import Recollection
-from ..routing.auto.selector import Selector, with_open_choice
-from ..routing.check import require_usable, unknown_prices
+from ..routing.check import unknown_prices
 from ..routing.router import Router
 from ..runs.erased import ErasedRuns
 from ..runs.opening import beside
-from ..runs.run import Bounds
 from ..runs.store import RunStore
-from ..safety.guard.run_guard import RunGuard, allowed, check_plan, with_data_quoted
 from ..safety.privacy.records import PrivacyRecords
-from ..safety.privacy.run_privacy import RunPrivacy
-from ..safety.privacy.sessions import SessionLabels
 from ..strategies.context import TaskContext
 from ..strategies.durable import DurableRuns, Work, open_runs, served
-from ..strategies.state import recursion_limit, told_of, value_of
-from ..strategies.tool_calls import ToolChecks
+from ..strategies.state import recursion_limit
 from ..task.approvals import Approver
 from ..task.auto_decision import SelectionDecision
 from ..task.conversation import Prompt
 from ..task.events import TaskEvent, TaskFinished
-from ..task.labels import OPEN, Label
-from ..task.modes import Mode, Strategy
-from ..task.results import Attempt, Call, Result, ToolOutcome, budget_exceeded, spent
+from ..task.modes import Strategy
+from ..task.results import Result
 from ..task.route_decision import RouteDecision
 from ..task.scope import scope, scope_of
 from ..task.sections.cache import CacheConfig
 from ..task.sections.memory import MemoryConfig
 from ..task.sections.runs import RunsConfig
-from ..task.sections.supervision import Verdict
 from ..task.task import Policy, Task
 from ..task.tools import Tool
-from ..tracing.recorder import RunTrace
 from ..tracing.store import TraceStore, traces_if_usable
 from ..util.arguments import Location, as_path
 from ..util.cancellation import cancelled_at_once, end
@@ -78,28 +64,26 @@ from ..util.threads import in_thread
 from .arguments import (
     ResumeOptions,
     TaskOptions,
-    asked_task,
+    agent_handles,
     cache_argument,
     check_approver,
+    check_given_once,
     check_helpers,
-    check_options,
-    far_argument,
     kept_argument,
     memory_argument,
-    near_argument,
-    others_argument,
     policy_argument,
-    policy_of,
     require_run,
+    require_usable_policy,
     tools_argument,
 )
+from .preparation import Preparation
+from .serving import billed, deadline, next_event, note_tool_calls, queued_events, result_of
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from langgraph.store.base import BaseStore
     from langgraph.types import Checkpointer
 
-    from ..memory.consolidation.resting import Rest
     from ..memory.in_tasks import TaskMemory
     from ..memory.store import MemoryStore
     from ..strategies.graphs import Graphs
@@ -164,57 +148,65 @@ class Hybrid:
         store: "BaseStore | None" = None,
     ) -> None:
         check_helpers(approver=approver, device_state=device_state, checkpointer=checkpointer, store=store)
-        _check_given_once(memory, store, runs, checkpointer)
+        check_given_once(memory, store, runs, checkpointer)
         self._policy = policy = policy_argument(policy)
         cache, memory = cache_argument(cache), memory_argument(memory)
         runs = kept_argument("runs", runs, RunStore)
         privacy, traces = kept_argument("privacy", privacy, PrivacyRecords), kept_argument("traces", traces, TraceStore)
-        self.pool = AgentPool(tuple(_handles(near, far, others)))
+        self.pool = AgentPool(tuple(agent_handles(near, far, others)))
         self._owned_cache = AnswerCache(cache) if isinstance(cache, CacheConfig) else None
         self._cache = cache if isinstance(cache, AnswerCache) else self._owned_cache
         if self._cache is not None:
             put_in_front(self.pool, self._cache)
-        self._agents = {handle.name: handle.side for handle in self.pool}
-        _require_usable(policy, self._agents)
+        agents = {handle.name: handle.side for handle in self.pool}
+        require_usable_policy(policy, agents)
         self._memory = task_memory(memory)
         self._owns_memory = isinstance(memory, (MemoryConfig, str, PathLike))
-        self._erased = ErasedMemory(self._cache, self._memory.store) if self._cache and self._memory else None
         self._listening = ExitStack()
-        tools = tools_argument((*tools_argument(tools), *(() if self._memory is None else self._memory.tools)))
-        self._tools = tools
+        self._tools = tools_argument((*tools_argument(tools), *(() if self._memory is None else self._memory.tools)))
         self._plans = PlanCache(self._cache.database, self._cache.settings) if self._cache and self._cache.settings.plans else None
         self._approver = approver
         self._has_checkpointer = checkpointer is not None
-        self._selector = Selector()
-        self._sessions = SessionLabels()
         device_state = device_state or read_device_state
         with ExitStack() as failing:
             failing.callback(self._listening.close)
             book = beside(runs, kept_argument("budgets", budgets, BudgetBook), open_budgets, self._listening)
             self._privacy = beside(runs, privacy, lambda config: PrivacyRecords(config.folder, keep=config.keep), self._listening)
             self._traces = beside(runs, traces, traces_if_usable, self._listening)
-            self._runs = None if runs is None else open_runs(runs, self._listening, tuple(self._agents), self._bounds)
-            self._erased_runs = self._hear_of_erasures()
+            self._router = Router(device_state=device_state, paces=self.pool.pace, health=self.pool.health, budgets=book)
+            self._preparation = Preparation(
+                self.pool,
+                self._router,
+                lambda: self.policy,
+                tools=self._tools,
+                approver=approver,
+                memory=self._memory,
+                plans=self._plans,
+                privacy=self._privacy,
+                traces=self._traces,
+                has_checkpointer=self._has_checkpointer,
+            )
+            self._runs = None if runs is None else open_runs(runs, self._listening, tuple(agents), self._preparation.bounds)
+            if self._memory is not None:
+                self._preparation.erased_memory = ErasedMemory(self._cache, self._memory.store) if self._cache else None
+                self._preparation.erased_runs = self._hear_of_erasures(self._memory.store, self._preparation.erased_memory)
             failing.pop_all()
-        self._router = Router(device_state=device_state, paces=self.pool.pace, health=self.pool.health, budgets=book)
-        self._rest = None if self._memory is None else _resting(self._memory, self.pool, device_state)
+        self._rest = None if self._memory is None else memory_rest(self._memory, self.pool, device_state)
         self._move_with_the_loop()
         self._store = store if self._memory is None else self._memory.store
         if self._runs is not None and self._traces is not None and isinstance(runs, RunsConfig):
             self._runs.store.forgetting.append(self._traces.forget_all)  # behind what is still to be written
         self._checkpointer = checkpointer
 
-    def _hear_of_erasures(self) -> ErasedRuns | None:
-        """Have cache, runs and traces go with what is erased from the memory from now on."""
-        if self._memory is None:
-            return None
-        if self._erased is not None:
-            self._listening.enter_context(self._memory.store.erasing.calling(self._erased.forget))
+    def _hear_of_erasures(self, memory: "MemoryStore", erased_memory: ErasedMemory | None) -> ErasedRuns | None:
+        """Erase from cache, runs and traces what is erased from the memory from now on."""
+        if erased_memory is not None:
+            self._listening.enter_context(memory.erasing.calling(erased_memory.forget))
         if self._runs is None and self._traces is None:
             return None
-        erased = ErasedRuns(self._memory.store, None if self._runs is None else self._runs.store, self._traces)
-        self._listening.enter_context(self._memory.store.erasing.calling(erased.forget))
-        return erased
+        erased_runs = ErasedRuns(memory, None if self._runs is None else self._runs.store, self._traces)
+        self._listening.enter_context(memory.erasing.calling(erased_runs.forget))
+        return erased_runs
 
     def _move_with_the_loop(self) -> None:
         """Reset the memory's consolidation and the runs when the event loop that they wait in is replaced."""
@@ -316,7 +308,7 @@ class Hybrid:
         Raises the `NearfarError` of the last agent tried, `DeadlineExceeded` after `timeout` seconds, `InvalidRequest` for options
         that contradict each other.
         """
-        async with self._begun(self._asked(prompt, options), options) as (work, started):
+        async with self._begun(self._preparation.task(prompt, options), options) as (work, started):
             return await self._served(work, options, started)
 
     async def resume(
@@ -343,7 +335,7 @@ class Hybrid:
         self._begin()
         started = time.monotonic()
         with self._awake():
-            async with self._durable.resumed(run, user, partial(self._equipped_again, options=given)) as work:
+            async with self._durable.resumed(run, user, partial(self._preparation.equip_again, options=given)) as work:
                 return await self._served(work, given, started)
 
     @property
@@ -371,51 +363,24 @@ class Hybrid:
         started = time.monotonic()
 
         async def prepare() -> tuple[Task, TaskContext]:
-            with _deadline(asked, started):
-                return self._prepared(await self._recalled(asked, options), options)
+            with deadline(asked, started):
+                recall = self._preparation.recall
+                task = asked if self._memory is None else await anyio.to_thread.run_sync(recall, asked, options, abandon_on_cancel=True)
+                return self._preparation.prepare(task, options)
 
         with self._awake():
             if self._runs is None:
                 yield Work(*await prepare()), started
                 return
-            async with self._runs.begun(asked, prepare, partial(self._equipped_again, options=options)) as work:
+            async with self._runs.begun(asked, prepare, partial(self._preparation.equip_again, options=options)) as work:
                 yield work, started
 
     async def _served(self, work: Work, options: TaskOptions, started: float) -> Result:
         if work.recorded is not None:
             return work.recorded
-        with _deadline(work.task, started, work.context):
+        with deadline(work.task, started, work.context):
             state = await cancelled_at_once(self._serve(work, options))
         return await self._concluded(work, state, time.monotonic() - started)
-
-    def _equipped(self, task: Task, *, options: TaskOptions) -> TaskContext:
-        """Return the context that the task runs with."""
-        recollection = Recollection.of(task, stays_here=self._stays_here)
-        records = None if self._privacy is None else self._privacy.of(task.idempotency_key)
-        privacy = RunPrivacy.of(task, records=records, told=self._sessions.told(task))
-        context = replace(self._context(options), account=self._router.account(task), recollection=recollection, privacy=privacy)
-        tools = allowed(context.tools, task.allowed_tools)
-        guard = RunGuard.of(task, tools)
-        trace = None if self._traces is None else RunTrace.of(self._traces, task, tools)
-        tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard)
-        return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[])
-
-    def _equipped_again(self, task: Task, *, options: TaskOptions) -> TaskContext:
-        """Return the context of a resumed task. The limits for all tasks together are those of the present policy."""
-        now = self.policy.limits
-        limits = task.policy.limits.model_copy(update={"session": now.session, "user": now.user, "day": now.day})
-        policy = task.policy.model_copy(update={"limits": limits})
-        return self._equipped(task.model_copy(update={"policy": policy}), options=options)
-
-    def _bounds(self, task: Task, tools: Sequence[str]) -> Bounds:
-        """Return how far the policy lets the task go now, where the task itself states nothing. Raises what the rules raise for stated
-        options."""
-        policy = self.policy
-        self._router.ruled(task.model_copy(update={"policy": task.policy.model_copy(update={"rules": policy.rules})}), tools=tools)
-        with suppress(PermissionDenied, PrivacyViolation):  # The task states another mode than the policy's, against which its rules speak.
-            plain = task.model_copy(update={"policy": policy, "stated": frozenset()})
-            policy = self._router.ruled(plain, tools=tools).policy
-        return Bounds(sensitivity=policy.sensitivity, mode=policy.mode)
 
     @property
     def _durable(self) -> DurableRuns:
@@ -426,7 +391,7 @@ class Hybrid:
     async def stream(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
         """Serve one task and yield what happens; the last event is `TaskFinished`. Raises what `run` raises."""
         async with (
-            self._begun(self._asked(prompt, options), options) as (work, started),
+            self._begun(self._preparation.task(prompt, options), options) as (work, started),
             aclosing(self._streamed(work, options, started)) as events,
         ):
             async for event in events:
@@ -441,12 +406,12 @@ class Hybrid:
         serving = asyncio.create_task(self._serve(heard, options))
         serving.add_done_callback(lambda _: events.put_nowait(None))
         try:
-            while (event := await _next_event(events, work.task, started)) is not None:
+            while (event := await next_event(events, work.task, started)) is not None:
                 yield event
         except DeadlineExceeded as error:
             await end(serving)
-            _note_acts(error, work.context)
-            for late in _rest(events):  # what the step that was under way has cost
+            note_tool_calls(error, work.context)
+            for late in queued_events(events):  # what the step that was under way has cost
                 yield late
             raise
         finally:
@@ -458,22 +423,19 @@ class Hybrid:
 
         Raises what `run` raises before its first step.
         """
-        task = self._with_memory(self._asked(prompt, options), options)
-        task = self._router.ruled(task, tools=list(self._context(options).tools))
-        tools = list(self._context(options).tools)
-        dollars = self._router.dollars_by_side(task, list(self.pool), tools=tools)
-        return self._selector.explain(task, tools=tools, sides=self._sides, dollars=dollars)
+        task = self._preparation.recall(self._preparation.task(prompt, options), options)
+        return self._preparation.explain(task, options)
 
     def explain_route(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> RouteDecision:
         """Return the agents that would serve a task, the estimate for each, and the reasons. Nothing is run.
 
         If the rules deny the task, `denied` names the rule. Else this raises what `run` raises before it begins.
         """
-        asked = self._asked(prompt, options)
-        refusal = self._router.refusal(asked, list(self.pool), tools=list(self._context(options).tools))
+        asked = self._preparation.task(prompt, options)
+        refusal = self._router.refusal(asked, list(self.pool), tools=list(self._preparation.context(options).tools))
         if refusal is not None:
             return refusal
-        task, context = self._prepared(self._with_memory(asked, options), options)
+        task, context = self._preparation.prepare(self._preparation.recall(asked, options), options)
         return self._router.explain(task.with_memory_in_prompt(), list(self.pool), tools=list(context.tools))
 
     def report(self, result: Result, *, score: float, task_class: str = "") -> None:
@@ -492,42 +454,7 @@ class Hybrid:
         if self._cache is not None:
             self._cache.report(result.id, score)
         if result.selection is not None:
-            self._selector.report(result, policy.auto, score=score, task_class=task_class)
-
-    async def _recalled(self, task: Task, options: TaskOptions) -> Task:
-        """Return the task with the memory items that match it."""
-        if self._memory is None:
-            return task
-        return await anyio.to_thread.run_sync(self._with_memory, task, options, abandon_on_cancel=True)
-
-    def _with_memory(self, task: Task, options: TaskOptions) -> Task:
-        if self._memory is None:
-            return task
-        erased_runs, self._erased_runs = self._erased_runs, None
-        if erased_runs is not None:
-            erased_runs.forget_at_last()
-        if self._erased is not None and not self._erased.is_forgotten():
-            task = task.model_copy(update={"cache": "no-store"})
-        return self._memory.recall(task, may_stay=self._may_stay(task, options), stays_here=self._stays_here)
-
-    def _may_stay(self, task: Task, options: TaskOptions) -> bool:
-        """Return whether near agents could serve the task alone."""
-        policy = self._router.ruled(task, tools=list(self._context(options).tools)).policy
-        return Side.NEAR in self._sides and policy.mode is not Mode.ONLY_IN_CLOUD and policy.strategy is not Strategy.CLOUD
-
-    def _prepared(self, task: Task, options: TaskOptions) -> tuple[Task, TaskContext]:
-        """Return the task, with its strategy chosen, and its context."""
-        context = self._context(options)
-        check_plan(task.planned.plan, context.tools)
-        task = self._settled(with_data_quoted(task, context.tools), context)
-        context = self._equipped(task, options=options)
-        keeps_apart = task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
-        return task if keeps_apart else task.with_context_in_prompt(), context
-
-    def _asked(self, prompt: object, options: TaskOptions) -> Task:
-        """Return the task as the user put it."""
-        check_options(options, has_checkpointer=self._has_checkpointer)
-        return self._sessions.applied(asked_task(prompt, options, policy_of(options, self.policy, self._agents)))
+            self._preparation.selector.report(result, policy.auto, score=score, task_class=task_class)
 
     async def _serve(self, work: Work, options: TaskOptions) -> dict[str, Any]:
         """Run the task's graph and return its final state."""
@@ -537,43 +464,20 @@ class Hybrid:
         agents = {handle.name: handle.side for handle in self.pool}
         recorded = nullcontext() if context.trace is None else context.trace.recording(task, agents)
         assert context.privacy is not None, "every task is prepared with it"
-        with self._billed(task, context), recorded, nullcontext() if self._cache is None else scope(scope_of(task)):
+        with billed(task, context, self._router), recorded, nullcontext() if self._cache is None else scope(scope_of(task)):
             try:
                 state = await (served(work, graph, config) if self._runs is None else self._runs.served(work, graph, config))
             except (NearfarError, asyncio.CancelledError):
-                self._sessions.note(task, context.privacy.heard)  # what was streamed by then may come back in the session
+                self._preparation.sessions.note(task, context.privacy.heard)  # what was streamed by then may come back in the session
                 with anyio.CancelScope(shield=True):  # A task that ran out of time is cancelled, and its plan is none to go by again.
                     await self._conclude_plan(task, context, None, since)
                 raise
         await self._conclude_plan(task, context, context.privacy.filled_state(state, is_json=False), since)
         return state
 
-    @contextmanager
-    def _billed(self, task: Task, context: TaskContext) -> Iterator[None]:
-        """Tell the router in the end what the task was billed, also where it failed or was abandoned."""
-        account = context.account
-        assert account is not None, "every task is prepared with one"
-        before = account.spent.dollars
-        try:
-            yield
-        finally:
-            after = account.spent.dollars
-            bill = None if before is None or after is None else max(after - before, 0.0)
-            self._router.settle(task, account.commitments, bill)
-            account.commitments.clear()
-
     async def _conclude_plan(self, task: Task, context: TaskContext, state: dict[str, Any] | None, since: int | None) -> None:
         if self._plans is not None:
             await self._plans.conclude(task, context.tools, state, since=since)
-
-    def _settled(self, task: Task, context: TaskContext) -> Task:
-        """Return the task with a strategy that has a graph: the rules' choice or, if they leave it open, that of `auto`."""
-        tools = list(context.tools)
-        task = with_open_choice(self._router.ruled(task, tools=tools), allowed(context.tools, task.allowed_tools))
-        if task.policy.strategy is not Strategy.AUTO:
-            return task
-        dollars = self._router.dollars_by_side(task, list(self.pool), tools=tools)
-        return self._selector.settle(task, tools=tools, sides=self._sides, dollars=dollars)
 
     async def _concluded(self, work: Work, state: dict[str, Any], seconds: float) -> Result:
         """Return the result, and report it to the router, the memory, the trace and the store of runs."""
@@ -582,13 +486,13 @@ class Hybrid:
         assert context.privacy is not None, "and with this"
         state = context.privacy.filled_state(state, is_json=task.output_schema is not None)
         context.recollection.restore(state.get("recalled", ()))
-        result = _result(task, state, seconds)
+        result = result_of(task, state, seconds)
         told = {"recalled": tuple(context.recollection.items), "label": result.label.joined(context.privacy.found)}
         result = result.model_copy(update=told)
         if context.trace is not None:
             context.trace.conclude(result)
         self._router.conclude(task, result, tools=list(context.tools))
-        self._sessions.note(task, result.label)
+        self._preparation.sessions.note(task, result.label)
         if self._memory is not None:
             result = await in_thread(self._memory.conclude, task, result, state["messages"])
         result = result if self._runs is None else await self._runs.keep(work, result)
@@ -599,130 +503,8 @@ class Hybrid:
         """Keep the memory's consolidation off while a task is served."""
         return nullcontext() if self._rest is None else self._rest.awake()
 
-    @property
-    def _stays_here(self) -> bool:
-        """True if private data never leaves this very device, not even for another device of the same user."""
-        return not any(handle.is_elsewhere for handle in self.pool if handle.side is Side.NEAR)
-
-    @property
-    def _sides(self) -> set[Side]:
-        return {handle.side for handle in self.pool}
-
-    def _context(self, options: TaskOptions) -> TaskContext:
-        tools = tools_argument((*self._tools, *tools_argument(options.get("tools"))))
-        tool_checks = ToolChecks(approver=options.get("approver", self._approver))
-        return replace(TaskContext.of(tools), plans=self._plans, tool_checks=tool_checks)
-
     def _config(self, task: Task, options: TaskOptions) -> "RunnableConfig":
         config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(self.pool))}
         if self._has_checkpointer:
             config["configurable"] = {"thread_id": options.get("thread_id", task.idempotency_key)}
         return config
-
-
-def _resting(memory: "TaskMemory", pool: AgentPool, device_state: DeviceStateSource) -> "Rest | None":
-    if memory.sleep is None:
-        return None
-    from ..memory.consolidation.resting import Rest
-
-    return Rest(memory.store, memory.sleep, pool, device_state)
-
-
-def _handles(near: object, far: object, others: object) -> list[AgentHandle]:
-    """Return both sides and the other agents. Raises `ConfigError` where there is neither side."""
-    handles = [handle for handle in (near_handle(near_argument(near)), far_handle(far_argument(far))) if handle is not None]
-    if not handles:
-        hint = 'near="near" and far="far" are the ones that ship with nearfar; in nearfar.toml: [near] and [far]'
-        raise ConfigError("neither a near nor a far agent is given", hint=hint)
-    return [*handles, *(other_handle(name, other) for name, other in others_argument(others).items())]
-
-
-def _require_usable(policy: Policy | PolicyFile, agents: Mapping[str, Side]) -> None:
-    """Raise `ConfigError` where the policy cannot be used with these agents, which a file is held to from now on."""
-    if isinstance(policy, PolicyFile):
-        policy.require(agents)
-    require_usable(policy.current if isinstance(policy, PolicyFile) else policy, agents)
-
-
-def _check_given_once(memory: object, store: object, runs: object, checkpointer: object) -> None:
-    if memory is not None and store is not None:
-        raise ConfigError("memory and store are both given", hint="memory is LangGraph's store, too: leave store out")
-    if runs is not None and checkpointer is not None:
-        raise ConfigError("runs and checkpointer are both given", hint="runs have a checkpointer of their own: leave it out")
-
-
-@contextmanager
-def _deadline(task: Task, started: float, context: TaskContext | None = None) -> Iterator[None]:
-    """Enforce the task's time limit as a `DeadlineExceeded`, with a note about the tool calls in the context."""
-    if task.timeout is None:
-        yield
-        return
-    with anyio.move_on_after(task.timeout - (time.monotonic() - started)) as scope:
-        yield
-    if scope.cancelled_caught:
-        error = DeadlineExceeded(f"the task took longer than its {task.timeout:g} s", hint="raise its timeout")
-        if context is not None:
-            _note_acts(error, context)
-        raise error
-
-
-def _note_acts(error: NearfarError, context: TaskContext) -> None:
-    """Let the error tell which tool calls stay done."""
-    if done := told_of(context.outcomes or (), OPEN):
-        error.add_note(f"its tool calls stay done:\n{done}")
-
-
-async def _next_event(events: "asyncio.Queue[TaskEvent | None]", task: Task, started: float) -> TaskEvent | None:
-    """Return the next event; None at the end. The limit is around each wait, since a cancel scope must not be left open by a yield."""
-    with _deadline(task, started):
-        event = await events.get()
-    return event  # noqa: RET504 - inside of the block, mypy would miss a return behind it
-
-
-def _rest(events: "asyncio.Queue[TaskEvent | None]") -> Iterator[TaskEvent]:
-    """Yield the events that are queued already."""
-    while not events.empty():
-        event = events.get_nowait()
-        if event is not None:
-            yield event
-
-
-def _doubt(policy: Policy, accepted: Attempt) -> str | None:
-    """Return why an answer is less sure than its cascade wants; None where it is sure enough, or no confidence is known."""
-    found, wanted = accepted.confidence, policy.minimum_confidence
-    if policy.strategy is not Strategy.CASCADE or found is None or found >= wanted:
-        return None
-    return f"{accepted.agent}: confidence {found:.2f} is below {wanted:.2f}, and stands because no other agent may be asked, or did better"
-
-
-def _result(task: Task, state: dict[str, Any], seconds: float) -> Result:
-    attempts = tuple(value_of(Attempt, attempt) for attempt in state["attempts"])
-    calls = tuple(value_of(Call, call) for call in state["calls"])
-    text = state["messages"][-1]["text"]
-    accepted = next(attempt for attempt in attempts if attempt.outcome == "accepted")
-    given_up = [f"{attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts]
-    doubt = _doubt(task.policy, accepted)
-    return Result(
-        id=task.idempotency_key,
-        text=text,
-        output=parse_output(text, task.output_schema) if task.output_schema is not None else None,
-        agent=accepted.agent,
-        side=accepted.side,
-        model=accepted.model or accepted.agent,
-        served_on_device=accepted.side is Side.NEAR,
-        was_fallback=accepted != attempts[0],
-        attempts=attempts,
-        calls=calls,
-        tool_calls=tuple(value_of(ToolOutcome, outcome) for outcome in state["tool_calls"]),
-        budget_exceeded=budget_exceeded(attempts, calls),
-        interventions=sum(call.verdict is Verdict.INTERVENE and not call.shadow for call in calls),
-        decision=value_of(RouteDecision, state["decision"]),
-        selection=task.selection,
-        reasons=(*state["decision"]["reasons"], *state["reasons"], *given_up, *([] if doubt is None else [doubt])),
-        label=value_of(Label, state["label"]),
-        confidence=accepted.confidence,
-        low_confidence=doubt is not None,
-        near=spent(calls, Side.NEAR),
-        far=spent(calls, Side.FAR),
-        seconds=seconds,
-    )

@@ -118,7 +118,7 @@ def test_half_open_lets_one_call_at_a_time_find_out() -> None:
     assert patient.health.note == "retrying far: circuit breaker half-open after unreachable (3 failures in a row: Unavailable)"
     with patient.health.trying():
         assert patient.wait == 10
-        with pytest.raises(Unavailable, match="another call is finding out"), patient.health.trying():
+        with pytest.raises(Unavailable, match="another call is probing the agent"), patient.health.trying():
             raise NotImplementedError
     assert patient.wait == 0
 

@@ -1,0 +1,165 @@
+"""Preparation of a task: its policy, its memory, its strategy, and the context that its graph runs with."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...protocols import PermissionDenied, PrivacyViolation, Side
+from ..agents.pool import AgentPool
+from ..cache.database import ErasedMemory
+from ..cache.plans import PlanCache
+from ..memory.recollection import Recollection
+from ..routing.auto.selector import Selector, with_open_choice
+from ..routing.router import Router
+from ..runs.erased import ErasedRuns
+from ..runs.run import Bounds
+from ..safety.guard.run_guard import RunGuard, allowed, check_plan, with_data_quoted
+from ..safety.privacy.records import PrivacyRecords
+from ..safety.privacy.run_privacy import RunPrivacy
+from ..safety.privacy.sessions import SessionLabels
+from ..strategies.context import TaskContext
+from ..strategies.tool_calls import ToolChecks
+from ..task.approvals import Approver
+from ..task.auto_decision import SelectionDecision
+from ..task.modes import Mode, Strategy
+from ..task.task import Policy, Task
+from ..task.tools import Tool
+from ..tracing.recorder import RunTrace
+from ..tracing.store import TraceStore
+from .arguments import TaskOptions, asked_task, check_options, policy_of, tools_argument
+
+if TYPE_CHECKING:
+    from ..memory.in_tasks import TaskMemory
+
+
+class Preparation:
+    """Makes tasks, and the contexts that they run with, for one `Hybrid`.
+
+    Args:
+        policy: returns the policy of tasks that start now.
+        tools: the tools that all tasks may call.
+        approver: decides about calls that need approval, unless a task names another.
+        has_checkpointer: tasks may name a thread of LangGraph.
+    """
+
+    def __init__(
+        self,
+        pool: AgentPool,
+        router: Router,
+        policy: Callable[[], Policy],
+        *,
+        tools: tuple[Tool, ...],
+        approver: Approver | None,
+        memory: "TaskMemory | None",
+        plans: PlanCache | None,
+        privacy: PrivacyRecords | None,
+        traces: TraceStore | None,
+        has_checkpointer: bool,
+    ) -> None:
+        self.selector = Selector()
+        self.sessions = SessionLabels()
+        self.erased_memory: ErasedMemory | None = None
+        """Empties the cache before a task, if the memory has erased something."""
+        self.erased_runs: ErasedRuns | None = None
+        """Erases from runs and traces, before the first task, what the memory erased while this process was not there."""
+        self._pool = pool
+        self._router = router
+        self._policy = policy
+        self._tools = tools
+        self._approver = approver
+        self._memory = memory
+        self._plans = plans
+        self._privacy = privacy
+        self._traces = traces
+        self._has_checkpointer = has_checkpointer
+
+    def task(self, prompt: object, options: TaskOptions) -> Task:
+        """Return the task as the user put it. Raises `InvalidRequest` or `ConfigError` for options that cannot be used."""
+        check_options(options, has_checkpointer=self._has_checkpointer)
+        agents = {handle.name: handle.side for handle in self._pool}
+        return self.sessions.applied(asked_task(prompt, options, policy_of(options, self._policy(), agents)))
+
+    def recall(self, task: Task, options: TaskOptions) -> Task:
+        """Return the task with the memory items that match it."""
+        if self._memory is None:
+            return task
+        erased_runs, self.erased_runs = self.erased_runs, None
+        if erased_runs is not None:
+            erased_runs.forget_at_last()
+        if self.erased_memory is not None and not self.erased_memory.is_forgotten():
+            task = task.model_copy(update={"cache": "no-store"})
+        return self._memory.recall(task, may_stay=self._may_stay(task, options), stays_here=self._stays_here)
+
+    def prepare(self, task: Task, options: TaskOptions) -> tuple[Task, TaskContext]:
+        """Return the task, with its strategy chosen, and its context."""
+        context = self.context(options)
+        check_plan(task.planned.plan, context.tools)
+        task = self._with_strategy(with_data_quoted(task, context.tools), context)
+        context = self.equip(task, options=options)
+        keeps_apart = task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
+        return task if keeps_apart else task.with_context_in_prompt(), context
+
+    def explain(self, task: Task, options: TaskOptions) -> SelectionDecision:
+        """Return what `auto` would choose for the task, and why."""
+        tools = list(self.context(options).tools)
+        task = self._router.ruled(task, tools=tools)
+        dollars = self._router.dollars_by_side(task, list(self._pool), tools=tools)
+        return self.selector.explain(task, tools=tools, sides=self._sides, dollars=dollars)
+
+    def context(self, options: TaskOptions) -> TaskContext:
+        """Return a context with the tools and the approver of a task that is not known yet."""
+        tools = tools_argument((*self._tools, *tools_argument(options.get("tools"))))
+        tool_checks = ToolChecks(approver=options.get("approver", self._approver))
+        return replace(TaskContext.of(tools), plans=self._plans, tool_checks=tool_checks)
+
+    def equip(self, task: Task, *, options: TaskOptions) -> TaskContext:
+        """Return the context that the task runs with."""
+        recollection = Recollection.of(task, stays_here=self._stays_here)
+        records = None if self._privacy is None else self._privacy.of(task.idempotency_key)
+        privacy = RunPrivacy.of(task, records=records, told=self.sessions.told(task))
+        context = replace(self.context(options), account=self._router.account(task), recollection=recollection, privacy=privacy)
+        tools = allowed(context.tools, task.allowed_tools)
+        guard = RunGuard.of(task, tools)
+        trace = None if self._traces is None else RunTrace.of(self._traces, task, tools)
+        tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard)
+        return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[])
+
+    def equip_again(self, task: Task, *, options: TaskOptions) -> TaskContext:
+        """Return the context of a resumed task. The limits for all tasks together are those of the present policy."""
+        now = self._policy().limits
+        limits = task.policy.limits.model_copy(update={"session": now.session, "user": now.user, "day": now.day})
+        policy = task.policy.model_copy(update={"limits": limits})
+        return self.equip(task.model_copy(update={"policy": policy}), options=options)
+
+    def bounds(self, task: Task, tools: Sequence[str]) -> Bounds:
+        """Return how far the policy lets the task go now, where the task itself states nothing. Raises what the rules raise for it."""
+        policy = self._policy()
+        self._router.ruled(task.model_copy(update={"policy": task.policy.model_copy(update={"rules": policy.rules})}), tools=tools)
+        with suppress(PermissionDenied, PrivacyViolation):  # The task states another mode than the policy's, against which its rules speak.
+            plain = task.model_copy(update={"policy": policy, "stated": frozenset()})
+            policy = self._router.ruled(plain, tools=tools).policy
+        return Bounds(sensitivity=policy.sensitivity, mode=policy.mode)
+
+    def _with_strategy(self, task: Task, context: TaskContext) -> Task:
+        """Return the task with a strategy that has a graph: the rules' choice or, if they leave it open, that of `auto`."""
+        tools = list(context.tools)
+        task = with_open_choice(self._router.ruled(task, tools=tools), allowed(context.tools, task.allowed_tools))
+        if task.policy.strategy is not Strategy.AUTO:
+            return task
+        dollars = self._router.dollars_by_side(task, list(self._pool), tools=tools)
+        return self.selector.settle(task, tools=tools, sides=self._sides, dollars=dollars)
+
+    def _may_stay(self, task: Task, options: TaskOptions) -> bool:
+        """Return whether near agents could serve the task alone."""
+        policy = self._router.ruled(task, tools=list(self.context(options).tools)).policy
+        return Side.NEAR in self._sides and policy.mode is not Mode.ONLY_IN_CLOUD and policy.strategy is not Strategy.CLOUD
+
+    @property
+    def _stays_here(self) -> bool:
+        """True if private data never leaves this very device, not even for another device of the same user."""
+        return not any(handle.is_elsewhere for handle in self._pool if handle.side is Side.NEAR)
+
+    @property
+    def _sides(self) -> set[Side]:
+        return {handle.side for handle in self._pool}
