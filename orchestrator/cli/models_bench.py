@@ -10,8 +10,8 @@ from rich.table import Table
 
 from ...protocols import ConfigError
 from ..compose.agents import NearConfig
+from ..compose.agents import bench_model as bench
 from .console import execute, notes, output, print_json
-from .models import bench_model as bench
 
 if TYPE_CHECKING:
     from ..compose.agents import Profile

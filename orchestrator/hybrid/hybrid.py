@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import anyio
 import anyio.to_thread
 
-from ...device.hardware.state import read_device_state
 from ...protocols import (
     Agent,
     ConfigError,
