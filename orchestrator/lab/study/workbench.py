@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Literal, Self
 
-from ....cloud.prices import reference_price
+from ...compose.agents import reference_price
 from ....protocols import Agent, AgentCard, ConfigError, NearfarError, Side, Usage
 from ....protocols.messages import Value
 from ...compose.agents import far_handle, near_handle
