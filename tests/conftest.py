@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from postgres_server import PostgresServer, installed, running
 
-from nearfar.orchestrator.cli import console
+from nearfar.orchestrator.cli import printing
 from nearfar.protocols.testing.event_loop import EventLoop
 
 settings.register_profile("nearfar", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -53,8 +53,8 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands cut no table; rich looks at COLUMNS only when it is imported, which may be long ago."""
-    monkeypatch.setattr(console.output, "width", 200)
-    monkeypatch.setattr(console.notes, "width", 200)
+    monkeypatch.setattr(printing.output, "width", 200)
+    monkeypatch.setattr(printing.notes, "width", 200)
 
 
 @pytest.fixture(scope="session")

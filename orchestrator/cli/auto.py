@@ -1,26 +1,41 @@
-"""`nearfar auto`: what the strategy `auto` would do, and why."""
+"""`nearfar auto`: explain what the strategy `auto` would choose."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
-from rich.table import Table
+import typer
 from rich.text import Text
 
 from ..compose.config import Config
 from ..task.auto_decision import ConsideredArm, SelectionDecision
-from .console import notes, output, print_json, reported
-from .options import Selection
+from . import options
+from .printing import Line, Note, show, styled, table
+from .running import read_prompt, report_errors
 from .selection import chosen_config, open_hybrid
 
+app = typer.Typer(no_args_is_help=True)
 
-def explain_choice(prompt: str, selection: Selection, *, outcomes: Path | None, as_json: bool) -> None:
-    """Print what `auto` would choose for a task; nothing is run and no model is opened."""
-    with reported(as_json=as_json):
-        config = _with_outcomes(chosen_config(selection), outcomes)
-        decision = open_hybrid(selection, config).explain(prompt)
-        if as_json:
-            print_json(decision.model_dump(mode="json"))
-        else:
-            _show(decision)
+
+@app.command("explain")
+def explain(
+    prompt: options.Prompt,
+    outcomes: Annotated[Path | None, typer.Option(help="Runs of a sweep to learn from. Default: [policy.auto] outcomes.")] = None,
+    config: options.Config = None,
+    near: options.Near = None,
+    far: options.Far = None,
+    mode: options.ModeName = None,
+    public: options.Public = False,
+    tools: options.Tools = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Print which configuration auto would choose for a task, and what it expects of each. Nothing is run."""
+    text = read_prompt(prompt, as_json=as_json)
+    selection = options.AgentChoice(config, near, far, None, mode, public, tools)
+    with report_errors(as_json=as_json):
+        chosen = _with_outcomes(chosen_config(selection), outcomes)
+        decision = open_hybrid(selection, chosen).explain(text)
+        show(decision.model_dump(mode="json"), _lines(decision), as_json=as_json)
 
 
 def _with_outcomes(config: Config, outcomes: Path | None) -> Config:
@@ -30,17 +45,16 @@ def _with_outcomes(config: Config, outcomes: Path | None) -> Config:
     return config.model_copy(update={"policy": config.policy.model_copy(update={"auto": auto})})
 
 
-def _show(decision: SelectionDecision) -> None:
-    output.print(Text(decision.winner.label), soft_wrap=True)
+def _lines(decision: SelectionDecision) -> Iterator[Line]:
+    yield Text(decision.winner.label)
     for reason in decision.reasons:
-        notes.print(Text(reason, style="dim"), soft_wrap=True)
-    table = Table("configuration", "score", "dollars", "utility", "outcomes", "similar", "left out because", box=None)
-    for candidate in decision.candidates:
-        table.add_row(*_row(candidate), style="bold" if candidate.arm == decision.chosen else None)
-    notes.print(table)
+        yield Note(Text(reason))
+    columns = ("configuration", "score", "dollars", "utility", "outcomes", "similar", "left out because")
+    rows = (styled(_cells(each), "bold" if each.arm == decision.chosen else "") for each in decision.candidates)
+    yield Note(table(columns, rows), style="")
 
 
-def _row(candidate: ConsideredArm) -> tuple[str, ...]:
+def _cells(candidate: ConsideredArm) -> tuple[str, ...]:
     return (
         candidate.label,
         f"{candidate.score:.2f} \u00b1 {candidate.deviation:.2f}",

@@ -1,11 +1,13 @@
-"""`nearfar demo`: a small study of the shipped pair, in one process."""
+"""`nearfar demo`: a small study of the two models that ship with nearfar."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import anyio
+import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from ...protocols import ConfigError, Unavailable, WorkerCrashed
 from ..compose.agents import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig
@@ -17,41 +19,57 @@ from ..lab.study.sweep import all_runs
 from ..lab.study.workbench import Item, Workbench
 from ..routing.run_record import RunRecord
 from ..task.task import Policy
-from .console import execute, notes, output, print_json
-from .sweep import print_tables
+from . import options
+from .printing import Line, notes, show
+from .running import execute
+from .selection import DEMO_SEED
+from .sweep import outcome_tables
 
 CASCADE: Final = f"cascade:minimum_confidence={EMBEDDED_CONFIDENCE}"
 PLAN: Final = "pevr/inf"
 CONFIGURATIONS: Final = ("device", "cloud", CASCADE, PLAN, "pevr/events", "eva/events")
 
 _CRASH_HINT: Final = (
-    "look at `nearfar doctor`; an engine that dies at its first step mostly does not suit this CPU, so build it here: "
+    "run `nearfar doctor`. An engine that crashes at its first step mostly does not suit this CPU; build it here: "
     "pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
 )
 
+app = typer.Typer(add_completion=False)
 
-def run_demo(*, tasks: int, seed: int, report: Path, as_json: bool) -> None:
-    """Compare the strategies on unseen tasks of both worlds; print the tables and write the report."""
+
+@app.command()
+def demo(
+    tasks: Annotated[int, typer.Option(min=1, help="Number of tasks for each strategy.")] = 120,
+    seed: Annotated[int, typer.Option(help="Seed that the tasks are drawn with.")] = DEMO_SEED,
+    report: Annotated[Path, typer.Option(help="File for the HTML report.")] = Path("report.html"),
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare the device, the cloud and a cascade on tasks that the models have not seen, offline.
+
+    Prints a table for each world of tasks and writes a report.
+    """
 
     async def work() -> None:
         require_matplotlib()
         if report.is_dir() or not report.absolute().parent.is_dir():
-            raise ConfigError(f"{report} is a folder or lies in none", hint="--report names a file in a folder that exists")
-        notes.print("starting the near model here and the far one behind a gateway process ...", style="dim")
-        records = await _made(_study(tasks, seed))
+            raise ConfigError(f"the report cannot be written to {report}", hint="--report names a file in a folder that exists")
+        notes.print("starting the near model in this process and the far one behind a gateway process ...", style="dim")
+        records = await _run_all(_study(tasks, seed))
         report.write_text(render(records, missing=0, title="Nearfar demo"), encoding="utf-8")
         _refuse_total_failure(records)
         figures = search_figures(records)
-        if as_json:
-            print_json({**summary(records, missing=0), "findings": figures, "report": str(report)})
-        else:
-            _print(records, figures, report)
+        data = {**summary(records, missing=0), "findings": figures, "report": str(report)}
+        show(data, _lines(records, figures, report), as_json=as_json)
 
     execute(work(), as_json=as_json)
 
 
 def search_figures(records: Sequence[RunRecord]) -> dict[str, float]:
-    """In the search world: the gap between the sides, and what cascade and plan keep of far's right answers and spend of its tokens."""
+    """Return the figures of the search world.
+
+    They are the gap between the sides in points, and the shares of the far side's right answers and tokens that the cascade and the plan
+    have.
+    """
     runs = [record for record in records if record.world == "search"]
     by_label = {label: [run for run in runs if run.configuration == label] for label in CONFIGURATIONS}
     solved = {label: sum(run.success for run in each) for label, each in by_label.items()}
@@ -74,7 +92,7 @@ def _study(tasks: int, seed: int) -> Study:
     return make_study(file, near=NearConfig(threads=1), far=LocalFarConfig(threads=1), policy=Policy())
 
 
-async def _made(study: Study) -> list[RunRecord]:
+async def _run_all(study: Study) -> list[RunRecord]:
     runs = all_runs(study)
     records: list[RunRecord] = []
     limit = anyio.CapacityLimiter(study.concurrency)
@@ -101,27 +119,24 @@ async def _made(study: Study) -> list[RunRecord]:
 
 
 def _crashed_at_once(records: Sequence[RunRecord]) -> bool:
-    """No run went through so far and an engine died: the further ones would end no better."""
+    """Return True if every run so far has failed and an engine has crashed: the other runs would fail, too."""
     return all(record.error for record in records) and any((record.error or "").startswith(WorkerCrashed.__name__) for record in records)
 
 
 def _refuse_total_failure(records: Sequence[RunRecord]) -> None:
-    """A configuration without a single run that went through shows a broken installation and not a weak model."""
+    """Raise `Unavailable` if a configuration has no successful run: that shows a broken installation, not a weak model."""
     for label in {record.configuration for record in records}:
         errors = [record.error for record in records if record.configuration == label]
         if all(errors):
-            raise Unavailable(f"every task under {label} failed: {errors[0]}", hint="see `nearfar doctor`")
+            raise Unavailable(f"every task under {label} failed: {errors[0]}", hint="run `nearfar doctor`")
 
 
-def _print(records: Sequence[RunRecord], figures: dict[str, float], report: Path) -> None:
-    print_tables(Outcomes(records))
-    output.print(
+def _lines(records: Sequence[RunRecord], figures: Mapping[str, float], report: Path) -> Iterator[Line]:
+    yield from outcome_tables(Outcomes(records))
+    yield (
         f"search: far - near {figures['far_minus_near_points']:+.0f} points; of far's right answers and tokens, "
         f"the cascade has {figures['cascade_score_share']:.0%} and {figures['cascade_far_token_share']:.0%}, "
-        f"a plan by far {figures['plan_score_share']:.0%} and {figures['plan_far_token_share']:.0%}",
-        soft_wrap=True,
+        f"a plan by far {figures['plan_score_share']:.0%} and {figures['plan_far_token_share']:.0%}"
     )
-    output.print(
-        f"dollars: far tokens at the {records[0].dollars_source}; both models ran here and cost nothing", style="dim", soft_wrap=True
-    )
-    output.print(f"report: {report}", soft_wrap=True)
+    yield Text(f"dollars: far tokens at the {records[0].dollars_source}; both models ran here and cost nothing", style="dim")
+    yield f"report: {report}"

@@ -1,30 +1,39 @@
-"""`nearfar doctor`: what is installed, what this machine has, what works, and what to do about the rest."""
+"""`nearfar doctor`: show what is installed, what this machine has, what works, and how to fix the rest."""
 
 import platform
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+import typer
 from rich.text import Text
 
 from ...protocols import ConfigError, Execution, NearfarError, Sensitivity, StepRequest, complete
-from ...protocols.messages import Message
+from ...protocols.certificates import first_certificate, read_pair, read_roots, validity_of
+from ...protocols.channel import expiry
+from ...protocols.messages import Message, Value
 from ..agents.pool import AgentHandle
-from ..compose.agents import EMBEDDED, model_path, probe_hardware, provider_keys, sends_key_in_plain_text
+from ..compose.agents import EMBEDDED, GatewayConfig, model_path, probe_hardware, provider_keys, sends_key_in_plain_text
 from ..compose.config import Config
-from ..hybrid.hybrid import Hybrid
 from ..routing.check import unknown_prices
 from ..task.sections.cache import LEAST_THRESHOLD
+from ..task.sections.memory import PeerConfig
 from ..task.task import Policy
 from ..util.untraced import deadly_switches, tracing_switches
-from .configuration import read_config
-from .console import EXIT_FAILED, execute, output, print_json
-from .doctor_certificates import certificate_findings
-from .doctor_hardware import hardware_lines
-from .finding import Finding, Status
+from . import options
+from .printing import output, print_json
+from .running import EXIT_FAILED, execute
 
-_STYLES = {
+if TYPE_CHECKING:
+    from ..compose.agents import Accelerator, Cpu, EngineProvider, Hardware, InferenceEngine, Memory
+
+Status = Literal["ok", "absent", "expiring", "risky", "broken"]
+
+_STYLES: Final = {
     "ok": "green",
     "present": "green",
     "absent": "yellow",
@@ -33,7 +42,7 @@ _STYLES = {
     "unknown": "dim",
     "broken": "red",
 }
-_EXTRAS = {
+_EXTRAS: Final = {
     "llama": ("llama-cpp-python", "llguidance"),
     "onnx": ("onnxruntime-genai", "tokenizers"),
     "cloud": ("httpx", "keyring"),
@@ -42,10 +51,46 @@ _EXTRAS = {
     "encryption": ("sqlcipher3",),
     "privacy": ("phonenumbers", "python-stdnum"),
 }
+_PROBE: Final = StepRequest(
+    messages=(Message.user("What is the mayor of Port Alder?"),), max_output_tokens=8, timeout=60.0, sensitivity=Sensitivity.PUBLIC
+)
+_REPLACE_CERTIFICATE: Final = "replace the file; a running server takes the new one without a restart"
+_MACHINE: Final = "machine"
+_GIB: Final = 1 << 30
+_REBUILD: Final = "pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
+_BUILDS: Final = {"NVIDIA": ("cuda", "-DGGML_CUDA=on"), "AMD": ("rocm", "-DGGML_HIP=on"), "Intel": ("vulkan", "-DGGML_VULKAN=on")}
+"""For the first word of a GPU's name: the backend of llama.cpp that computes on it, and the option that builds it."""
+
+app = typer.Typer(add_completion=False)
 
 
-def run_doctor(*, config: Path | None, as_json: bool) -> None:
-    """Print the findings; exit with an error where something that was configured or shipped does not work."""
+class Checkup(Value):
+    """The state of one thing that doctor looked at."""
+
+    area: str
+    name: str
+    status: Status
+    detail: str
+    advice: str = ""
+    """How to fix it; empty if there is nothing to do."""
+
+
+class MachineLine(NamedTuple):
+    """One line about the machine, and the note below it."""
+
+    area: str
+    name: str
+    presence: str
+    detail: str
+    note: str = ""
+
+
+@app.command()
+def doctor(config: options.Config = None, as_json: options.AsJson = False) -> None:
+    """Show what is installed, what this machine has, what works, and how to fix the rest.
+
+    Exits with code 1 if something that is configured or shipped does not work.
+    """
     broken = False
 
     async def work() -> None:
@@ -54,85 +99,89 @@ def run_doctor(*, config: Path | None, as_json: bool) -> None:
         if not as_json:
             for line in hardware_lines(hardware):
                 _print(*line)
-        findings = []
-        async for finding in _examine(config):
-            findings.append(finding)
+        found = []
+        async for each in _examine(config):
+            found.append(each)
             if not as_json:
-                _print(finding.area, finding.name, finding.status, finding.detail, finding.advice)
-        broken = any(finding.status == "broken" for finding in findings)
+                _print(each.area, each.name, each.status, each.detail, each.advice)
+        broken = any(each.status == "broken" for each in found)
         if as_json:
-            found = {"findings": [finding.model_dump() for finding in findings], "hardware": hardware.model_dump(mode="json")}
-            print_json({**found, "healthy": not broken})
+            data = {"findings": [each.model_dump() for each in found], "hardware": hardware.model_dump(mode="json")}
+            print_json({**data, "healthy": not broken})
 
     execute(work(), as_json=as_json)
     if broken:
         raise SystemExit(EXIT_FAILED)
 
 
-async def _examine(config: Path | None) -> AsyncIterator[Finding]:
+def _print(area: str, name: str, status: str, detail: str, note: str) -> None:
+    output.print(Text.assemble(f"{area:>8}  {name:<18} ", (f"{status:<8}", _STYLES[status]), f" {detail}"), soft_wrap=True)
+    if note:
+        output.print(Text(f"{'':>38}{note}", style="dim"), soft_wrap=True)
+
+
+async def _examine(config: Path | None) -> AsyncIterator[Checkup]:
     for finding in (*_packages(), *tracing_findings(), *_embedded_models()):
         yield finding
     try:
-        loaded = read_config(config)
+        loaded = options.read_config(config)
     except ConfigError as error:
-        yield Finding(area="config", name=str(config or "nearfar.toml"), status="broken", detail=error.message, advice=error.hint)
+        yield Checkup(area="config", name=str(config or "nearfar.toml"), status="broken", detail=error.message, advice=error.hint)
         return
     if loaded is None:
-        advice = "optional; the models that ship with nearfar are used without one"
-        yield Finding(area="config", name="nearfar.toml", status="absent", detail="none in this folder", advice=advice)
+        advice = "optional; without one, the models that ship with nearfar are used"
+        yield Checkup(area="config", name="nearfar.toml", status="absent", detail="none in this folder", advice=advice)
         loaded = Config.model_validate({"near": {}, "far": {"provider": "llama"}})
     for finding in (*_keys(), *plain_key_findings(loaded), *certificate_findings(loaded), *threshold_findings(loaded)):
         yield finding
-    async for finding in _sides(loaded):
+    async for finding in _agents(loaded):
         yield finding
 
 
-def threshold_findings(config: Config) -> Iterator[Finding]:
-    """Yield a finding for each threshold at which the guards alone stand between two questions."""
+def threshold_findings(config: Config) -> Iterator[Checkup]:
+    """Yield a finding for each similarity threshold so low that only the guards keep two questions apart."""
     for key, value in (config.cache.low_thresholds if config.cache is not None else {}).items():
-        detail = f"{key} = {value:g} serves answers to questions that are not close"
-        yield Finding(
+        detail = f"{key} = {value:g} serves cached answers to questions that differ much"
+        yield Checkup(
             area="cache", name="[cache]", status="risky", detail=detail, advice=f"set {LEAST_THRESHOLD:g} or more, or leave it out"
         )
 
 
-def plain_key_findings(config: Config) -> Iterator[Finding]:
-    """Yield a finding for each agent whose key leaves this machine without TLS."""
+def plain_key_findings(config: Config) -> Iterator[Checkup]:
+    """Yield a finding for each agent whose API key leaves this machine without TLS."""
     agents = ({} if config.far is None else {"far": config.far}) | {f"other_far.{name}": far for name, far in config.other_far.items()}
     for name, far in agents.items():
         if sends_key_in_plain_text(far):
             detail = "its key goes to base_url in plain text"
-            advice = "use https, or a network whose every member may have the key"
-            yield Finding(area="keys", name=f"[{name}]", status="risky", detail=detail, advice=advice)
+            advice = "use https, or a network on which everyone may read the key"
+            yield Checkup(area="keys", name=f"[{name}]", status="risky", detail=detail, advice=advice)
 
 
-def tracing_findings() -> Iterator[Finding]:
-    """Yield a finding for each variable by which LangChain's tracing is on in this environment."""
+def tracing_findings() -> Iterator[Checkup]:
+    """Yield a finding for each environment variable that turns on LangChain's tracing."""
     for name in tracing_switches():
-        yield Finding(area="tracing", name=name, status="ok", detail="is set; LangSmith hears nothing of tasks all the same")
+        yield Checkup(area="tracing", name=name, status="ok", detail="is set; nearfar sends nothing about tasks to LangSmith")
     for name in deadly_switches():
-        yield Finding(
-            area="tracing", name=name, status="broken", detail="is set, with which LangChain runs nothing", advice=f"unset {name}"
-        )
+        yield Checkup(area="tracing", name=name, status="broken", detail="is set, so LangChain runs nothing", advice=f"unset {name}")
 
 
-def price_findings(team: Iterable[AgentHandle], policy: Policy) -> Iterator[Finding]:
-    """Yield a finding for each agent whose price is unknown where a dollar limit holds."""
+def price_findings(team: Iterable[AgentHandle], policy: Policy) -> Iterator[Checkup]:
+    """Yield a finding for each agent whose price is unknown although a dollar limit applies to it."""
     for member in team:
         for found in unknown_prices(policy, {member.name: member.model} if member.is_unpriced else {}):
-            yield Finding(area="prices", name=member.name, status="risky", detail=found.problem, advice=found.hint)
+            yield Checkup(area="prices", name=member.name, status="risky", detail=found.problem, advice=found.hint)
 
 
-def _packages() -> Iterator[Finding]:
+def _packages() -> Iterator[Checkup]:
     detail = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
-    yield Finding(area="packages", name="python", status="ok", detail=detail)
-    yield Finding(area="packages", name="nearfar", status="ok", detail=version("nearfar"))
+    yield Checkup(area="packages", name="python", status="ok", detail=detail)
+    yield Checkup(area="packages", name="nearfar", status="ok", detail=version("nearfar"))
     for extra, names in _EXTRAS.items():
         missing = [name for name in names if _version(name) is None]
         found = ", ".join(f"{name} {_version(name)}" for name in names if name not in missing)
         advice = f'"{sys.executable}" -m pip install "nearfar[{extra}]"' if missing else ""
         status: Status = "absent" if missing else "ok"
-        yield Finding(area="packages", name=f"[{extra}]", status=status, detail=found or f"without {', '.join(missing)}", advice=advice)
+        yield Checkup(area="packages", name=f"[{extra}]", status=status, detail=found or f"without {', '.join(missing)}", advice=advice)
 
 
 def _version(package: str) -> str | None:
@@ -142,40 +191,42 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _embedded_models() -> Iterator[Finding]:
+def _embedded_models() -> Iterator[Checkup]:
     for name in EMBEDDED:
         path = model_path(name)
         if path.is_file():
-            yield Finding(area="models", name=name, status="ok", detail=f"{path.stat().st_size / 1e6:.1f} MB, search world only")
+            yield Checkup(area="models", name=name, status="ok", detail=f"{path.stat().st_size / 1e6:.1f} MB, search world only")
         else:
-            yield Finding(area="models", name=name, status="broken", detail="not in the installation", advice="reinstall nearfar")
+            yield Checkup(area="models", name=name, status="broken", detail="missing from the installation", advice="reinstall nearfar")
 
 
-def _keys() -> Iterator[Finding]:
+def _keys() -> Iterator[Checkup]:
     for variable, is_set in provider_keys().items():
         try:
             present = is_set()
         except ConfigError as error:
-            yield Finding(area="keys", name=variable, status="broken", detail=error.message, advice=error.hint)
+            yield Checkup(area="keys", name=variable, status="broken", detail=error.message, advice=error.hint)
             continue
         status: Status = "ok" if present else "absent"
         advice = "" if present else f"export {variable}=... where the gateway runs, if you use this provider"
-        yield Finding(area="keys", name=variable, status=status, detail="set" if present else "not set", advice=advice)
+        yield Checkup(area="keys", name=variable, status=status, detail="set" if present else "not set", advice=advice)
 
 
-async def _sides(config: Config) -> AsyncIterator[Finding]:
-    """Open what is configured and let each side take one real step; a paid provider is opened but not asked."""
+async def _agents(config: Config) -> AsyncIterator[Checkup]:
+    """Open each configured agent and let it take one real step. A paid provider is opened but not asked."""
+    from ..hybrid.hybrid import Hybrid
+
     try:
         async with Hybrid.from_config(config) as hybrid:
             for member in hybrid.pool:
-                yield await _member(member)
+                yield await _try_out(member)
             for finding in price_findings(hybrid.pool, config.policy):
                 yield finding
     except NearfarError as error:
-        yield Finding(area="config", name="what it opens", status="broken", detail=error.message, advice=error.hint)
+        yield Checkup(area="config", name="opening agents", status="broken", detail=error.message, advice=error.hint)
 
 
-async def _member(member: AgentHandle) -> Finding:
+async def _try_out(member: AgentHandle) -> Checkup:
     try:
         agent = await member.open()
         card = agent.card
@@ -185,24 +236,119 @@ async def _member(member: AgentHandle) -> Finding:
         if card.prices is not None and card.prices.output == 0:
             reply = await complete(agent, _PROBE)
             detail += f", answered with {reply.finished.usage.output_tokens} tokens"
-        return Finding(area="agents", name=member.name, status="ok", detail=detail)
+        return Checkup(area="agents", name=member.name, status="ok", detail=detail)
     except NearfarError as error:
-        return Finding(area="agents", name=member.name, status="broken", detail=error.message, advice=error.hint)
+        return Checkup(area="agents", name=member.name, status="broken", detail=error.message, advice=error.hint)
 
 
 def _running(execution: Execution) -> str:
-    """What really runs a model."""
+    """Return the processor and engine that a model runs on."""
     offloaded = f", {execution.offloaded_layers} of {execution.layers} layers" if execution.offloaded_layers else ""
     without = f", extra buffer types are off: {execution.extra_buffers_off}" if execution.extra_buffers_off else ""
     return f"{execution.provider} ({execution.engine}{offloaded}){without}"
 
 
-_PROBE = StepRequest(
-    messages=(Message.user("What is the mayor of Port Alder?"),), max_output_tokens=8, timeout=60.0, sensitivity=Sensitivity.PUBLIC
-)
+def certificate_findings(config: Config) -> Iterator[Checkup]:
+    """Yield a finding for each certificate that the configuration names."""
+    for name, (certificate, key) in _own_certificates(config).items():
+        yield _examine_certificate(name, certificate, key)
+    for name, roots in _trusted_certificates(config).items():
+        yield _examine_certificate(name, roots, None)
 
 
-def _print(area: str, name: str, status: str, detail: str, note: str) -> None:
-    output.print(Text.assemble(f"{area:>8}  {name:<18} ", (f"{status:<8}", _STYLES[status]), f" {detail}"), soft_wrap=True)
-    if note:
-        output.print(Text(f"{'':>38}{note}", style="dim"), soft_wrap=True)
+def _examine_certificate(name: str, certificate: Path, key: Path | None) -> Checkup:
+    """Check a certificate with its key or, if `key` is None, a file of trusted certificates."""
+    if key is not None and not certificate.exists() and not key.exists():
+        missing = f"neither {certificate} nor {key} exists"
+        return Checkup(area="tls", name=name, status="absent", detail=missing, advice="for a hub, `nearfar worker pair` makes them")
+    try:
+        pem = read_roots(certificate) if key is None else read_pair(certificate, key)[1]
+        validity = validity_of(first_certificate(pem))
+    except ConfigError as error:
+        return Checkup(area="tls", name=name, status="broken", detail=error.message, advice=error.hint)
+    now = datetime.now(UTC)
+    status: Status = "broken" if validity.ends <= now else "expiring" if validity.is_ending(now) else "ok"
+    advice = "" if status == "ok" else _REPLACE_CERTIFICATE
+    return Checkup(area="tls", name=name, status=status, detail=f"{certificate} {expiry(validity.ends, now)}", advice=advice)
+
+
+def _own_certificates(config: Config) -> Mapping[str, tuple[Path, Path]]:
+    """Return the certificates that this machine shows to others, with their keys, by section."""
+    found = {name: (section.client_certificate, section.client_key) for name, section in _clients(config).items()}
+    if config.hub is not None:
+        found["hub"] = (config.hub.certificate, config.hub.key)
+    return {f"[{name}]": (certificate, key) for name, (certificate, key) in found.items() if certificate is not None and key is not None}
+
+
+def _trusted_certificates(config: Config) -> Mapping[str, Path]:
+    """Return the files of certificates that this machine trusts, by section and key."""
+    found = {f"[{name}] certificate": section.certificate for name, section in _clients(config).items()}
+    if config.hub is not None:
+        found["[hub] client_authority"] = config.hub.client_authority
+    return {name: path for name, path in found.items() if path is not None}
+
+
+def _clients(config: Config) -> Mapping[str, GatewayConfig | PeerConfig]:
+    """Return the sections that name a server, by name."""
+    agents = {"far": config.far, **{f"other_far.{name}": far for name, far in config.other_far.items()}}
+    gateways = {name: far for name, far in agents.items() if isinstance(far, GatewayConfig)}
+    peers = {} if config.memory is None else {f"memory.peers.{name}": peer for name, peer in config.memory.peers.items()}
+    return {**gateways, **peers}
+
+
+def hardware_lines(hardware: "Hardware") -> Iterator[MachineLine]:
+    """Yield the lines about the machine itself, then those about its engines."""
+    yield _cpu(hardware.cpu)
+    memory, battery, power, heat = hardware.memory, hardware.battery, hardware.power, hardware.heat
+    yield MachineLine(_MACHINE, "memory", memory.presence, _free(memory) or memory.reason)
+    for accelerator in (*hardware.gpus, *hardware.npus):
+        yield _accelerator(accelerator, hardware)
+    yield MachineLine(_MACHINE, "battery", battery.presence, battery.reason if battery.charge is None else f"{battery.charge:.0%}")
+    yield MachineLine(_MACHINE, "power source", power.presence, power.source or power.reason)
+    hottest = max((sensor.celsius for sensor in heat.sensors), default=None)
+    degrees = "" if hottest is None else f"; the hottest sensor shows {hottest:.0f} \N{DEGREE SIGN}C"
+    yield MachineLine(_MACHINE, "heat", heat.presence, (heat.thermal or heat.reason) + degrees)
+    for reader in hardware.energy:
+        yield MachineLine("energy", reader.name, reader.presence, reader.reason)
+    for engine in hardware.engines:
+        yield from _engine(engine)
+
+
+def _cpu(cpu: "Cpu") -> MachineLine:
+    cores = f"{cpu.physical_cores or '?'} cores, {cpu.logical_cores or '?'} threads, {cpu.usable_cores} usable"
+    return MachineLine(_MACHINE, "cpu", cpu.presence, f"{cpu.model or cpu.architecture}: {cores}", " ".join(cpu.features))
+
+
+def _free(memory: "Memory") -> str:
+    if memory.free_bytes is None or memory.total_bytes is None:
+        return ""
+    limited = "" if memory.limit_bytes is None else f", and {memory.limit_bytes / _GIB:.1f} for this process"
+    return f"{memory.free_bytes / _GIB:.1f} GiB free of {memory.total_bytes / _GIB:.1f}{limited}"
+
+
+def _accelerator(accelerator: "Accelerator", hardware: "Hardware") -> MachineLine:
+    name = "npu" if accelerator.kind == "npu" else "gpu"
+    if accelerator.presence != "present":
+        return MachineLine(_MACHINE, name, accelerator.presence, accelerator.reason)
+    backend, flag = _BUILDS.get(accelerator.name.split()[0], ("", ""))
+    usable = {provider.name for engine in hardware.engines for provider in engine.providers if provider.presence == "present"}
+    wants_build = name == "gpu" and backend and backend not in usable
+    advice = f'no engine computes on it: CMAKE_ARGS="{flag}" {_REBUILD}'
+    driver = f"driver {accelerator.driver}" if accelerator.driver else "without a driver"
+    return MachineLine(_MACHINE, name, accelerator.presence, f"{accelerator.name}, {driver}", advice if wants_build else "")
+
+
+def _engine(engine: "InferenceEngine") -> Iterator[MachineLine]:
+    if engine.presence != "present":
+        yield MachineLine("engines", engine.name, engine.presence, engine.reason)
+    for (presence, reason), providers in groupby(engine.providers, key=lambda each: (each.presence, each.reason)):
+        yield MachineLine("engines", engine.name, presence, _providers(providers, "" if presence == "present" else f": {reason}"))
+
+
+def _providers(providers: Iterable["EngineProvider"], suffix: str) -> str:
+    return ", ".join(_provider(provider) for provider in providers) + suffix
+
+
+def _provider(provider: "EngineProvider") -> str:
+    memory = "" if provider.free_memory_bytes is None else f", {provider.free_memory_bytes / _GIB:.1f} GiB free"
+    return f"{provider.name} ({provider.device}{memory})" if provider.device else provider.name

@@ -1,29 +1,61 @@
-"""The `nearfar memory` group. Each command loads what it needs when it runs."""
+"""`nearfar memory`: the group, with `list`, `search`, `show` and `stats`; the other commands are in the modules `memory_...`."""
 
-from pathlib import Path
-from typing import Annotated
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from rich.padding import Padding
+from rich.text import Text
 
-from . import options
+from ...protocols import InvalidRequest
+from ...protocols.namespaces import namespace_text, parse_namespace
+from ...protocols.tiers import TIERS, Tier
+from ..memory.reading import SearchMode
+from ..util.escaping import spelled_out
+from . import memory_edit, memory_erase, memory_files, memory_sleep, memory_sync, options
+from .memory_store import (
+    KeyArgument,
+    Limit,
+    NamespaceArgument,
+    Offset,
+    Prefix,
+    Store,
+    StoreChoice,
+    TierName,
+    address_text,
+    item_at,
+    items_of,
+    one_line,
+    open_store,
+    origin_text,
+    parse_tier,
+    tier_text,
+    value_text,
+)
+from .printing import Line, Note, ago, counted, fact_table, moment_text, output, show, size_text, spinner, table
+from .running import report_errors
 
-memory = typer.Typer(help="See, correct, move, synchronise and erase what this device remembers.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from ..memory.memory_item import MemoryItem
+    from ..memory.store import MemoryStore
 
-Store = Annotated[
-    str | None,
-    typer.Option("--store", help="SQLite file or postgres://...; not given: as nearfar.toml says, or memory/memory.db in $NEARFAR_HOME."),
-]
-NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="Labels with / between them, such as notes/ana.")]
-KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The item's name in its namespace.")]
-Prefix = Annotated[str, typer.Option("--namespace", "-n", help="Only what is in or below this namespace, such as notes/ana.")]
-TierName = Annotated[str | None, typer.Option("--tier", help="Only items that may go this far: device, user or shared.")]
-Limit = Annotated[int, typer.Option(min=1, help="Items at most.")]
-Offset = Annotated[int, typer.Option(min=0, help="Items to pass over first.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and change nothing.")]
+_SEARCHED: Final = 100
+"""Items in a page of search results."""
+_NAMESPACES: Final = 15
+"""Namespaces that `stats` lists; the others are counted in one line."""
+_TIER_MEANINGS: Final = {
+    Tier.DEVICE: "it never leaves the device that wrote it",
+    Tier.USER: "it is sent to devices of the same user, and to the hub between them",
+    Tier.SHARED: "it is sent to everyone who synchronises with this memory",
+}
+
+app = typer.Typer(no_args_is_help=True)
 
 
-@memory.command("list")
+@app.command("list")
 def list_items(
     namespace: Prefix = "",
     tier: TierName = None,
@@ -34,13 +66,11 @@ def list_items(
     as_json: options.AsJson = False,
 ) -> None:
     """List items, the last changed first."""
-    from .memory_items import Wanted
-    from .memory_items import list_items as show
-
-    show(Wanted(namespace, tier, limit, offset), options.StoreChoice(store, config), as_json=as_json)
+    with report_errors(as_json=as_json), open_store(StoreChoice(store, config)) as opened:
+        _show_page(items_of(opened, parse_namespace(namespace), parse_tier(tier)), limit, offset, as_json=as_json)
 
 
-@memory.command("search")
+@app.command("search")
 def search(
     query: Annotated[str, typer.Argument(help="Words, or a question.")],
     namespace: Prefix = "",
@@ -53,163 +83,167 @@ def search(
     as_json: options.AsJson = False,
 ) -> None:
     """Find items by words and by meaning, the best first."""
-    from .memory_items import Wanted, search_items
+    with report_errors(as_json=as_json), open_store(StoreChoice(store, config)) as opened:
+        found = _matches(opened, query, _parse_mode(mode), namespace, parse_tier(tier))
+        _show_page(found, limit, offset, as_json=as_json)
 
-    search_items(query, mode, Wanted(namespace, tier, limit, offset), options.StoreChoice(store, config), as_json=as_json)
 
-
-@memory.command("show")
-def show(
+@app.command("show")
+def show_item(
     namespace: NamespaceArgument, key: KeyArgument, store: Store = None, config: options.Config = None, as_json: options.AsJson = False
 ) -> None:
-    """Show an item whole: its value, where it came from, how far it may go, what it was before, and what it lost against."""
-    from .memory_items import show_item
-
-    show_item(namespace, key, options.StoreChoice(store, config), as_json=as_json)
-
-
-@memory.command("edit")
-def edit(
-    namespace: NamespaceArgument,
-    key: KeyArgument,
-    value: Annotated[str | None, typer.Option(help="The new value, a JSON object; - reads it from standard input.")] = None,
-    fields: Annotated[
-        list[str] | None, typer.Option("--set", help="FIELD=VALUE, as JSON or as plain text; may be repeated. Other fields stay.")
-    ] = None,
-    tier: Annotated[str | None, typer.Option(help="How far it may go from now on: device, user or shared.")] = None,
-    store: Store = None,
-    config: options.Config = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Change an item, or write a new one: in $EDITOR, or as the options say. What somebody else wrote meanwhile is not overwritten."""
-    from .memory_edit import Edit, edit_item
-
-    edit_item(namespace, key, Edit(value, tuple(fields or ()), tier), options.StoreChoice(store, config), as_json=as_json)
+    """Show an item: its value, provenance and tier, its earlier values, and the number of conflicts."""
+    with report_errors(as_json=as_json), open_store(StoreChoice(store, config)) as opened:
+        item = item_at(opened, namespace, key)
+        earlier = [each for each in opened.history(item.namespace, item.key) if each.version != item.version]
+        here = opened.engine.device
+    show({"item": item.dict(), "history": [each.dict() for each in earlier]}, _item_lines(item, earlier, here), as_json=as_json)
 
 
-@memory.command("delete")
-def delete(
-    namespace: NamespaceArgument, key: KeyArgument, store: Store = None, config: options.Config = None, as_json: options.AsJson = False
-) -> None:
-    """Delete an item, here and, with the next sync, on your other devices. To leave no trace of something, `erase` it."""
-    from .memory_edit import delete_item
-
-    delete_item(namespace, key, options.StoreChoice(store, config), as_json=as_json)
-
-
-@memory.command("conflicts")
-def conflicts(
-    namespace: Annotated[str, typer.Argument(help="Of the item to look at; all with conflicts unless given.")] = "",
-    key: Annotated[str, typer.Argument(help="Of the item to look at.")] = "",
-    keep: Annotated[str | None, typer.Option(help="What is to stand: `present`, or the number of a value that lost.")] = None,
-    limit: Limit = 20,
-    offset: Offset = 0,
-    store: Store = None,
-    config: options.Config = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Show values that lost against a change made elsewhere at the same time, side by side, and decide on them."""
-    from .memory_conflicts import list_conflicts, settle_conflict
-
-    choice = options.StoreChoice(store, config)
-    if namespace or key or keep is not None:
-        settle_conflict(namespace, key, keep, choice, as_json=as_json)
-    else:
-        list_conflicts(choice, limit=limit, offset=offset, as_json=as_json)
+app.command("edit")(memory_edit.edit_item)
+app.command("delete")(memory_edit.delete_item)
+app.command("conflicts")(memory_edit.show_conflicts)
+app.command("export")(memory_files.export_items)
+app.command("import")(memory_files.import_items)
+app.command("erase")(memory_erase.erase_items)
+app.command("sync")(memory_sync.sync)
+app.command("revoke")(memory_sync.revoke_device)
+app.add_typer(memory_sleep.app, name="sleep")
 
 
-@memory.command("export")
-def export_items(
-    file: Annotated[str, typer.Argument(help="A file that does not exist yet, readable by you alone; - for standard output.")],
-    namespace: Prefix = "",
-    tier: TierName = None,
-    store: Store = None,
-    config: options.Config = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Write items to a file, one JSON object in each line, with where they came from."""
-    from .memory_files import export_to
-
-    export_to(file, namespace, tier, options.StoreChoice(store, config), as_json=as_json)
-
-
-@memory.command("import")
-def import_items(
-    file: Annotated[str, typer.Argument(help="What `export` wrote; - for standard input.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace items that say something else here.")] = False,
-    dry_run: DryRun = False,
-    store: Store = None,
-    config: options.Config = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Take in items from a file. All lines are checked first; what differs here already stays, and is told."""
-    from .memory_files import import_from
-
-    import_from(file, options.StoreChoice(store, config), overwrite=overwrite, dry_run=dry_run, as_json=as_json)
+@app.command("stats")
+def show_stats(store: Store = None, config: options.Config = None, as_json: options.AsJson = False) -> None:
+    """Show the number of items by tier, source and namespace, the size of the memory, its devices and open conflicts."""
+    by_namespace: Counter[tuple[str, ...]] = Counter()
+    by_tier: Counter[str] = Counter()
+    by_source: Counter[str] = Counter()
+    choice = StoreChoice(store, config)
+    with report_errors(as_json=as_json), open_store(choice) as opened, spinner("counting", shown=not as_json):
+        known = opened.stats()
+        for item in items_of(opened, (), None):
+            by_namespace[item.namespace] += 1
+            by_tier[item.tier.value] += 1
+            by_source[item.source.value] += 1
+        devices = _devices(opened)
+    namespaces = [{"namespace": namespace, "items": count} for namespace, count in by_namespace.most_common()]
+    told = {"tiers": by_tier, "sources": by_source, "namespaces": namespaces, "devices": list(map(asdict, devices))}
+    lines: list[Line] = [fact_table(_stats_facts(known, by_tier, by_source, devices)), *_namespace_lines(by_namespace)]
+    show({"device": devices[0].name, **known, **told}, lines, as_json=as_json)
 
 
-@memory.command("erase")
-def erase(
-    subject: Annotated[str, typer.Option(help="Erase all that is about them, wherever it stands.")] = "",
-    prefix: Annotated[str, typer.Option(help="Erase all that is in or below this namespace, such as notes/ana.")] = "",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    store: Store = None,
-    config: options.Config = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Remove items such that no file holds a trace of them, here and, with the next sync, on your other devices. It cannot be undone."""
-    from .memory_erase import erase_items
-
-    erase_items(subject, prefix, options.StoreChoice(store, config), yes=yes, dry_run=dry_run, as_json=as_json)
+app.command("recover")(memory_files.recover)
 
 
-@memory.command("sync")
-def sync(
-    peer: Annotated[str, typer.Argument(help="Name of a [memory.peers] section, or HOST:PORT; may be left out if there is only one.")] = "",
-    token: Annotated[str, typer.Option(envvar="NEARFAR_TOKEN", help="By which the peer knows this device; better in $NEARFAR_TOKEN.")] = "",
-    certificate: Annotated[Path | None, typer.Option(help="PEM file of the peer's certificate, or of who signed it.")] = None,
-    client_certificate: options.ClientCertificate = None,
-    client_key: options.ClientKey = None,
-    pairing_file: Annotated[str, typer.Option(help="File with the line that `worker pair` shows, or - to paste it.")] = "",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    store: Store = None,
-    config: options.Config = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Bring this memory and another one into step. Before the first time, say what would leave this device, and ask."""
-    from .memory_sync import Way, sync_with
-
-    way = Way(peer, token, certificate, pairing_file, client_certificate, client_key)
-    sync_with(way, options.StoreChoice(store, config), yes=yes, dry_run=dry_run, as_json=as_json)
+def _parse_mode(text: str) -> SearchMode:
+    try:
+        return SearchMode(text)
+    except ValueError:
+        raise InvalidRequest(f"there is no mode {text!r}", hint=f"the modes are {', '.join(SearchMode)}") from None
 
 
-@memory.command("revoke")
-def revoke(
-    device: Annotated[str, typer.Argument(help="As `stats` names it.")],
-    yes: Yes = False,
-    store: Store = None,
-    config: options.Config = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Shut a lost device out: no device that hears of it synchronises with it any more. What it wrote stays."""
-    from .memory_sync import revoke_device
-
-    revoke_device(device, options.StoreChoice(store, config), yes=yes, as_json=as_json)
+def _matches(store: "MemoryStore", query: str, mode: SearchMode, namespace: str, tier: Tier | None) -> Iterator["MemoryItem"]:
+    prefix, offset = parse_namespace(namespace), 0
+    while page := store.search(prefix, query=query, mode=mode, limit=_SEARCHED, offset=offset, refresh_ttl=False):
+        yield from (item for item in page if tier is None or item.tier is tier)
+        offset += len(page)
 
 
-@memory.command("stats")
-def stats(store: Store = None, config: options.Config = None, as_json: options.AsJson = False) -> None:
-    """Say how much there is, of what tier and from whom, and what waits for something."""
-    from .memory_stats import show_stats
+def _show_page(found: Iterable["MemoryItem"], limit: int, offset: int, *, as_json: bool) -> None:
+    page = list(islice(found, offset, offset + limit + 1))
+    shown, has_more = page[:limit], len(page) > limit
+    if as_json:
+        show({"items": [item.dict() for item in shown], "more": has_more}, (), as_json=True)
+        return
+    for item in shown:
+        _print_item(item)
+    lines = [Note("nothing further" if offset else "nothing there")] * (not shown)
+    lines += [Note(f"more: --offset {offset + len(shown)}")] * has_more
+    show(None, lines, as_json=False)
 
-    show_stats(options.StoreChoice(store, config), as_json=as_json)
+
+def _print_item(item: "MemoryItem") -> None:
+    """Print two lines: address and provenance, and as much of the value as fits into the width of the terminal."""
+    head = Text.assemble((address_text(item.address), "bold"), "  ", tier_text(item.tier))
+    head.append(f"  {origin_text(item)}, {ago(item.updated_at)}", style="dim")
+    if item.conflicts:
+        head.append(f"  {counted(item.conflicts, 'conflict')}", style="yellow")
+    output.print(head, soft_wrap=True)
+    output.print(Text(f"  {one_line(item.value)}"), no_wrap=True, overflow="ellipsis", crop=True)
 
 
-@memory.command("recover")
-def recover(store: Store = None, config: options.Config = None, yes: Yes = False, as_json: options.AsJson = False) -> None:
-    """Save what can be read of a damaged file into a new one in its place. The damaged one is kept beside it."""
-    from .memory_recover import recover_store
+def _item_lines(item: "MemoryItem", earlier: Sequence["MemoryItem"], here: str) -> Iterator[Line]:
+    yield Text(address_text(item.address), style="bold")
+    yield Padding(Text(value_text(item.value)), (1, 2))
+    yield Padding(fact_table(_provenance(item, here)), (0, 0, 0, 2))
+    for each in earlier:
+        until = "earlier" if each.invalid_from is None else f"until {moment_text(each.invalid_from)}"
+        yield Text(f"\n{until}, by {origin_text(each)}:", style="dim")
+        yield Padding(Text(value_text(each.value), style="dim"), (0, 2))
+    if item.conflicts:
+        command = f"nearfar memory conflicts {address_text(item.address)}"
+        yield Note(f"\n{counted(item.conflicts, 'value')} lost against it: {command}", "yellow")
 
-    recover_store(options.StoreChoice(store, config), yes=yes, as_json=as_json)
+
+def _provenance(item: "MemoryItem", here: str) -> Iterator[tuple[str, Text | str]]:
+    yield "tier", Text.assemble(tier_text(item.tier), f": {_TIER_MEANINGS[item.tier]}")
+    yield "from", f"{origin_text(item)}, trust {item.trust:g}"
+    yield "written", f"{moment_text(item.updated_at)}, {ago(item.updated_at)}"
+    if item.created_at != item.updated_at:
+        yield "first written", moment_text(item.created_at)
+    yield "on device", f"{item.device}, this one" if item.device == here else item.device
+    yield "version", item.version
+    for name, told in (("user", item.user), ("about", ", ".join(filter(None, (item.subject, *item.others))))):
+        if told:
+            yield name, told
+    if item.lineage:
+        yield "derived from", "\n".join(map(address_text, item.lineage))
+    for name, moment in (("true from", item.valid_from), ("true until", item.invalid_from), ("forgotten", item.expires_at)):
+        if moment is not None:
+            yield name, moment_text(moment)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDevice:
+    """A device that has written to the store."""
+
+    name: str
+    writes: int
+    user: str
+    is_this: bool
+    is_revoked: bool
+
+
+def _devices(store: "MemoryStore") -> list[KnownDevice]:
+    """Return the devices that the store knows, this one first."""
+    facts, here = store.replica().facts(), store.engine.device
+    with store.engine.transaction() as transaction:
+        writes = {here: 0} | transaction.known()
+    names = [here, *sorted({*writes, *facts.users} - {here})]
+    return [KnownDevice(name, writes.get(name, 0), facts.users.get(name, ""), name == here, name in facts.revoked) for name in names]
+
+
+def _stats_facts(
+    known: Mapping[str, int], by_tier: Counter[str], by_source: Counter[str], devices: Sequence[KnownDevice]
+) -> Iterator[tuple[str, Text | str]]:
+    conflicts = f", {counted(known['conflicts'], 'conflict')} to decide on" if known["conflicts"] else ""
+    yield "items", f"{known['items']:,}, and {known['deleted']:,} deleted{conflicts}"
+    yield "tiers", Text(", ").join(Text.assemble(f"{by_tier[tier]:,} ", tier_text(tier)) for tier in TIERS)
+    yield "from", ", ".join(f"{count:,} {source.replace('_', ' ')}" for source, count in by_source.most_common()) or "no source"
+    yield "vectors", f"{known['vectors']:,}"
+    yield "size", size_text(known["bytes"])
+    yield "devices", "\n".join(map(_device_text, devices))
+
+
+def _device_text(device: KnownDevice) -> str:
+    marks = [spelled_out(device.user)] * bool(device.user) + ["this one"] * device.is_this + ["shut out"] * device.is_revoked
+    return ", ".join([spelled_out(device.name), counted(device.writes, "write"), *marks])
+
+
+def _namespace_lines(counts: Counter[tuple[str, ...]]) -> Iterator[Line]:
+    if not counts:
+        return
+    yield table(
+        ("namespace", "items"), ((spelled_out(namespace_text(name)), f"{count:,}") for name, count in counts.most_common(_NAMESPACES))
+    )
+    if len(counts) > _NAMESPACES:
+        yield Note(f"and {len(counts) - _NAMESPACES:,} namespaces more")

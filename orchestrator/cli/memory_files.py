@@ -1,72 +1,110 @@
-"""`nearfar memory export | import`."""
+"""`nearfar memory export | import | recover`: items and files."""
 
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Annotated, Final, TextIO
 
-from ...protocols import ConfigError
+import typer
+
+from ...protocols import ConfigError, NotFound
 from ...protocols.namespaces import parse_namespace
-from .console import notes, output, print_json, reported, working
-from .memory_store import opened, parse_tier
-from .memory_text import address_text, counted
-from .options import StoreChoice
+from ..compose.memory import memory_path, recover_memory
+from . import options
+from .memory_store import Prefix, Store, StoreChoice, TierName, address_text, chosen_memory, is_postgres, open_store, parse_tier
+from .printing import Line, Note, counted, show, spinner
+from .running import confirm, report_errors
 
 if TYPE_CHECKING:
-    from ...protocols.namespaces import ItemAddress
+    from ..memory.sqlite.recovering import Recovery
     from ..memory.transfer import Imported
 
-_LONGEST_LINE = 1 << 25
+_LONGEST_LINE: Final = 1 << 25
 """Characters: the longest value, and as many names as an item may have."""
-_SHOWN = 10
-"""Items that are named each; of the rest it is said how many they are."""
+_SHOWN: Final = 10
+"""Items that are listed by name; the others are counted in one line."""
 
 
-def export_to(file: str, namespace: str, tier: str | None, choice: StoreChoice, *, as_json: bool) -> None:
-    """Write the items, and say how many they were."""
-    with reported(as_json=as_json), opened(choice) as store:
-        lines = store.export(prefix=parse_namespace(namespace), tier=parse_tier(tier))
+def export_items(
+    file: Annotated[str, typer.Argument(help="A file that does not exist yet, readable by you alone. - for standard output.")],
+    namespace: Prefix = "",
+    tier: TierName = None,
+    store: Store = None,
+    config: options.Config = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write items to a file, one JSON object in each line, with their provenance."""
+    with report_errors(as_json=as_json), open_store(StoreChoice(store, config)) as opened:
+        lines = opened.export(prefix=parse_namespace(namespace), tier=parse_tier(tier))
         if file == "-":
             _write(lines, sys.stdout)
             return
-        with working("writing", shown=not as_json), _own_file(Path(file)) as written:
+        with spinner("writing", shown=not as_json), _create_file(Path(file)) as written:
             count = _write(lines, written)
-    if as_json:
-        print_json({"file": file, "items": count})
-    else:
-        output.print(f"{counted(count, 'item')} in {file}", soft_wrap=True)
+    show({"file": file, "items": count}, [f"{counted(count, 'item')} in {file}"], as_json=as_json)
 
 
-def import_from(file: str, choice: StoreChoice, *, overwrite: bool, dry_run: bool, as_json: bool) -> None:
-    """Take the items in, and say what became of them."""
-    with reported(as_json=as_json), _lines_of(file) as lines, opened(choice, creates=True) as store, working("reading", shown=not as_json):
-        imported = store.import_lines(lines, overwrite=overwrite, dry_run=dry_run)
-    if as_json:
-        kept = [{"namespace": address.namespace, "key": address.key} for address in imported.kept]
-        counts = {"added": imported.added, "replaced": imported.replaced, "unchanged": imported.unchanged}
-        print_json({**counts, "kept": kept, "dry_run": dry_run})
-        return
-    output.print(_told(imported, dry_run=dry_run))
-    if imported.kept:
-        _show_kept(imported.kept)
+def import_items(
+    file: Annotated[str, typer.Argument(help="A file that `export` wrote. - for standard input.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace items that have another value here.")] = False,
+    dry_run: options.DryRun = False,
+    store: Store = None,
+    config: options.Config = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Import items from a file. All lines are checked first. Items that have another value here are kept and listed."""
+    choice, progress = StoreChoice(store, config), spinner("reading", shown=not as_json)
+    with report_errors(as_json=as_json), _open_lines(file) as lines, open_store(choice, creates=True) as opened, progress:
+        imported = opened.import_lines(lines, overwrite=overwrite, dry_run=dry_run)
+    kept = [{"namespace": address.namespace, "key": address.key} for address in imported.kept]
+    counts = {"added": imported.added, "replaced": imported.replaced, "unchanged": imported.unchanged}
+    show({**counts, "kept": kept, "dry_run": dry_run}, _import_lines(imported, dry_run=dry_run), as_json=as_json)
 
 
-def _told(imported: "Imported", *, dry_run: bool) -> str:
+def recover(store: Store = None, config: options.Config = None, yes: options.Yes = False, as_json: options.AsJson = False) -> None:
+    """Save the readable items of a damaged file into a new file in its place. The damaged file is kept next to it."""
+    choice = StoreChoice(store, config)
+    with report_errors(as_json=as_json):
+        chosen = chosen_memory(choice)
+        path = memory_path(chosen)
+        if path is None or (choice.store is not None and is_postgres(choice.store)):
+            raise ConfigError(
+                "a Postgres database is recovered with its own tools", hint="restore it from a backup; `recover` is for files"
+            )
+        if not path.exists():
+            raise NotFound(f"there is no memory at {path}", hint="--store names another file")
+        if not yes and not confirm(f"Replace {path} by what can be read of it? The old file is kept next to it.", as_json=as_json):
+            return
+        with spinner("reading what can be read", shown=not as_json):
+            recovery = recover_memory(chosen)
+    show(asdict(recovery), _recovery_lines(recovery), as_json=as_json)
+
+
+def _import_lines(imported: "Imported", *, dry_run: bool) -> Iterator[Line]:
     would = "would be " if dry_run else ""
     parts = [f"{counted(imported.added, 'item')} {would}added", f"{imported.unchanged:,} there already"]
     if imported.replaced:
         parts.insert(1, f"{imported.replaced:,} {would}replaced")
-    return ", ".join(parts)
+    yield ", ".join(parts)
+    if imported.kept:
+        told = f"{counted(len(imported.kept), 'item')} here have another value and are kept; --overwrite replaces them:"
+        yield Note(told, "yellow")
+    for address in imported.kept[:_SHOWN]:
+        yield Note(f"  {address_text(address)}", "")
+    if len(imported.kept) > _SHOWN:
+        yield Note(f"  and {len(imported.kept) - _SHOWN:,} more")
 
 
-def _show_kept(kept: "tuple[ItemAddress, ...]") -> None:
-    notes.print(f"{counted(len(kept), 'item')} here say something else, and stay; --overwrite replaces them:", style="yellow")
-    for address in kept[:_SHOWN]:
-        notes.print(f"  {address_text(address)}", soft_wrap=True)
-    if len(kept) > _SHOWN:
-        notes.print(f"  and {len(kept) - _SHOWN:,} more", style="dim")
+def _recovery_lines(recovery: "Recovery") -> Iterator[Line]:
+    yield f"{counted(recovery.items, 'item')} saved; {counted(recovery.unreadable, 'place')} in the file could not be read"
+    if recovery.remade:
+        yield Note(f"{counted(recovery.remade, 'item')} may have an earlier value", "yellow")
+    if not recovery.is_same_device:
+        yield Note("the device has a new name: what was written before counts as another device's", "yellow")
+    yield Note(f"the damaged file is {recovery.damaged}; it keeps what is erased later, so delete it when it is not needed")
 
 
 def _write(lines: Iterable[str], file: TextIO) -> int:
@@ -78,8 +116,8 @@ def _write(lines: Iterable[str], file: TextIO) -> int:
 
 
 @contextmanager
-def _own_file(path: Path) -> Iterator[TextIO]:
-    """A new file that only its owner may read; half of one is not left behind."""
+def _create_file(path: Path) -> Iterator[TextIO]:
+    """Create a file that only its owner may read; remove it again if the block fails."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -93,7 +131,7 @@ def _own_file(path: Path) -> Iterator[TextIO]:
 
 
 @contextmanager
-def _lines_of(file: str) -> Iterator[Iterable[str]]:
+def _open_lines(file: str) -> Iterator[Iterable[str]]:
     if file == "-":
         yield _decoded(sys.stdin, "standard input")
         return
@@ -102,11 +140,11 @@ def _lines_of(file: str) -> Iterator[Iterable[str]]:
 
 
 def _decoded(opened_file: TextIO, file: str) -> Iterator[str]:
-    """Yield lines. One that is longer than any item can be is not read to its end."""
+    """Yield lines. Raise `ConfigError` for one that is longer than any item, without reading it to its end."""
     try:
         while line := opened_file.readline(_LONGEST_LINE):
             if len(line) == _LONGEST_LINE:
-                raise ConfigError(f"{file} has a line that is too long for an item", hint="import what `export` wrote")
+                raise ConfigError(f"{file} has a line that is too long for an item", hint="import a file that `export` wrote")
             yield line
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{file} is not text in UTF-8: {error.reason}", hint="import what `export` wrote") from error
+        raise ConfigError(f"{file} is not text in UTF-8: {error.reason}", hint="import a file that `export` wrote") from error

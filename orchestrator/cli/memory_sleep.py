@@ -1,54 +1,158 @@
-"""The `nearfar memory sleep` group: consolidating what is remembered, and taking it back."""
+"""`nearfar memory sleep`: consolidate what is remembered, in batches that can be reverted."""
 
-from typing import Annotated
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
+from ...protocols import Agent, NotFound
+from ...protocols.namespaces import namespace_text, parse_namespace
+from ..compose.agents import NearConfig, near_handle, read_device_state
+from ..memory.consolidation.bench import Slept
+from ..memory.consolidation.journal import Batch, Journal
+from ..memory.consolidation.scopes import journals, scopes
+from ..memory.consolidation.sleeper import Sleeper
+from ..util.escaping import printable
 from . import options
-from .memory import Prefix, Store
+from .memory_store import Prefix, Store, StoreChoice, address_text, open_store
+from .printing import Line, Note, counted, print_json, show, spinner, table, warn
+from .running import report_errors
 
-sleep = typer.Typer(help="Sum up, merge and correct what is remembered, in batches that can be taken back.", invoke_without_command=True)
+if TYPE_CHECKING:
+    from ...protocols.namespaces import Namespace
+    from ..memory.store import MemoryStore
 
-BatchName = Annotated[str, typer.Argument(metavar="BATCH", help="As `nearfar memory sleep list` names it.")]
+BatchName = Annotated[str, typer.Argument(metavar="BATCH", help="Id of the batch, as `nearfar memory sleep list` shows it.")]
+
+app = typer.Typer(help="Sum up, merge and correct what is remembered, in batches that can be reverted.", invoke_without_command=True)
 
 
-@sleep.callback()
-def run(
+@app.callback()
+def consolidate(
     context: typer.Context,
-    now: Annotated[bool, typer.Option("--now", help="Also on battery, and where nobody knows whether this device is charged.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Also on battery, and if it is unknown whether this device is charging.")] = False,
     near: options.Near = None,
     namespace: Prefix = "",
     store: Store = None,
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Sum up, merge and correct what is remembered while this device is being charged. What it does can be taken back until confirmed."""
+    """Sum up, merge and correct what is remembered while this device is charging. A batch can be reverted until it is confirmed.
+
+    An interrupted run is continued by the next one.
+    """
     if context.invoked_subcommand is not None:
         return
-    from .memory_sleeping import consolidate
+    choice = StoreChoice(store, config)
+    with report_errors(as_json=as_json), open_store(choice) as opened:
+        with spinner("going through what is remembered", shown=not as_json):
+            slept = asyncio.run(_consolidate(opened, parse_namespace(namespace), choice, near, now=now))
+        if as_json:
+            print_json([{"namespace": scope, **asdict(each)} for scope, each in slept])
+            return
+        for scope, each in slept:
+            show(None, _slept_lines(scope, each), as_json=False)
+            _warn_about(scope, each)
+        if not slept:
+            show(None, [Note("there is nothing to consolidate")], as_json=False)
 
-    consolidate(options.StoreChoice(store, config), namespace, near, now=now, as_json=as_json)
 
-
-@sleep.command("list")
+@app.command("list")
 def list_batches(store: Store = None, config: options.Config = None, as_json: options.AsJson = False) -> None:
-    """List what was consolidated, the last first."""
-    from .memory_sleeping import list_batches as show
-
-    show(options.StoreChoice(store, config), as_json=as_json)
-
-
-@sleep.command("revert")
-def revert(batch: BatchName, store: Store = None, config: options.Config = None, as_json: options.AsJson = False) -> None:
-    """Take a batch back: what it made goes, what it retired is true again. It is not made again."""
-    from .memory_sleeping import revert_batch
-
-    revert_batch(batch, options.StoreChoice(store, config), as_json=as_json)
+    """List the batches, the last first."""
+    with report_errors(as_json=as_json), open_store(StoreChoice(store, config)) as opened:
+        found = [batch for journal in journals(opened) for batch in journal.batches()]
+    batches = sorted(found, key=lambda batch: (batch.began_at, batch.id), reverse=True)
+    show([asdict(batch) for batch in batches], _list_lines(batches), as_json=as_json)
 
 
-@sleep.command("confirm")
-def confirm(batch: BatchName, store: Store = None, config: options.Config = None, as_json: options.AsJson = False) -> None:
-    """Keep a batch for good. What it was made of stays, too."""
-    from .memory_sleeping import confirm_batch
+@app.command("revert")
+def revert_batch(batch: BatchName, store: Store = None, config: options.Config = None, as_json: options.AsJson = False) -> None:
+    """Revert a batch: remove its summaries and reinstate the facts that it retired. The same batch is not made again."""
+    with report_errors(as_json=as_json), open_store(StoreChoice(store, config)) as opened:
+        reverted = _journal_of(opened, batch).revert(batch)
+    told = f"{counted(reverted.removed, 'item')} removed, {counted(reverted.reinstated, 'item')} true again"
+    show(asdict(reverted), [told], as_json=as_json)
+    for address in () if as_json else reverted.left:
+        warn(f"{address_text(address)} was changed since, and stays as it is")
 
-    confirm_batch(batch, options.StoreChoice(store, config), as_json=as_json)
+
+@app.command("confirm")
+def confirm_batch(batch: BatchName, store: Store = None, config: options.Config = None, as_json: options.AsJson = False) -> None:
+    """Keep a batch for good. The items that it was made from stay, too."""
+    with report_errors(as_json=as_json), open_store(StoreChoice(store, config)) as opened:
+        confirmed = _journal_of(opened, batch).confirm(batch)
+    told = f"{batch} is kept: {counted(confirmed.created, 'item')} made, {counted(confirmed.retired, 'item')} retired"
+    show(asdict(confirmed), [told], as_json=as_json)
+
+
+async def _consolidate(
+    store: "MemoryStore", prefix: "Namespace", choice: StoreChoice, near: str | None, *, now: bool
+) -> list[tuple["Namespace", Slept]]:
+    state = None if now else read_device_state
+    config = options.read_config(choice.config)
+    policy = None if config is None or config.memory is None else config.memory.sleep
+    async with _near_agent(choice, near) as agent:
+        sleepers = [(scope, Sleeper(store, scope, agent=agent, device_state=state, policy=policy)) for scope in scopes(store, prefix)]
+        return [(scope, await sleeper.run()) for scope, sleeper in sleepers]
+
+
+@asynccontextmanager
+async def _near_agent(choice: StoreChoice, near: str | None) -> AsyncIterator[Agent | None]:
+    """Open the model of this device; yield None without one, and for a model that knows only one small world."""
+    config = options.read_config(choice.config)
+    member = near_handle(NearConfig(model=near) if near is not None else None if config is None else config.near)
+    if member is None:
+        yield None
+        return
+    try:
+        agent = await member.open()
+        if agent.card.world is not None:
+            warn(f"{agent.card.model} knows nothing but {agent.card.world}: summaries are made of the turns' own sentences")
+        yield agent if agent.card.world is None else None
+    finally:
+        await member.aclose()
+
+
+def _journal_of(store: "MemoryStore", batch: str) -> Journal:
+    for journal in journals(store):
+        if any(each.id == batch for each in journal.batches()):
+            return journal
+    raise NotFound(f"there is no batch {printable(batch)!r}", hint="`nearfar memory sleep list` shows them all")
+
+
+def _list_lines(batches: Sequence[Batch]) -> Iterator[Line]:
+    if not batches:
+        yield Note("nothing was consolidated yet")
+        return
+    yield table(("batch", "began", "made", "retired", "state"), map(_cells, batches))
+
+
+def _cells(batch: Batch) -> tuple[str, ...]:
+    return (batch.id, batch.began_at[:16].replace("T", " "), f"{batch.created:,}", f"{batch.retired:,}", batch.state.value)
+
+
+def _slept_lines(scope: "Namespace", slept: Slept) -> Iterator[Line]:
+    if slept.batch is not None:
+        by_model = f", {slept.by_model:,} of them by the model" if slept.by_model else ""
+        summaries = "1 summary" if slept.summaries == 1 else f"{slept.summaries:,} summaries"
+        yield Text(f"{summaries} made{by_model}, {counted(slept.retired, 'fact')} retired{_where(scope)}")
+        yield Note(f"`nearfar memory sleep revert {slept.batch}` reverts it")
+    elif slept.stopped is None:
+        yield Note(Text(f"nothing new to consolidate{_where(scope)}"))
+
+
+def _warn_about(scope: "Namespace", slept: Slept) -> None:
+    for problem in dict.fromkeys(slept.refused):
+        warn(f"a summary of the model was not used: {printable(problem)}")
+    if slept.stopped is not None:
+        rest = "" if slept.batch else ", or use --now"
+        warn(f"stopped{_where(scope)}, since {slept.stopped}; the next run continues there{rest}")
+
+
+def _where(scope: "Namespace") -> str:
+    return f" in {printable(namespace_text(scope))}" if scope else ""

@@ -1,29 +1,57 @@
-"""Which store the `memory` commands open, and in whose name they write."""
+"""Open the store that the `memory` commands work on, and put its items into words."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
+import typer
+from rich.text import Text
+
 from ...protocols import ConfigError, InvalidRequest, NotFound
-from ...protocols.namespaces import parse_namespace
+from ...protocols.namespaces import namespace_text, parse_namespace
 from ...protocols.tiers import Source, Tier
 from ..compose.memory import memory_path, open_memory
 from ..task.sections.memory import MemoryConfig
-from .configuration import read_config
-from .options import StoreChoice
+from ..util.escaping import printable, spelled_out
+from .options import read_config
 
 if TYPE_CHECKING:
-    from ...protocols.namespaces import Namespace
+    from ...protocols.namespaces import ItemAddress, Namespace
     from ..memory.memory_item import MemoryItem
     from ..memory.store import MemoryStore
 
-_PAGE = 500
+_PAGE: Final = 500
+_TIER_STYLES: Final = {Tier.DEVICE: "green", Tier.USER: "yellow", Tier.SHARED: "red"}
+_TEXT_FIELDS: Final = ("text", "content", "fact", "value")
+"""Fields of which the first one that is a text stands for the whole value in a line."""
+
+Store = Annotated[
+    str | None,
+    typer.Option("--store", help="SQLite file or postgres://... Default: as in nearfar.toml, or memory/memory.db in $NEARFAR_HOME."),
+]
+NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="Labels separated by /, such as notes/ana.")]
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The item's name in its namespace.")]
+Prefix = Annotated[str, typer.Option("--namespace", "-n", help="Only items in or below this namespace, such as notes/ana.")]
+TierName = Annotated[str | None, typer.Option("--tier", help="Only items of this tier: device, user or shared.")]
+Limit = Annotated[int, typer.Option(min=1, help="Largest number of items to print.")]
+Offset = Annotated[int, typer.Option(min=0, help="Number of items to skip first.")]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChoice:
+    """The memory that a command works on, as named by its options."""
+
+    store: str | None
+    """A path or `postgres://...` that takes the place of `[memory]`."""
+    config: Path | None
 
 
 def chosen_memory(choice: StoreChoice) -> MemoryConfig:
-    """The `[memory]` section, with the option laid over it."""
+    """Return the `[memory]` section with `--store` applied. Raises `ConfigError` for an address that holds a password."""
     loaded = read_config(choice.config)
     config = (loaded.memory if loaded is not None else None) or MemoryConfig()
     if choice.store is None:
@@ -35,29 +63,33 @@ def chosen_memory(choice: StoreChoice) -> MemoryConfig:
 
 
 def is_postgres(store: str) -> bool:
-    """Whether `--store` names a database and no file."""
+    """Return True if `--store` names a database and not a file."""
     return store.startswith(("postgres://", "postgresql://"))
 
 
 def _check_no_password(address: str) -> None:
-    """Raise `ConfigError` for an address with a password, which every user of this machine could see among the processes."""
+    """Raise `ConfigError` for an address with a password: every user of this machine could read it in the list of processes."""
     try:
         has_password = urlsplit(address).password is not None or "password=" in address
     except ValueError:
-        has_password = True  # it may be one that makes the address malformed
+        has_password = True  # a password may be why the address is malformed
     if has_password:
         hint = "export it as PGPASSWORD, or the whole address under the name that [memory] has as postgres_variable"
         raise ConfigError("the address of --store holds a password, which other users of this machine can see", hint=hint)
 
 
 @contextmanager
-def opened(choice: StoreChoice, *, creates: bool = False) -> Iterator["MemoryStore"]:
-    """The store, which writes what the user says. Raises `NotFound` where there is none, unless the command `creates` it."""
+def open_store(choice: StoreChoice, *, creates: bool = False) -> Iterator["MemoryStore"]:
+    """Open the store. Its writes count as the user's own words.
+
+    Raises `NotFound` if its file does not exist, unless the command `creates` it.
+    """
     config = chosen_memory(choice)
     database = choice.store if choice.store is not None and is_postgres(choice.store) else None
     path = memory_path(config)
     if database is None and path is not None and not creates and not path.exists():
-        raise NotFound(f"there is no memory at {path} yet", hint="`nearfar memory edit` and `import` begin one, and tasks with [memory] do")
+        hint = "`nearfar memory edit` and `import` create one, and so do tasks with [memory]"
+        raise NotFound(f"there is no memory at {path} yet", hint=hint)
     store = open_memory(config, database=database)
     try:
         yield store.bound(source=Source.USER)
@@ -66,7 +98,7 @@ def opened(choice: StoreChoice, *, creates: bool = False) -> Iterator["MemorySto
 
 
 def items_of(store: "MemoryStore", prefix: "Namespace", tier: Tier | None) -> Iterator["MemoryItem"]:
-    """All items in or below a namespace that may go this far, the last changed first."""
+    """Yield all items in or below a namespace, of one tier or of all, the last changed first."""
     offset = 0
     while page := store.search(prefix, limit=_PAGE, offset=offset, refresh_ttl=False):
         yield from (item for item in page if tier is None or item.tier is tier)
@@ -74,7 +106,7 @@ def items_of(store: "MemoryStore", prefix: "Namespace", tier: Tier | None) -> It
 
 
 def parse_tier(text: str | None) -> Tier | None:
-    """The tier of an option."""
+    """Return the tier that an option names. Raises `InvalidRequest`."""
     try:
         return None if text is None else Tier(text)
     except ValueError:
@@ -82,8 +114,35 @@ def parse_tier(text: str | None) -> Tier | None:
 
 
 def item_at(store: "MemoryStore", namespace: str, key: str) -> "MemoryItem":
-    """The item. Raises `NotFound`."""
+    """Return the item with this key. Raises `NotFound`."""
     found = store.get(parse_namespace(namespace), key, refresh_ttl=False)
     if found is None:
-        raise NotFound(f"there is no item {key!r} in {namespace}", hint=f"nearfar memory list --namespace {namespace} shows what there is")
+        raise NotFound(f"there is no item {key!r} in {namespace}", hint=f"nearfar memory list --namespace {namespace} shows the items")
     return found
+
+
+def one_line(value: Mapping[str, Any]) -> str:
+    """Return a value in one line, for a table: its text, or else all of it as JSON."""
+    told = next((value[name] for name in _TEXT_FIELDS if isinstance(value.get(name), str)), None)
+    return printable(" ".join((told if told is not None else value_text(value, indent=None)).split()))
+
+
+def value_text(value: object, *, indent: int | None = 2) -> str:
+    """Return a value as JSON, control characters written out."""
+    return printable(json.dumps(value, ensure_ascii=False, indent=indent))
+
+
+def address_text(address: "ItemAddress") -> str:
+    """Return the address of an item as the commands take it: namespace and key."""
+    return spelled_out(f"{namespace_text(address.namespace)} {address.key}")
+
+
+def tier_text(tier: Tier) -> Text:
+    """Return the name of a tier in its colour: the further its items may travel, the warmer."""
+    return Text(tier.value, style=_TIER_STYLES[tier])
+
+
+def origin_text(item: "MemoryItem") -> str:
+    """Return the source of an item, with the agent that wrote it."""
+    agent = f" {item.agent}" if item.agent else ""
+    return printable(f"{item.source.value.replace('_', ' ')}{agent}")

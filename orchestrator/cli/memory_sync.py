@@ -1,15 +1,14 @@
-"""`nearfar memory sync | revoke`."""
+"""`nearfar memory sync | revoke`: synchronise with a hub, and shut a device out."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Final
 
 import anyio.to_thread
-from rich.box import SIMPLE_HEAD
+import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 from rich.text import Text
 
 from ...protocols import ConfigError, InvalidRequest, NotFound, Unsupported
@@ -24,28 +23,28 @@ from ..memory.sync.session import Neighbour, Synchronised, plan, sync_once
 from ..task.sections.memory import MemoryConfig, PeerConfig
 from ..util.escaping import spelled_out
 from ..util.secrets import find_secret, secret
-from .cache_file import forget_answers
-from .console import agreed, execute, notes, output, print_json, reported, warn
-from .memory_store import chosen_memory, items_of, opened
-from .memory_text import counted, one_line, size_text
-from .options import StoreChoice
+from . import options
+from .cache import forget_answers
+from .memory_store import Store, StoreChoice, chosen_memory, items_of, one_line, open_store
+from .printing import Line, Note, counted, notes, print_lines, show, size_text, table, warn
+from .running import confirm, execute, report_errors
 
 if TYPE_CHECKING:
     from ..memory.store import MemoryStore
     from ..memory.sync.sending import Leaving
     from ..memory.sync.session import Progress as Exchanged
 
-_AGREED = "agreed to synchronise with {}"
-"""The setting of a store that says that its user has seen what would leave for a peer."""
-_OTHER_USER = "of another user than"
-"""How a hub begins to refuse items that were written under another name than it knows the device by."""
-_LARGE_SKEW = 60.0
-"""Seconds between two clocks that are worth a word."""
+_AGREED: Final = "agreed to synchronise with {}"
+"""Key of the setting in a store that records the address of a peer whose first sync the user has agreed to."""
+_OTHER_USER: Final = "of another user than"
+"""Part of a hub's error if items were written under another user than the hub knows the device by."""
+_LARGE_SKEW: Final = 60.0
+"""Seconds between two clocks from which on the difference is reported."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """Which peer is meant, and how it is reached; what is empty stands in the configuration."""
+class Route:
+    """The peer to synchronise with and how to reach it, as named by the options. An empty field is read from the configuration."""
 
     peer: str
     token: str
@@ -55,85 +54,108 @@ class Way:
     client_key: Path | None = None
 
 
-def sync_with(way: Way, choice: StoreChoice, *, yes: bool, dry_run: bool, as_json: bool) -> None:
-    """Exchange what is new on either side; before the first time, say what would leave, and ask."""
+def sync(
+    peer: Annotated[str, typer.Argument(help="Name of a [memory.peers] section, or HOST:PORT. Not needed if there is only one.")] = "",
+    token: Annotated[str, typer.Option(envvar="NEARFAR_TOKEN", help="Token of this device at the peer. Prefer $NEARFAR_TOKEN.")] = "",
+    certificate: options.ServerCertificate = None,
+    client_certificate: options.ClientCertificate = None,
+    client_key: options.ClientKey = None,
+    pairing_file: Annotated[str, typer.Option(help="File with the line that `worker pair` shows, or - to paste it.")] = "",
+    yes: options.Yes = False,
+    dry_run: options.DryRun = False,
+    store: Store = None,
+    config: options.Config = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Synchronise this memory with another one. Before the first time, show what would leave this device, and ask."""
+    route = Route(peer, token, certificate, pairing_file, client_certificate, client_key)
+    choice = StoreChoice(store, config)
 
     async def work() -> None:
-        config = chosen_memory(choice)
-        neighbour = await _neighbour(way, config)
-        with opened(choice, creates=True) as store, _forgetting_answers(choice.config, store), _in_our_words(neighbour, config.user):
+        chosen = chosen_memory(choice)
+        neighbour = await _neighbour(route, chosen)
+        with open_store(choice, creates=True) as opened, _forget_answers(config, opened), _explain_refusals(neighbour, chosen.user):
             leaving = None
-            if dry_run or not _has_agreed(store, neighbour):
-                leaving = await plan(store, neighbour)
-                _show_plan(store, leaving, neighbour, as_json=as_json, is_all=dry_run)
+            if dry_run or not _has_agreed(opened, neighbour):
+                leaving = await plan(opened, neighbour)
+                if dry_run or not as_json:
+                    described = [{"namespace": namespace, **asdict(each)} for namespace, each in sorted(leaving.items())]
+                    show({"would_leave": described}, _plan_lines(opened, leaving, neighbour), as_json=as_json)
                 if dry_run:
                     return
-                question = f"Send this to {neighbour.address}, and take what is there for you?"
-                if not yes and not await anyio.to_thread.run_sync(lambda: agreed(question, as_json=as_json)):
-                    notes.print("nothing was sent", style="dim")
+                question = f"Send this to {neighbour.address}, and receive the items that are there for you?"
+                if not yes and not await anyio.to_thread.run_sync(lambda: confirm(question, as_json=as_json)):
+                    print_lines([Note("nothing was sent")])
                     return
-                _agree(store, neighbour)
+                _agree(opened, neighbour)
             total = None if leaving is None else sum(each.items + each.withdrawn for each in leaving.values())
-            with _progress(total, shown=not as_json) as report:
-                done = await sync_once(store, neighbour, report=report)
-            await store.aindex_pending()  # what came from elsewhere has no vectors yet
-            staying = sum(1 for _ in items_of(store, (), Tier.DEVICE))
-        _tell(done, staying, as_json=as_json)
+            with _show_progress(total, shown=not as_json) as report:
+                done = await sync_once(opened, neighbour, report=report)
+            await opened.aindex_pending()  # received items have no vectors yet
+            staying = sum(1 for _ in items_of(opened, (), Tier.DEVICE))
+        sides = {"received": done.received._asdict(), "sent": done.sent._asdict()}
+        data = {"device": done.device, **sides, "stay_here": staying, "skew_seconds": done.skew}
+        show(data, _end_lines(done, staying), as_json=as_json)
+        if not as_json:
+            _warn_about(done)
 
     execute(work(), as_json=as_json)
 
 
-def revoke_device(device: str, choice: StoreChoice, *, yes: bool, as_json: bool) -> None:
-    """Shut a device out, here and, from device to device, everywhere."""
-    with reported(as_json=as_json), opened(choice) as store:
-        replica = store.replica()
+def revoke_device(
+    device: Annotated[str, typer.Argument(help="Name of the device, as `stats` shows it.")],
+    yes: options.Yes = False,
+    store: Store = None,
+    config: options.Config = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Shut a lost device out: every device that learns of it stops synchronising with it. Items that it wrote stay."""
+    with report_errors(as_json=as_json), open_store(StoreChoice(store, config)) as opened:
+        replica = opened.replica()
         known = set(replica.facts().users)
-        with store.engine.transaction() as transaction:
+        with opened.engine.transaction() as transaction:
             known |= transaction.known().keys()
         if device not in known:
             raise NotFound(f"this store has never met a device {device!r}", hint="nearfar memory stats lists the devices")
-        if not yes and not agreed(f"Shut {device} out for good? What it wrote stays.", as_json=as_json):
+        if not yes and not confirm(f"Shut {device} out for good? Items that it wrote stay.", as_json=as_json):
             return
         replica.revoke(device)
-    if as_json:
-        print_json({"revoked": device})
-    else:
-        output.print(f"{device} is shut out; other devices hear of it when they synchronise")
+    show({"revoked": device}, [f"{device} is shut out; other devices learn of it when they synchronise"], as_json=as_json)
 
 
-async def _neighbour(way: Way, config: MemoryConfig) -> Neighbour:
-    """The hub that is meant: it may speak for all devices of the user, since they meet there."""
-    name, peer, token = _named(way, config)
-    tls = client_tls(peer.certificate, way.client_certificate or peer.client_certificate, way.client_key or peer.client_key)
+async def _neighbour(route: Route, config: MemoryConfig) -> Neighbour:
+    """Return the hub to synchronise with. It may send items of all devices of the user, since they meet there."""
+    name, peer, token = _named_peer(route, config)
+    tls = client_tls(peer.certificate, route.client_certificate or peer.client_certificate, route.client_key or peer.client_key)
     if peer.fingerprint is not None:
         tls = await anyio.to_thread.run_sync(pinned_tls, parse_address(peer.address), peer.fingerprint, tls)
     return Neighbour(peer=Peer(name, config.user, is_relay=True), address=peer.address, token=token, tls=tls)
 
 
-def _named(way: Way, config: MemoryConfig) -> tuple[str, PeerConfig, str | None]:
-    """The peer's name, where it is, and the token to show it; a certificate may be enough."""
-    if way.pairing_file:
-        pairing = read_pairing(way.pairing_file)
-        return way.peer or pairing.address, PeerConfig(address=pairing.address, fingerprint=pairing.fingerprint), pairing.token
-    if not way.peer and len(config.peers) == 1:
+def _named_peer(route: Route, config: MemoryConfig) -> tuple[str, PeerConfig, str | None]:
+    """Return the peer's name, its address, and the token to show it; None if a client certificate is enough."""
+    if route.pairing_file:
+        pairing = read_pairing(route.pairing_file)
+        return route.peer or pairing.address, PeerConfig(address=pairing.address, fingerprint=pairing.fingerprint), pairing.token
+    if not route.peer and len(config.peers) == 1:
         ((name, peer),) = config.peers.items()
-    elif way.peer in config.peers:
-        name, peer = way.peer, config.peers[way.peer]
-    elif ":" in way.peer:
-        name, peer = way.peer, PeerConfig(address=way.peer)
+    elif route.peer in config.peers:
+        name, peer = route.peer, config.peers[route.peer]
+    elif ":" in route.peer:
+        name, peer = route.peer, PeerConfig(address=route.peer)
     else:
         known = ", ".join(config.peers) or "none"
-        problem = f"there is no peer {way.peer!r}" if way.peer else "it is not said with which peer to synchronise"
+        problem = f"there is no peer {route.peer!r}" if route.peer else "no peer to synchronise with is named"
         raise ConfigError(problem, hint=f"name one of [memory.peers] ({known}), or give HOST:PORT or --pairing-file FILE")
-    if way.certificate is not None:
-        peer = peer.model_copy(update={"certificate": way.certificate, "fingerprint": None})
-    read = find_secret if way.client_certificate or peer.client_certificate else secret
-    return name, peer, way.token or read(peer.token_variable)
+    if route.certificate is not None:
+        peer = peer.model_copy(update={"certificate": route.certificate, "fingerprint": None})
+    read = find_secret if route.client_certificate or peer.client_certificate else secret
+    return name, peer, route.token or read(peer.token_variable)
 
 
 @contextmanager
-def _forgetting_answers(config: Path | None, store: "MemoryStore") -> Iterator[None]:
-    """What is exchanged within the block may bring erasures, also where it fails."""
+def _forget_answers(config: Path | None, store: "MemoryStore") -> Iterator[None]:
+    """Empty the cache of answers after the block if it has brought erasures, also if it fails."""
     try:
         yield
     finally:
@@ -141,8 +163,8 @@ def _forgetting_answers(config: Path | None, store: "MemoryStore") -> Iterator[N
 
 
 @contextmanager
-def _in_our_words(neighbour: Neighbour, user: str) -> Iterator[None]:
-    """Say of a refusal that comes from the two configurations what to change in which."""
+def _explain_refusals(neighbour: Neighbour, user: str) -> Iterator[None]:
+    """Turn a refusal that comes from the two configurations into an error that names the setting to change."""
     try:
         yield
     except Unsupported as error:
@@ -165,38 +187,30 @@ def _agree(store: "MemoryStore", neighbour: Neighbour) -> None:
         transaction.set(_AGREED.format(neighbour.peer.name), neighbour.address)
 
 
-def _show_plan(store: "MemoryStore", leaving: "Mapping[Namespace, Leaving]", neighbour: Neighbour, *, as_json: bool, is_all: bool) -> None:
-    """What would leave this device, by namespace, and what stays."""
-    if as_json:
-        if is_all:
-            print_json({"would_leave": [{"namespace": namespace, **asdict(each)} for namespace, each in sorted(leaving.items())]})
-        return
+def _plan_lines(store: "MemoryStore", leaving: "Mapping[Namespace, Leaving]", neighbour: Neighbour) -> Iterator[Line]:
+    """Yield the items that would leave this device, by namespace, and the number of those that stay."""
     going = {namespace: each for namespace, each in sorted(leaving.items()) if each.items or each.withdrawn}
     if going:
-        notes.print(Text.assemble("would leave this device for ", (neighbour.address, "bold"), ":"), soft_wrap=True)
-        table = Table("namespace", "items", "size", "for example", box=SIMPLE_HEAD, pad_edge=False)
-        for namespace, each in going.items():
-            table.add_row(*_row(store, namespace, each))
-        notes.print(table)
+        yield Note(Text.assemble("would leave this device for ", (neighbour.address, "bold"), ":"), "")
+        rows = [_row(store, namespace, each) for namespace, each in going.items()]
+        yield Note(table(("namespace", "items", "size", "for example"), rows), "")
     staying = sum(each.held_back for each in leaving.values())
-    notes.print(
-        f"stays here: {counted(staying, 'item')} of tier device; of these, the other side learns only that there are so many writes"
-    )
+    yield Note(f"stays here: {counted(staying, 'item')} of tier device; of these, the other side learns only the number of writes", "")
     if not going:
-        notes.print("nothing would leave this device")
+        yield Note("nothing would leave this device", "")
 
 
-def _row(store: "MemoryStore", namespace: Namespace, leaving: "Leaving") -> tuple[Text, str, str, Text]:
+def _row(store: "MemoryStore", namespace: Namespace, leaving: "Leaving") -> tuple[str | Text, ...]:
     found = [store.get(address.namespace, address.key, refresh_ttl=False) for address in leaving.examples]
-    examples = "\n".join(one_line(item.value) for item in found if item is not None) or "(deleted: that they are gone)"
+    examples = "\n".join(one_line(item.value) for item in found if item is not None) or "(deleted: only that they are gone)"
     withdrawn = f", {leaving.withdrawn:,} withdrawn" if leaving.withdrawn else ""
     shown = Text(examples, no_wrap=True, overflow="ellipsis")
-    return Text(spelled_out(namespace_text(namespace))), f"{leaving.items:,}{withdrawn}", size_text(leaving.bytes), shown
+    return spelled_out(namespace_text(namespace)), f"{leaving.items:,}{withdrawn}", size_text(leaving.bytes), shown
 
 
 @contextmanager
-def _progress(total: int | None, *, shown: bool) -> "Iterator[Callable[[Exchanged], None]]":
-    """Bars that follow an exchange."""
+def _show_progress(total: int | None, *, shown: bool) -> "Iterator[Callable[[Exchanged], None]]":
+    """Yield a function that shows the progress of an exchange as bars."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=notes, transient=True, disable=not shown) as bars:
         receiving, sending = bars.add_task("received", total=None), bars.add_task("sent", total=total)
@@ -208,17 +222,16 @@ def _progress(total: int | None, *, shown: bool) -> "Iterator[Callable[[Exchange
         yield report
 
 
-def _tell(done: Synchronised, staying: int, *, as_json: bool) -> None:
-    if as_json:
-        sides = {"received": done.received._asdict(), "sent": done.sent._asdict()}
-        print_json({"device": done.device, **sides, "stay_here": staying, "skew_seconds": done.skew})
-        return
-    output.print(f"sent {counted(done.sent.operations, 'item')}, received {counted(done.received.operations, 'item')}: in step")
+def _end_lines(done: Synchronised, staying: int) -> Iterator[Line]:
+    yield f"sent {counted(done.sent.operations, 'item')}, received {counted(done.received.operations, 'item')}: in sync"
     if staying:
-        notes.print(f'{counted(staying, "item")} of tier device stay here: [memory] tier = "user" lets what is written later travel')
+        yield Note(f'{counted(staying, "item")} of tier device stay here; with [memory] tier = "user", items written later are sent', "")
     if done.received.conflicts:
-        notes.print(f"{counted(done.received.conflicts, 'conflict')} to decide on: nearfar memory conflicts", style="yellow")
+        yield Note(f"{counted(done.received.conflicts, 'conflict')} to decide on: nearfar memory conflicts", "yellow")
+
+
+def _warn_about(done: Synchronised) -> None:
     if done.received.refused:
-        warn(f"{counted(done.received.refused, 'item')} of others were left out, since something private to you has the same name")
+        warn(f"{counted(done.received.refused, 'item')} of others were left out: items of yours that are private have the same names")
     if abs(done.skew) > _LARGE_SKEW:
         warn(f"the other clock is {abs(done.skew):.0f} s {'ahead of' if done.skew > 0 else 'behind'} this one")

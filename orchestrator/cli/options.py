@@ -1,16 +1,31 @@
-"""The options that commands share."""
+"""The options that several commands share, and small records of what was given for them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
 import typer
 
-if TYPE_CHECKING:
-    from ..hybrid.arguments import TaskOptions
+from ...protocols import ConfigError, InvalidRequest
+from ..util.escaping import spelled_out
 
-Config = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file; ./nearfar.toml unless given.", show_default=False)]
-Near = Annotated[str | None, typer.Option(help="Model on this device: a name of `nearfar models list`, a GGUF file, or an ONNX folder.")]
+if TYPE_CHECKING:
+    from ..compose.config import Config as NearfarConfig
+    from ..hybrid.arguments import TaskOptions
+    from ..task.sections.runs import RunsConfig
+
+DEFAULT_CONFIG: Final = Path("nearfar.toml")
+_SHOWN: Final = 5
+"""Number of ids that an error lists."""
+
+Prompt = Annotated[str, typer.Argument(help="The task. `-` reads it from standard input.")]
+Config = Annotated[
+    Path | None, typer.Option("--config", "-c", help="Configuration file. Default: ./nearfar.toml, if it exists.", show_default=False)
+]
+Near = Annotated[
+    str | None, typer.Option(help="Model on this device: a name from `nearfar models list`, a GGUF file, or a folder with an ONNX model.")
+]
 Far = Annotated[
     str | None,
     typer.Option(help="Model in the cloud: openai:MODEL, anthropic:MODEL, gemini:MODEL, gateway:HOST:PORT, a GGUF file, or `far`."),
@@ -21,53 +36,67 @@ StrategyName = Annotated[
 ModeName = Annotated[
     str | None, typer.Option("--mode", "-m", help="only_on_device, prefer_on_device, auto, prefer_in_cloud or only_in_cloud.")
 ]
-Public = Annotated[bool, typer.Option("--public", help="The task's text may leave this device. Without it, it does not.")]
-TaskClass = Annotated[str, typer.Option("--class", help="What the task is, from coarse to fine: billing/refund. For rules and learning.")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", help="A word that rules can ask for; may be repeated.")]
-Tools = Annotated[Path | None, typer.Option(help="Python file whose @tool functions the agents may call.")]
-RunName = Annotated[str | None, typer.Argument(help="Its id, or the beginning of it, as `nearfar runs list` shows it.", show_default=False)]
-Last = Annotated[bool, typer.Option("--last", help="The newest run.")]
-Traces = Annotated[Path, typer.Option("--traces", help="Recorded outcomes: traces, a router's log, or the runs of a sweep.")]
-NearAgents = Annotated[
-    list[str] | None, typer.Option("--near-agent", help="Agent of the traces that is near; may be repeated. Else as configured.")
+Public = Annotated[bool, typer.Option("--public", help="Allow the text of the task to leave this device. Without it, the text stays here.")]
+TaskClass = Annotated[
+    str, typer.Option("--class", help="Kind of task, from coarse to fine, such as billing/refund. Used by rules and for learning.")
 ]
-FarAgents = Annotated[list[str] | None, typer.Option("--far-agent", help="Agent of the traces that is far; may be repeated.")]
-WordsOnly = Annotated[bool, typer.Option("--words-only", help="Look at the words of prompts, and not at their meaning: faster.")]
-Seed = Annotated[int, typer.Option(help="Of the parts that the traces are divided into.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="A word that rules of the policy can match. May be repeated.")]
+Tools = Annotated[Path | None, typer.Option(help="Python file with @tool functions that the agents may call.")]
+RunName = Annotated[
+    str | None, typer.Argument(help="Id of the run, or its beginning. `nearfar runs list` shows the ids.", show_default=False)
+]
+Last = Annotated[bool, typer.Option("--last", help="Take the newest run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Address = Annotated[str, typer.Option(help="HOST:PORT (port 0: any free one) or unix:/path.")]
-Certificate = Annotated[Path | None, typer.Option(help="TLS certificate chain (PEM); needed for any address off loopback.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen and change nothing.")]
+ClientCertificate = Annotated[Path | None, typer.Option(help="This device's own certificate (PEM), if the server requires one.")]
+ClientKey = Annotated[Path | None, typer.Option(help="Private key of this device's certificate (PEM).")]
+ServerCertificate = Annotated[Path | None, typer.Option(help="Certificate (PEM) of the server, or of the authority that signed it.")]
+Certificate = Annotated[Path | None, typer.Option(help="TLS certificate chain (PEM). Required unless the address is on loopback.")]
 PrivateKey = Annotated[Path | None, typer.Option("--key", help="Private key of the certificate (PEM).")]
 ClientAuthority = Annotated[
-    Path | None, typer.Option(help="Authorities (PEM) of which every client must show a certificate; without it, a token is enough.")
+    Path | None, typer.Option(help="Authorities (PEM). Every client must then show a certificate that one of them signed.")
 ]
-ClientCertificate = Annotated[Path | None, typer.Option(help="This device's own certificate (PEM), where the other side demands one.")]
-ClientKey = Annotated[Path | None, typer.Option(help="Private key of the own certificate (PEM).")]
 TokenFile = Annotated[
     Path | None,
-    typer.Option("--tokens", help="File of tokens, see `serve token`; else $NEARFAR_GATEWAY_TOKENS (caller=token,...)."),
+    typer.Option("--tokens", help="File of tokens, see `serve token`. Default: $NEARFAR_GATEWAY_TOKENS (caller=token,...)."),
 ]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text. Refused for any address but loopback and unix sockets.")]
-
-
+Insecure = Annotated[bool, typer.Option("--insecure", help="Allow plain text. Refused for any address but loopback and unix sockets.")]
 Drain = Annotated[float, typer.Option(min=0, help="Seconds that running steps get to finish after Ctrl-C or SIGTERM.")]
 
 
+def read_config(path: Path | None) -> "NearfarConfig | None":
+    """Return the configuration in `path` or, if that is None, in ./nearfar.toml; None without either. Raise `ConfigError`."""
+    from ..compose.config import load_config
+
+    if path is None and not DEFAULT_CONFIG.exists():
+        return None
+    return load_config(path or DEFAULT_CONFIG)
+
+
+def runs_config(path: Path | None) -> "RunsConfig":
+    """Return the `[runs]` section of the configuration, or the default section without one."""
+    from ..task.sections.runs import RunsConfig
+
+    config = read_config(path)
+    return (config.runs if config is not None else None) or RunsConfig()
+
+
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Which agents, tools and policy a command works with."""
+class AgentChoice:
+    """The agents, tools and policy that a command works with, as named by its options."""
 
     config: Path | None
     near: str | None
     far: str | None
-    strategy: str | None
-    mode: str | None
-    public: bool
-    tools: Path | None
+    strategy: str | None = None
+    mode: str | None = None
+    public: bool = False
+    tools: Path | None = None
 
     @property
     def stated(self) -> "TaskOptions":
-        """What was said on the command line, which stands above rules that merely prefer something."""
+        """The strategy and mode from the command line. They take precedence over rules that merely prefer another one."""
         given: TaskOptions = {}
         if self.strategy is not None:
             given["strategy"] = self.strategy
@@ -77,16 +106,8 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
-    """What a task is given as files."""
-
-    context: Path | None
-    schema: Path | None
-
-
-@dataclass(frozen=True, slots=True)
 class Listening:
-    """Where and how a server listens."""
+    """The address at which a server listens, and its TLS files and tokens."""
 
     address: str
     certificate: Path | None
@@ -96,10 +117,50 @@ class Listening:
     client_authority: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoreChoice:
-    """Which memory a command works on."""
+class KnowsRuns(Protocol):
+    """A store that keeps something for each run."""
 
-    store: str | None
-    """A path or `postgres://...`, in place of `[memory]`."""
-    config: Path | None
+    def ids(self, prefix: str = "", *, limit: int = 10_000) -> Sequence[str]:
+        """Return the ids that begin with `prefix`, the newest first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunChoice:
+    """The run that a command is about: named by the beginning of its id, or the newest one."""
+
+    run: str | None
+    """An id or the beginning of one; None with `is_last`."""
+    is_last: bool
+
+    def id_in(self, store: KnowsRuns) -> str:
+        """Return the id of the run.
+
+        If no run in `store` begins like that, return the name as it was given: the store's own error says more. Raises `ConfigError` if no
+        run or two are named, `InvalidRequest` if the beginning fits several.
+        """
+        if self.is_last:
+            if self.run is not None:
+                raise ConfigError("a run is named, and --last is given", hint="use one of them")
+            return _newest(store)
+        if not self.run:
+            raise ConfigError("no run is named", hint="give the beginning of its id, or --last for the newest one")
+        return full_id(self.run, store)
+
+
+def full_id(given: str, store: KnowsRuns) -> str:
+    """Return the only id that begins with `given`, or `given` if there is none. Raises `InvalidRequest` if there are several."""
+    found = store.ids(given)
+    if given in found or not found:
+        return given
+    if len(found) > 1:
+        listed = ", ".join(map(spelled_out, found[:_SHOWN])) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
+        raise InvalidRequest(f"{len(found)} runs begin with {given!r}: {listed}", hint="give more of the id")
+    return found[0]
+
+
+def _newest(store: KnowsRuns) -> str:
+    newest = store.ids(limit=1)
+    if not newest:
+        raise ConfigError("there is no run yet", hint="with [runs] in nearfar.toml, every task is kept as a run")
+    return newest[0]

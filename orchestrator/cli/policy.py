@@ -1,118 +1,131 @@
-"""`nearfar policy`: check a policy, explain what it decides, calibrate it, and simulate it on recorded outcomes."""
+"""`nearfar policy`: check a policy, explain what it decides, and (in `replay`) simulate and calibrate it."""
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Final
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+import typer
+from rich.table import Column, Table
 from rich.text import Text
-from typer import Exit
 
 from ...protocols import ConfigError
 from ..compose.agents import other_handle
 from ..compose.config import Config
-from ..hybrid.arguments import TaskOptions
-from ..hybrid.hybrid import Hybrid
 from ..routing.check import Finding, findings, unknown_prices
 from ..task.results import Result
 from ..task.route_decision import AgentEstimate, ConsideredAgent, Estimate, RouteDecision
-from .configuration import DEFAULT_CONFIG, read_config
-from .console import EXIT_USAGE, execute, notes, output, print_json, reported
-from .options import Selection
+from . import options
+from .printing import Line, Note, counted, print_json, print_lines, show, styled, table
+from .replay import calibrate, simulate
 from .run import summary
+from .running import EXIT_USAGE, execute, read_prompt, report_errors
 from .selection import chosen_config, open_hybrid
+
+if TYPE_CHECKING:
+    from ..hybrid.arguments import TaskOptions
 
 _FIGURES: Final = ("P(success)", "first token, s", "seconds", "dollars", "joules", "utility", "left out because")
 
-
-def print_schema() -> None:
-    """Print the JSON Schema of nearfar.toml, for editors."""
-    schema = Config.model_json_schema()
-    print_json({**schema, "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "nearfar.toml"})
+app = typer.Typer(no_args_is_help=True)
 
 
-def check_policy(path: Path | None, *, as_json: bool) -> None:
-    """Say what is wrong or strange about the policy of a configuration."""
-    with reported(as_json=as_json):
-        config = read_config(path)
-        if config is None:
-            raise ConfigError(f"there is no {DEFAULT_CONFIG}", hint="create it, or name another with --config")
-        found = [*findings(config.policy, config.agents), *unknown_prices(config.policy, _unpriced(config))]
-        if as_json:
-            print_json({"findings": [finding.model_dump() for finding in found]})
-        else:
-            _show_findings(found, config)
+@app.command("check")
+def check(config: options.Config = None, as_json: options.AsJson = False) -> None:
+    """Print mistakes in a policy: rules that never match, settings that contradict each other, unknown agents.
+
+    Exits with code 2 if the policy cannot be used.
+    """
+    with report_errors(as_json=as_json):
+        loaded = options.read_config(config)
+        if loaded is None:
+            raise ConfigError(f"there is no {options.DEFAULT_CONFIG}", hint="create it, or name another file with --config")
+        found = [*findings(loaded.policy, loaded.agents), *unknown_prices(loaded.policy, _unpriced(loaded))]
+        show({"findings": [finding.model_dump() for finding in found]}, _finding_lines(found, loaded), as_json=as_json)
         if any(finding.kind == "error" for finding in found):
-            raise Exit(EXIT_USAGE)
+            raise typer.Exit(EXIT_USAGE)
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of nearfar.toml, for editors."""
+    known = Config.model_json_schema()
+    print_json({**known, "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "nearfar.toml"})
+
+
+@app.command("explain")
+def explain(
+    prompt: options.Prompt,
+    run: Annotated[bool, typer.Option("--run", help="Run the task too, and print what it really took.")] = False,
+    task_class: options.TaskClass = "",
+    tag: options.Tags = None,
+    config: options.Config = None,
+    near: options.Near = None,
+    far: options.Far = None,
+    strategy: options.StrategyName = None,
+    mode: options.ModeName = None,
+    public: options.Public = False,
+    tools: options.Tools = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Print which agents would serve a task, which are left out and why, and what is expected of each."""
+    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
+    text = read_prompt(prompt, as_json=as_json)
+    given: TaskOptions = {"task_class": task_class, "tags": tag or (), **selection.stated}
+
+    async def work() -> None:
+        result = None
+        async with open_hybrid(selection, chosen_config(selection)) as hybrid:
+            decision = hybrid.explain_route(text, **given)
+            if not as_json:
+                print_lines(_decision_lines(decision))
+            if run:
+                result = await hybrid.run(text, **given)
+        measured = None if result is None else result.model_dump(mode="json")
+        data = {"decision": decision.model_dump(mode="json"), "result": measured}
+        show(data, () if result is None else _result_lines(result), as_json=as_json)
+
+    execute(work(), as_json=as_json)
+
+
+app.command("simulate")(simulate)
+app.command("calibrate")(calibrate)
 
 
 def _unpriced(config: Config) -> dict[str, str]:
-    """Return the models of the far agents whose price nobody knows, as far as the configuration tells."""
+    """Return the models of the configured far agents whose price is unknown, by agent."""
     agents = ({} if config.far is None else {"far": config.far}) | config.others
     members = [other_handle(name, agent) for name, agent in agents.items()]
     return {member.name: member.model for member in members if member.is_unpriced}
 
 
-def _show_findings(found: list[Finding], config: Config) -> None:
+def _finding_lines(found: Sequence[Finding], config: Config) -> Iterator[Line]:
     for finding in found:
         style = "bold red" if finding.kind == "error" else "bold yellow"
-        notes.print(Text.assemble((f"{finding.kind}: ", style), f"{finding.where}: {finding.problem}"), soft_wrap=True)
+        yield Note(Text.assemble((f"{finding.kind}: ", style), f"{finding.where}: {finding.problem}"), style="")
         if finding.hint:
-            notes.print(Text(f"  {finding.hint}", style="dim"), soft_wrap=True)
+            yield Note(Text(f"  {finding.hint}"))
     policy = config.policy
-    rules = f"{len(policy.rules)} rule{'' if len(policy.rules) == 1 else 's'}"
-    verdict = "the policy can be used" if not any(finding.kind == "error" for finding in found) else "the policy cannot be used"
-    output.print(f"{verdict}: strategy {policy.strategy}, mode {policy.mode}, {rules}")
+    verdict = "the policy cannot be used" if any(finding.kind == "error" for finding in found) else "the policy can be used"
+    yield f"{verdict}: strategy {policy.strategy}, mode {policy.mode}, {counted(len(policy.rules), 'rule')}"
 
 
-def explain_route(prompt: str, selection: Selection, options: TaskOptions, *, run: bool, as_json: bool) -> None:
-    """Print who would serve a task and why; with `run`, serve it and print what really happened beside what was expected."""
-
-    options = {**options, **selection.stated}
-
-    async def work() -> None:
-        config = chosen_config(selection)
-        async with open_hybrid(selection, config) as hybrid:
-            decision = hybrid.explain_route(prompt, **options)
-            if not as_json:
-                _show_decision(decision)
-            result = await _served(hybrid, prompt, options, as_json=as_json) if run else None
-        if as_json:
-            really = None if result is None else result.model_dump(mode="json")
-            print_json({"decision": decision.model_dump(mode="json"), "result": really})
-
-    execute(work(), as_json=as_json)
-
-
-async def _served(hybrid: Hybrid, prompt: str, options: TaskOptions, *, as_json: bool) -> Result:
-    result = await hybrid.run(prompt, **options)
-    if not as_json:
-        _show_what_happened(result)
-    return result
-
-
-def _show_decision(decision: RouteDecision) -> None:
-    verdict = " then ".join(decision.candidates) if decision.denied is None else f"denied: {decision.denied}"
-    output.print(Text(verdict), soft_wrap=True)
+def _decision_lines(decision: RouteDecision) -> Iterator[Line]:
+    yield Text(" then ".join(decision.candidates) if decision.denied is None else f"denied: {decision.denied}")
     for reason in decision.reasons:
-        notes.print(Text(reason, style="dim"), soft_wrap=True)
-    notes.print(_table_of(decision.considered))
+        yield Note(Text(reason))
+    yield Note(_agent_table(decision.considered), style="")
 
 
-def _table_of(considered: Sequence[ConsideredAgent]) -> Table:
-    """A column for each agent, the first candidate's first."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
+def _agent_table(considered: Sequence[ConsideredAgent]) -> Table:
+    """Return a table with a column for each agent, the first candidate's first."""
+    columns = [Column("")]
     for place, each in enumerate(considered):
-        table.add_column(f"{each.agent} ({each.side})", style="bold" if place == 0 and each.objection is None else None, overflow="fold")
-    for name, *figures in zip(_FIGURES, *(_column(each) for each in considered), strict=True):
-        if any(figures):
-            table.add_row(name, *figures)
-    return table
+        style = "bold" if place == 0 and each.objection is None else ""
+        columns.append(Column(f"{each.agent} ({each.side})", style=style, overflow="fold"))
+    rows = zip(_FIGURES, *(_agent_figures(each) for each in considered), strict=True)
+    return table(columns, [row for row in rows if any(row[1:])])
 
 
-def _column(each: ConsideredAgent) -> tuple[str, ...]:
+def _agent_figures(each: ConsideredAgent) -> tuple[str, ...]:
     utility = "" if each.utility is None else f"{each.utility:.3f}"
     return (*_figures(each.estimate), utility, each.objection or "")
 
@@ -133,15 +146,15 @@ def _figure(estimate: Estimate, form: str) -> str:
     return f"{estimate.value:{form}} \u00b1 {estimate.deviation:{form}} ({estimate.source})"
 
 
-def _show_what_happened(result: Result) -> None:
-    output.print(Text(result.text), soft_wrap=True)
-    table = Table("", "outcome", "seconds", "dollars", "joules", box=SIMPLE_HEAD, pad_edge=False)
+def _result_lines(result: Result) -> Iterator[Line]:
+    yield Text(result.text)
+    rows: list[Sequence[str | Text]] = []
     for attempt in result.attempts:
         expected = result.decision.estimate_of(attempt.agent)
         if expected is not None:
-            table.add_row(attempt.agent, "expected", *_figures(expected)[2:5], style="dim")
+            rows.append(styled((attempt.agent, "expected", *_figures(expected)[2:5]), "dim"))
         dollars = "unknown" if attempt.dollars is None else f"{attempt.dollars:.5f}"
         joules = "unknown" if attempt.energy.joules is None else f"{attempt.energy.joules:.3g} ({attempt.energy.source})"
-        table.add_row(attempt.agent, attempt.outcome, f"{attempt.seconds:.2f}", dollars, joules)
-    notes.print(table)
-    notes.print(summary(result), style="dim", soft_wrap=True)
+        rows.append((attempt.agent, attempt.outcome, f"{attempt.seconds:.2f}", dollars, joules))
+    yield Note(table(("", "outcome", "seconds", "dollars", "joules"), rows), style="")
+    yield Note(summary(result))

@@ -1,19 +1,17 @@
-"""`nearfar run` and `nearfar chat`."""
+"""`nearfar run`: run one task and print it as it happens."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
+import typer
 from rich.text import Text
 
 from ...protocols import ConfigError, Message, NearfarError
-from ..compose.config import Config
-from ..hybrid.arguments import TaskOptions
-from ..hybrid.hybrid import Hybrid
 from ..task.events import (
     AgentText,
     AttemptEnded,
@@ -27,104 +25,82 @@ from ..task.events import (
     ToolStarted,
 )
 from ..task.results import Result
-from .approving import terminal_approver
-from .console import execute, load_langgraph, notes, output, print_json, reported, show_error
-from .options import Files, Selection
+from . import options
+from .approval import terminal_approver
+from .printing import notes, output, print_json
+from .running import execute, load_langgraph, read_prompt
 from .selection import chosen_config, open_hybrid, warn_outside_world
 
 _SHOWN_RESULT = 200
-_ENDINGS = ("exit", "quit", "/exit", "/quit", ":q", "exit()", "quit()")
-"""Turns that end a chat: they are meant for the program, and would cost money as prompts."""
+"""Characters of a tool's result that are shown."""
+
+if TYPE_CHECKING:
+    from ..hybrid.arguments import TaskOptions
+    from ..hybrid.hybrid import Hybrid
+
+app = typer.Typer(add_completion=False)
 
 
-def run_task(prompt: str, selection: Selection, files: Files, known: TaskOptions, *, as_json: bool) -> None:
-    """Run one task; the answer goes to standard output, what happens on the way to standard error."""
+@app.command()
+def run(
+    prompt: options.Prompt,
+    config: options.Config = None,
+    near: options.Near = None,
+    far: options.Far = None,
+    strategy: options.StrategyName = None,
+    mode: options.ModeName = None,
+    public: options.Public = False,
+    tools: options.Tools = None,
+    context: Annotated[Path | None, typer.Option(help="Text file that the task is about. `minions` keeps it on this device.")] = None,
+    schema: Annotated[Path | None, typer.Option(help="JSON Schema file. The answer must be valid against it.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for the whole task.")] = None,
+    task_class: options.TaskClass = "",
+    tag: options.Tags = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run one task and print the answer, the model that gave it, and what it cost.
+
+    The answer goes to standard output; the steps on the way to it go to standard error.
+    """
+    text = read_prompt(prompt, as_json=as_json)
+    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
 
     async def work() -> None:
-        options: TaskOptions = {**known, **selection.stated, "output_schema": _read_schema(files.schema) if files.schema else None}
-        if files.context is not None:
-            options["context"] = _read_context(files.context)
-        config = chosen_config(selection)
-        warn_outside_world(prompt, config)
-        if config.runs is not None:
-            options["idempotency_key"] = uuid4().hex
+        given: TaskOptions = {"timeout": timeout, "task_class": task_class, "tags": tag or (), **selection.stated}
+        given["output_schema"] = _read_schema(schema) if schema else None
+        if context is not None:
+            given["context"] = _read_context(context)
+        chosen = chosen_config(selection)
+        warn_outside_world(text, chosen)
+        if chosen.runs is not None:
+            given["idempotency_key"] = uuid4().hex
         load_langgraph()
-        async with open_hybrid(selection, config, None if as_json else terminal_approver()) as hybrid, _resumable(options):
+        async with open_hybrid(selection, chosen, None if as_json else terminal_approver()) as hybrid, _offer_resume(given):
             if as_json:
-                result = await hybrid.run(prompt, **options)
-                print_json(result.model_dump(mode="json"))
+                print_json((await hybrid.run(text, **given)).model_dump(mode="json"))
             else:
-                result = await _show(hybrid, prompt, options)
-                _show_memory(result)
-                notes.print(summary(result), style="dim", soft_wrap=True)
+                show_end(await show_task(hybrid, text, given))
 
     execute(work(), as_json=as_json)
 
 
 @asynccontextmanager
-async def _resumable(options: TaskOptions) -> AsyncIterator[None]:
-    """Say how to go on with what is interrupted, where it is a durable run."""
+async def _offer_resume(given: "TaskOptions") -> AsyncIterator[None]:
+    """If the block is cancelled and its run is durable, print the command that resumes the run."""
     try:
         yield
     except asyncio.CancelledError:
-        run = options.get("idempotency_key")
-        if run is not None:
-            notes.print(f"go on with it: nearfar runs resume {run}", soft_wrap=True)
+        key = given.get("idempotency_key")
+        if key is not None:
+            notes.print(f"to resume this run: nearfar runs resume {key}", soft_wrap=True)
         raise
 
 
-def chat_with(selection: Selection) -> None:
-    """Read turns from the terminal until end of input; a failed turn is reported and the conversation goes on.
-
-    Ctrl-C stops the turn under way; at the prompt it ends the chat. The event loop runs only while a turn does, since a thread that
-    waits for input could not be stopped.
-    """
-    with reported(), asyncio.Runner() as runner:
-        config = chosen_config(selection)
-        hybrid = open_hybrid(selection, config, terminal_approver())
-        try:
-            load_langgraph()
-            notes.print("end with exit or Ctrl-D", style="dim")
-            _converse(runner, hybrid, config, {"session": uuid4().hex, **selection.stated})
-        finally:
-            runner.run(hybrid.aclose())
-
-
-def _converse(runner: asyncio.Runner, hybrid: Hybrid, config: Config, options: TaskOptions) -> None:
-    history: list[Message] = []
-    while (said := _read_turn()) is not None:
-        if not said.strip():
-            continue
-        if said.strip().lower() in _ENDINGS:
-            return
-        warn_outside_world(said, config)
-        try:
-            result = runner.run(_show(hybrid, [*history, Message.user(said)], options))
-        except NearfarError as error:
-            show_error(error)
-            continue
-        except KeyboardInterrupt:
-            notes.print("\nstopped; Ctrl-D ends the chat", style="dim")
-            continue
-        _show_memory(result)
-        notes.print(summary(result), style="dim", soft_wrap=True)
-        history += [Message.user(said), Message.assistant(result.text)]
-
-
-def _read_turn() -> str | None:
-    """What the user typed; None at the end of input."""
-    try:
-        return output.input("> ")
-    except EOFError:
-        notes.print()
-        return None
-
-
-async def _show(hybrid: Hybrid, prompt: str | list[Message], options: TaskOptions) -> Result:
-    """Run a task and print it as it happens; the answer goes to standard output, once."""
+async def show_task(hybrid: "Hybrid", prompt: str | list[Message], given: "TaskOptions") -> Result:
+    """Run a task and print it as it happens; print the answer on standard output, once."""
     printer = _Printer()
     try:
-        async with aclosing(hybrid.stream(prompt, **options)) as events:
+        async with aclosing(hybrid.stream(prompt, **given)) as events:
             async for event in events:
                 printer.show(event)
                 if isinstance(event, TaskFinished):
@@ -137,18 +113,18 @@ async def _show(hybrid: Hybrid, prompt: str | list[Message], options: TaskOption
 
 
 class _Printer:
-    """Prints what happens in a task to standard error.
+    """Prints the events of a task on standard error.
 
-    Text is shown as it streams where somebody reads along. An answer that stands on their terminal by then is not printed a second time.
+    At a terminal, text is shown as it streams in. An answer that is on the terminal already is not printed a second time.
     """
 
     def __init__(self) -> None:
         self._streamed = ""
-        """What the step under way has said."""
+        """Text of the current step."""
         self._failed: list[str] = []
-        """Attempts that are over. The last one is printed when something follows it: else the error tells the same."""
+        """A line for each failed attempt. The last one is printed when something follows it; otherwise the error says the same."""
         self._shown = 0
-        """How many of them are printed."""
+        """Number of printed lines."""
 
     def show(self, event: TaskEvent) -> None:
         """Print one event."""
@@ -166,7 +142,7 @@ class _Printer:
             _show_event(event)
 
     def fail(self, error: NearfarError) -> None:
-        """Print what the error itself does not tell, and take from its notes what is printed already."""
+        """Print the last failed attempt unless the error says the same, and remove from the error's notes the printed ones."""
         if self._failed and not self._failed[-1].endswith(f"{error}") and error.message not in self._failed[-1]:
             self._show_failed()
         told = {f"before that, {line}" for line in self._failed[: self._shown]}
@@ -178,7 +154,7 @@ class _Printer:
         self._shown = len(self._failed)
 
     def finish(self, result: Result) -> None:
-        """Print the answer, unless it stands on the same terminal already."""
+        """Print the answer, unless it is on the same terminal already."""
         is_read = notes.is_terminal and output.is_terminal and self._streamed.strip() == result.text.strip() != ""
         if not is_read:
             output.print(Text(result.text), soft_wrap=True)
@@ -207,23 +183,24 @@ def _show_event(event: TaskEvent) -> None:
             notes.print()
 
 
-def _show_memory(result: Result) -> None:
-    """What was recalled for the task, and what that made of it."""
-    for reason in result.reasons:
-        if reason.startswith(("memory: ", "private: ")):
-            notes.print(Text(reason, style="dim"), soft_wrap=True)
-
-
 def _supervision(event: SupervisorSpoke) -> str:
-    """A supervisor's words, under what they are."""
+    """Return a supervisor's plan or verdict, under a line that says which of both it is."""
     if event.verdict is None:
         return f"{event.agent} plans:\n{event.text}"
     shadow = ", in shadow" if event.shadow else ""
     return f"{event.agent} checks ({event.trigger}{shadow}): {event.verdict}\n{event.text}"
 
 
+def show_end(result: Result) -> None:
+    """Print what was recalled for the task, and the summary, on standard error."""
+    for reason in result.reasons:
+        if reason.startswith(("memory: ", "private: ")):
+            notes.print(Text(reason, style="dim"), soft_wrap=True)
+    notes.print(summary(result), style="dim", soft_wrap=True)
+
+
 def summary(result: Result) -> str:
-    """One line: who answered, how sure, at what cost."""
+    """Return one line: the model that answered, its confidence, tokens, dollars, energy and seconds."""
     where = "on this device" if result.served_on_device else "in the cloud"
     confidence = "" if result.confidence is None else f", confidence {result.confidence:.2f}"
     fallback = " after a fallback" if result.was_fallback else ""
@@ -232,7 +209,7 @@ def summary(result: Result) -> str:
     tokens = f"{result.near.usage.total_tokens} near / {result.far.usage.total_tokens} far tokens"
     hits = sum(call.saved is not None for call in result.calls)
     cached = f", {hits} of {len(result.calls)} calls from the cache" if hits else ""
-    cut = ", as far as its budget went" if result.budget_exceeded is not None else ""
+    cut = ", cut off by its budget" if result.budget_exceeded is not None else ""
     energy = result.energy
     joules = f", {energy.joules:.3g} J {energy.source}" if energy.joules else ""
     return f"{result.model} {where}{fallback}{cut}{confidence}{interventions}; {tokens}, {dollars}{joules}{cached}, {result.seconds:.2f} s"
@@ -242,7 +219,7 @@ def _read_context(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not text in UTF-8: {error.reason}", hint="convert it first") from error
+        raise ConfigError(f"{path} is not text in UTF-8: {error.reason}", hint="convert it to UTF-8 first") from error
 
 
 def _read_schema(path: Path) -> dict[str, Any]:

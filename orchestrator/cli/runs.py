@@ -1,83 +1,218 @@
-"""The `nearfar runs` group: tasks that outlive their process. As in the package itself, each command loads what it needs when it runs."""
+"""`nearfar runs`: look at durable runs, resume them, end them."""
 
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from rich.table import Column
+from rich.text import Text
 
+from ...protocols import ConfigError, InvalidRequest, NearfarError
+from ..runs.details import RunDetails, details
+from ..runs.erasing import rewrite
+from ..runs.opening import open_store
+from ..runs.run import Run, RunState
+from ..runs.store import RunStore
+from ..task.sections.runs import RunsConfig
+from ..util.escaping import spelled_out
+from ..util.threads import in_thread
 from . import options
+from .approval import call_text, terminal_approver
+from .printing import Line, Note, fact_table, notes, show, table
+from .run import summary
+from .running import EXIT_FAILED, execute, report_errors
+from .selection import chosen_config, open_hybrid
 
-runs = typer.Typer(help="Look at durable runs, go on with them, end them.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from ..hybrid.hybrid import Hybrid
 
-UserName = Annotated[str, typer.Option(help="On whose behalf it was begun.")]
+_STYLES: Final = {RunState.DONE: "green", RunState.FAILED: "red", RunState.WAITING: "yellow", RunState.CANCELLED: "dim"}
+
+app = typer.Typer(no_args_is_help=True)
 
 
-@runs.command("list")
+@app.command("list")
 def list_runs(
     state: Annotated[str | None, typer.Option(help="running, waiting, done, failed or cancelled.")] = None,
-    user: Annotated[str | None, typer.Option(help="Of this user alone.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="So many, the newest ones.")] = 20,
+    user: Annotated[str | None, typer.Option(help="Only runs of this user.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Largest number of runs to print, the newest first.")] = 20,
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Print the newest runs and how far they have come."""
-    from .runs_table import list_runs as run
+    """Print the newest runs and their states."""
+    with report_errors(as_json=as_json):
+        wanted = _parse_state(state)
+        with open_run_store(config) as store:
+            found = store.list(state=wanted, user=user, limit=limit)
+        show({"runs": [run.model_dump(mode="json") for run in found]}, _list_lines(found), as_json=as_json)
 
-    run(config, state=state, user=user, limit=limit, as_json=as_json)
 
-
-@runs.command("show")
+@app.command("show")
 def show_run(
     run: options.RunName = None, last: options.Last = False, config: options.Config = None, as_json: options.AsJson = False
 ) -> None:
-    """Print what a run was asked, how far it has come, what was tried, and what it waits for."""
-    from .run_choice import RunChoice
-    from .runs_table import show_run as work
+    """Print the task of a run, its state, its attempts, and the calls that wait for approval."""
+    with report_errors(as_json=as_json):
+        with open_run_store(config) as store:
+            found = details(store, options.RunChoice(run, last).id_in(store))
+        show(found.model_dump(mode="json"), [fact_table(_facts(found))], as_json=as_json)
 
-    work(RunChoice(run, last), config, as_json=as_json)
 
-
-@runs.command("resume")
+@app.command("resume")
 def resume_run(
     run: options.RunName = None,
     last: options.Last = False,
-    every: Annotated[bool, typer.Option("--all", help="All whose process has died.")] = False,
-    approve: Annotated[list[str] | None, typer.Option(help="Say yes to a call that it waits for; may be repeated.")] = None,
-    deny: Annotated[list[str] | None, typer.Option(help="Say no to it; may be repeated.")] = None,
-    user: UserName = "",
+    every: Annotated[bool, typer.Option("--all", help="Resume all runs whose process has died.")] = False,
+    approve: Annotated[list[str] | None, typer.Option(help="Id of a call to approve. May be repeated.")] = None,
+    deny: Annotated[list[str] | None, typer.Option(help="Id of a call to deny. May be repeated.")] = None,
+    user: Annotated[str, typer.Option(help="User for whom the run was started.")] = "",
     near: options.Near = None,
     far: options.Far = None,
     tools: options.Tools = None,
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Go on with a run where it stopped; of one that is done, print the answer."""
-    from .run_choice import RunChoice
-    from .runs_resume import Answers, resume_all, resume_run
-
-    selection = options.Selection(config, near, far, None, None, False, tools)
+    """Resume a run from its last checkpoint, or print the answer of a run that is done."""
+    selection = options.AgentChoice(config, near, far, tools=tools)
+    choice = options.RunChoice(run, last)
     if every:
-        resume_all(selection, RunChoice(run, last), as_json=as_json)
+        execute(_resume_all(selection, choice, as_json=as_json), as_json=as_json)
     else:
-        resume_run(RunChoice(run, last), selection, Answers(tuple(approve or ()), tuple(deny or ())), user=user, as_json=as_json)
+        execute(_resume_one(selection, choice, approve or (), deny or (), user=user, as_json=as_json), as_json=as_json)
 
 
-@runs.command("forget")
+@app.command("forget")
 def forget_run(
     run: options.RunName = None, last: options.Last = False, config: options.Config = None, as_json: options.AsJson = False
 ) -> None:
-    """Remove everything that is kept of a run: its task, steps and result, its trace, what left for it, and what it has spent."""
-    from .run_choice import RunChoice
-    from .runs_table import forget_run as work
+    """Remove everything that is kept of a run: its task, steps and result, its trace, its privacy record, and what it has spent."""
+    with report_errors(as_json=as_json):
+        with open_run_store(config) as store:
+            store.forget(chosen := options.RunChoice(run, last).id_in(store))
+        rewrite(options.runs_config(config))
+        show({"run": chosen, "state": "forgotten"}, [Note(f"run {spelled_out(chosen)} is forgotten", "")], as_json=as_json)
 
-    work(RunChoice(run, last), config, as_json=as_json)
 
-
-@runs.command("cancel")
+@app.command("cancel")
 def cancel_run(
     run: options.RunName = None, last: options.Last = False, config: options.Config = None, as_json: options.AsJson = False
 ) -> None:
-    """End a run in whatever process it is: at once, or when its tools are done that are at work."""
-    from .run_choice import RunChoice
-    from .runs_table import cancel_run as work
+    """Cancel a run, whichever process it runs in: at once, or when its running tool calls have ended."""
+    with report_errors(as_json=as_json):
+        with open_run_store(config) as store:
+            found = store.cancel(chosen := options.RunChoice(run, last).id_in(store))
+        ends = "ends within a second, or when its running tool calls have ended"
+        told = f"run {spelled_out(chosen)} {ends if found.state is RunState.RUNNING else f'is {found.state}'}"
+        show({"run": found.id, "state": found.state}, [Note(told, "")], as_json=as_json)
 
-    work(RunChoice(run, last), config, as_json=as_json)
+
+@contextmanager
+def open_run_store(path: Path | None) -> Iterator[RunStore]:
+    """Open the store of runs that the configuration names or, without one, the user's own."""
+    with closing(open_store(options.runs_config(path))) as store:
+        yield store
+
+
+async def _resume_one(
+    selection: options.AgentChoice,
+    choice: options.RunChoice,
+    approved: Sequence[str],
+    denied: Sequence[str],
+    *,
+    user: str,
+    as_json: bool,
+) -> None:
+    if choice.run is None and not choice.is_last:
+        raise ConfigError("no run is named", hint="give the beginning of its id, --last, or --all for all whose process has died")
+    async with _open_hybrid(selection, as_json=as_json) as hybrid:
+        run = await in_thread(choice.id_in, hybrid.runs)
+        result = await hybrid.resume(run, user=user, approvals=_answers(approved, denied))
+    show(result.model_dump(mode="json"), [Text(result.text), Note(summary(result))], as_json=as_json)
+
+
+def _answers(approved: Sequence[str], denied: Sequence[str]) -> dict[str, bool]:
+    """Return the answers to calls that wait for approval, by request id. Raises `InvalidRequest` if one is approved and denied."""
+    both = sorted(set(approved) & set(denied))
+    if both:
+        raise InvalidRequest(f"{both[0]} is both approved and denied", hint="use one of them")
+    return {**dict.fromkeys(approved, True), **dict.fromkeys(denied, False)}
+
+
+async def _resume_all(selection: options.AgentChoice, choice: options.RunChoice, *, as_json: bool) -> None:
+    """Resume all runs whose process has died, the oldest first. A run that fails does not stop the others."""
+    if choice.run is not None or choice.is_last:
+        raise ConfigError("a run is named, and --all is given", hint="use one of them")
+    ended: list[dict[str, str]] = []
+    async with _open_hybrid(selection, as_json=as_json) as hybrid:
+        for orphan in hybrid.runs.orphans():
+            ended.append(await _resume(hybrid, orphan.id, orphan.user))
+            if not as_json:
+                notes.print(Text(spelled_out(f"{orphan.id}: {ended[-1].get('error', 'done')}")), soft_wrap=True)
+    show({"runs": ended}, () if ended else [Note("no run was interrupted")], as_json=as_json)
+    if any("error" in each for each in ended):
+        raise SystemExit(EXIT_FAILED)
+
+
+async def _resume(hybrid: "Hybrid", run: str, user: str) -> dict[str, str]:
+    try:
+        result = await hybrid.resume(run, user=user)
+    except NearfarError as error:  # reported, and the next run is resumed
+        return {"run": run, "error": f"{type(error).__name__}: {error}"}
+    return {"run": run, "text": result.text}
+
+
+def _open_hybrid(selection: options.AgentChoice, *, as_json: bool) -> "Hybrid":
+    config = chosen_config(selection)
+    config = config.model_copy(update={"runs": config.runs or RunsConfig()})
+    return open_hybrid(selection, config, None if as_json else terminal_approver())
+
+
+def _parse_state(text: str | None) -> RunState | None:
+    try:
+        return None if text is None else RunState(text)
+    except ValueError:
+        raise ConfigError(f"there is no state {text!r}", hint=f"the states are {', '.join(RunState)}") from None
+
+
+def _list_lines(found: Sequence[Run]) -> Iterator[Line]:
+    if not found:
+        yield Note("no runs found; with [runs] in nearfar.toml, every task is kept as a run", style="")
+        return
+    columns = [Column(name, overflow="fold") for name in ("run", "state", "strategy", "steps", "user", "task")]
+    columns[3].justify = "right"
+    yield table(columns, map(_cells, found))
+    if any(run.is_orphaned for run in found):
+        yield Note("nearfar runs resume --all resumes the interrupted runs")
+
+
+def _cells(run: Run) -> tuple[str | Text, ...]:
+    return (spelled_out(run.id), _state_text(run), run.strategy, str(run.steps), spelled_out(run.user), spelled_out(run.title))
+
+
+def _state_text(run: Run) -> Text:
+    return Text("interrupted", style="yellow") if run.is_orphaned else Text(run.state, style=_STYLES.get(run.state, ""))
+
+
+def _facts(found: RunDetails) -> Iterator[tuple[str, Text]]:
+    run = found.run
+    yield "run", Text(spelled_out(run.id))
+    yield "state", _state_text(run)
+    if run.user:
+        yield "user", Text(spelled_out(run.user))
+    yield "task", Text(spelled_out(found.prompt))
+    yield "strategy", Text(run.strategy)
+    yield "steps", Text(f"{run.steps} kept, {found.calls} calls of agents, owner {run.epoch}")
+    if found.next:
+        yield "next", Text(", ".join(found.next))
+    for attempt in found.attempts:
+        yield "attempt", Text(spelled_out(f"{attempt.agent} {attempt.outcome}" + (f": {attempt.reason}" if attempt.reason else "")))
+    for request in found.waits_for:
+        yield "waits for", Text(f"{request.id}  {call_text(request)}\n{spelled_out(request.reason)}")
+    if found.waits_for:
+        yield "", Text(f"nearfar runs resume {run.id} --approve ID, or --deny ID", style="yellow")
+    if found.failure is not None:
+        yield "error", Text(spelled_out(f"{found.failure.error}: {found.failure.message}"), style="red")
+    if found.answer is not None:
+        yield "answer", Text(found.answer)

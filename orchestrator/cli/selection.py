@@ -1,36 +1,35 @@
-"""From command-line options to a `Hybrid`."""
+"""Turn command-line options into a configuration and a `Hybrid`."""
 
 import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...protocols import ConfigError
 from ..compose.agents import EMBEDDED, EMBEDDED_CONFIDENCE, LlamaConfig, NearConfig, parse_far
 from ..compose.config import Config
-from ..hybrid.hybrid import Hybrid
-from ..lab.worlds.search.world import SearchWorld
-from ..lab.worlds.wording import understands
 from ..task.approvals import Approver
 from ..task.modes import Mode, Strategy
 from ..task.task import Policy
 from ..task.tools import Tool
-from .configuration import read_config
-from .console import warn
-from .options import Selection
+from .options import AgentChoice, read_config
+from .printing import warn
+
+if TYPE_CHECKING:
+    from ..hybrid.hybrid import Hybrid
 
 _SHIPPED = Config(near=NearConfig(), far=parse_far("far"), policy=Policy(minimum_confidence=EMBEDDED_CONFIDENCE))
-"""What commands run where nothing else is named: the pair of the demo, with the demo's threshold."""
+"""The configuration if no other is named: the two models of the demo, with the demo's threshold."""
 DEMO_SEED = 2026
-"""Of the tasks that `nearfar demo` draws, and of the passages that the shipped models search."""
+"""Seed of the tasks that `nearfar demo` draws and of the passages that the shipped models search."""
 
 
-def chosen_config(selection: Selection) -> Config:
-    """The configuration with the options laid over it. Without either, the two models that ship with nearfar."""
+def chosen_config(selection: AgentChoice) -> Config:
+    """Return the configuration with the options applied. Without either, it has the two models that ship with nearfar."""
     config = read_config(selection.config)
     if config is None:
-        nothing_named = selection.near is None and selection.far is None
-        config = _SHIPPED if nothing_named else Config()
+        config = _SHIPPED if selection.near is None and selection.far is None else Config()
     chosen = {
         "near": NearConfig(model=selection.near) if selection.near else config.near,
         "far": parse_far(selection.far) if selection.far else config.far,
@@ -39,8 +38,10 @@ def chosen_config(selection: Selection) -> Config:
     return config.model_copy(update=chosen)
 
 
-def open_hybrid(selection: Selection, config: Config, approver: Approver | None = None) -> Hybrid:
-    """A `Hybrid` for the options; the shipped models get their world's own tool when no other tools are named."""
+def open_hybrid(selection: AgentChoice, config: Config, approver: Approver | None = None) -> "Hybrid":
+    """Open a `Hybrid`. The shipped models get the tools of their own world if no other tools are named."""
+    from ..hybrid.hybrid import Hybrid
+
     tools = load_tools(selection.tools) if selection.tools else []
     if not tools and _all_embedded(config):
         tools = list(_world_tools())
@@ -48,7 +49,10 @@ def open_hybrid(selection: Selection, config: Config, approver: Approver | None 
 
 
 def warn_outside_world(prompt: str, config: Config) -> None:
-    """Say so where a shipped model is asked something that it cannot know."""
+    """Warn if a shipped model is asked something outside the world that it was trained in."""
+    from ..lab.worlds.search import SearchWorld
+    from ..lab.worlds.wording import understands
+
     if not _some_embedded(config) or not prompt.strip() or understands(prompt.strip()):
         return
     example = SearchWorld().tasks(1, DEMO_SEED)[0].prompt
@@ -59,23 +63,25 @@ def warn_outside_world(prompt: str, config: Config) -> None:
 
 
 def _world_tools() -> Sequence[Tool]:
-    """The tools of the search world, on the passages that the demo's first questions are about."""
+    """Return the tools of the search world, on the passages of the demo's first question."""
+    from ..lab.worlds.search import SearchWorld
+
     world = SearchWorld()
     return world.reset(world.tasks(1, DEMO_SEED)[0]).tools
 
 
 def load_tools(path: Path) -> list[Tool]:
-    """The `@tool` functions of a Python file. Raises `ConfigError` where the file cannot be run or has none."""
+    """Return the `@tool` functions of a Python file. Raises `ConfigError` if the file cannot be run or has none."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise ConfigError(f"{path} is not a Python file", hint="--tools names a .py file with @tool functions")
     module = importlib.util.module_from_spec(spec)
     folder = str(path.absolute().parent)
     if folder not in sys.path:
-        sys.path.insert(0, folder)  # as Python does for a script: what stands beside the file can be imported
+        sys.path.insert(0, folder)  # as Python does for a script, so that the file can import its neighbours
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the file is the user's own program; whatever stops it is reported, not traced
+    except (Exception, SystemExit) as error:  # the user's own program: an error in it is reported without a traceback
         raise ConfigError(f"{path} fails while it is loaded: {type(error).__name__}: {error}") from error
     tools = [value for value in vars(module).values() if isinstance(value, Tool)]
     if not tools:
@@ -83,7 +89,7 @@ def load_tools(path: Path) -> list[Tool]:
     return tools
 
 
-def _chosen_policy(selection: Selection, policy: Policy) -> Policy:
+def _chosen_policy(selection: AgentChoice, policy: Policy) -> Policy:
     changes = {"strategy": selection.strategy, "mode": selection.mode, "sensitivity": "public" if selection.public else None}
     given = {name: value for name, value in changes.items() if value is not None}
     try:
@@ -94,7 +100,7 @@ def _chosen_policy(selection: Selection, policy: Policy) -> Policy:
 
 
 def _models(config: Config) -> list[str | None]:
-    """The local models of both sides; None for a side that runs something else."""
+    """Return the local model of each configured side; None for a side that runs something else."""
     sides = [side for side in (config.near, config.far) if side is not None]
     return [side.model if isinstance(side, LlamaConfig) else None for side in sides]
 

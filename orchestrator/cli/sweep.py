@@ -1,17 +1,16 @@
-"""`nearfar sweep`."""
+"""`nearfar sweep`: run configurations on worlds of tasks and report score and cost of each."""
 
 import json
 import logging
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated, Final
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from ...protocols import ConfigError, Unavailable
 from ..lab.study.figures import require_matplotlib
@@ -23,48 +22,65 @@ from ..lab.study.report import SUMMARY, write_report
 from ..lab.study.study import Study, StudyFile, make_study, read_study_file, with_options
 from ..lab.study.sweep import Sweep
 from ..routing.run_record import RunRecord
-from .console import execute, notes, output, print_json, warn
-from .options import Selection
+from . import options
+from .printing import Line, notes, show, table, warn
+from .running import execute
 from .selection import chosen_config
 
-EXIT_CEILING = 3
-"""The cost ceiling ended the sweep: runs are missing."""
+EXIT_CEILING: Final = 3
+"""Exit code if the cost ceiling ended the sweep, so that runs are missing."""
+
+app = typer.Typer(add_completion=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the command line asks for."""
+@app.command()
+def sweep(
+    study: Annotated[Path | None, typer.Argument(help="Study file (TOML). Options take the place of its keys.")] = None,
+    world: Annotated[list[str] | None, typer.Option(help="search, apps, or package.module:factory. May be repeated.")] = None,
+    tasks: Annotated[int | None, typer.Option(min=1, help="Tasks drawn from each world with each seed.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, counted from 1.")] = None,
+    run: Annotated[list[str] | None, typer.Option(help="Configuration such as pevr/8 or eva:triggers=loop+stall. May be repeated.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the report. An interrupted sweep continues there.")] = Path("sweep"),
+    jobs: Annotated[int | None, typer.Option(min=1, help="Number of processes, each with its own agents.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Runs at the same time in each process.")] = None,
+    ceiling: Annotated[float | None, typer.Option(min=0, help="US dollars at which no further run starts (exit code 3).")] = None,
+    ray: Annotated[bool, typer.Option("--ray", help="Use Ray instead of processes on this machine.")] = False,
+    agents: Annotated[str | None, typer.Option(help="package.module:factory that makes the near and the far agent.")] = None,
+    public: options.Public = False,
+    config: options.Config = None,
+    near: options.Near = None,
+    far: options.Far = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare strategies on worlds of tasks, with error bars, and report the score and cost of each.
 
-    file: Path | None
-    options: dict[str, object]
-    """Keys of a study file that stand in place of its own."""
-    out: Path
-    ray: bool
-
-
-def run_sweep(wanted: Wanted, selection: Selection, *, as_json: bool) -> None:
-    """Make the runs that are missing, then write the report."""
+    Runs that are recorded in the folder already are not made again.
+    """
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    named: dict[str, object] = {"worlds": world, "tasks": tasks, "seeds": seeds, "runs": run, "jobs": jobs, "concurrency": concurrency}
+    named |= {"ceiling": ceiling, "agents": agents, "public": public or None}
+    given = {name: value for name, value in named.items() if value is not None}
+    selection = options.AgentChoice(config, near, far)
 
     async def work() -> None:
-        study = _study(wanted, selection)
-        with RecordLog(claim_folder(wanted.out, study)) as log:
-            sweep = Sweep(study, log)
+        chosen = _study(study, given, selection)
+        with RecordLog(claim_folder(out, chosen)) as log:
+            made = Sweep(chosen, log)
             try:
-                await _make(sweep, study, ray=wanted.ray)
+                await _make(made, chosen, ray=ray)
             finally:
-                _say_what_is_left(sweep, study.ceiling)
-            _conclude(sweep, wanted.out, as_json=as_json)
-            if sweep.missing:
+                _print_missing(made, chosen.ceiling)
+            _conclude(made, out, as_json=as_json)
+            if made.missing:
                 raise typer.Exit(EXIT_CEILING)
 
     execute(work(), as_json=as_json)
 
 
-def _study(wanted: Wanted, selection: Selection) -> Study:
-    file = read_study_file(wanted.file) if wanted.file is not None else StudyFile()
+def _study(path: Path | None, given: dict[str, object], selection: options.AgentChoice) -> Study:
+    file = read_study_file(path) if path is not None else StudyFile()
     config = chosen_config(selection)
-    return make_study(with_options(file, wanted.options), near=config.near, far=config.far, policy=config.policy)
+    return make_study(with_options(file, given), near=config.near, far=config.far, policy=config.policy)
 
 
 async def _make(sweep: Sweep, study: Study, *, ray: bool) -> None:
@@ -92,7 +108,7 @@ async def _make(sweep: Sweep, study: Study, *, ray: bool) -> None:
 
 
 class _RunningScore:
-    """The mean score so far."""
+    """The mean score of the runs so far."""
 
     def __init__(self, records: Sequence[RunRecord]) -> None:
         self._sum = sum(record.score for record in records)
@@ -115,12 +131,12 @@ def _pool(study: Study, *, ray: bool) -> Pool:
     return RayPool(study)
 
 
-def _say_what_is_left(sweep: Sweep, ceiling: float | None) -> None:
-    """Also where the sweep was stopped: every run that ended is recorded."""
+def _print_missing(sweep: Sweep, ceiling: float | None) -> None:
+    """If runs are missing, print how many and the command that makes them; also after an interruption."""
     if not sweep.missing:
         return
     again = shlex.join(["nearfar", *sys.argv[1:]])
-    spent = "" if ceiling is None else f" (${sweep.budget.spent:.4f} of ${ceiling:g} are spent, and a higher --ceiling allows more)"
+    spent = "" if ceiling is None else f" (${sweep.budget.spent:.4f} of ${ceiling:g} are spent; a higher --ceiling allows more)"
     notes.print(f"{len(sweep.missing):,} of {len(sweep.runs):,} runs are missing; the same command makes them{spent}:", soft_wrap=True)
     notes.print(f"  {again}", soft_wrap=True)
 
@@ -133,38 +149,36 @@ def _conclude(sweep: Sweep, folder: Path, *, as_json: bool) -> None:
         require_matplotlib()
     except ConfigError as error:
         warn(f"no report is written: {error}")
-        if as_json:
-            print_json(counts)
+        show(counts, (), as_json=as_json)
         return
     report = write_report(records, folder, missing=len(sweep.missing))
-    if as_json:
-        print_json({**counts, "report": str(report), **json.loads((folder / SUMMARY).read_text(encoding="utf-8"))})
-    else:
-        print_tables(Outcomes(records))
-        output.print(f"report: {report}", soft_wrap=True)
+    summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    show({**counts, "report": str(report), **summary}, _lines(records, report), as_json=as_json)
+
+
+def _lines(records: Sequence[RunRecord], report: Path) -> Iterator[Line]:
+    yield from outcome_tables(Outcomes(records))
+    yield f"report: {report}"
 
 
 def _refuse_total_failure(records: Sequence[RunRecord]) -> None:
-    """Not a single run that went through shows a broken world or installation, and not weak agents."""
+    """Raise `Unavailable` if every run has failed: that shows a broken world or installation, not weak agents."""
     if records and all(record.error is not None for record in records):
         raise Unavailable(
-            f"every run failed, the first one with: {records[0].error}", hint="see `nearfar doctor`; delete runs.jsonl to start over"
+            f"every run failed, the first one with: {records[0].error}", hint="run `nearfar doctor`; delete runs.jsonl to start over"
         )
 
 
-def print_tables(outcomes: Outcomes) -> None:
-    """A table of configurations for each world."""
+def outcome_tables(outcomes: Outcomes) -> Iterator[Table]:
+    """Yield a table of configurations for each world."""
     for world in outcomes.worlds:
-        table = Table(title=world, box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
         rows = [_row(outcomes, world, label) for label in outcomes.configurations(world)]
-        table.add_column("configuration", overflow="fold", min_width=8)
+        columns = [Column("configuration", overflow="fold", min_width=8)]
         for place, title in enumerate(("score", "95 %", "success", "far\ncalls", "$ / 1000\ntasks", "seconds"), start=1):
-            # A label may be cut in two where the window is narrow, a figure may not be cut off.
+            # In a narrow window a label may be folded; a figure must not be cut off.
             widths = map(len, (*title.split("\n"), *(row[place] for row in rows)))
-            table.add_column(title, justify="right", min_width=max(widths), no_wrap=True)
-        for row in rows:
-            table.add_row(*row)
-        output.print(table)
+            columns.append(Column(title, justify="right", min_width=max(widths), no_wrap=True))
+        yield table(columns, rows, title=world)
 
 
 def _row(outcomes: Outcomes, world: str, label: str) -> list[str]:

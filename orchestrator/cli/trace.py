@@ -1,61 +1,159 @@
-"""The `nearfar trace` group. As in the package itself, each command loads what it needs when it runs."""
+"""`nearfar trace`: show what happened in a run, on which side, why, and what it cost."""
 
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
+from rich.text import Text
+from rich.tree import Tree
 
+from ...protocols import ConfigError
+from ..runs.run import title
+from ..task.sections.runs import RunsConfig
+from ..tracing.rows import Row, dollars_text, label_text, rows_of
+from ..tracing.store import TraceLine, TraceStore, open_traces
+from ..util.escaping import printable
 from . import options
+from .printing import Line, Note, show, table
+from .running import execute, report_errors
 
-trace = typer.Typer(help="What happened in a run, on which side, why, and what it cost.", no_args_is_help=True)
+_SHOWN: Final = 160
+"""Characters of a text that a line of the tree shows."""
+_STYLES: Final = {"near": "green", "far": "dark_orange"}
+_COLUMNS: Final = ("run", "began", "outcome", "agent", "dollars", "task")
+
+app = typer.Typer(no_args_is_help=True)
 
 
-@trace.command("list")
+@app.command("list")
 def list_traces(
-    limit: Annotated[int, typer.Option(min=1, help="So many, the newest ones.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Largest number of traces to print, the newest first.")] = 20,
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Print the newest traces: what was asked, what came of it, and what it cost."""
-    from .trace_show import list_traces as work
+    """Print the newest traces: the task of each, its outcome, and its cost."""
+    with report_errors(as_json=as_json), open_trace_store(config) as store:
+        found = [_summary(line) for line in store.newest(limit=limit)]
+    show(found, _list_lines(found), as_json=as_json)
 
-    work(config, limit=limit, as_json=as_json)
 
-
-@trace.command("show")
+@app.command("show")
 def show_trace(
     run: options.RunName = None,
     last: options.Last = False,
-    html: Annotated[Path | None, typer.Option(help="Write a page with a timeline to this file, for its owner alone.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with a timeline to this file, readable by you alone.")] = None,
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Print the steps of a run in order: side, decisions and their reasons, costs, time, energy, labels."""
-    from .run_choice import RunChoice
-    from .trace_show import show_trace as work
+    with report_errors(as_json=as_json):
+        with open_trace_store(config) as store:
+            chosen = options.RunChoice(run, last).id_in(store)
+            entries = store.entries(chosen)
+        if html is not None:
+            from ..tracing.page import trace_page
 
-    work(RunChoice(run, last), config, html=html, as_json=as_json)
+            _write_private(html, trace_page(chosen, entries))
+    lines: list[Line] = [] if as_json else [_tree(chosen, rows_of(entries))]
+    if html is not None:
+        lines.append(Note(f"the page is in {html}; it holds the texts of the run"))
+    show({"run": chosen, "entries": [entry.model_dump(mode="json") for entry in entries]}, lines, as_json=as_json)
 
 
-@trace.command("blame")
+@app.command("blame")
 def blame_run(
     run: options.RunName = None,
     last: options.Last = False,
-    expected: Annotated[str | None, typer.Option(help="The right answer; that of --reference unless given.")] = None,
-    reference: Annotated[str | None, typer.Option(help="A run of the same task that went well; its calls are the right ones.")] = None,
+    expected: Annotated[str | None, typer.Option(help="The right answer. Default: the answer of --reference.")] = None,
+    reference: Annotated[str | None, typer.Option(help="Run of the same task that went well. Its calls count as the right ones.")] = None,
     corrector: Annotated[str | None, typer.Option(help="Name of an agent that says what each agent should have done.")] = None,
     ask_far: Annotated[
-        bool, typer.Option("--ask-far", help="Ask far agents, too, what they would have said behind a correction, at their price.")
+        bool, typer.Option("--ask-far", help="Ask far agents, too, how they would have continued after a correction, at their price.")
     ] = False,
     near: options.Near = None,
     far: options.Far = None,
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Find the earliest step of a failed run whose correction makes it succeed. No tool is run: recorded results stand for them."""
-    from .run_choice import RunChoice
-    from .trace_blame import Asked
-    from .trace_blame import blame_run as work
+    """Find the earliest step of a failed run whose correction makes the run succeed. No tool runs: recorded results are used."""
+    from .blame import Question, find_blame
 
-    selection = options.Selection(config, near, far, None, None, False, None)
-    work(RunChoice(run, last), Asked(expected, reference, corrector, ask_far), selection, as_json=as_json)
+    selection = options.AgentChoice(config, near, far)
+    question = Question(expected, reference, corrector, ask_far)
+    execute(find_blame(options.RunChoice(run, last), question, selection, as_json=as_json), as_json=as_json)
+
+
+@contextmanager
+def open_trace_store(path: Path | None) -> Iterator[TraceStore]:
+    """Open the traces that a configuration names. Raises `ConfigError` if it has no `[runs]` section."""
+    config = options.read_config(path)
+    if config is not None and config.runs is None:
+        raise ConfigError("no traces are kept", hint="[runs] in nearfar.toml keeps runs and their traces")
+    with closing(open_traces((config.runs if config is not None else None) or RunsConfig())) as store:
+        yield store
+
+
+def _list_lines(found: Sequence[dict[str, str | float | None]]) -> Iterator[Line]:
+    if not found:
+        yield Note("no traces yet; with [runs] in nearfar.toml, every task leaves one", style="")
+        return
+    rows = [{**each, "outcome": each["outcome"] or "not ended"} for each in found]
+    yield table(_COLUMNS, [[str(row[name] or "") for name in _COLUMNS] for row in rows])
+
+
+def _summary(line: TraceLine) -> dict[str, str | float | None]:
+    began, ended = line.began, line.ended
+    if began is None:
+        return {"run": line.run, "began": None, "outcome": "damaged", "agent": None, "dollars": None, "task": None}
+    return {
+        "run": line.run,
+        "began": datetime.fromtimestamp(began.clock).astimezone().isoformat(sep=" ", timespec="seconds"),
+        "outcome": None if ended is None else ended.outcome,
+        "agent": None if ended is None else ended.agent,
+        "dollars": None if ended is None or ended.outcome != "done" else dollars_text(ended.dollars),
+        "task": title(began.task),
+    }
+
+
+def _tree(run: str, rows: Sequence[Row]) -> Tree:
+    """Return the rows as a tree: the steps of an attempt, or of a subtask, are its branches."""
+    root = Tree(Text(f"run {printable(run)}", style="bold"))
+    scopes: dict[str, Tree] = {"": root}
+    attempts: dict[str, Tree] = {}
+    for row in rows:
+        if row.scope not in scopes:
+            scopes[row.scope] = root.add(Text(row.scope, style="bold"))
+        if row.kind == "attempt" and not row.ends:
+            attempts[row.scope] = scopes[row.scope].add(_row_text(row))
+            continue
+        branch = attempts.pop(row.scope, None) if row.ends or row.kind == "run" else attempts.get(row.scope)
+        (branch or scopes[row.scope]).add(_row_text(row))
+    return root
+
+
+def _row_text(row: Row) -> Text:
+    """Return a node of the tree: the step and its figures, and below them its text."""
+    side = f"{row.side} " if row.side is not None and row.kind in ("attempt", "step") else ""
+    style = "red" if row.is_bad else _STYLES.get(str(row.side), "cyan" if row.kind == "tool" else "")
+    prefix = {"tool": "tool ", "label": "label: "}.get(row.kind, "")
+    private = row.kind == "tool" and row.label is not None and bool(row.label.origins)
+    line = Text.assemble((f"{side}{prefix}{row.title}", style), ("  " + ", ".join(row.figures), "dim"))
+    if private and row.label is not None:
+        line.append(f"  [{label_text(row.label)}]", style="magenta")
+    said = " ".join(row.text.split()) if row.kind not in ("decision", "run") else row.text
+    return line if not said else line.append(f"\n{_shorten(said) if row.kind != 'decision' else said}", style="dim")
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}\u2026"
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that its owner alone may read, also if it exists already. Links are not followed: others may have put them there."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(text)

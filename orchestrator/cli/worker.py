@@ -1,47 +1,83 @@
-"""The `nearfar worker` group: devices that lend their models to a hub. Each command loads what it needs when it runs."""
+"""`nearfar worker`: lend this device's models to a hub, or pair other devices with the hub on this machine."""
 
+import logging
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
+import anyio
 import typer
+from rich.text import Text
 
+from ...protocols import Agent, ConfigError, Side
+from ...protocols.address import Address, parse_address
+from ...protocols.attach import Worker
+from ...protocols.channel import client_tls
+from ...protocols.pairing import Pairing, read_pairing
+from ...protocols.token_keeping import add_token
+from ...protocols.tokens import Scope
+from ..compose.agents import open_local, read_device_state
+from ..compose.hub import HubConfig, KnownWorker
+from ..compose.hub import list_workers as ask_hub
+from ..util.certificate import ensure_certificate
 from . import options
+from .printing import Line, Note, notes, output, show, warn
+from .running import execute, report_errors
+from .serve import chosen_hub, chosen_near, until_stopped
 
-worker = typer.Typer(
-    help="Lend this device's models to another machine, or let other devices lend theirs to this one.", no_args_is_help=True
-)
+_PORT: Final = 7445
+_ADDRESS: Final = f"0.0.0.0:{_PORT}"
+_CERTIFICATE, _KEY = Path("hub.pem"), Path("hub-key.pem")
+_SCOPES: Final = (Scope.ATTACH, Scope.MEMORY)
+"""Scopes of a device's token. The hub's configuration decides whose memory the device may see, if any."""
+_ALL_ADDRESSES: Final = ("0.0.0.0", "::")
+_UNREACHED: Final = ("192.0.2.1", 9)
+"""An address reserved for documentation. Nothing is sent to it."""
+_QUIET_ZONE: Final = 4
+"""Modules of white around a QR code, as ISO/IEC 18004 requires."""
+_BLOCKS: Final = {(0, 0): " ", (1, 0): "\N{UPPER HALF BLOCK}", (0, 1): "\N{LOWER HALF BLOCK}", (1, 1): "\N{FULL BLOCK}"}
+
+app = typer.Typer(no_args_is_help=True)
 
 
-@worker.callback()
-def _group() -> None:
-    """Keeps `worker` a group, whatever the number of its commands."""
-
-
-@worker.command("pair")
+@app.command("pair")
 def pair(
-    name: Annotated[str, typer.Argument(help="What the hub calls the device, such as phone.")],
+    name: Annotated[str, typer.Argument(help="Name of the device for the hub, such as phone.")],
     address: Annotated[
-        str, typer.Option(help="HOST:PORT at which the device reaches the hub (default: [hub], or this machine's address and port 7445).")
+        str, typer.Option(help="HOST:PORT at which the device reaches the hub. Default: [hub], or this machine's address and port 7445.")
     ] = "",
-    tokens: Annotated[Path | None, typer.Option(help="The hub's token file (default: [hub], or workers.toml).")] = None,
-    certificate: Annotated[Path | None, typer.Option(help="The hub's certificate (default: [hub], or hub.pem); made if missing.")] = None,
-    key: Annotated[Path | None, typer.Option(help="The certificate's private key (default: [hub], or hub-key.pem).")] = None,
+    tokens: Annotated[Path | None, typer.Option(help="The hub's token file. Default: [hub], or workers.toml.")] = None,
+    certificate: Annotated[Path | None, typer.Option(help="The hub's certificate. Default: [hub], or hub.pem. Made if missing.")] = None,
+    key: Annotated[Path | None, typer.Option(help="The certificate's private key. Default: [hub], or hub-key.pem.")] = None,
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Make a token and, where there is none, a certificate, and show both as a QR code for a phone or another machine."""
-    from .pair import pair_worker
+    """Make a token and, if there is none, a certificate, and show both as a QR code for a phone or another machine."""
+    with report_errors(as_json=as_json):
+        if not as_json:
+            _check_qr_installed()  # before anything is written
+        listening = options.Listening(address, certificate, key, tokens, insecure=False)
+        hub = chosen_hub(config, listening, otherwise=HubConfig(address=_ADDRESS))
+        reachable = _reachable(parse_address(hub.address))
+        fingerprint = ensure_certificate(hub.certificate or _CERTIFICATE, hub.key or _KEY, [reachable.host])
+        token = add_token(hub.tokens, name, scopes=_SCOPES).token
+        pairing = Pairing(address=str(reachable), token=token, fingerprint=fingerprint, name=name)
+        data = {"name": name, "address": pairing.address, "fingerprint": fingerprint, "uri": pairing.uri}
+        show(data, _pairing_lines(pairing, hub), as_json=as_json)
+        if not as_json:
+            _warn_about(pairing, hub)
 
-    pair_worker(name, config, options.Listening(address, certificate, key, tokens, insecure=False), as_json=as_json)
 
-
-@worker.command("attach")
+@app.command("attach")
 def attach(
-    address: Annotated[str, typer.Argument(help="HOST or HOST:PORT of the hub, or unix:/path; with --pairing-file it stands there.")] = "",
+    address: Annotated[str, typer.Argument(help="HOST or HOST:PORT of the hub, or unix:/path. Omit it with --pairing-file.")] = "",
     token: Annotated[
-        str, typer.Option(envvar="NEARFAR_TOKEN", help="This device's token; better in $NEARFAR_TOKEN, which other users do not see.")
+        str, typer.Option(envvar="NEARFAR_TOKEN", help="This device's token. Prefer $NEARFAR_TOKEN, which other users cannot see.")
     ] = "",
-    certificate: Annotated[Path | None, typer.Option(help="PEM file of the hub's certificate, or of who signed it.")] = None,
+    certificate: options.ServerCertificate = None,
     client_certificate: options.ClientCertificate = None,
     client_key: options.ClientKey = None,
     pairing_file: Annotated[str, typer.Option(help="File with the line that `pair` shows, or - to paste it.")] = "",
@@ -50,24 +86,155 @@ def attach(
     drain: options.Drain = 30.0,
     as_json: options.AsJson = False,
 ) -> None:
-    """Lend this device's model to a hub: dial out, take steps, come back when the connection breaks; until Ctrl-C or SIGTERM."""
-    from .attach import Lending, attach_worker
+    """Lend this device's model to a hub until Ctrl-C or SIGTERM. The device dials out, and again when the connection breaks."""
 
-    lending = Lending(
-        address=address,
-        token=token,
-        certificate=certificate,
-        pairing_file=pairing_file,
-        drain=drain,
-        client_certificate=client_certificate,
-        client_key=client_key,
-    )
-    attach_worker(lending, config, near, as_json=as_json)
+    async def work() -> None:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+        # The options are checked before a model is loaded.
+        worker_for = _worker_for(address, token, certificate, pairing_file, client_certificate, client_key)
+        agent = await open_local(chosen_near(config, near), name="near", side=Side.NEAR)
+        try:
+            await _work(worker_for(agent), drain=drain, as_json=as_json)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await agent.aclose()
+
+    execute(work(), as_json=as_json)
 
 
-@worker.command("list")
+@app.command("list")
 def list_workers(config: options.Config = None, as_json: options.AsJson = False) -> None:
-    """List the devices that this machine's hub knows: attached or not, what they lend, battery, heat and free memory."""
-    from .worker_list import show_workers
+    """List the devices that this machine's hub knows: attached or not, their models, battery, heat and free memory."""
 
-    show_workers(config, as_json=as_json)
+    async def work() -> None:
+        loaded = options.read_config(config)
+        hub = (loaded.hub if loaded is not None else None) or HubConfig()
+        workers = await ask_hub(hub.socket)
+        data = {"workers": [worker.model_dump(mode="json") for worker in workers]}
+        show(data, (f"{worker.name:<20} {_worker_text(worker)}" for worker in workers), as_json=as_json)
+
+    execute(work(), as_json=as_json)
+
+
+def _worker_for(
+    address: str, token: str, certificate: Path | None, pairing_file: str, client_certificate: Path | None, client_key: Path | None
+) -> Callable[[Agent], Worker]:
+    """Return a function that makes the worker for the hub that the options or the pairing name. Raises `ConfigError`."""
+    make = partial(Worker, device_state=read_device_state)
+    tls = client_tls(certificate, client_certificate, client_key)
+    if pairing_file:
+        if address or certificate is not None:
+            raise ConfigError("the pairing has an address and a certificate already", hint="leave out HOST and --certificate")
+        pairing = read_pairing(pairing_file)
+        return partial(make, address=pairing.address, token=pairing.token, tls=tls, fingerprint=pairing.fingerprint)
+    if not address or not (token or client_certificate):
+        raise ConfigError("the hub's address or this device's token is missing", hint="give HOST and NEARFAR_TOKEN, or --pairing-file")
+    full = address if ":" in address else str(Address(host=address, port=_PORT))
+    return partial(make, address=full, token=token or None, tls=tls)
+
+
+async def _work(worker: Worker, *, drain: float, as_json: bool) -> None:
+    """Serve steps until Ctrl-C or SIGTERM, then drain. Raises the error if the hub refuses the worker."""
+    refused: list[Exception] = []
+
+    async def serve() -> None:
+        try:
+            await worker.run()
+        except Exception as error:  # kept and raised below: from here it would leave the task group as an exception group
+            refused.append(error)
+        tasks.cancel_scope.cancel()
+
+    async def announce() -> None:
+        await worker.attached.wait()
+        told = f"attached to {worker.address} as {worker.name}"
+        show({"worker": worker.name, "hub": worker.address}, [Note(told, ""), Note("stop with Ctrl-C")], as_json=as_json)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve)
+        tasks.start_soon(announce)
+        await until_stopped()
+        notes.print(f"leaving; running steps have {drain:g} s", style="dim")
+        await worker.drain(drain)
+    if refused:
+        raise refused[0]
+
+
+def _worker_text(worker: KnownWorker) -> str:
+    if not worker.is_attached:
+        return "not attached"
+    state = worker.state
+    power = "" if state.power_source is None else f" ({state.power_source})"
+    parts = [
+        "leaving" if worker.is_draining else "attached",
+        ", ".join(f"{card.name}: {card.model}, {card.side}" for card in worker.agents),
+        f"{worker.live_steps} steps",
+        "battery unknown" if state.battery is None else f"battery {state.battery:.0%}{power}",
+        f"heat {state.thermal or 'unknown'}",
+        "free memory unknown" if state.free_memory_bytes is None else f"{state.free_memory_bytes / 2**30:.1f} GiB free",
+    ]
+    return "; ".join(parts)
+
+
+def _pairing_lines(pairing: Pairing, hub: HubConfig) -> Iterator[Line]:
+    code = qr_code(pairing.uri)
+    width = code.plain.index("\n")
+    if width <= output.width:
+        yield code
+    else:
+        warn(f"the QR code needs a terminal of {width} columns, and this one has {output.width}")
+    yield Note(f"On {pairing.name}, scan this code, or copy the line below.", "")
+    yield Note(f"Keep both secret: with them, any device can attach as {pairing.name}.", "")
+    yield Text(pairing.uri)
+    yield Note("\nIn Termux, then paste the line when asked for it:", "")
+    yield Note("  python -m nearfar.device.thin_worker --pairing-file -", "")
+    yield Note("On a computer:", "")
+    yield Note("  nearfar worker attach --pairing-file -", "")
+    files = f"--tokens {hub.tokens} --certificate {hub.certificate or _CERTIFICATE} --key {hub.key or _KEY}"
+    yield Note(f"Here: nearfar serve hub --address {hub.address} {files}")
+
+
+def _warn_about(pairing: Pairing, hub: HubConfig) -> None:
+    worker = hub.workers.get(pairing.name)
+    if hub.memory and (worker is None or worker.user is None):
+        warn(f'to synchronise its memory, too, name its user: [hub.workers.{pairing.name}] user = "..." in nearfar.toml')
+    if parse_address(pairing.address).is_local:
+        warn(f"only this machine can reach {pairing.address}; give another address with --address or in [hub]")
+
+
+def _reachable(address: Address) -> Address:
+    """Return the address at which other devices reach a server at `address`; for "all addresses", this machine's own."""
+    if address.path:
+        raise ConfigError("a device cannot reach a unix socket", hint="give the HOST:PORT that the hub listens at")
+    return Address(host=_own_address(), port=address.port) if address.host in _ALL_ADDRESSES else address
+
+
+def _own_address() -> str:
+    """Return the address that this machine would send from. Finding it sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_UNREACHED)
+        except OSError as error:
+            raise ConfigError("this machine has no address in a network", hint="give the address with --address HOST:PORT") from error
+        return str(probe.getsockname()[0])
+
+
+def _check_qr_installed() -> None:
+    """Raise `ConfigError` if the package that makes QR codes is missing."""
+    if find_spec("segno") is None:
+        raise ConfigError("drawing a QR code needs the Python package segno", hint="pip install 'nearfar[hub]'")
+
+
+def qr_code(text: str) -> Text:
+    """Return `text` as a QR code: two modules in a character, black on white in every terminal."""
+    import segno
+
+    rows = [list(row) for row in segno.make(text, error="l", micro=False).matrix_iter(border=_QUIET_ZONE)]
+    if len(rows) % 2:
+        rows.append([0] * len(rows[0]))
+    lines = ("".join(_block(pair) for pair in zip(upper, lower, strict=True)) for upper, lower in zip(rows[::2], rows[1::2], strict=True))
+    return Text("\n".join(lines), style="#000000 on #ffffff", no_wrap=True)
+
+
+def _block(pair: Sequence[int]) -> str:
+    upper, lower = pair
+    return _BLOCKS[int(upper), int(lower)]

@@ -1,4 +1,4 @@
-"""`nearfar budget`: what was spent, by all processes that share a folder, and how a scope begins anew."""
+"""`nearfar budget`: what was spent, by all processes that share a folder, and how a scope is reset."""
 
 import json
 from pathlib import Path
@@ -52,7 +52,7 @@ async def test_what_one_process_has_spent_holds_the_next_one_back_until_it_is_re
         await ask(configuration)
     await ask(configuration, user="ben")
     done = CliRunner().invoke(app, ["budget", "reset", "user:ana", "--config", str(configuration)])
-    assert "user:ana begins anew" in done.stdout
+    assert "user:ana is back at zero" in done.stdout
     await ask(configuration)
 
 

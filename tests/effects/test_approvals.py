@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from nearfar import Hybrid, Policy, tool
-from nearfar.orchestrator.cli.approving import shown_call, terminal_approver
+from nearfar.orchestrator.cli.approval import call_text, terminal_approver
 from nearfar.orchestrator.task.events import ApprovalAsked, ToolStarted
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.orchestrator.util.escaping import spelled_out
@@ -151,7 +151,7 @@ def test_without_a_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_call_is_shown_whole_and_without_anything_that_hides_a_part_of_it() -> None:
     hidden = "ann\x1b[2K\r\u202eeve\u200b\x9b" + "x" * 5000
-    shown = shown_call(ApprovalRequest(id="1", call=letter(hidden), reason="because"))
+    shown = call_text(ApprovalRequest(id="1", call=letter(hidden), reason="because"))
     assert shown.isprintable()
     assert "\\u202e" in shown
     assert shown.count("x") >= 5000

@@ -180,7 +180,7 @@ def test_before_the_first_time_it_is_shown_what_would_leave(folder: Path) -> Non
         assert (leaving["namespace"], leaving["items"], leaving["held_back"]) == (["notes"], 1, 1)
         assert told("laptop", "sync", "hub")["error"]["hint"] == "say --yes, or look first with --dry-run"
         assert files_with(folder, "buy oat milk") == ["laptop.db"]
-        assert memory("laptop", "sync", "hub", "--yes").stdout == "sent 1 item, received 0 items: in step\n"
+        assert memory("laptop", "sync", "hub", "--yes").stdout == "sent 1 item, received 0 items: in sync\n"
         assert told("laptop", "sync")["sent"]["operations"] == 0
 
 

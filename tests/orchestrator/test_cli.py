@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 from nearfar import Config, Hybrid
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.cli.options import Selection
+from nearfar.orchestrator.cli.options import AgentChoice
 from nearfar.orchestrator.cli.selection import DEMO_SEED, chosen_config
 from nearfar.orchestrator.compose.agents import EMBEDDED_CONFIDENCE
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
@@ -64,7 +64,7 @@ def test_run_prints_the_answer_and_nothing_else_on_standard_output() -> None:
 def test_a_long_answer_reaches_a_pipe_as_it_is(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = "[bold]not markup[/bold], :warning: not a picture, and " + "a line that no terminal is wide enough for " * 10
 
-    def scripted(selection: Selection, config: Config, approver: Approver | None = None) -> Hybrid:
+    def scripted(selection: AgentChoice, config: Config, approver: Approver | None = None) -> Hybrid:
         return Hybrid(near=ScriptedAgent([answer]))
 
     monkeypatch.setattr(import_module("nearfar.orchestrator.cli.run"), "open_hybrid", scripted)
@@ -338,7 +338,7 @@ def test_the_demo_stops_everything_it_started_on_ctrl_c(empty_folder: Path) -> N
 def test_a_command_that_a_script_runs_in_the_background_ends_on_sigterm() -> None:
     program = """
 import asyncio, signal
-from nearfar.orchestrator.cli.console import execute
+from nearfar.orchestrator.cli.running import execute
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell without job control does for what ends in &
 async def work():
     try:
@@ -393,7 +393,7 @@ def test_doctor_reports_a_locked_keyring_and_goes_on(monkeypatch: pytest.MonkeyP
 
 
 def test_where_nothing_is_named_the_shipped_pair_runs_with_its_calibrated_threshold() -> None:
-    config = chosen_config(Selection(None, None, None, None, None, public=False, tools=None))
+    config = chosen_config(AgentChoice(None, None, None, None, None, public=False, tools=None))
     assert config.near is not None
     assert config.far is not None
     assert config.policy.minimum_confidence == EMBEDDED_CONFIDENCE

@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 from nearfar import Config, Hybrid
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.cli.console import HarmlessConsole
-from nearfar.orchestrator.cli.options import Selection
+from nearfar.orchestrator.cli.options import AgentChoice
+from nearfar.orchestrator.cli.printing import HarmlessConsole
 from nearfar.orchestrator.cli.selection import load_tools
 from nearfar.orchestrator.task.approvals import Approver
 from nearfar.orchestrator.task.sections.runs import RunsConfig
@@ -33,7 +33,7 @@ def nearfar(*arguments: str, text: str | None = None) -> Result:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Hybrid]) -> None:
-    def scripted(selection: Selection, config: Config, approver: Approver | None = None) -> Hybrid:
+    def scripted(selection: AgentChoice, config: Config, approver: Approver | None = None) -> Hybrid:
         return make()
 
     monkeypatch.setattr(import_module("nearfar.orchestrator.cli.run"), "open_hybrid", scripted)
@@ -74,7 +74,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> StringIO:
     screen = StringIO()
     console = HarmlessConsole(file=screen, force_terminal=True, color_system=None, width=200, markup=False, highlight=False)
     run = import_module("nearfar.orchestrator.cli.run")
-    for module in (run, import_module("nearfar.orchestrator.cli.console")):
+    for module in (run, import_module("nearfar.orchestrator.cli.printing")):
         monkeypatch.setattr(module, "output", console)
         monkeypatch.setattr(module, "notes", console)
     return screen

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 import nearfar.orchestrator.cli as cli
-from nearfar.orchestrator.cli.console import notes, output, show_error, warn, working
+from nearfar.orchestrator.cli.printing import notes, output, show_error, spinner, warn
 from nearfar.orchestrator.lab.replay.calibration import _notes
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import ConfigError
@@ -52,7 +52,7 @@ def test_errors_hints_and_warnings_keep_what_looks_like_markup() -> None:
     with notes.capture() as capture:
         show_error(ConfigError("no [far]", hint="write [far]"))
         warn("see [policy.router]")
-        with working("asking [near]", shown=True):
+        with spinner("asking [near]", shown=True):
             pass
     assert all(text in capture.get() for text in ("no [far]", "write [far]", "see [policy.router]"))
 

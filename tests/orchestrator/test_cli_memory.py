@@ -267,7 +267,7 @@ def test_conflicts_are_shown_side_by_side_and_decided(store: MemoryStore) -> Non
     item = store.get(NOTES, "milk")
     assert item is not None
     assert (item.value, item.conflicts) == ({"text": "soy"}, 0)
-    assert "nothing to decide" in memory("conflicts").stderr
+    assert "no conflicts" in memory("conflicts").stderr
 
 
 def test_present_value_can_be_kept_and_no_other_one_is_taken_for_it(store: MemoryStore) -> None:
@@ -284,7 +284,7 @@ def test_erase_shows_what_would_go_and_asks(store: MemoryStore) -> None:
     assert "allergic to peanuts" in looked.stderr
     assert "oat milk" in looked.stderr
     assert looked.stdout == "2 items would be erased\n"
-    assert told("erase", "--subject", "ana")["error"]["hint"] == "say --yes, or look first with --dry-run"
+    assert told("erase", "--subject", "ana")["error"]["hint"] == "add --yes, or --dry-run to look"
     assert store.get(NOTES, "nuts") is not None
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from nearfar import Config, Hybrid, Policy
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.cli.options import Selection
+from nearfar.orchestrator.cli.options import AgentChoice
 from nearfar.orchestrator.task.approvals import Approver
 from nearfar.protocols import ScriptedAgent, Side
 
@@ -23,7 +23,7 @@ def given(monkeypatch: pytest.MonkeyPatch, *, strategy: str, near: list[str], fa
     """Make `nearfar run` use these agents."""
     script = [json.dumps(reply) for reply in far]
 
-    def scripted(selection: Selection, config: Config, approver: Approver | None = None) -> Hybrid:
+    def scripted(selection: AgentChoice, config: Config, approver: Approver | None = None) -> Hybrid:
         policy = Policy.model_validate({"strategy": strategy, "sensitivity": "public"})
         return Hybrid(near=ScriptedAgent(near), far=ScriptedAgent(script, name="far", side=Side.FAR), policy=policy)
 

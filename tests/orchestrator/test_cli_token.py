@@ -58,7 +58,7 @@ def test_a_rotation_leaves_two_tokens_and_one_of_them_ends_soon(tmp_path: Path) 
     assert said("revoke", "laptop", "--id", first["id"])["revoked"] == [first["id"]]
     assert said("rotate", "laptop", "--overlap", "0")["token"] != second["token"]
     assert len(read_tokens(tmp_path / "tokens.toml")) == 1
-    assert "1d more" in token("rotate", "laptop").stderr
+    assert "valid for another 1d" in token("rotate", "laptop").stderr
     assert len(said("revoke", "laptop")["revoked"]) == 2
     assert said("list") == {"tokens": []}
 

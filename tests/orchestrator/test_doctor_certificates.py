@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from certificates import DAY, HOSTS, Authority
 
-from nearfar.orchestrator.cli.doctor_certificates import certificate_findings
+from nearfar.orchestrator.cli.doctor import certificate_findings
 from nearfar.orchestrator.compose.config import Config
 
 

@@ -14,13 +14,13 @@ from nearfar.device.hardware.components import (
     Presence,
     Sensor,
 )
-from nearfar.orchestrator.cli.doctor_hardware import Line, hardware_lines
+from nearfar.orchestrator.cli.doctor import MachineLine, hardware_lines
 from nearfar.protocols import PowerSource, Thermal
 
 GIB = 1 << 30
 
 
-def lines_of(*providers: EngineProvider) -> dict[tuple[str, str], Line]:
+def lines_of(*providers: EngineProvider) -> dict[tuple[str, str], MachineLine]:
     seen, none = Presence.PRESENT, Presence.ABSENT
     laptop = Hardware(
         cpu=Cpu(presence=seen, reason="read", model="A CPU", architecture="x86_64", physical_cores=4, logical_cores=8, usable_cores=6),

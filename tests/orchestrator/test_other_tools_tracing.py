@@ -226,4 +226,4 @@ async def test_a_variable_with_which_langchain_runs_nothing_is_named(hybrid: Hyb
 
 def test_the_doctor_names_the_variables_that_turn_tracing_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANGSMITH_TRACING", "true")
-    assert "LangSmith hears nothing of tasks all the same" in CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "200"}).output
+    assert "nearfar sends nothing about tasks to LangSmith" in CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "200"}).output

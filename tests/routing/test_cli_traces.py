@@ -128,7 +128,7 @@ def test_a_quality_gives_a_threshold_that_keeps_it_with_fewer_far_tasks() -> Non
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("--far-agent", "far", "--near-agent", "nobody", "--budget", "0.3"), "the traces know no agent 'nobody'"),
+        (("--far-agent", "far", "--near-agent", "nobody", "--budget", "0.3"), "the traces have no agent 'nobody'"),
         (("--far-agent", "far", "--budget", "0.3"), "no near agent of the traces"),
         (("--near-agent", "near", "--far-agent", "far"), "give one of --budget and --quality"),
         (("--near-agent", "near", "--far-agent", "far", "--budget", "much"), "is not a budget"),

@@ -9,10 +9,9 @@ from functools import partial
 from types import TracebackType
 from typing import Literal, Self
 
-from ...compose.agents import reference_price
 from ....protocols import Agent, AgentCard, ConfigError, NearfarError, Side, Usage
 from ....protocols.messages import Value
-from ...compose.agents import far_handle, near_handle
+from ...compose.agents import far_handle, near_handle, reference_price
 from ...hybrid.hybrid import Hybrid
 from ...routing.run_record import Check, RunRecord
 from ...task.events import CallEnded, TaskEvent, TaskFinished

@@ -1,4 +1,4 @@
-"""Asking whoever sits at the terminal whether a tool may be called."""
+"""Ask the user at the terminal to approve or deny tool calls."""
 
 import json
 import os
@@ -15,14 +15,14 @@ from ...protocols import ApprovalRequest
 from ..task.approvals import Approver
 from ..util.escaping import spelled_out
 from ..util.threads import run_in_daemon_thread
-from .console import notes
+from .printing import notes
 
 _LINE: Final = 4096
-"""Bytes that a terminal's line has at most."""
+"""Largest number of bytes in a line of a terminal."""
 
 
 def terminal_approver() -> Approver | None:
-    """Asks about one call after the other; None where nobody sits there."""
+    """Return an approver that asks about one call after the other, or None if there is no terminal."""
     return _Terminal().ask if sys.stdin.isatty() and sys.stderr.isatty() else None
 
 
@@ -31,24 +31,24 @@ class _Terminal:
         self._turn = anyio.Lock()
 
     async def ask(self, requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
-        async with self._turn:  # parts of a task may ask side by side
-            return {request.id: await run_in_daemon_thread(partial(_asked, request)) is True for request in requests}
+        async with self._turn:  # parts of a task may ask at the same time
+            return {request.id: await run_in_daemon_thread(partial(_ask, request)) is True for request in requests}
 
 
-def _asked(request: ApprovalRequest) -> bool:
-    """Whether the answer is yes. Nothing, or the end of input, is a no."""
+def _ask(request: ApprovalRequest) -> bool:
+    """Show the call and return True if the user types y or yes. An empty line or the end of input denies it."""
     notes.print(Text(f"\n{spelled_out(request.reason)}:", style="bold yellow"), soft_wrap=True)
-    shown = shown_call(request)
+    shown = call_text(request)
     notes.print(Text(f"  {shown}"), soft_wrap=True)
     terminal = sys.stdin.fileno()
-    termios.tcflush(terminal, termios.TCIFLUSH)  # what was typed before the question is no answer to it
-    # Where the call fills the screen, its end could pass for another one.
+    termios.tcflush(terminal, termios.TCIFLUSH)  # typed before the question: it answers nothing
+    # A call that fills the screen could end in text that looks like another call, so its name and length are repeated.
     notes.print(f"run {request.call.name}, the {len(shown):,} characters above? y/N ", end="")
-    # Not through `sys.stdin`: a thread that waits in there would be in the way of the program's end.
+    # Not through `sys.stdin`: a thread waiting in there would keep the program from ending.
     return os.read(terminal, _LINE).decode(errors="replace").strip().lower() in ("y", "yes")
 
 
-def shown_call(request: ApprovalRequest) -> str:
-    """The whole call in one line: what is cut off, or moves the cursor, could not be judged."""
+def call_text(request: ApprovalRequest) -> str:
+    """Return the whole call in one line, control characters written out: a call that is cut off cannot be judged."""
     arguments = json.dumps(request.call.arguments, ensure_ascii=False)
     return spelled_out(f"{request.call.name} {arguments}")

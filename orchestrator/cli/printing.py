@@ -1,0 +1,165 @@
+"""How every command prints: one line of JSON with `--json`; otherwise answers on standard output and notes on standard error.
+
+A command hands `show` its data and, for a reader, the lines: texts, tables and `Note`s. Nothing that is printed is read as markup, and at
+a terminal nothing in it acts as a control sequence: it may hold untrusted content.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
+
+from ...protocols import NearfarError
+from ..util.escaping import printable
+
+Cell = str | Text
+
+
+class HarmlessConsole(Console):
+    """A console on which a printed text cannot move the cursor, hide or forge a question: control characters are written out."""
+
+    def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as rich has it
+        super().print(*(map(_harmless, objects) if self.is_terminal else objects), **options)
+
+
+def _harmless(shown: Any) -> Any:  # noqa: ANN401 - whatever rich prints
+    if isinstance(shown, str):
+        return printable(shown)
+    if isinstance(shown, Text) and (text := printable(shown.plain)) != shown.plain:
+        return Text(text, style=shown.style)
+    return shown
+
+
+output: Final[Console] = HarmlessConsole(markup=False, emoji=False, highlight=False)
+"""Prints answers, on standard output. `[near]` in a text or a table is printed as it is; a style is given next to the text."""
+notes: Final[Console] = HarmlessConsole(stderr=True, markup=False, emoji=False, highlight=False)
+"""Prints progress, warnings and errors, on standard error, so that standard output can be piped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A line for standard error."""
+
+    shown: RenderableType
+    style: str = "dim"
+
+
+Line = RenderableType | Note
+
+
+def show(data: object, lines: Iterable[Line], *, as_json: bool) -> None:
+    """Print `data` as one line of JSON if `as_json`, else `lines`. With JSON, `lines` is not read: a generator does no work."""
+    if as_json:
+        print_json(data)
+    else:
+        print_lines(lines)
+
+
+def print_lines(lines: Iterable[Line]) -> None:
+    """Print texts and tables on standard output and `Note`s on standard error. Long texts are not broken into lines."""
+    for line in lines:
+        console, shown, style = (notes, line.shown, line.style) if isinstance(line, Note) else (output, line, None)
+        console.print(shown, style=style, soft_wrap=isinstance(shown, str | Text))
+
+
+def print_json(value: object) -> None:
+    """Print one line of JSON on standard output and flush it. Print nothing if the caller has closed standard output."""
+    if sys.stdout is None:
+        return
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def warn(text: str) -> None:
+    """Print a warning on standard error."""
+    notes.print(Text.assemble(("note: ", "bold yellow"), text), soft_wrap=True)
+
+
+def show_error(error: NearfarError) -> None:
+    """Print an error, the notes that were added to it, and its hint, on standard error."""
+    notes.print(Text.assemble(("error: ", "bold red"), error.message), soft_wrap=True)
+    # LangGraph adds notes about its own tasks, which mean nothing to the user of a command.
+    for note in (note for note in getattr(error, "__notes__", []) if not note.startswith("During task")):
+        notes.print(Text(f"  {note}", style="dim"), soft_wrap=True)
+    if error.hint:
+        notes.print(Text(f"  {error.hint}", style="yellow"), soft_wrap=True)
+
+
+@contextmanager
+def spinner(text: str, *, shown: bool) -> Iterator[None]:
+    """Show `text` with a spinner on standard error while the block runs, if `shown`."""
+    if not shown:
+        yield
+        return
+    with notes.status(Text(text)):
+        yield
+
+
+def right(*titles: str) -> list[Column]:
+    """Return columns for figures: aligned to the right."""
+    return [Column(title, justify="right") for title in titles]
+
+
+def table(columns: Iterable[str | Column], rows: Iterable[Sequence[Cell]], *, title: str | None = None) -> Table:
+    """Return a table with a heading for each column. Control characters in cells are written out."""
+    made = Table(*columns, title=title, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=title is not None)
+    for row in rows:
+        made.add_row(*map(_cell, row))
+    return made
+
+
+def fact_table(facts: Iterable[tuple[str, Cell]]) -> Table:
+    """Return a table of names and values, without headings."""
+    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in facts:
+        made.add_row(name, _cell(value))
+    return made
+
+
+def styled(cells: Iterable[str], style: str) -> list[Cell]:
+    """Return the cells of a row in one style."""
+    return [Text(printable(cell), style=style) for cell in cells]
+
+
+def _cell(cell: Cell) -> Cell:
+    return printable(cell) if isinstance(cell, str) else _harmless(cell)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 item`, `2 items`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes in the largest decimal unit that fits: `1.2 MB`."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def moment_text(moment: datetime) -> str:
+    """Return a moment in local time, to the second."""
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+_STEPS: Final = ((60, "second", 1), (3600, "minute", 60), (86400, "hour", 3600), (30 * 86400, "day", 86400))
+
+
+def ago(moment: datetime, now: datetime | None = None) -> str:
+    """Return how long ago a moment was, in one unit; for more than 30 days, and for the future, its local date and time."""
+    seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
+    for limit, unit, size in _STEPS:
+        if 0 <= seconds < limit:
+            return f"{counted(int(seconds // size), unit)} ago"
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M")
