@@ -23,7 +23,7 @@ DOCS: Final = Path(__file__).parents[1] / "docs"
 API: Final = DOCS / "api.md"
 CLI: Final = DOCS / "cli.md"
 GROUPS: Final = {
-    "Serving tasks": ("orchestrator.hybrid.hybrid", "orchestrator.hybrid.options", "orchestrator.task.task", "orchestrator.task.modes"),
+    "Serving tasks": ("orchestrator.hybrid", "orchestrator.task.task", "orchestrator.task.modes"),
     "Results": ("orchestrator.task.results", "orchestrator.task.chosen", "orchestrator.task.labels"),
     "Events of a stream": ("orchestrator.task.events",),
     "Tools and approvals": (

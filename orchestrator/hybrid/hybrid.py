@@ -173,18 +173,7 @@ class Hybrid:
             self._privacy = beside(runs, privacy, lambda config: PrivacyRecords(config.folder, keep=config.keep), self._listening)
             self._traces = beside(runs, traces, traces_if_usable, self._listening)
             self._router = Router(device_state=device_state, paces=self.pool.pace, health=self.pool.health, budgets=book)
-            self._preparation = Preparation(
-                self.pool,
-                self._router,
-                lambda: self.policy,
-                tools=self._tools,
-                approver=approver,
-                memory=self._memory,
-                plans=self._plans,
-                privacy=self._privacy,
-                traces=self._traces,
-                has_checkpointer=self._has_checkpointer,
-            )
+            self._preparation = self._make_preparation(approver)
             self._runs = None if runs is None else open_runs(runs, self._listening, tuple(agents), self._preparation.bounds)
             if self._memory is not None:
                 self._preparation.erased_memory = ErasedMemory(self._cache, self._memory.store) if self._cache else None
@@ -196,6 +185,20 @@ class Hybrid:
         if self._runs is not None and self._traces is not None and isinstance(runs, RunsConfig):
             self._runs.store.forgetting.append(self._traces.forget_all)  # behind what is still to be written
         self._checkpointer = checkpointer
+
+    def _make_preparation(self, approver: Approver | None) -> Preparation:
+        return Preparation(
+            self.pool,
+            self._router,
+            lambda: self.policy,
+            tools=self._tools,
+            approver=approver,
+            memory=self._memory,
+            plans=self._plans,
+            privacy=self._privacy,
+            traces=self._traces,
+            has_checkpointer=self._has_checkpointer,
+        )
 
     def _hear_of_erasures(self, memory: "MemoryStore", erased_memory: ErasedMemory | None) -> ErasedRuns | None:
         """Erase from cache, runs and traces what is erased from the memory from now on."""
