@@ -17,7 +17,8 @@ import typer
 from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
 import nearfar
-from nearfar.orchestrator.cli import app
+from nearfar.orchestrator.cli import COMMANDS, app
+from nearfar.orchestrator.cli import GROUPS as GROUPS_OF_COMMANDS
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 API: Final = DOCS / "api.md"
@@ -302,11 +303,25 @@ def _group(path: str, group: typer.Typer, text: Any) -> Iterator[str]:  # noqa: 
         if name in groups:
             inner = groups[name].typer_instance
             if inner is not None:
-                yield from _group(f"{path} {name}", inner, inner.info.help)
+                yield from _loaded(f"{path} {name}", name, inner)
         else:
-            command = commands[name]
-            table = _table(("argument or option", "default", "meaning"), _parameters(command.callback))
-            yield _section(f"{path} {name}", command.help or inspect.getdoc(command.callback), table)
+            yield _command(f"{path} {name}", commands[name])
+
+
+def _loaded(path: str, name: str, stub: typer.Typer) -> Iterator[str]:
+    """Yield the sections of a command that the command line loads when it is used, or of a group below one."""
+    if name in COMMANDS:
+        (command,) = importlib.import_module(f"nearfar.orchestrator.cli.{name}").app.registered_commands
+        yield _command(path, command)
+    else:
+        is_lazy = name in GROUPS_OF_COMMANDS and not stub.registered_commands
+        group = importlib.import_module(f"nearfar.orchestrator.cli.{name}").app if is_lazy else stub
+        yield from _group(path, group, stub.info.help)
+
+
+def _command(path: str, command: CommandInfo) -> str:
+    table = _table(("argument or option", "default", "meaning"), _parameters(command.callback))
+    return _section(path, command.help or inspect.getdoc(command.callback), table)
 
 
 def _section(path: str, text: Any, *blocks: str) -> str:  # noqa: ANN401 - a default of typer's where no help was written
