@@ -16,7 +16,7 @@ from .memory_text import address_text
 from .options import StoreChoice
 
 if TYPE_CHECKING:
-    from ..memory.memory_item import MemoryItem
+    from ..memory.reading import MemoryItem
     from ..memory.store import MemoryStore
 
 

@@ -29,7 +29,7 @@ from .memory_text import (
 from .options import StoreChoice
 
 if TYPE_CHECKING:
-    from ..memory.memory_item import MemoryItem
+    from ..memory.reading import MemoryItem
 
 _SEARCHED = 100
 """Items that are looked for at a time."""

@@ -16,7 +16,7 @@ from .options import StoreChoice
 
 if TYPE_CHECKING:
     from ...protocols.namespaces import Namespace
-    from ..memory.memory_item import MemoryItem
+    from ..memory.reading import MemoryItem
     from ..memory.store import MemoryStore
 
 _PAGE = 500

@@ -13,7 +13,7 @@ from ..util.escaping import printable, spelled_out
 
 if TYPE_CHECKING:
     from ...protocols.namespaces import ItemAddress
-    from ..memory.memory_item import MemoryItem
+    from ..memory.reading import MemoryItem
 
 TIER_STYLES: Final = {Tier.DEVICE: "green", Tier.USER: "yellow", Tier.SHARED: "red"}
 """The further an item may go, the louder."""

@@ -59,9 +59,11 @@ def task_memory(given: "MemoryStore | TaskMemory | MemoryConfig | Location | Non
     """Return the memory that a `Hybrid` is given, as tasks use it. The caller closes a store that is opened here."""
     if given is None:
         return None
-    from ..memory.in_tasks import TaskMemory  # most tasks have no memory, and loading it takes a while
+    from ..memory.in_tasks import (
+        TaskMemory,  # most tasks have no memory, and loading it takes a while
+        memory_tools,
+    )
     from ..memory.store import MemoryStore
-    from ..memory.tools import memory_tools
 
     if isinstance(given, (str, PathLike)):
         return TaskMemory(MemoryStore.open(given))

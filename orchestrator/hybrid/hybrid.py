@@ -97,7 +97,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
     from langgraph.types import Checkpointer
 
-    from ..memory.consolidation.resting import Rest
+    from ..memory.consolidation.sleeper import Rest
     from ..memory.in_tasks import TaskMemory
     from ..memory.store import MemoryStore
     from ..strategies.graphs import Graphs
@@ -617,7 +617,7 @@ class Hybrid:
 def _resting(memory: "TaskMemory", team: Team, device_state: DeviceStateSource) -> "Rest | None":
     if memory.sleep is None:
         return None
-    from ..memory.consolidation.resting import Rest
+    from ..memory.consolidation.sleeper import Rest
 
     return Rest(memory.store, memory.sleep, team, device_state)
 
