@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.memory.conflicts import LostValue as LostValue
     from nearfar.orchestrator.memory.fusion import Ranking as Ranking
     from nearfar.orchestrator.memory.in_tasks import TaskMemory as TaskMemory
+    from nearfar.orchestrator.memory.in_tasks import memory_tools as memory_tools
     from nearfar.orchestrator.memory.item import Principal as Principal
-    from nearfar.orchestrator.memory.memory_item import MemoryItem as MemoryItem
     from nearfar.orchestrator.memory.provenance import Origin as Origin
     from nearfar.orchestrator.memory.provenance import writing_as as writing_as
+    from nearfar.orchestrator.memory.reading import MemoryItem as MemoryItem
     from nearfar.orchestrator.memory.reading import SearchMode as SearchMode
     from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory as AgentMemory
+    from nearfar.orchestrator.memory.recall.agent_memory import WorkingMemory as WorkingMemory
     from nearfar.orchestrator.memory.recall.semantic import Fact as Fact
     from nearfar.orchestrator.memory.recall.turn import Turn as Turn
     from nearfar.orchestrator.memory.recall.turn import TurnKind as TurnKind
-    from nearfar.orchestrator.memory.recall.working import WorkingMemory as WorkingMemory
     from nearfar.orchestrator.memory.rendering import Rendered as Rendered
     from nearfar.orchestrator.memory.rendering import render as render
     from nearfar.orchestrator.memory.store import MemoryStore as MemoryStore
-    from nearfar.orchestrator.memory.tools import memory_tools as memory_tools
     from nearfar.orchestrator.memory.transfer import Imported as Imported
     from nearfar.orchestrator.memory.vectors import Embedder as Embedder
     from nearfar.orchestrator.runs.ledger.running import effect_key as effect_key
@@ -327,7 +327,7 @@ _HOMES = {
     "LostValue": "orchestrator.memory.conflicts",
     "MemoryChange": "orchestrator.memory.changes",
     "MemoryConfig": "orchestrator.task.sections.memory",
-    "MemoryItem": "orchestrator.memory.memory_item",
+    "MemoryItem": "orchestrator.memory.reading",
     "MemoryStore": "orchestrator.memory.store",
     "Message": "protocols.messages",
     "MinionsConfig": "orchestrator.task.sections.minions",
@@ -453,12 +453,12 @@ _HOMES = {
     "When": "orchestrator.task.sections.rules",
     "WorkerConfig": "orchestrator.compose.hub",
     "WorkerCrashed": "protocols.errors",
-    "WorkingMemory": "orchestrator.memory.recall.working",
+    "WorkingMemory": "orchestrator.memory.recall.agent_memory",
     "complete": "protocols.agent",
     "effect_key": "orchestrator.runs.ledger.running",
     "effect_transaction": "orchestrator.runs.ledger.running",
     "load_config": "orchestrator.compose.config",
-    "memory_tools": "orchestrator.memory.tools",
+    "memory_tools": "orchestrator.memory.in_tasks",
     "record": "protocols.recordings",
     "render": "orchestrator.memory.rendering",
     "serve": "protocols.server",

@@ -14,11 +14,10 @@ from typer.testing import CliRunner
 from benchmarks.fault_figures.canaries import code
 from nearfar import Hybrid, MemoryStore, Policy
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.memory.in_tasks import TaskMemory
-from nearfar.orchestrator.memory.sync.peer import Peer
-from nearfar.orchestrator.memory.sync.serving import serve_memory
+from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
+from nearfar.orchestrator.memory.sync.messages import Peer
+from nearfar.orchestrator.memory.sync.service import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, sync_once
-from nearfar.orchestrator.memory.tools import memory_tools
 from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.task.sections.memory import RecallConfig
 from nearfar.orchestrator.task.sections.runs import RunsConfig

@@ -29,12 +29,11 @@ from typing import Any, Final
 from langgraph.store.base import PutOp
 
 from nearfar.orchestrator.compression.tokens import estimated_tokens
-from nearfar.orchestrator.memory.in_tasks import TaskMemory
+from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
 from nearfar.orchestrator.memory.recall.turn import Turn, line
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.orchestrator.memory.tools import memory_tools
 from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.task.tools import Tool
 from nearfar.orchestrator.util.escaping import escaped

@@ -13,8 +13,8 @@ from typing import Any, Final
 from langgraph.store.base import PutOp
 
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.orchestrator.memory.sync.peer import Peer
-from nearfar.orchestrator.memory.sync.serving import serve_memory
+from nearfar.orchestrator.memory.sync.messages import Peer
+from nearfar.orchestrator.memory.sync.service import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, sync_once
 from nearfar.protocols.tiers import Tier
 

@@ -39,7 +39,7 @@ from .printing import Line, Note, ago, counted, fact_table, moment_text, output,
 from .running import report_errors
 
 if TYPE_CHECKING:
-    from ..memory.memory_item import MemoryItem
+    from ..memory.reading import MemoryItem
     from ..memory.store import MemoryStore
 
 _SEARCHED: Final = 100

@@ -38,7 +38,7 @@ from .running import report_errors
 
 if TYPE_CHECKING:
     from ..memory.conflicts import Conflict, LostValue
-    from ..memory.memory_item import MemoryItem
+    from ..memory.reading import MemoryItem
     from ..memory.store import MemoryStore
 
 _PAGE: Final = 200

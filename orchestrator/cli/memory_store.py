@@ -21,7 +21,7 @@ from .options import read_config
 
 if TYPE_CHECKING:
     from ...protocols.namespaces import ItemAddress, Namespace
-    from ..memory.memory_item import MemoryItem
+    from ..memory.reading import MemoryItem
     from ..memory.store import MemoryStore
 
 _PAGE: Final = 500

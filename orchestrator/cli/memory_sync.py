@@ -18,7 +18,7 @@ from ...protocols.namespaces import Namespace, namespace_text
 from ...protocols.pairing import read_pairing
 from ...protocols.pinning import pinned_tls
 from ...protocols.tiers import Tier
-from ..memory.sync.peer import Peer
+from ..memory.sync.messages import Peer
 from ..memory.sync.session import Neighbour, Synchronised, plan, sync_once
 from ..task.sections.memory import MemoryConfig, PeerConfig
 from ..util.escaping import spelled_out

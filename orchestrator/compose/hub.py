@@ -158,8 +158,7 @@ async def accept_workers(
 
 def _memory_handlers(memory: "MemoryStore", config: HubConfig) -> "dict[str, grpc.GenericRpcHandler]":
     """Let workers synchronise with the memory, each as the user whose device it is."""
-    from ..memory.sync.service import SERVICE, MemoryService
-    from ..memory.sync.serving import peers_of
+    from ..memory.sync.service import SERVICE, MemoryService, peers_of
 
     users = {name: worker.user for name, worker in config.workers.items() if worker.user is not None}
     return {SERVICE: MemoryService(memory, peers_of(users), is_hub=True).handlers()}

@@ -15,7 +15,7 @@ from ..util.secrets import secret
 if TYPE_CHECKING:
     from langgraph.store.base import TTLConfig
 
-    from ..memory.consolidation.resting import Rest
+    from ..memory.consolidation.sleeper import Rest
     from ..memory.in_tasks import TaskMemory
     from ..memory.sqlite.recovering import Recovery
     from ..memory.store import MemoryStore
@@ -62,9 +62,11 @@ def task_memory(given: "MemoryStore | TaskMemory | MemoryConfig | Location | Non
     """Return the memory that a `Hybrid` is given, as tasks use it. The caller closes a store that is opened here."""
     if given is None:
         return None
-    from ..memory.in_tasks import TaskMemory  # most tasks have no memory, and loading it takes a while
+    from ..memory.in_tasks import (
+        TaskMemory,  # most tasks have no memory, and loading it takes a while
+        memory_tools,
+    )
     from ..memory.store import MemoryStore
-    from ..memory.tools import memory_tools
 
     if isinstance(given, (str, PathLike)):
         return TaskMemory(MemoryStore.open(given))
@@ -79,6 +81,6 @@ def memory_rest(memory: "TaskMemory", pool: AgentPool, device_state: DeviceState
     """Return the consolidation of the memory while the device rests; None if it is not configured."""
     if memory.sleep is None:
         return None
-    from ..memory.consolidation.resting import Rest
+    from ..memory.consolidation.sleeper import Rest
 
     return Rest(memory.store, memory.sleep, pool, device_state)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from ...protocols import AgentCard, ContextOverflow, Message, Sensitivity
 from ...protocols.messages import Value
 from .conversation import TEXT_MARK, Conversation
-from .rendering import rendered
-from .selection import Selection
+from .selection import Selection, rendered
 from .summary import Summarizer, Summary, quoted, summarized
 from .tokens import TokenCounter, conversation_tokens, estimated_tokens
 

@@ -29,18 +29,17 @@ from ...protocols.tiers import Source, Tier
 from ..util.arguments import as_choice
 from ..util.threads import in_thread
 from . import validation
+from .changes import Watchers
 from .engine import Engine
+from .erasing import Sweeper
 from .fusion import Ranking
-from .indexing import WHOLE
 from .item import Principal
-from .memory_item import MemoryItem
+from .projection import WHOLE
 from .provenance import Origin, current
-from .reading import Matches, Query, Reader, SearchMode
-from .recall.searching import ranks_turns, search_turns
-from .sweeping import Sweeper
+from .reading import Matches, MemoryItem, Query, Reader, SearchMode
+from .recall.retrieval import ranks_turns, search_turns
 from .sync.keys import SubjectKeys
 from .vectors import Embedder
-from .watching import Watchers
 from .writing import Edit, Writer
 
 if TYPE_CHECKING:

@@ -1,7 +1,9 @@
-"""The change feed: the items that changed, in order, for code that mirrors the store."""
+"""The change feed, and callbacks after writes, for code that mirrors the store."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,9 +13,37 @@ from ...protocols.namespaces import ItemAddress, Namespace, within
 from ..util.threads import in_thread
 from .engine import Forgotten, Position
 from .item import address_tag
-from .memory_item import MemoryItem
-from .reading import Reader
-from .watching import Watchers
+from .reading import MemoryItem, Reader
+
+
+class Watchers:
+    """Callbacks that run when this process has written. Calls come from the thread that wrote, and must be quick."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._called: list[Callable[[], object]] = []
+
+    @property
+    def count(self) -> int:
+        return len(self._called)
+
+    @contextmanager
+    def calling(self, call: Callable[[], object]) -> Iterator[None]:
+        """Call `call` after each write within this block."""
+        with self._lock:
+            self._called.append(call)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._called.remove(call)
+
+    def notify(self) -> None:
+        with self._lock:
+            called = list(self._called)
+        for call in called:
+            call()
+
 
 _BATCH: Final = 200
 _POLL: Final = 0.25

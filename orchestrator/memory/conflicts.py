@@ -9,13 +9,11 @@ from typing import Any, Final
 from ...protocols import NotFound
 from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import Source, Tier
-from .clock import seconds
 from .engine import Engine
 from .item import Principal
-from .memory_item import MemoryItem
 from .merge import merge
-from .operation import Sibling
-from .reading import Reader
+from .operation import Sibling, seconds
+from .reading import MemoryItem, Reader
 from .writing import ABSENT
 
 _BATCH: Final = 200

@@ -15,12 +15,10 @@ from uuid import uuid4
 import orjson
 
 from ...protocols.namespaces import ItemAddress, Namespace, within
-from .clock import tick
 from .engine import MOST_FORGOTTEN, Change, Forgotten, Hit, Logged, Position, Row, Transaction, Unembedded, check_told
 from .item import address_tag
-from .matching import selects
-from .operation import Dot, Operation, VersionVector
-from .selection import Selection
+from .operation import Dot, Operation, VersionVector, tick
+from .selection import Selection, selects
 
 if TYPE_CHECKING:
     from .engine import Vector

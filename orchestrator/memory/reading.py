@@ -1,29 +1,90 @@
-"""Read and search items."""
+"""Read and search items, as `MemoryItem`s with their provenance."""
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
-from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import count, islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from langgraph.store.base import SearchItem
 
 from ...protocols import ConfigError, NearfarError
 from ...protocols.namespaces import ItemAddress, Namespace
+from ...protocols.tiers import Source, Tier
 from .engine import Engine, Hit, Row
 from .fusion import Ranking, depth, fused, weighed
 from .item import Principal
-from .matching import selects
-from .memory_item import MemoryItem
 from .provenance import as_believed
 from .recall.question import keywords
-from .selection import Condition, Selection
+from .selection import Condition, Selection, selects
 from .vectors import Embedder, query_vector
+from .writing import ARCHIVE_MARK
 
 if TYPE_CHECKING:
     from langgraph.store.base import MatchCondition
 
     from .engine import Vector
+
+
+class MemoryItem(SearchItem):
+    """A stored item with its stamp. A copy: changing it changes nothing in the store."""
+
+    __slots__ = (
+        *("version", "user", "agent", "device", "source", "trust", "tier", "subject", "others", "lineage"),
+        *("valid_from", "invalid_from", "expires_at", "conflicts", "is_anothers"),
+    )
+
+    def __init__(self, row: Row, score: float | None = None, *, is_anothers: bool = False) -> None:
+        meta = row.meta
+        created_at = datetime.fromtimestamp(meta.created_at, UTC)
+        updated_at = datetime.fromtimestamp(row.updated_at, UTC)
+        super().__init__(row.address.namespace, row.address.key, row.value, created_at, updated_at, score)
+        self.version: str = row.version
+        """The version for `if_version`."""
+        self.user: str = meta.user
+        """The user who owns the item."""
+        self.is_anothers: bool = is_anothers
+        """True if another user than the reader wrote the item: it is trusted no more than untrusted content."""
+        self.agent: str = meta.agent
+        """The agent that wrote the item last; empty: the app itself."""
+        self.device: str = row.device
+        """The device on which the item was written last."""
+        self.source: Source = meta.source
+        self.trust: float = meta.trust
+        self.tier: Tier = meta.tier
+        self.subject: str = meta.subject
+        self.others: tuple[str, ...] = meta.others
+        """Further subjects of the item."""
+        self.lineage: tuple[ItemAddress, ...] = meta.lineage
+        self.valid_from: datetime | None = _moment(meta.valid_from)
+        self.invalid_from: datetime | None = _moment(meta.invalid_from)
+        self.expires_at: datetime | None = _moment(row.expires_at)
+        self.conflicts: int = row.conflicts
+        """Number of whole values that lost against this one and are not resolved; see `MemoryStore.conflicts`."""
+
+    @property
+    def address(self) -> ItemAddress:
+        return ItemAddress(self.namespace, self.key)
+
+    def dict(self) -> dict[str, Any]:
+        """Return the item as plain JSON."""
+        moments = {name: moment and moment.isoformat() for name in _MOMENTS for moment in [getattr(self, name)]}
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        lineage = [[list(address.namespace), address.key] for address in self.lineage]
+        return {**super().dict(), **plain, **moments, "others": [*self.others], "lineage": lineage}
+
+
+_MOMENTS = ("valid_from", "invalid_from", "expires_at")
+_PLAIN = ("version", "user", "agent", "device", "source", "trust", "tier", "subject", "conflicts")
+
+
+def _moment(stamp: float | None) -> datetime | None:
+    return None if stamp is None else datetime.fromtimestamp(stamp, UTC)
+
 
 log = logging.getLogger(__name__)
 
@@ -211,3 +272,25 @@ def _matches(namespace: Namespace, condition: "MatchCondition") -> bool:
         return False
     part = namespace[: len(path)] if condition.match_type == "prefix" else namespace[-len(path) :] if path else ()
     return all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))
+
+
+_VERSION: Final = re.compile(r"[0-9a-f]+@[^@+]+(\+[0-9a-f]+@[^@+]+)*")
+_BATCH: Final = 200
+
+
+def history(reader: Reader, address: ItemAddress) -> list[MemoryItem]:
+    """Return the present and the earlier values of an item, the newest first."""
+    past = sorted(_archived(reader, address), key=lambda row: (row.meta.invalid_from or 0, row.address.key), reverse=True)
+    present = reader.get([address], [])[0]
+    return [*([] if present is None else [present]), *map(MemoryItem, past)]
+
+
+def _archived(reader: Reader, address: ItemAddress) -> Iterator[Row]:
+    begin = address.key + ARCHIVE_MARK
+    selection = reader.selection(address.namespace, key_prefix=begin)
+    for offset in count(0, _BATCH):
+        rows = reader.engine.select(selection, limit=_BATCH, offset=offset)
+        # Other items may have a key that begins the same.
+        yield from (row for row in rows if row.address.namespace == address.namespace and _VERSION.fullmatch(row.address.key, len(begin)))
+        if len(rows) < _BATCH:
+            return

@@ -17,7 +17,7 @@ from ..task.task import RecalledItem, Task
 from .provenance import Origin, writing_as
 
 if TYPE_CHECKING:
-    from .memory_item import MemoryItem
+    from .reading import MemoryItem
 
 _running: ContextVar["Recollection | None"] = ContextVar("nearfar_recollection", default=None)
 

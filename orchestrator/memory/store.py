@@ -19,13 +19,10 @@ from .basic_store import BasicStore
 from .changes import MemoryChange, changes_after, watched
 from .conflicts import Conflict, conflicts, name_of, undecided
 from .counting import visible
-from .erasing import traces
-from .history import history
-from .indexing import WHOLE
-from .memory_item import MemoryItem
+from .erasing import sweep, traces
 from .opening import EmbedderChoice, choose_embedder, open_engine, open_keys
-from .reading import SearchMode
-from .sweeping import sweep
+from .projection import WHOLE
+from .reading import MemoryItem, SearchMode, history
 from .sync import books
 from .sync.replica import Replica
 from .transfer import Imported, batches, edits_of, export

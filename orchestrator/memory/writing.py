@@ -11,13 +11,11 @@ from ...protocols import NearfarError, PermissionDenied, PrivacyViolation, Versi
 from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import Tier, strictest
 from . import validation
-from .clock import seconds
 from .engine import Engine, Transaction
-from .indexing import texts_of
 from .item import Meta, Principal
 from .merge import State, heads_of, merge, succeed
-from .operation import Dot, Operation
-from .projection import change_of
+from .operation import Dot, Operation, seconds
+from .projection import change_of, texts_of
 from .provenance import Origin, as_believed, combined, stamp
 from .selection import Selection
 from .vectors import Embedder, unit_vectors

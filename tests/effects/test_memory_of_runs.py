@@ -8,7 +8,7 @@ import pytest
 
 from nearfar import Hybrid, MemoryStore, Source, Tier, Tool, tool
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
-from nearfar.orchestrator.memory.tools import memory_tools
+from nearfar.orchestrator.memory.in_tasks import memory_tools
 from nearfar.orchestrator.task.events import ToolFinished, ToolStarted
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import ScriptedAgent, ToolCall

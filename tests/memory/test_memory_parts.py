@@ -13,8 +13,8 @@ from nearfar import Ranking
 from nearfar.orchestrator.memory import validation
 from nearfar.orchestrator.memory.engine import Hit
 from nearfar.orchestrator.memory.fusion import WINDOW, depth, fused
-from nearfar.orchestrator.memory.indexing import passages, texts_of
 from nearfar.orchestrator.memory.item import Meta
+from nearfar.orchestrator.memory.projection import passages, texts_of
 from nearfar.orchestrator.memory.provenance import Origin, combined, stamp
 from nearfar.protocols import InvalidRequest
 from nearfar.protocols.namespaces import ItemAddress

@@ -8,8 +8,7 @@ import grpc
 import pytest
 
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.orchestrator.memory.sync.service import MemoryService
-from nearfar.orchestrator.memory.sync.serving import peers_of, serve_memory
+from nearfar.orchestrator.memory.sync.service import MemoryService, peers_of, serve_memory
 from nearfar.protocols import NearfarError, PermissionDenied, ScriptedAgent, Unsupported
 from nearfar.protocols.access import REQUIRED, Access
 from nearfar.protocols.hub import Hub, HubService, serve_hub

@@ -9,8 +9,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from nearfar import Hybrid, MemoryStore, Source, Tier, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
-from nearfar.orchestrator.memory.in_tasks import TaskMemory
-from nearfar.orchestrator.memory.tools import NOTES, memory_tools
+from nearfar.orchestrator.memory.in_tasks import NOTES, TaskMemory, memory_tools
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.sections.cache import CacheConfig

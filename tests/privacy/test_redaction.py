@@ -25,8 +25,8 @@ from nearfar.device.thin.llama_server import LlamaServer
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.orchestrator.memory.sync.peer import Peer
-from nearfar.orchestrator.memory.sync.serving import serve_memory
+from nearfar.orchestrator.memory.sync.messages import Peer
+from nearfar.orchestrator.memory.sync.service import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, sync_once
 from nearfar.orchestrator.storage.postgres.database import PostgresDatabase
 from nearfar.orchestrator.task.sections.runs import RunsConfig

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync.service import SERVICE as MEMORY
-from nearfar.orchestrator.memory.sync.service import MemoryService
-from nearfar.orchestrator.memory.sync.serving import peers_of
+from nearfar.orchestrator.memory.sync.service import MemoryService, peers_of
 from nearfar.protocols import Message, ScriptedAgent, StepRequest, complete
 from nearfar.protocols.address import parse_address
 from nearfar.protocols.channel import open_channel

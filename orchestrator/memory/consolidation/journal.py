@@ -17,7 +17,7 @@ from uuid import uuid4
 from ....protocols import InvalidRequest, NotFound, VersionConflict
 from ....protocols.namespaces import ItemAddress, Namespace
 from ....protocols.tiers import Tier
-from ..memory_item import MemoryItem
+from ..reading import MemoryItem
 from ..store import MemoryStore
 
 CONSOLIDATION: Final = "consolidation"

@@ -1,19 +1,26 @@
-"""`Sleeper`: consolidates the memory while the device rests, a step at a time, and stops at once when there is work."""
+"""Consolidate the memory while the device rests, a step at a time, and stop at once when there is work."""
 
+import asyncio
+import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 
 import anyio
 
 from ....protocols import Agent, DeviceState, DeviceStateSource, PowerSource, PrivacyViolation, Side
 from ....protocols.namespaces import Namespace
+from ....protocols.redact import log_defect
+from ...agents.pool import AgentPool
 from ...compression.summary import Summarizer
+from ...task.scope import Scope, scope
 from ...task.sections.consolidation import ConsolidationConfig, reason_to_wait
+from ...util.threads import in_thread
 from ..store import MemoryStore
 from .bench import Bench, Slept
 from .journal import Journal
 from .retiring import retire_facts
+from .scopes import scopes
 from .summing import sum_up_sessions
 
 _ON_MAINS = DeviceState(power_source=PowerSource.MAINS)
@@ -96,3 +103,114 @@ class Sleeper:
             async with aclosing(work(self._bench, slept)) as steps:
                 async for _ in steps:
                     yield
+
+
+logger = logging.getLogger(__name__)
+
+
+class Rest:
+    """Consolidates a store in the background from `begin` to `end`, after each idle period between tasks.
+
+    Summaries are made by the first near model on this very device, unless it knows only one small world; else they are extracts.
+    """
+
+    def __init__(self, store: MemoryStore, policy: ConsolidationConfig, team: AgentPool, device_state: DeviceStateSource) -> None:
+        self._store = store
+        self._policy = policy
+        self._team = team
+        self._device_state = device_state
+        self._running: asyncio.Task[None] | None = None
+        self._prepare()
+        self._position = -1
+        """Position of the store's last change, at the last look."""
+        self._unchanged_since = 0.0
+        self._in_order_at = -1
+        """The position at which nothing was left to do."""
+
+    def _prepare(self) -> None:
+        self._tasks = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._whole = anyio.CancelScope()
+        self._pause = anyio.CancelScope()
+        """Cancels the consolidation since the last task."""
+
+    def move(self) -> None:
+        """Move to the running event loop, if the loop before is closed."""
+        was_begun, self._running = self._running is not None, None
+        self._prepare()
+        if was_begun:
+            self.begin()
+
+    def begin(self) -> None:
+        """Begin to consolidate in the running event loop."""
+        if self._running is None:
+            self._running = asyncio.create_task(self._run(), name="nearfar memory")
+
+    async def end(self) -> None:
+        """Stop for good, and wait until pending writes are complete."""
+        self._whole.cancel()
+        if self._running is not None:
+            await asyncio.wait([self._running])
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Pause consolidation while a task is served: a running one stops at once, even while a model generates."""
+        self._tasks += 1
+        self._idle.clear()
+        self._pause.cancel()
+        try:
+            yield
+        finally:
+            self._tasks -= 1
+            if not self._tasks:
+                self._idle.set()
+
+    async def _run(self) -> None:
+        with self._whole:
+            while True:
+                await self._idle.wait()
+                with anyio.CancelScope() as self._pause:
+                    await self._rest()
+
+    async def _rest(self) -> None:
+        if self._tasks:  # a task has come since the wait ended
+            return
+        seconds = self._policy.idle_seconds
+        while True:
+            await anyio.sleep(seconds)
+            is_done = await self._consolidated()
+            seconds = max(self._policy.idle_seconds, self._policy.settled_seconds if is_done else 0)
+
+    async def _consolidated(self) -> bool:
+        """Consolidate, and return whether nothing is left to do; else it is tried again soon."""
+        try:
+            if reason_to_wait(self._device_state(), self._policy) is not None:
+                return False
+            position, begun = await in_thread(self._store.engine.position), time.monotonic()
+            if position == self._in_order_at:
+                return True
+            if position != self._position:
+                self._position, self._unchanged_since = position, begun
+            is_done = await self._slept_well()
+            # Turns just before the store's last change are not consolidated before they have settled.
+            if is_done and begun - self._unchanged_since >= self._policy.settled_seconds:
+                self._in_order_at = position
+            return is_done
+        except Exception as defect:  # a task boundary: no caller waits for it, and tasks can run without it
+            log_defect(logger, "the memory could not be consolidated", defect)
+            return False
+
+    async def _slept_well(self) -> bool:
+        """Return whether all scopes were consolidated to their end."""
+        if not (found := await in_thread(scopes, self._store)):
+            return True
+        agent = await self._agent()
+        sleepers = [Sleeper(self._store, each, agent=agent, device_state=self._device_state, policy=self._policy) for each in found]
+        with scope(Scope(caching="no-store")):  # a cache would keep data that is erased here
+            return not any([(await sleeper.run()).stopped for sleeper in sleepers])
+
+    async def _agent(self) -> Agent | None:
+        member = next((member for member in self._team if member.side is Side.NEAR and not member.is_elsewhere), None)
+        agent = None if member is None else await member.open()
+        return agent if agent is not None and agent.card.world is None else None

@@ -1,20 +1,142 @@
 """Write summaries and keywords of each finished topic and each finished session."""
 
-from collections.abc import AsyncGenerator, Sequence
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from ....protocols import Message
 from ....protocols.namespaces import ItemAddress
 from ....protocols.tiers import Source, Tier
+from ...compression.compressor import compress
+from ...compression.conversation import TEXT_MARK
+from ...compression.facts import facts
+from ...compression.scoring import terms
+from ...compression.summary import Summarizer, summarized
+from ...compression.tokens import conversation_tokens, estimated_tokens
+from ...task.sections.consolidation import ConsolidationConfig
 from ...util.threads import in_thread
-from ..memory_item import MemoryItem
+from ..reading import MemoryItem
 from ..recall.granularity import INDEX, SEARCHABLE, TEXT, Granularity, Span, episodic, span
 from .bench import ALL, Bench, Slept
-from .grouping import Segment, Topic, topics
 from .journal import Deed, Entry
-from .texts import Digest, digest, keywords
+
+if TYPE_CHECKING:
+    from ..engine import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stored segment of a session with its vector."""
+
+    item: MemoryItem
+    span: Span
+    vector: "Vector | None"
+
+    @property
+    def about(self) -> tuple[Tier, str]:
+        """Tier and subject: only segments that agree in both are summarized together."""
+        return self.item.tier, self.item.subject
+
+    @property
+    def tokens(self) -> int:
+        return estimated_tokens(self.item.value[TEXT])
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """Consecutive segments about one topic."""
+
+    segments: tuple[Segment, ...]
+    is_last: bool
+    """True for the last topic of its session: it may not be finished."""
+
+    @property
+    def span(self) -> Span:
+        first, last = self.segments[0].span, self.segments[-1].span
+        return Span(first.session, first.first, last.last)
+
+    @property
+    def texts(self) -> list[str]:
+        return [segment.item.value[TEXT] for segment in self.segments]
+
+
+def topics(segments: Iterable[Segment], policy: ConsolidationConfig) -> list[Topic]:
+    """Return the topics of several sessions. A topic ends if similarity drops, if tier or subject changes, or if it gets too long to be
+    read at once (the short-term buffer of LightMem, arXiv 2510.18866)."""
+    ordered = sorted(segments, key=lambda segment: segment.span)
+    sessions = (list(members) for _, members in groupby(ordered, key=lambda segment: segment.span.session))
+    return [topic for session in sessions for topic in _topics_of(session, policy)]
+
+
+def _topics_of(session: Sequence[Segment], policy: ConsolidationConfig) -> list[Topic]:
+    buffers = [[session[0]]]
+    for before, segment in pairwise(session):
+        tokens = sum(each.tokens for each in buffers[-1])
+        if tokens + segment.tokens > policy.topic_tokens or not _continue(before, segment, policy):
+            buffers.append([])
+        buffers[-1].append(segment)
+    return [Topic(tuple(buffer), is_last=number == len(buffers)) for number, buffer in enumerate(buffers, start=1)]
+
+
+def _continue(before: Segment, segment: Segment, policy: ConsolidationConfig) -> bool:
+    if before.about != segment.about or before.span.last + 1 != segment.span.first:
+        return False
+    if before.vector is None or segment.vector is None:
+        return True
+    return bool(before.vector @ segment.vector >= policy.topic_similarity)
+
+
+_WORD: Final = re.compile(r"[\w'’-]{3,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The summary of some texts."""
+
+    text: str
+    is_by_model: bool
+    problem: str = ""
+    """The reason why the model's summary is not used, if one was asked for."""
+
+
+async def digest(texts: Sequence[str], *, tokens: int, summarizer: Summarizer | None) -> Digest:
+    """Return a summary of about `tokens` at most. Without a model, or if its answer cannot be used, it is an extract."""
+    if summarizer is None:
+        return Digest(extract(texts, tokens=tokens), is_by_model=False)
+    summary = await summarized(summarizer, texts, tokens=tokens)
+    if summary.text:
+        return Digest(summary.text, is_by_model=True)
+    return Digest(extract(texts, tokens=tokens), is_by_model=False, problem=summary.problem)
+
+
+def extract(texts: Sequence[str], *, tokens: int) -> str:
+    """Return the sentences with the most information, word for word and in their order."""
+    messages = [Message.assistant(line) for text in texts for line in text.splitlines() if line.strip()]
+    kept = compress(messages, budget=max(tokens, conversation_tokens(messages) // 20)).messages
+    return "\n".join(message.text for message in kept if message.text.strip() != TEXT_MARK)
+
+
+def keywords(texts: Sequence[str], everything: Sequence[str], *, count: int) -> list[str]:
+    """Return the words that distinguish these texts from all others; of equally rare words, names and identifiers first."""
+    documents = [terms(text) for text in everything]
+    spread = Counter(term for document in documents for term in document)
+    shown: dict[str, str] = {}
+    weights: defaultdict[str, float] = defaultdict(float)
+    for text in texts:
+        named = {term for fact in facts(text) for term in terms(fact)}
+        for word in _WORD.findall(text):
+            for term in terms(word):
+                rarity = math.log(1 + len(documents) / max(spread[term], 1))
+                weights[term] += rarity * (1.5 if term in named else 1.0)
+                shown.setdefault(term, word)
+    best = sorted(weights, key=lambda term: (-weights[term], term))[:count]
+    return [shown[term] for term in best]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,11 @@ from ..encoding import Sealer
 from ..engine import Forgotten, Hit, Logged, Position, Row, Transaction, Unembedded
 from ..operation import Dot, VersionVector
 from ..selection import Selection
-from . import forgotten
-from .encoding import digest
-from .heads import opened
-from .items import ROW, address, read
 from .keyword import best_by_words
+from .rows import ROW, address, digest, opened, read
 from .schema import check_name, prepare
 from .selecting import Where, below
-from .transaction import PostgresTransaction
+from .transaction import PostgresTransaction, read_forgotten
 from .vectors import SETTINGS, Vectors
 
 if TYPE_CHECKING:
@@ -149,7 +146,7 @@ class PostgresEngine:
 
     def forgotten(self, after: int, *, limit: int) -> list[Forgotten]:
         with self._connections.connection() as connection:
-            return forgotten.told(connection, after, limit)
+            return read_forgotten(connection, after, limit)
 
     def position(self) -> int:
         ((position,),) = self._query("SELECT position FROM replica")

@@ -8,7 +8,7 @@ from ....protocols.namespaces import Namespace
 from ....protocols.tiers import Tier
 from ..item import Principal
 from ..selection import Comparison, Condition, Selection
-from .encoding import as_json, number_of
+from .rows import as_json, number_of
 
 if TYPE_CHECKING:
     from ...storage.postgres.connections import Connection

@@ -6,21 +6,44 @@ from typing import TYPE_CHECKING, Final
 
 from ....protocols import StoreCorrupt
 from ....protocols.namespaces import ItemAddress
-from ..clock import tick
 from ..encoding import Sealer
-from ..engine import Change, Forgotten
+from ..engine import MOST_FORGOTTEN, Change, Forgotten, check_told
 from ..item import address_tag
-from ..operation import Dot, Operation, VersionVector
-from .encoding import digest
-from .forgotten import note
-from .heads import opened, sealed
-from .items import INSERT, columns
+from ..operation import Dot, Operation, VersionVector, tick
+from .keyword import words_of
+from .rows import INSERT, columns, digest, opened, sealed
 from .vectors import Vectors, VectorTable
-from .words import words_of
 
 if TYPE_CHECKING:
     from ...storage.postgres.connections import Connection
     from ..engine import Vector
+
+
+_OLDEST = ""
+"""Stands for a tag: the row has the position of the last entry that was dropped."""
+_NOTE = "INSERT INTO forgotten VALUES (%s, %s) ON CONFLICT (tag) DO UPDATE SET position = excluded.position"
+
+
+def note_forgotten(connection: "Connection", items: Sequence[Forgotten]) -> None:
+    """Store forgotten items, and drop the oldest beyond `MOST_FORGOTTEN`."""
+    if not items:
+        return
+    with connection.cursor() as cursor:
+        cursor.executemany(_NOTE, items)
+    query = "SELECT position FROM forgotten WHERE tag <> %s ORDER BY position DESC LIMIT 1 OFFSET %s"
+    dropped = connection.execute(query, [_OLDEST, MOST_FORGOTTEN]).fetchone()
+    if dropped is not None:
+        connection.execute("DELETE FROM forgotten WHERE position <= %s", dropped)
+        connection.execute(_NOTE, [*dropped, _OLDEST])
+
+
+def read_forgotten(connection: "Connection", after: int, limit: int) -> list[Forgotten]:
+    """Return forgotten items, as `Engine.forgotten` does."""
+    oldest = connection.execute("SELECT position FROM forgotten WHERE tag = %s", [_OLDEST]).fetchone()
+    check_told(after, oldest[0] if oldest else 0)
+    query = "SELECT position, tag FROM forgotten WHERE position > %s AND tag <> %s ORDER BY position LIMIT %s"
+    return [Forgotten(*columns) for columns in connection.execute(query, [after, _OLDEST, limit])]
+
 
 _LOCK: Final = "SELECT sequence, clock, position, documents, words FROM replica FOR UPDATE"
 _SAVE: Final = "UPDATE replica SET sequence = %s, clock = %s, position = %s, documents = %s, words = %s"
@@ -101,7 +124,7 @@ class PostgresTransaction:
         for length, key in removed:
             self._count_words(-length)
             tags += [address_tag(gone[key])] if key in gone else []
-        note(self._connection, [Forgotten(self._next_position(), tag) for tag in sorted(tags)])
+        note_forgotten(self._connection, [Forgotten(self._next_position(), tag) for tag in sorted(tags)])
 
     def known(self) -> dict[str, int]:
         known: dict[str, int] = dict(self._connection.execute("SELECT device, sequence FROM known").fetchall())

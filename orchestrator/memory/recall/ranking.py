@@ -2,14 +2,42 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from datetime import date
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
-from .dates import NamedDate, named_dates
+from ..fusion import MEANING
 from .granularity import Granularity, Span, span
-from .question import words
-from .relevance import certainty, relevance
+from .question import NamedDate, named_dates, words
+
+Key = TypeVar("Key", bound=Hashable)
+
+_TEMPERATURE: Final = 0.1
+"""Differences in relevance of this size matter when a granularity's certainty is measured."""
+
+
+def relevance(keyword: Mapping[Key, float], semantic: Mapping[Key, float]) -> dict[Key, float]:
+    """Return the relevance of each key, from scores by words and cosine similarities. An item that only one of the two searches found
+    counts in the other as its last hit.
+
+    Unlike ranks, relevance keeps how much better one item is than the next.
+    """
+    best = max(keyword.values(), default=0.0) or 1.0
+    last = min(semantic.values(), default=0.0)
+    return {key: keyword.get(key, 0.0) / best + MEANING * semantic.get(key, last) for key in (*keyword, *semantic)}
+
+
+def certainty(relevances: Collection[float]) -> float:
+    """Return a certainty from 1/e (all fit equally well) to 1 (one stands out): exp of the negative entropy of their softmax, in units
+    of the greatest that is possible (MemGAS, arXiv 2505.19549)."""
+    if len(relevances) < 2:
+        return 1.0
+    best = max(relevances)
+    weights = [math.exp((one - best) / _TEMPERATURE) for one in relevances]
+    total = sum(weights)
+    entropy = -sum(weight / total * math.log(weight / total) for weight in weights if weight > 0)
+    return math.exp(-entropy / math.log(len(weights)))
+
 
 WEIGHT: Final = {Granularity.TURN: 1.5, Granularity.SEGMENT: 0.7, Granularity.SUMMARY: 0.15, Granularity.KEYWORDS: 0.15}
 """Weight of the relevance at a granularity, before the granularity's certainty about the question at hand."""

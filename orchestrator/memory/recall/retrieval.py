@@ -1,21 +1,23 @@
 """Find turns by a question, searching all granularities at once."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from langgraph.store.base import GetOp
 
 from ....protocols.namespaces import Namespace
 from .. import reading
-from ..memory_item import MemoryItem
+from ..fusion import Ranking
+from ..reading import MemoryItem, Query, Reader, SearchMode
 from ..rendering import when
-from .granularity import TEXT, Granularity, episodic, span
+from .granularity import EPISODIC, TEXT, Granularity, episodic, span
 from .question import keywords
-from .ranking import Matches, Said, ranked
-from .relevance import relevance
+from .ranking import Matches, Said, ranked, relevance
 
 if TYPE_CHECKING:
     from ..basic_store import BasicStore
+
 
 _CANDIDATES: Final = 100
 """Hits of each search, by words and by meaning, that are ranked. Twice as many gain nothing."""
@@ -61,3 +63,32 @@ def _best_of(matches: Matches) -> list[str]:
 def _turns(key: str) -> Iterable[str]:
     about = span(key)
     return () if about is None or about.last - about.first >= _WIDEST else about.turns
+
+
+_ALL = 1_000_000
+"""More turns than `find` ranks."""
+
+
+def ranks_turns(query: Query) -> bool:
+    """Return whether a search asks for turns by words and meaning, without conditions that only the engine can evaluate."""
+    is_plain = not query.conditions and not query.key_prefix and query.ranking == Ranking() and query.mode is SearchMode.HYBRID
+    return is_plain and query.prefix[-2:] == (EPISODIC, Granularity.TURN.value) and bool(query.text and query.text.strip())
+
+
+def search_turns(store: "BasicStore", reader: Reader, query: Query, *, refresh: bool) -> list[MemoryItem]:
+    """Return a page of turns: first those that recall ranks, then all others that the engine finds.
+
+    The first ones do not depend on the page, so pages fit together.
+    """
+    end = query.offset + query.limit
+    best = find(store, query.prefix[:-2], query.text or "", limit=_ALL)
+    ordered = [(item.address, item.score) for item in best]
+    if len(ordered) < end:
+        least, known = best[-1].score if best else None, {item.address for item in best}
+        others = reader.search(replace(query, offset=0, limit=end), refresh=False)
+        ordered += [(item.address, least) for item in others if item.address not in known]
+    page = dict(ordered[query.offset : end])
+    items = reader.get(list(page), list(page) if refresh else [])
+    for item in (found := [item for item in items if item is not None]):
+        item.score = page[item.address]
+    return found

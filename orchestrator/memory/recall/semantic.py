@@ -8,7 +8,7 @@ from typing import Final
 
 from ....protocols.namespaces import ItemAddress, Namespace
 from ....protocols.tiers import LEAST_TRUST, TRUST, Source, Tier
-from ..memory_item import MemoryItem
+from ..reading import MemoryItem
 from ..store import MemoryStore
 from .granularity import SEMANTIC, TEXT
 from .question import keywords

@@ -17,15 +17,12 @@ from ..encoding import Sealer
 from ..engine import Forgotten, Hit, Logged, Position, Row, Unembedded
 from ..operation import Dot, Operation, VersionVector
 from ..selection import Selection
-from . import forgotten
-from .columns import decode_address, decode_row, decode_texts, encode_namespace, namespace_range
-from .errors import STORE
 from .keyword import KeywordSearch
 from .operations import OperationTable
-from .schema import APPLICATION, check, create, is_new
-from .scrubbing import forget_removals, has_many_removals, is_due, scrub
+from .rows import STORE, decode_address, decode_row, decode_texts, encode_namespace, namespace_range
+from .schema import APPLICATION, check, create, forget_removals, has_many_removals, is_due, is_new, scrub
 from .selecting import Where, add_functions
-from .transaction import SqliteTransaction
+from .transaction import SqliteTransaction, read_forgotten
 from .vectors import VectorTable
 
 if TYPE_CHECKING:
@@ -179,7 +176,7 @@ class SqliteEngine:
 
     def forgotten(self, after: int, *, limit: int) -> list[Forgotten]:
         with self._connections.reading() as connection:
-            return forgotten.told(connection, after, limit)
+            return read_forgotten(connection, after, limit)
 
     def position(self) -> int:
         with self._connections.reading() as connection:

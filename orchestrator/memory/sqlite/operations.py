@@ -8,9 +8,7 @@ from ...storage.sqlite.connections import Connection
 from ..encoding import Sealer, Subject, decode, encode, subjects_of
 from ..engine import Change, Logged
 from ..operation import Dot, Operation
-from .columns import pack, payload_of, unpack
-from .errors import damaged
-from .inserting import insert
+from .rows import damaged, insert, pack, payload_of, unpack
 
 _OF_ITEM: Final = "SELECT position, device, sequence, payload FROM operations WHERE item = ? ORDER BY position"
 

@@ -17,14 +17,12 @@ from ...storage.sqlite.connections import Connection
 from ...storage.sqlite.driver import Driver
 from ..encoding import Sealer
 from ..engine import Change, Row, Transaction
-from ..indexing import WHOLE
 from ..merge import merge, succeed
 from ..operation import Dot, Operation
-from ..projection import change_of
-from .columns import decode_address, decode_row, decode_texts, encode_namespace
+from ..projection import WHOLE, change_of
 from .engine import SqliteEngine
-from .errors import STORE
 from .operations import OperationTable
+from .rows import STORE, decode_address, decode_row, decode_texts, encode_namespace
 from .schema import APPLICATION
 
 LEAP: Final = 1_000_000

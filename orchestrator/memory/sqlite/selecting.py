@@ -9,9 +9,8 @@ from ....protocols.namespaces import Namespace
 from ....protocols.tiers import Tier
 from ...storage.sqlite.connections import Connection
 from ..item import Principal
-from ..matching import meets
-from ..selection import Condition, Selection
-from .columns import end_of_prefix, namespace_range, value_of
+from ..selection import Condition, Selection, meets
+from .rows import end_of_prefix, namespace_range, value_of
 
 _conditions: Final[ContextVar[tuple[Condition, ...]]] = ContextVar("conditions of the query that runs")
 

@@ -1,4 +1,4 @@
-"""Write transactions."""
+"""Write transactions, and the forgotten items that the change feed reports."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -7,18 +7,39 @@ import orjson
 
 from ....protocols.namespaces import ItemAddress, Namespace
 from ...storage.sqlite.connections import Connection
-from ..clock import tick
-from ..engine import Change, Forgotten, Unembedded
+from ..engine import MOST_FORGOTTEN, Change, Forgotten, Unembedded, check_told
 from ..item import address_tag
-from ..operation import Operation, VersionVector
-from . import forgotten, words
-from .columns import decode_row, decode_texts, encode_namespace, encode_row, encode_texts, seed_of
-from .inserting import insert
+from ..operation import Operation, VersionVector, tick
+from .keyword import add_words, remove_words
 from .operations import Heads, OperationTable, State
+from .rows import decode_row, decode_texts, encode_namespace, encode_row, encode_texts, insert, seed_of
 from .vectors import Passages, VectorTable
 
 if TYPE_CHECKING:
     from ..engine import Vector
+
+
+_OLDEST = ""
+"""Stands for a tag: the row has the position of the last entry that was dropped."""
+
+
+def note_forgotten(connection: Connection, items: Sequence[Forgotten]) -> None:
+    """Store forgotten items, and drop the oldest beyond `MOST_FORGOTTEN`."""
+    connection.executemany("INSERT OR REPLACE INTO forgotten VALUES (?, ?)", items)
+    query = "SELECT position FROM forgotten WHERE tag <> ? ORDER BY position DESC LIMIT 1 OFFSET ?"
+    dropped = connection.execute(query, (_OLDEST, MOST_FORGOTTEN)).fetchone()
+    if dropped is not None:
+        connection.execute("DELETE FROM forgotten WHERE position <= ?", dropped)
+        connection.execute("INSERT INTO forgotten VALUES (?, ?)", (*dropped, _OLDEST))
+
+
+def read_forgotten(connection: Connection, after: int, limit: int) -> list[Forgotten]:
+    """Return forgotten items, as `Engine.forgotten` does."""
+    oldest = connection.execute("SELECT position FROM forgotten WHERE tag = ?", (_OLDEST,)).fetchone()
+    check_told(after, oldest[0] if oldest else 0)
+    query = "SELECT position, tag FROM forgotten WHERE position > ? AND tag <> ? ORDER BY position LIMIT ?"
+    return [Forgotten(*columns) for columns in connection.execute(query, (after, _OLDEST, limit))]
+
 
 _FIND: Final = "SELECT item, texts, content FROM items LEFT JOIN contents USING (item) WHERE namespace = ? AND key = ?"
 _FIND_ALL: Final = (
@@ -50,7 +71,7 @@ class SqliteTransaction:
         counters = (self._sequence, self._clock, self._position, self._is_dirty)
         if counters != self._before:
             self._connection.execute(_UPDATE_REPLICA, counters)
-        words.add(self._connection, self._searched.items())
+        add_words(self._connection, self._searched.items())
 
     def reserve(self, count: int, now: float) -> tuple[int, int]:
         first = self._sequence + 1, tick(self._clock, now)
@@ -149,7 +170,7 @@ class SqliteTransaction:
     def _leave(self, address: ItemAddress, item: int, texts: bytes | None, content: bytes) -> None:
         """Remove all data of the item but its heads."""
         if self._searched.pop(item, None) is None and texts is not None:
-            words.remove(self._connection, item, decode_texts(address, texts, content))
+            remove_words(self._connection, item, decode_texts(address, texts, content))
         if self._connection.execute("DELETE FROM vectors WHERE item = ?", (item,)).rowcount:
             self._note_removal(item)
         self._connection.execute("DELETE FROM items WHERE item = ?", (item,))
@@ -162,7 +183,7 @@ class SqliteTransaction:
     def _forget(self, addresses: Sequence[ItemAddress]) -> None:
         """Report the items as forgotten."""
         gone = [address for address in addresses if self._found[address] is not None]
-        forgotten.note(self._connection, [Forgotten(self._next_position(), address_tag(address)) for address in gone])
+        note_forgotten(self._connection, [Forgotten(self._next_position(), address_tag(address)) for address in gone])
         self._is_dirty = 1
 
     def _insert_items(self, states: Sequence[State]) -> None:

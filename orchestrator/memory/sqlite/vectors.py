@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....protocols import InvalidRequest
 from ...storage.sqlite.connections import Connection
-from .errors import damaged
-from .inserting import insert
+from .rows import damaged, insert
 
 if TYPE_CHECKING:
     import numpy

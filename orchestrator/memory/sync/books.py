@@ -12,7 +12,7 @@ import orjson
 from ....protocols import StoreCorrupt
 from ..engine import Transaction
 from .facts import Facts, decode_facts, encode_facts
-from .peer import Peer
+from .messages import Peer
 
 _FACTS: Final = "sync facts"
 _LOG: Final = "sync log"

@@ -17,7 +17,7 @@ from ....protocols.status import from_rpc_error
 from ....protocols.v1 import memory_pb2 as pb
 from ....protocols.v1.memory_pb2_grpc import MemoryServiceStub
 from . import wire
-from .limits import IDLE_LIMIT, UNARY_LIMIT, in_time
+from .calls import IDLE_LIMIT, UNARY_LIMIT, in_time
 from .messages import Batch, Hello, Received, Request
 
 Explain: TypeAlias = Callable[[grpc.aio.AioRpcError], Awaitable[NearfarError | None]]

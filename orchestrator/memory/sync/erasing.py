@@ -6,11 +6,10 @@ from dataclasses import dataclass, field, replace
 from ....protocols.namespaces import ItemAddress
 from ....protocols.tiers import Tier
 from ..engine import Change, Engine, Transaction
-from ..erasing import operations_of
+from ..erasing import Wording, operations_of
 from ..item import address_tag
 from ..operation import Dot, Operation, Sibling
 from ..projection import change_of
-from ..wording import Wording
 from .facts import Erasure, Erasures, without_siblings
 
 

@@ -8,18 +8,18 @@ from typing import Any, Final, NamedTuple
 from ....protocols import InvalidRequest, PrivacyViolation, SyncRefused
 from ....protocols.namespaces import ItemAddress, Namespace
 from ....protocols.tiers import TRUST, Tier
-from .. import clock, validation
+from .. import validation
 from ..encoding import decode
 from ..engine import Change, Transaction
 from ..item import Meta
 from ..merge import heads_of
 from ..operation import NEVER, Dot, Operation
+from ..operation import received as advance_clock
 from ..projection import change_of
 from . import books
 from .facts import Erasures, check_devices
 from .keys import opener
-from .messages import Batch, Range, Received, SealedOperation
-from .peer import Peer
+from .messages import Batch, Peer, Range, Received, SealedOperation
 from .replica import LARGEST_LOSS, Replica
 
 _LATEST: Final = 1 << 62
@@ -107,7 +107,7 @@ class _Taking:
     def note(self, batch: Batch) -> None:
         """Record which writes have arrived, and the position up to which the peer's log is here."""
         books.note_arrivals(self._transaction, self._arrived)
-        self._transaction.learn({}, clock.received(0, self._latest, self._now))
+        self._transaction.learn({}, advance_clock(0, self._latest, self._now))
         books.keep_position(self._transaction, self._peer, batch.log, batch.end)
         if batch.known is not None:
             claims = {device: sequence for device, sequence in batch.known.items() if self._may_count(device)}

@@ -2,23 +2,78 @@
 
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ....protocols import InvalidRequest, PermissionDenied, SyncRefused
 from ....protocols.namespaces import ItemAddress, Namespace
-from ..clock import MAXIMUM_SKEW
 from ..engine import Engine, Transaction
-from ..wording import Wording
-from . import books, restoring
+from ..erasing import Wording
+from ..operation import MAXIMUM_SKEW, Dot, Operation, Stamp
+from ..projection import change_of
+from . import books
 from .erasing import Forgetting, forget
 from .facts import Erasure, Facts, check_share, check_size, is_device, prefix_tag
 from .keys import SubjectKeys, tag_of
-from .messages import SCHEMA, Hello, Request
-from .peer import Peer
+from .messages import SCHEMA, Hello, Peer, Request
 
 logger = logging.getLogger(__name__)
+
+_PAGE: Final = 1000
+
+
+def go_on(engine: Engine, transaction: Transaction, fields: Sequence[str], *, remembered: int, now: float) -> None:
+    """Give new numbers, after all that are known anywhere, to the writes made since the copy, as far as these can be told.
+
+    Therefore no write of either copy is lost; writes that both have may be written twice. `remembered` is the last number of this device
+    that peers know.
+    """
+    own, shared = engine.device, books.told(transaction).sequence
+    had = transaction.known().get(own, 0)
+    logger.warning(
+        "this store is a copy: its last %d writes get new numbers after %d, the last one that peers know", had - shared, remembered
+    )
+    transaction.learn({own: remembered}, 0)
+    changed: dict[ItemAddress, dict[Dot, Operation]] = {}
+    for operation in _written_since(engine, shared):
+        sequence, clock = transaction.reserve(1, now)
+        anew = _renumbered(operation, Dot(own, sequence), max(clock, operation.clock + 1), shared)
+        changed.setdefault(operation.address, {})[operation.dot] = anew
+    present = transaction.heads(list(changed))
+    renumbered = {address: [anew.get(head.dot, head) for head in present[address]] for address, anew in changed.items()}
+    transaction.apply([change_of(address, heads, now=now, fields=fields) for address, heads in renumbered.items()])
+    books.note_restored(transaction, shared)
+
+
+def _renumbered(operation: Operation, dot: Dot, clock: int, shared: int) -> Operation:
+    """Return the write under another number. It also supersedes earlier ones whose numbers the other copy has used for its own writes."""
+    own = Stamp(clock, *dot)
+
+    def is_shared(stamp: Stamp) -> bool:
+        return stamp.device != dot.device or stamp.sequence <= shared
+
+    context = {device: min(known, shared) if device == dot.device else known for device, known in operation.context.items()}
+    siblings = [
+        replace(one, lost={name: stamp if is_shared(stamp) else own for name, stamp in one.lost.items()}) for one in operation.siblings
+    ]
+    return operation._replace(
+        dot=dot,
+        clock=clock,
+        context=context,
+        stamps={name: stamp if is_shared(stamp) else own for name, stamp in operation.stamps.items()},
+        siblings=tuple(siblings),
+        base=operation.base if is_shared(operation.whole) else None,
+    )
+
+
+def _written_since(engine: Engine, shared: int) -> Iterator[Operation]:
+    position = 0
+    while page := engine.operations(position, limit=_PAGE):
+        own = (logged.operation for logged in page if logged.operation.dot.device == engine.device)
+        yield from (operation for operation in own if operation.dot.sequence > shared)
+        position = page[-1].position
+
 
 _ID_BYTES: Final = 16
 LARGEST_LOSS: Final = 1 << 32
@@ -226,7 +281,7 @@ class Replica:
         had = transaction.known().get(self.engine.device, 0)
         may_say_so = peer.is_relay or self.user is None or peer.user == self.user
         if may_say_so and (is_copy or had < remembered) and remembered < had + LARGEST_LOSS:
-            restoring.go_on(self.engine, transaction, self.fields, remembered=max(had, remembered), now=self.now())
+            go_on(self.engine, transaction, self.fields, remembered=max(had, remembered), now=self.now())
 
 
 def check_schema(hello: Hello) -> None:

@@ -11,8 +11,7 @@ from ..operation import Operation
 from . import books
 from .facts import Facts
 from .keys import SubjectKey
-from .messages import Batch, Range, Request, SealedOperation
-from .peer import Part, Peer, for_peer
+from .messages import Batch, Part, Peer, Range, Request, SealedOperation, for_peer
 from .replica import Replica
 
 _PAGE: Final = 128

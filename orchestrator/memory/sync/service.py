@@ -1,29 +1,130 @@
 """`MemoryService`: a replica to synchronise with, and a store for devices that have none of their own."""
 
-from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
+import orjson
 from google.protobuf.message import Message
 
-from ....protocols import InvalidRequest
+from ....protocols import InvalidRequest, PermissionDenied, PrivacyViolation
+from ....protocols.access import Access, Clock
+from ....protocols.channel import ServerTls
 from ....protocols.security import IDENTITY
+from ....protocols.server import listening
 from ....protocols.status import Context
+from ....protocols.tiers import Tier
+from ....protocols.tokens import Tokens
 from ....protocols.v1 import memory_pb2 as pb
 from ...util.threads import in_thread
+from .. import validation
+from ..item import Principal
+from ..reading import MemoryItem
 from . import wire
-from .ahead import ahead
-from .limits import IDLE_LIMIT, UNARY_LIMIT, Calls, in_time
-from .messages import Batch, Hello
-from .peer import Peer
+from .calls import IDLE_LIMIT, UNARY_LIMIT, Calls, ahead, in_time, moves
+from .messages import Batch, Hello, Peer
 from .receiving import receive
 from .sending import batches
-from .thin import Thin
-from .watching import moves
 
 if TYPE_CHECKING:
     from ..store import MemoryStore
+
+
+_TIERS: Final = {pb.MEMORY_TIER_DEVICE: Tier.DEVICE, pb.MEMORY_TIER_USER: Tier.USER, pb.MEMORY_TIER_SHARED: Tier.SHARED}
+_NUMBERS: Final = {tier: number for number, tier in _TIERS.items()}
+_PAGE: Final = 10
+_LARGEST_PAGE: Final = 100
+_SECONDS_PER_MINUTE: Final = 60
+
+
+class Thin:
+    """Answers the calls of `MemoryService` that need no replica on the other side. Its methods block."""
+
+    def __init__(self, store: "MemoryStore") -> None:
+        self._store = store
+
+    def put(self, peer: Peer, request: pb.PutRequest) -> pb.PutResponse:
+        tier = _TIERS.get(request.tier, Tier.DEVICE) if request.HasField("tier") else None
+        if tier is Tier.DEVICE:
+            raise PrivacyViolation("an item of tier device must not leave its device", hint="keep it there, or write it with tier user")
+        version = self._view(peer).put(
+            tuple(request.address.namespace),
+            request.address.key,
+            _object(request.value),
+            ttl=request.ttl / _SECONDS_PER_MINUTE if request.HasField("ttl") else None,
+            if_version=request.if_version if request.HasField("if_version") else None,
+            tier=tier,
+            subject=request.subject or None,
+        )
+        return pb.PutResponse(version=version)
+
+    def get(self, peer: Peer, request: pb.GetRequest) -> pb.GetResponse:
+        item = self._view(peer).get(tuple(request.address.namespace), request.address.key)
+        return pb.GetResponse(item=None if item is None else item_to_proto(item))
+
+    def search(self, peer: Peer, request: pb.SearchRequest) -> pb.SearchResponse:
+        if request.limit > _LARGEST_PAGE:
+            raise InvalidRequest(
+                f"a page of {request.limit} items is too large", hint=f"ask for {_LARGEST_PAGE} at most, then for the next"
+            )
+        found = self._view(peer).search(
+            tuple(request.namespace),
+            query=request.query or None,
+            filter=_object(request.filter) if request.filter else None,
+            limit=request.limit or _PAGE,
+            offset=request.offset,
+        )
+        return pb.SearchResponse(items=map(item_to_proto, found))
+
+    def delete(self, peer: Peer, request: pb.DeleteRequest) -> pb.DeleteResponse:
+        if_version = request.if_version if request.HasField("if_version") else None
+        self._view(peer).delete(tuple(request.address.namespace), request.address.key, if_version=if_version)
+        return pb.DeleteResponse()
+
+    def erase(self, peer: Peer, request: pb.EraseRequest) -> pb.EraseResponse:
+        view = self._view(peer)
+        match request.WhichOneof("what"):
+            case "subject":
+                gone = view.erase(subject=request.subject)
+            case "prefix":
+                gone = view.erase(prefix=tuple(request.prefix.namespace))
+            case _:
+                raise InvalidRequest("an erasure needs either a subject or a namespace prefix", hint="give one of them")
+        return pb.EraseResponse(items=len(gone))
+
+    def _view(self, peer: Peer) -> "MemoryStore":
+        return self._store.view(Principal(user=peer.user, device=peer.name))
+
+
+def item_to_proto(item: MemoryItem) -> pb.MemoryItem:
+    return pb.MemoryItem(
+        address=pb.MemoryAddress(namespace=item.namespace, key=item.key),
+        value=orjson.dumps(item.value),
+        version=item.version,
+        tier=_NUMBERS[item.tier],
+        user=item.user,
+        agent=item.agent,
+        source=item.source,
+        trust=item.trust,
+        subject=item.subject,
+        created_at=item.created_at.timestamp(),
+        updated_at=item.updated_at.timestamp(),
+        conflicts=item.conflicts,
+        score=item.score,
+    )
+
+
+def _object(encoded: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(encoded)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest("the value is no JSON", hint="send a JSON object") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest("the value is no JSON object", hint='wrap it: {"text": ...}')
+    return value
+
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
@@ -135,3 +236,62 @@ async def _read_batch(context: Context) -> Batch | None:
     if message.WhichOneof("message") != "batch":
         raise InvalidRequest("after its hello, a push has batches only", hint="the peer is broken, or not a nearfar store")
     return wire.batch_from_proto(message.batch)
+
+
+_SHUTDOWN_LIMIT: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryServer:
+    """A store that is being served."""
+
+    address: str
+    """The address at which it really listens."""
+    replace_tokens: Callable[[Tokens], None]
+    """Let in the callers with these tokens and no others; raises as `protocols.server.Server.replace_tokens`."""
+
+
+def peers_of(users: Mapping[str, str]) -> Identify:
+    """Return a function that identifies callers: `users` names the user of each caller. Raises `ConfigError` for an invalid user name."""
+    for user in users.values():
+        validation.check_user(user)
+
+    def identify(name: str) -> Peer:
+        if name not in users:
+            hint = f'in nearfar.toml of the hub, then start it again: [hub.workers.{name or "NAME"}] user = "..."'
+            raise PermissionDenied(f"the hub has no user for {name or 'a caller without a token'} is", hint=hint)
+        return Peer(name, users[name])
+
+    return identify
+
+
+@asynccontextmanager
+async def serve_memory(
+    store: "MemoryStore",
+    address: str,
+    *,
+    tokens: Tokens,
+    users: Mapping[str, str],
+    tls: ServerTls | None = None,
+    insecure: bool = False,
+    is_hub: bool = False,
+    clock: Clock | None = None,
+) -> AsyncIterator[MemoryServer]:
+    """Serve a store until the context ends.
+
+    `tokens` maps each caller's name to its bearer token, or is the content of a token file; `users` maps the name to the user of the
+    device. Tokens expire by `clock`. Raises `ConfigError` as `protocols.serve` does.
+    """
+    access = Access(tokens, clock=clock)
+    service = MemoryService(store, peers_of(users), is_hub=is_hub)
+    serving = listening(
+        {SERVICE: service.handlers()},
+        address,
+        access=access,
+        tls=tls,
+        insecure=insecure,
+        closing=service.close,
+        time_limit=_SHUTDOWN_LIMIT,
+    )
+    async with serving as bound:
+        yield MemoryServer(str(bound), access.replace_tokens)

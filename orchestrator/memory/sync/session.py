@@ -14,14 +14,12 @@ from ....protocols import NearfarError, Unavailable
 from ....protocols.channel import ClientTls
 from ....protocols.namespaces import Namespace
 from ...util.threads import in_thread
-from .ahead import ahead
+from .calls import ahead, moves
 from .client import Link, connected
-from .messages import Batch, Hello, Received
-from .peer import Peer
+from .messages import Batch, Hello, Peer, Received
 from .receiving import receive
 from .replica import Replica
 from .sending import Leaving, batches, outgoing
-from .watching import moves
 
 if TYPE_CHECKING:
     from ..store import MemoryStore

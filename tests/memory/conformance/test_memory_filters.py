@@ -10,8 +10,7 @@ from memory_bench import Clock
 
 from nearfar import MemoryStore
 from nearfar.orchestrator.memory.engine import Engine
-from nearfar.orchestrator.memory.matching import selects
-from nearfar.orchestrator.memory.selection import Comparison, Condition, Selection
+from nearfar.orchestrator.memory.selection import Comparison, Condition, Selection, selects
 from nearfar.protocols import InvalidRequest
 
 NOTES = ("notes",)

@@ -11,8 +11,8 @@ from postgres_writes import ALL, NOW, Opener, Vector, put, put_all, unit
 
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.postgres import PostgresEngine, vectors
+from nearfar.orchestrator.memory.postgres.keyword import words_asked, words_of
 from nearfar.orchestrator.memory.postgres.selecting import Where
-from nearfar.orchestrator.memory.postgres.words import words_asked, words_of
 from nearfar.orchestrator.memory.selection import Comparison, Condition, Selection
 from nearfar.protocols import InvalidRequest
 from nearfar.protocols.namespaces import ItemAddress

@@ -2,8 +2,8 @@
 
 import numpy
 
+from nearfar.orchestrator.memory.recall.episodic import Topic
 from nearfar.orchestrator.memory.recall.granularity import Span
-from nearfar.orchestrator.memory.recall.topics import Topic
 from nearfar.protocols.tiers import Tier
 
 ABOUT = (Tier.DEVICE, "")

@@ -5,7 +5,7 @@ from typing import Any
 
 from nearfar.orchestrator.memory.consolidation.journal import CONSOLIDATION
 from nearfar.orchestrator.memory.consolidation.sleeper import Sleeper
-from nearfar.orchestrator.memory.memory_item import MemoryItem
+from nearfar.orchestrator.memory.reading import MemoryItem
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.recall.granularity import TEXT, Granularity, episodic
 from nearfar.orchestrator.memory.recall.semantic import Fact

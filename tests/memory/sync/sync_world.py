@@ -18,8 +18,7 @@ from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync import wire
 from nearfar.orchestrator.memory.sync.facts import Facts
 from nearfar.orchestrator.memory.sync.keys import SubjectKeys
-from nearfar.orchestrator.memory.sync.messages import Batch, Hello, Received
-from nearfar.orchestrator.memory.sync.peer import Part, Peer, for_peer
+from nearfar.orchestrator.memory.sync.messages import Batch, Hello, Part, Peer, Received, for_peer
 from nearfar.orchestrator.memory.sync.receiving import receive
 from nearfar.orchestrator.memory.sync.replica import Replica
 from nearfar.orchestrator.memory.sync.sending import batches

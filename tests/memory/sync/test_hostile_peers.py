@@ -22,8 +22,7 @@ from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling, Stamp
 from nearfar.orchestrator.memory.sync import wire
 from nearfar.orchestrator.memory.sync.facts import Erasure, Facts, decode_facts, encode_facts
 from nearfar.orchestrator.memory.sync.keys import tag_of
-from nearfar.orchestrator.memory.sync.messages import Batch, Hello, Range, SealedOperation
-from nearfar.orchestrator.memory.sync.peer import Peer
+from nearfar.orchestrator.memory.sync.messages import Batch, Hello, Peer, Range, SealedOperation
 from nearfar.orchestrator.memory.sync.receiving import read_operation, receive
 from nearfar.protocols import InvalidRequest, NearfarError, PermissionDenied, PrivacyViolation, SyncRefused
 from nearfar.protocols.namespaces import ItemAddress

@@ -8,10 +8,10 @@ import pytest
 from sync_world import Node, greet, synchronise, take
 
 from nearfar.orchestrator.memory.encoding import encode
+from nearfar.orchestrator.memory.in_tasks import relevant
 from nearfar.orchestrator.memory.item import Meta, Principal
 from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling
 from nearfar.orchestrator.memory.recollection import label_of_recalled, recalled_item
-from nearfar.orchestrator.memory.relevant import relevant
 from nearfar.orchestrator.memory.rendering import render
 from nearfar.orchestrator.memory.sync.messages import Batch, SealedOperation
 from nearfar.orchestrator.task.labels import Integrity

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from sync_world import PRIVATE, Node, World, check_convergence, check_erased, check_not_mixed, check_nothing_lost, check_wire
 
-from nearfar.orchestrator.memory.sync.serving import serve_memory
+from nearfar.orchestrator.memory.sync.service import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, sync_once
 
 SCHEDULES = int(os.environ.get("NEARFAR_SYNC_SCHEDULES", "500"))

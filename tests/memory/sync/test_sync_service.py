@@ -19,10 +19,9 @@ from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync import service, wire
 from nearfar.orchestrator.memory.sync.client import connected
-from nearfar.orchestrator.memory.sync.messages import SCHEMA, Batch, Request
-from nearfar.orchestrator.memory.sync.peer import Peer
+from nearfar.orchestrator.memory.sync.messages import SCHEMA, Batch, Peer, Request
 from nearfar.orchestrator.memory.sync.sending import batches
-from nearfar.orchestrator.memory.sync.serving import serve_memory
+from nearfar.orchestrator.memory.sync.service import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, Outcome, Progress, Synchronised, keep_in_sync, plan, sync_once
 from nearfar.protocols import ConfigError, NearfarError, PermissionDenied, RateLimited, SyncRefused, Unauthenticated, Unavailable
 from nearfar.protocols.channel import ClientTls, ServerTls
@@ -279,7 +278,7 @@ async def test_a_caller_has_so_many_calls_open_and_no_more(stores: dict[str, Mem
 _HUB = """
 import asyncio, sys
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.orchestrator.memory.sync.serving import serve_memory
+from nearfar.orchestrator.memory.sync.service import serve_memory
 
 async def main(path, address):
     with MemoryStore.open(path, embedder=None) as store:

@@ -1,18 +1,32 @@
-"""Encode items for the columns of SQLite."""
+"""Encode items for the columns of SQLite, and insert many rows at once."""
 
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 from zlib import crc32
 
 import orjson
 
+from ....protocols import StoreCorrupt
 from ....protocols.namespaces import ItemAddress, Namespace
+from ...storage.sqlite.connections import Connection
+from ...storage.sqlite.errors import Naming
 from ..encoding import meta_fields, read_meta
 from ..engine import Row
-from .errors import damaged
+
+STORE: Final = Naming(
+    "memory store",
+    recovery="nearfar memory recover saves what can be read",
+    otherwise=", or the key is not the one that it was encrypted with",
+)
+
+
+def damaged(how: str) -> StoreCorrupt:
+    return STORE.damaged(how)
+
 
 END: Final = "\x01"
 """Stands after every label of a namespace, so that `a` and `ab` differ, and everything in and below a namespace is one range."""
@@ -167,3 +181,26 @@ def value_of(content: bytes) -> dict[str, Any]:
     """Return the value of a row that `encode_row` made, unchecked: rows are checked when they are decoded to be shown."""
     value: dict[str, Any] = orjson.loads(payload_of(content))[0]
     return value
+
+
+_ROWS: Final = 32
+"""Rows per statement: running one costs as much as inserting a small row, and blocks all other threads when it begins and ends."""
+
+
+def insert(connection: Connection, columns: str, rows: Sequence[Sequence[int | float | str | bytearray | None]]) -> None:
+    """Insert rows with these columns, given as `table (column, ...)`, into a table.
+
+    For every `bytes`, `bool`, `None` or member of an enumeration the driver searches for an adapter, which takes longer than writing the
+    value. Therefore blobs come as `bytearray`, and columns that are NULL in all rows are best left out.
+    """
+    many = len(rows) - len(rows) % _ROWS
+    for start in range(0, many, _ROWS):
+        connection.execute(_statement(columns, _ROWS), tuple(chain.from_iterable(rows[start : start + _ROWS])))
+    if many < len(rows):
+        connection.executemany(_statement(columns, 1), rows[many:])
+
+
+@lru_cache(maxsize=16)
+def _statement(columns: str, rows: int) -> str:
+    row = f"({', '.join('?' * (columns.count(',') + 1))})"
+    return f"INSERT INTO {columns} VALUES {', '.join([row] * rows)}"
