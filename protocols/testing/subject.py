@@ -82,7 +82,7 @@ class Case:
     agent: Agent
     """The agent at the user's end of the transport."""
     local: Agent
-    """The same agent as `Subject.create` returned it."""
+    """The agent as `Subject.create` returned it."""
 
     def request(self, prompt: str, **fields: object) -> StepRequest:
         """Return a request with one user message, or with `messages` if they are given, that this agent may see."""
