@@ -354,7 +354,7 @@ def _read(row: Sequence[int]) -> Balance:
     return Balance(Units(*row[:4]), Units(*row[4:8]), row[8])
 
 
-_NAMING: Final = Naming("book of budgets", "remove the file: what was spent is forgotten with it")
+_NAMING: Final = Naming("budget book", "remove the file: what was spent is forgotten with it")
 
 
 def open_budgets(config: RunsConfig, *, clock: Callable[[], datetime] = datetime.now) -> BudgetBook:
@@ -376,5 +376,5 @@ def _storage(config: RunsConfig) -> Storage:
     from ..storage.postgres.database import PostgresDatabase
     from ..util.secrets import secret
 
-    database = PostgresDatabase(secret(config.postgres_variable), what="book of budgets")
+    database = PostgresDatabase(secret(config.postgres_variable), what="budget book")
     return SharedStorage(database, ServerOwner(database))

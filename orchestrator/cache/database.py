@@ -150,7 +150,7 @@ class CacheDatabase:
 
     def _no_cache(self) -> StoreUnavailable:
         hint = "name another file as [cache] path, or remove this one if nobody needs it"
-        return StoreUnavailable(f"{self.path} is no cache, and stays as it is", hint=hint)
+        return StoreUnavailable(f"{self.path} is not a cache, and stays as it is", hint=hint)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")

@@ -16,7 +16,7 @@ from .store import FILE, RunStore
 
 _TRACES: Final = "traces.db"
 _FILES: Final = (FILE, _TRACES, "privacy.db", "budgets.db")
-_NAMING: Final = Naming("record of runs", recovery="check the disk")
+_NAMING: Final = Naming("run store", recovery="check the disk")
 _TEXTS: Final = (
     "SELECT title FROM runs WHERE run = ?",
     "SELECT user_name FROM runs WHERE run = ?",
@@ -91,7 +91,7 @@ def rewrite(config: RunsConfig) -> None:
     if config.postgres_variable is not None:
         from ..storage.postgres.database import PostgresDatabase
 
-        with closing(PostgresDatabase(address_of(config), what="runs")) as shared:
+        with closing(PostgresDatabase(address_of(config), what="run store")) as shared:
             shared.rewrite()
     for path in filter(Path.exists, (config.folder / name for name in _FILES)):
         with closing(Database(path, _NAMING)) as database:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FILE: Final = "runs.db"
-NAMING: Final = Naming("runs", recovery="name another [runs] folder, or move the file away: its runs are then forgotten")
+NAMING: Final = Naming("run store", recovery="name another [runs] folder, or move the file away: its runs are then forgotten")
 _COLUMNS: Final = "run, number, user_name, state, strategy, title, steps, epoch, owner, began, version"
 _ENDED: Final = (RunState.DONE, RunState.FAILED, RunState.CANCELLED)
 _SECONDS_PER_DAY: Final = 86_400
@@ -72,7 +72,7 @@ class RunStore:
             else:
                 from ..storage.postgres.database import PostgresDatabase
 
-                database = failing.enter_context(closing(PostgresDatabase(address, what="runs")))
+                database = failing.enter_context(closing(PostgresDatabase(address, what="run store")))
                 owners = failing.enter_context(closing(SharedOwners(database, f"process {os.getpid()} on {socket.gethostname()}")))
             store = cls(database, owners, keep=config.keep, keep_days=config.keep_days)
             failing.pop_all()

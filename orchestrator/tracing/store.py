@@ -17,7 +17,7 @@ from .entries import ENTRY, AnyEntry, RunBegan, RunEnded
 
 logger = logging.getLogger(__name__)
 
-_NAMING: Final = Naming("traces", recovery="remove the file: runs continue without their traces")
+_NAMING: Final = Naming("trace store", recovery="remove the file: runs continue without their traces")
 _TABLES: Final = Tables(
     part="traces",
     version=1,
@@ -134,7 +134,7 @@ def open_traces(config: RunsConfig) -> TraceStore:
     from ..storage.postgres.database import PostgresDatabase
     from ..util.secrets import secret
 
-    return TraceStore(PostgresDatabase(secret(config.postgres_variable), what="traces"), keep=config.keep)
+    return TraceStore(PostgresDatabase(secret(config.postgres_variable), what="trace store"), keep=config.keep)
 
 
 def traces_if_usable(config: RunsConfig) -> TraceStore | None:

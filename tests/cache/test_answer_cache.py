@@ -199,7 +199,7 @@ def test_a_file_that_is_no_cache_is_neither_removed_nor_changed(theirs: bytes, s
         theirs = path.read_bytes()
     with World().cache(path) as cache:
         for _ in range(2):
-            with pytest.raises(StoreUnavailable, match="is no cache"):
+            with pytest.raises(StoreUnavailable, match="is not a cache"):
                 keep(cache, STRENGTH)
     assert path.read_bytes() == theirs
     assert [file.name for file in tmp_path.iterdir()] == [path.name]

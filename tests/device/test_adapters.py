@@ -273,7 +273,7 @@ async def test_an_adapter_of_another_base_is_refused() -> None:
     ("fault", "tensors"),
     [
         ("no tensors", {}),
-        ("no part", {"blk.0.attn_q.weight": (4, 128)}),
+        ("is not part", {"blk.0.attn_q.weight": (4, 128)}),
         ("no tensor blk.9", {"blk.9.attn_q.weight.lora_a": (4, 128), "blk.9.attn_q.weight.lora_b": (256, 4)}),
         ("missing", {"blk.0.attn_q.weight.lora_a": (4, 128)}),
         ("not matrices", {"blk.0.attn_q.weight.lora_a": (128,), "blk.0.attn_q.weight.lora_b": (256, 4)}),

@@ -185,7 +185,7 @@ async def test_after_a_death_in_the_middle_a_call_that_must_not_be_repeated_is_n
         again = await made(ledger, payments.tool(), to="ann", times=2)
     assert payments.paid == ["ann 100"]
     assert told.is_error
-    assert "nobody knows" in told.content
+    assert "it is not known" in told.content
     assert again.is_error, "a model that tries once more does not have it twice either"
 
 
@@ -211,7 +211,7 @@ async def test_somebody_may_settle_a_call_of_which_nobody_knows(run: Run, answer
         told = await made(ledger, payments.tool(), to="ann")
     assert len(payments.paid) == paid
     assert told.is_error is not answer
-    assert "nobody knows" in asked[0].reason
+    assert "it is not known" in asked[0].reason
 
 
 async def test_the_key_of_an_effect_is_the_same_when_it_is_run_again_and_no_other_ones(run: Run) -> None:
@@ -266,8 +266,8 @@ async def test_an_owner_that_loses_the_run_meanwhile_records_nothing(run: Run) -
             told = await made(new, pay, to="ann")
             may_end.set()
     async with run.owner() as ledger:
-        assert "nobody knows" in told.content
-        assert "nobody knows" in (await made(ledger, pay, to="ann")).content
+        assert "it is not known" in told.content
+        assert "it is not known" in (await made(ledger, pay, to="ann")).content
 
 
 async def test_a_tool_that_was_changed_since_is_not_taken_for_the_one_on_record(run: Run) -> None:

@@ -79,7 +79,7 @@ async def test_a_model_that_pays_again_waits_for_the_payment_under_way(tmp_path:
         async with Hybrid(near=ScriptedAgent(reply), tools=[slow.tool], runs=runs_in(tmp_path, is_durable=is_durable)) as hybrid:
             result = await hybrid.run("Pay Ann", policy=Policy(maximum_turns=400))
     assert slow.paid == ["ann"]
-    assert "It is not known whether this call took effect" in heard[0]
+    assert "It is not known whether it took effect" in heard[0]
     assert "still runs" in heard[1]
     assert heard[-1].startswith(f"RuntimeError: {problem}" if problem else "ann was paid")
     assert "made earlier" in result.text
@@ -172,7 +172,7 @@ async def test_a_coroutine_that_was_stopped_in_the_middle_is_not_made_again(tmp_
 
 
 @pytest.mark.parametrize(
-    ("effect", "words"), [("read", "its result is not waited for"), ("transactional", "nothing of what it wrote is kept")]
+    ("effect", "words"), [("read", "its result is not waited for"), ("transactional", "its writes are dropped")]
 )
 async def test_where_nothing_can_have_happened_the_model_may_ask_again(effect: str, words: str) -> None:
     calls: list[str] = []

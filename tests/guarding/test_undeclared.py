@@ -107,7 +107,7 @@ async def test_what_is_taken_for_strangers_is_said_once_for_each_tool(caplog: py
         await executed(read)
     assert [record.getMessage() for record in caplog.records if "read_mail" in record.getMessage()] == [
         "tool 'read_mail' has no source, and it has returned a text of several words: its results count as untrusted content; declare "
-        'source="internal_tool" if nobody else writes what it returns, or source="external_tool"'
+        'source="internal_tool" if no one else writes its results, or source="external_tool"'
     ]
 
 

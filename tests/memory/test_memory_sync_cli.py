@@ -178,7 +178,7 @@ def test_before_the_first_time_it_is_shown_what_would_leave(folder: Path) -> Non
         assert "stays here: 1 item of tier device" in shown.stderr
         (leaving,) = told("laptop", "sync", "hub", "--dry-run")["would_leave"]
         assert (leaving["namespace"], leaving["items"], leaving["held_back"]) == (["notes"], 1, 1)
-        assert told("laptop", "sync", "hub")["error"]["hint"] == "say --yes, or look first with --dry-run"
+        assert told("laptop", "sync", "hub")["error"]["hint"] == "add --yes, or --dry-run to look"
         assert files_with(folder, "buy oat milk") == ["laptop.db"]
         assert memory("laptop", "sync", "hub", "--yes").stdout == "sent 1 item, received 0 items: in sync\n"
         assert told("laptop", "sync")["sent"]["operations"] == 0
@@ -224,7 +224,7 @@ def test_without_a_hub_the_devices_work_on(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_hub_that_knows_no_user_of_a_device_says_where_to_name_them() -> None:
     with hub():
         error = told("printer", "sync", "hub", "--yes")["error"]
-    assert "does not say whose device printer is" in error["message"]
+    assert "the hub has no user for printer" in error["message"]
     assert "[hub.workers.printer] user" in error["hint"]
 
 

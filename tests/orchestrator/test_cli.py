@@ -194,11 +194,11 @@ def test_the_demo_compares_strategies_in_both_worlds_and_writes_its_report(empty
 
 
 def test_the_demo_refuses_a_report_in_a_folder_that_does_not_exist() -> None:
-    assert "folder" in error_of(nearfar("demo", "--json", "--report", "missing/out.html"))["message"]
+    assert "folder" in error_of(nearfar("demo", "--json", "--report", "missing/out.html"))["hint"]
 
 
 def test_the_demo_refuses_a_folder_as_its_report_before_it_starts(empty_folder: Path) -> None:
-    assert "folder" in error_of(nearfar("demo", "--json", "--report", str(empty_folder)))["message"]
+    assert "folder" in error_of(nearfar("demo", "--json", "--report", str(empty_folder)))["hint"]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ def use(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Hybrid]) -> None:
     def scripted(selection: AgentChoice, config: Config, approver: Approver | None = None) -> Hybrid:
         return make()
 
-    monkeypatch.setattr(import_module("nearfar.orchestrator.cli.run"), "open_hybrid", scripted)
+    for command in ("run", "chat"):
+        monkeypatch.setattr(import_module(f"nearfar.orchestrator.cli.{command}"), "open_hybrid", scripted)
 
 
 def test_the_version_is_told() -> None:

@@ -170,7 +170,7 @@ async def test_placeholders_go_into_so_many_calls_of_a_run_and_no_more() -> None
     async with Hybrid(far=cloud, tools=[read_secret, spell], policy=COVERED) as hybrid:
         await hybrid.run("Spell it", **FAR)
     _, *spelled = results(cloud.requests[-1])
-    assert [f"no more than {MOST_CALLS}" in each.content for each in spelled] == [False] * MOST_CALLS + [True] * 2
+    assert [f"at most {MOST_CALLS} calls" in each.content for each in spelled] == [False] * MOST_CALLS + [True] * 2
 
 
 def test_call_that_waits_for_an_approval_counts_once_and_those_of_earlier_processes_count() -> None:
@@ -181,7 +181,7 @@ def test_call_that_waits_for_an_approval_counts_once_and_those_of_earlier_proces
         placeholders.opened(calling(1, "spell", text=name), spell, turn=1)
     for number in range(MOST_CALLS):
         placeholders.standing_for_result(f"{number}", "True", "private", tier=Tier.SHARED, origin="x", is_derived=True)
-    with pytest.raises(PrivacyViolation, match=f"no more than {MOST_CALLS}"):
+    with pytest.raises(PrivacyViolation, match=f"at most {MOST_CALLS} calls"):
         Placeholders(kept).opened(calling(1, "spell", text=name), spell, turn=1)
 
 

@@ -129,7 +129,7 @@ def test_a_quality_gives_a_threshold_that_keeps_it_with_fewer_far_tasks() -> Non
     ("arguments", "problem"),
     [
         (("--far-agent", "far", "--near-agent", "nobody", "--budget", "0.3"), "the traces have no agent 'nobody'"),
-        (("--far-agent", "far", "--budget", "0.3"), "no near agent of the traces"),
+        (("--far-agent", "far", "--budget", "0.3"), "no near agent that is known"),
         (("--near-agent", "near", "--far-agent", "far"), "give one of --budget and --quality"),
         (("--near-agent", "near", "--far-agent", "far", "--budget", "much"), "is not a budget"),
         (("--near-agent", "near", "--far-agent", "far", "--quality", "2"), "no quality"),

@@ -23,7 +23,7 @@ from nearfar.orchestrator.util.embedding.embedder import Embedder
 from nearfar.protocols import ConfigError
 
 ROUTE_ALONE = """
-import socket, sys
+import asyncio, socket, sys
 
 class NoTorch:
     def find_spec(self, name, path=None, target=None):
@@ -160,7 +160,7 @@ def test_a_model_of_another_head_is_refused(folder: Path, embedder: Embedder, tm
     single = replace(examples(40, embedder=None), agents=("far",), outcomes=examples(40, embedder=None).outcomes[:, 1:])
     write_head(train_head(single), tmp_path / "single")
     shutil.copy(tmp_path / "single" / WORDS, tmp_path / "head" / WORDS)
-    with pytest.raises(ConfigError, match="is of another head"):
+    with pytest.raises(ConfigError, match="are of different heads"):
         Head(tmp_path / "head", embedder)
 
 

@@ -62,7 +62,7 @@ async def test_what_does_not_fit_on_the_disk_fails_alone_and_what_was_acknowledg
                     asking.start_soon(ask, f"run {number}", "x" * (LARGE if number in (2, 5) else 10))
         refused = {run for run, outcome in told.items() if outcome != "kept"}
         assert refused == {"run 2", "run 5"}
-        assert "acknowledged is kept" in told["run 2"]
+        assert "acknowledged writes are kept" in told["run 2"]
         await begin(store, "run 2", "x" * LARGE)  # there is room again
     with closing(RunStore.open(config)) as again:
         assert {run.id for run in again.list()} == {f"run {number}" for number in range(8)} - {"run 5"}

@@ -16,7 +16,7 @@ from nearfar.orchestrator.storage.sqlite.errors import Naming
 from nearfar.orchestrator.storage.tables import Tables
 from nearfar.protocols import StoreCorrupt, StoreUnavailable
 
-NAMING = Naming("runs", recovery="name another folder")
+NAMING = Naming("run store", recovery="name another folder")
 NOTES = Tables("notes", 1, "CREATE TABLE notes (note TEXT NOT NULL);\nCREATE INDEX by_note ON notes (note);\n")
 PLACES = Tables("places", 3, "CREATE TABLE places (place TEXT NOT NULL);\n")
 
@@ -93,7 +93,7 @@ def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None
 def test_a_file_that_is_no_database_is_damaged(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(os.urandom(5000))
-    with pytest.raises(StoreCorrupt, match="is no runs"):
+    with pytest.raises(StoreCorrupt, match="is not a run store"):
         Database(path, NAMING)
 
 

@@ -129,7 +129,7 @@ async def test_a_trace_that_cannot_be_written_fails_no_run(traces: TraceStore, c
             result = await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1")
         traces.flush()
     assert result.text == "Mira Falk"
-    assert "could not be recorded" in caplog.text
+    assert "could not be traced" in caplog.text
 
 
 async def test_what_was_lost_is_counted(traces: TraceStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,7 +259,7 @@ def peers_of(users: Mapping[str, str]) -> Identify:
     def identify(name: str) -> Peer:
         if name not in users:
             hint = f'in nearfar.toml of the hub, then start it again: [hub.workers.{name or "NAME"}] user = "..."'
-            raise PermissionDenied(f"the hub has no user for {name or 'a caller without a token'} is", hint=hint)
+            raise PermissionDenied(f"the hub has no user for {name or 'a caller without a token'}", hint=hint)
         return Peer(name, users[name])
 
     return identify

@@ -15,7 +15,7 @@ from ...task.labels import Label
 from .audit import Departure
 from .placeholders import Placeholder
 
-_NAMING: Final = Naming("record of runs' privacy", recovery="remove the file: runs that use placeholders then cannot be resumed")
+_NAMING: Final = Naming("privacy record", recovery="remove the file: runs that use placeholders then cannot be resumed")
 _TABLES: Final = Tables(
     "privacy",
     1,

@@ -57,7 +57,7 @@ class Naming:
         else:
             kind = code & _PRIMARY
         if kind == sqlite3.SQLITE_NOTADB:
-            return StoreCorrupt(f"{path} is no {self.what}{self.otherwise}", hint=self.recovery)
+            return StoreCorrupt(f"{path} is not a {self.what}{self.otherwise}", hint=self.recovery)
         if kind in _CORRUPT:
             return self.damaged(f"{path}: {error}")
         return StoreUnavailable(f"the {self.what} {path} cannot be used: {error}", hint=_HINTS.get(kind, ""))

@@ -63,7 +63,7 @@ def test_while_the_server_is_away_each_call_says_so_soon(postgres_server: Postgr
     try:
         calls: list[Callable[[], object]] = [lambda: value_of(engine, A), lambda: put(engine, A, {"n": 2}), engine.scrub]
         for call in calls:
-            with pytest.raises(StoreUnavailable, match="look whether the server is up"):
+            with pytest.raises(StoreUnavailable, match="check that the server is up"):
                 call()
         with pytest.raises(StoreUnavailable, match="cannot connect to Postgres"):
             opened(patience=0.5)

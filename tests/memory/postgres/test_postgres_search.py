@@ -166,9 +166,9 @@ def test_wide_vectors_are_found(opened: Opener, monkeypatch: pytest.MonkeyPatch,
 
 def test_a_vector_of_another_width_is_refused(engine: PostgresEngine) -> None:
     put(engine, A, {"text": "a"}, unit(1))
-    with pytest.raises(InvalidRequest, match="whose have width 8"):
+    with pytest.raises(InvalidRequest, match="whose vectors have width 8"):
         put(engine, B, {"text": "b"}, unit(1, width=4))
-    with pytest.raises(InvalidRequest, match="whose have width 8"):
+    with pytest.raises(InvalidRequest, match="whose vectors have width 8"):
         engine.nearest(unit(1, width=4), ALL, limit=1)
     assert engine.rows([B], ALL) == {}
 
