@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.compose.hub import HubConfig as HubConfig
     from nearfar.orchestrator.compose.hub import WorkerConfig as WorkerConfig
     from nearfar.orchestrator.compose.policy_file import PolicyFile as PolicyFile
+    from nearfar.orchestrator.hybrid.arguments import HybridArguments as HybridArguments
     from nearfar.orchestrator.hybrid.arguments import ResumeOptions as ResumeOptions
     from nearfar.orchestrator.hybrid.arguments import TaskOptions as TaskOptions
     from nearfar.orchestrator.hybrid.hybrid import Hybrid as Hybrid
+    from nearfar.orchestrator.hybrid.records import Records as Records
     from nearfar.orchestrator.memory.changes import MemoryChange as MemoryChange
     from nearfar.orchestrator.memory.conflicts import Conflict as Conflict
     from nearfar.orchestrator.memory.conflicts import LostValue as LostValue
@@ -307,6 +309,7 @@ _HOMES = {
     "Hours": "orchestrator.task.sections.rules",
     "HubConfig": "orchestrator.compose.hub",
     "Hybrid": "orchestrator.hybrid.hybrid",
+    "HybridArguments": "orchestrator.hybrid.arguments",
     "IdempotencyConflict": "protocols.errors",
     "IdleTimeouts": "orchestrator.task.sections.resilience",
     "Imported": "orchestrator.memory.transfer",
@@ -367,6 +370,7 @@ _HOMES = {
     "RecalledItem": "orchestrator.task.task",
     "RecordedError": "protocols.recordings",
     "RecordedOutcome": "protocols.recordings",
+    "Records": "orchestrator.hybrid.records",
     "RemoteAgent": "protocols.client",
     "Rendered": "orchestrator.memory.rendering",
     "ReplayAgent": "protocols.recordings",

@@ -187,7 +187,7 @@ async def _delivery(random: Random, strategy: str, folder: Path) -> int:
 
     def hybrid() -> Hybrid:
         agents = {"near": ScriptedAgent(near, confidence=0.9), "far": ScriptedAgent(far, name="far", side=Side.FAR)}
-        return Hybrid(**agents, tools=[deliver], policy=policy, runs=RunsConfig(folder=folder) if is_durable else None)  # type: ignore[arg-type]  # agents
+        return Hybrid(**agents, tools=[deliver], policy=policy, records=RunsConfig(folder=folder) if is_durable else None)  # type: ignore[arg-type]  # agents
 
     is_done = False
     while not is_done:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from typer.testing import CliRunner
 
 from benchmarks.fault_figures.canaries import code
-from nearfar import Hybrid, MemoryStore, Policy
+from nearfar import Hybrid, MemoryStore, Policy, Records
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
 from nearfar.orchestrator.memory.sync.messages import Peer
@@ -86,7 +86,9 @@ async def _serve(store: MemoryStore, folder: Path, prompt: str, *, key: str, loo
     )
     cache = CacheConfig(path=folder / "device" / "answers.db", semantic=False, shadow_share=0)
     near = ScriptedAgent(_repeating, name="near")
-    async with Hybrid(near=near, policy=_PRIVATE, memory=memory, runs=RunsConfig(folder=folder / "device" / "runs"), cache=cache) as hybrid:
+    async with Hybrid(
+        near=near, policy=_PRIVATE, memory=memory, records=Records(RunsConfig(folder=folder / "device" / "runs"), cache=cache)
+    ) as hybrid:
         await hybrid.run(prompt, idempotency_key=key)
 
 

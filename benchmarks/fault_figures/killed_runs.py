@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, NamedTuple
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from nearfar import Hybrid, Tool, effect_key, effect_transaction, tool
+from nearfar import Hybrid, Records, Tool, effect_key, effect_transaction, tool
 from nearfar.orchestrator.runs.ledger.records import EffectRecords
 from nearfar.orchestrator.strategies.state import TaskState
 from nearfar.orchestrator.task.sections.runs import RunsConfig
@@ -132,7 +132,7 @@ async def serve(order: Order) -> None:
     near, tools = ScriptedAgent(reply), tools_of(order, killer)
     if order.is_durable:
         _reach_around_records(killer)
-        async with Hybrid(near=near, tools=tools, runs=RunsConfig(folder=folder / "runs")) as hybrid:
+        async with Hybrid(near=near, tools=tools, records=RunsConfig(folder=folder / "runs")) as hybrid:
             said = (await hybrid.run(PROMPT, idempotency_key=order.run)).text
     else:
         async with AsyncSqliteSaver.from_conn_string(str(folder / "checkpoints.db")) as saver:
@@ -142,7 +142,7 @@ async def serve(order: Order) -> None:
 
 async def _served_plainly(near: ScriptedAgent, tools: list[Tool], saver: AsyncSqliteSaver, run: str) -> str:
     """The same graph under LangGraph's checkpointer at its safest: each step is kept before the next one begins."""
-    async with Hybrid(near=near, tools=tools, checkpointer=saver) as hybrid:
+    async with Hybrid(near=near, tools=tools, records=Records(checkpointer=saver)) as hybrid:
         graph = hybrid.graph_of("device")
         config: RunnableConfig = {"configurable": {"thread_id": run}}
         known = await graph.aget_state(config)

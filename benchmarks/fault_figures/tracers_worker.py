@@ -15,7 +15,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.langchain import wait_for_all_tracers
 from langgraph.graph import StateGraph
 
-from nearfar import Hybrid, tool
+from nearfar import Hybrid, Records, tool
 from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.lab.blame.correction import StrongerAgent
 from nearfar.orchestrator.lab.blame.record import RecordedRun
@@ -78,7 +78,7 @@ async def _ends(task: Any) -> int:  # noqa: ANN401 - anything that can be awaite
 
 
 async def _resumed(folder: Path) -> int:
-    async with _agents(runs=RunsConfig(folder=folder), tools=[pay]) as hybrid:
+    async with _agents(records=RunsConfig(folder=folder), tools=[pay]) as hybrid:
         try:
             await hybrid.run(_PROMPT, strategy="device", idempotency_key="run")
         except ApprovalNeeded as needed:
@@ -88,7 +88,7 @@ async def _resumed(folder: Path) -> int:
 
 async def _blamed(folder: Path) -> int:
     traces = open_traces(RunsConfig(folder=folder))
-    async with _agents(traces=traces) as hybrid:
+    async with _agents(records=Records(traces=traces)) as hybrid:
         await hybrid.run(_PROMPT, strategy="device", idempotency_key="blamed")
     traces.flush()
     run = RecordedRun("blamed", traces.entries("blamed"))

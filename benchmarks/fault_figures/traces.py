@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from nearfar import Hybrid
+from nearfar import Hybrid, Records
 from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.lab.blame.correction import Corrector, Reference, StrongerAgent, same
@@ -116,7 +116,7 @@ async def _failed(kind: str, store: TraceStore, random_: random.Random, name: st
 
 async def _recorded_run(case: Case, mistake: Mistake | None, store: TraceStore, name: str) -> RecordedRun:
     agents = case.agents(mistake)
-    async with Hybrid(near=agents[Side.NEAR], far=agents[Side.FAR], tools=case.tools, traces=store) as hybrid:
+    async with Hybrid(near=agents[Side.NEAR], far=agents[Side.FAR], tools=case.tools, records=Records(traces=store)) as hybrid:
         options: TaskOptions = {**case.options, "idempotency_key": name}
         await hybrid.run(case.prompt, **options)
     store.flush()
@@ -173,7 +173,7 @@ async def _blame_one(
 
 async def _run(world: SearchWorld, task: WorldTask, store: TraceStore, agent: ProgramExecutor, name: str) -> RecordedRun:
     episode = world.reset(task)
-    async with Hybrid(near=agent, tools=episode.tools, traces=store, policy=Policy()) as hybrid:
+    async with Hybrid(near=agent, tools=episode.tools, records=Records(traces=store), policy=Policy()) as hybrid:
         await hybrid.run(task.prompt, strategy="device", idempotency_key=name)
     episode.close()
     store.flush()

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -12,7 +12,6 @@ from pydantic_core import PydanticSerializationError
 from ...protocols import Agent, ConfigError, InvalidRequest, JsonSchema, Sensitivity, Side
 from ...protocols.validation import check_schema
 from ..agents.pool import AgentHandle
-from ..cache.answers import AnswerCache
 from ..compose.agents import FAR_CONFIGS, FarConfig, NearConfig, far_handle, near_handle, other_handle
 from ..compose.hub import AttachedConfig
 from ..compose.policy_file import PolicyFile
@@ -21,23 +20,23 @@ from ..task.approvals import Approver
 from ..task.conversation import conversation
 from ..task.modes import Mode, Strategy
 from ..task.scope import Caching
-from ..task.sections.cache import CacheConfig
 from ..task.sections.memory import MemoryConfig
 from ..task.sections.runs import RunsConfig
 from ..task.task import Policy, Task
 from ..task.tools import Tool
-from ..util.arguments import Location, as_path, as_tuple, parse_section, require, require_callable, require_methods, wrong_type
+from ..util.arguments import Location, as_path, as_tuple, parse_section, require, require_methods, wrong_type
 
 if TYPE_CHECKING:
+    from langgraph.store.base import BaseStore
+
     from ..memory.in_tasks import TaskMemory
     from ..memory.store import MemoryStore
+    from .records import Records
 
 
 _NEAR = "the path or name of a model, a NearConfig, a mapping or an Agent"
 _FAR = 'a text such as "openai:MODEL", a FarConfig, a mapping or an Agent'
 _AGENT = ("card", "step", "aclose")
-
-Part = TypeVar("Part")
 
 
 def near_argument(given: object) -> Agent | NearConfig | str | Path | None:
@@ -60,17 +59,17 @@ def far_argument(given: object) -> Agent | FarConfig | str | Path | None:
     )
 
 
-def others_argument(given: object) -> dict[str, Agent | NearConfig | FarConfig | AttachedConfig]:
+def agents_argument(given: object) -> dict[str, Agent | NearConfig | FarConfig | AttachedConfig]:
     """Return the further agents by their names."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(name, str) and name for name in given):
-        raise wrong_type("others", given, "a mapping from names to agents", hint='others={"second": agent}')
+        raise wrong_type("agents", given, "a mapping from names to agents", hint='agents={"second": agent}')
     kinds = (NearConfig, *FAR_CONFIGS, AttachedConfig)
     for name, other in given.items():
         if other is None or isinstance(other, (str, os.PathLike)):
-            raise wrong_type(f"others[{name!r}]", other, "an Agent, a NearConfig or a FarConfig")
-        _agent(f"others[{name!r}]", other, kinds, "an Agent, a NearConfig or a FarConfig")
+            raise wrong_type(f"agents[{name!r}]", other, "an Agent, a NearConfig or a FarConfig")
+        _agent(f"agents[{name!r}]", other, kinds, "an Agent, a NearConfig or a FarConfig")
     return dict(given)
 
 
@@ -98,47 +97,36 @@ def policy_argument(given: object) -> Policy | PolicyFile:
     return Policy() if given is None else cast(Policy | PolicyFile, given)
 
 
-def cache_argument(given: object) -> AnswerCache | CacheConfig | None:
-    """Return the cache. A path is the file of one, a mapping a `[cache]` section."""
-    if isinstance(given, Mapping):
-        return parse_section("cache", given, CacheConfig).anchored(Path())
-    if given is None or isinstance(given, (AnswerCache, CacheConfig)):
-        return given
-    return CacheConfig(path=as_path("cache", given, otherwise="an AnswerCache, a CacheConfig, a mapping"))
+def memory_argument(given: object) -> "tuple[MemoryStore | TaskMemory | MemoryConfig | Location | None, BaseStore | None]":
+    """Return the memory of tasks, or a store that only the graphs use.
 
-
-def memory_argument(given: object) -> "MemoryStore | TaskMemory | MemoryConfig | Location | None":
-    """Return the memory. A path, or an address `postgres://...`, is that of a store that the `Hybrid` opens and closes."""
+    A path, or an address `postgres://...`, is that of a store that the `Hybrid` opens and closes.
+    """
     if isinstance(given, Mapping):
-        return parse_section("memory", given, MemoryConfig).anchored(Path())
+        return parse_section("memory", given, MemoryConfig).anchored(Path()), None
     if given is None or isinstance(given, MemoryConfig):
-        return given
+        return given, None
+    from langgraph.store.base import BaseStore
+
     from ..memory.in_tasks import TaskMemory
     from ..memory.store import MemoryStore
 
     if isinstance(given, (MemoryStore, TaskMemory)) or (
         isinstance(given, str) and given.startswith((":memory:", "postgres://", "postgresql://"))
     ):
-        return given
-    return as_path("memory", given, otherwise="a MemoryStore, a TaskMemory, a MemoryConfig, a mapping")
+        return given, None
+    if isinstance(given, BaseStore):
+        return None, given
+    return as_path("memory", given, otherwise="a MemoryStore, a TaskMemory, a MemoryConfig, a store of LangGraph, a mapping"), None
 
 
-def kept_argument(name: str, given: object, kind: type[Part]) -> Part | RunsConfig | None:
-    """Return the settings or the store of runs, or of the records kept with them. A path is a folder, a mapping a `[runs]` section."""
-    if isinstance(given, Mapping):
-        return parse_section(name, given, RunsConfig).anchored(Path())
-    if given is None or isinstance(given, (kind, RunsConfig)):
-        return given
-    return RunsConfig(folder=as_path(name, given, otherwise=f"a {kind.__name__}, a RunsConfig, a mapping"))
-
-
-def agent_handles(near: object, far: object, others: object) -> list[AgentHandle]:
+def agent_handles(near: object, far: object, agents: object) -> list[AgentHandle]:
     """Return both sides and the other agents. Raises `ConfigError` where there is neither side."""
     handles = [handle for handle in (near_handle(near_argument(near)), far_handle(far_argument(far))) if handle is not None]
     if not handles:
         hint = 'near="near" and far="far" are the ones that ship with nearfar; in nearfar.toml: [near] and [far]'
         raise ConfigError("neither a near nor a far agent is given", hint=hint)
-    return [*handles, *(other_handle(name, other) for name, other in others_argument(others).items())]
+    return [*handles, *(other_handle(name, other) for name, other in agents_argument(agents).items())]
 
 
 def require_usable_policy(policy: Policy | PolicyFile, agents: Mapping[str, Side]) -> None:
@@ -146,28 +134,6 @@ def require_usable_policy(policy: Policy | PolicyFile, agents: Mapping[str, Side
     if isinstance(policy, PolicyFile):
         policy.require(agents)
     require_usable(policy.current if isinstance(policy, PolicyFile) else policy, agents)
-
-
-def check_given_once(memory: object, store: object, runs: object, checkpointer: object) -> None:
-    """Raise `ConfigError` if two arguments name the same part."""
-    if memory is not None and store is not None:
-        raise ConfigError("memory and store are both given", hint="memory is LangGraph's store, too: leave store out")
-    if runs is not None and checkpointer is not None:
-        raise ConfigError("runs and checkpointer are both given", hint="runs have a checkpointer of their own: leave it out")
-
-
-def check_helpers(*, approver: object, device_state: object, checkpointer: object, store: object) -> None:
-    """Raise `ConfigError` for what `Hybrid` passes on as it is and could not be used later."""
-    check_approver(approver)
-    require_callable("device_state", device_state, "a function that returns a DeviceState")
-    if store is not None:
-        from langgraph.store.base import BaseStore
-
-        require("store", store, BaseStore, "a store of LangGraph", hint="a MemoryStore goes into memory=")
-    if checkpointer is not None and checkpointer is not False:
-        from langgraph.checkpoint.base import BaseCheckpointSaver
-
-        require("checkpointer", checkpointer, BaseCheckpointSaver, "a checkpointer of LangGraph", hint="or runs= for durable runs")
 
 
 def check_approver(given: object, error: Callable[..., Exception] = ConfigError) -> None:
@@ -198,6 +164,19 @@ def _agent(name: str, given: object, configs: tuple[type, ...], wanted: str) -> 
         raise ConfigError(f"{name} is the class {given.__name__}", hint="give an object of it")
     require_methods(name, given, _AGENT, wanted)
     return given
+
+
+class HybridArguments(TypedDict, total=False):
+    """The arguments of `Hybrid`; `Hybrid` says what each means."""
+
+    near: Agent | NearConfig | Mapping[str, Any] | str | Path | None
+    far: Agent | FarConfig | Mapping[str, Any] | str | Path | None
+    agents: Mapping[str, Agent | NearConfig | FarConfig | AttachedConfig] | None
+    tools: Sequence[Tool]
+    approver: Approver | None
+    policy: Policy | PolicyFile | Mapping[str, Any] | None
+    memory: "MemoryStore | TaskMemory | MemoryConfig | BaseStore | Mapping[str, Any] | Location | None"
+    records: "Records | RunsConfig | Mapping[str, Any] | Location | None"
 
 
 class TaskOptions(TypedDict, total=False):
@@ -335,7 +314,7 @@ def check_options(options: TaskOptions, *, has_checkpointer: bool) -> None:
             raise InvalidRequest(f"{name} cannot be {type(value).__name__}", hint="see TaskOptions for what it takes")
     check_approver(options.get("approver"), InvalidRequest)
     if "thread_id" in options and not has_checkpointer:
-        raise InvalidRequest("a thread_id needs a checkpointer to keep the thread", hint="Hybrid(checkpointer=...)")
+        raise InvalidRequest("a thread_id needs a checkpointer to keep the thread", hint="records=Records(checkpointer=...)")
 
 
 def policy_of(options: TaskOptions, usual: Policy, agents: Mapping[str, Side]) -> Policy:

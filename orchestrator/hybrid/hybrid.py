@@ -19,14 +19,13 @@ from ...protocols import (
     Agent,
     ConfigError,
     DeadlineExceeded,
+    DeviceState,
     DeviceStateSource,
     InvalidRequest,
     NearfarError,
 )
 from ..agents.pool import AgentPool
-from ..budgets.book import BudgetBook, open_budgets
 from ..cache.agent import put_in_front
-from ..cache.answers import AnswerCache
 from ..cache.database import ErasedMemory
 from ..cache.plans import PlanCache
 from ..compose.agents import FarConfig, NearConfig, read_device_state
@@ -37,11 +36,9 @@ from ..compose.policy_file import PolicyFile
 from ..routing.check import unknown_prices
 from ..routing.router import Router
 from ..runs.erased import ErasedRuns
-from ..runs.opening import beside
 from ..runs.store import RunStore
-from ..safety.privacy.records import PrivacyRecords
 from ..strategies.context import TaskContext
-from ..strategies.durable import DurableRuns, Work, open_runs, served
+from ..strategies.durable import DurableRuns, Work, served
 from ..strategies.state import recursion_limit
 from ..task.approvals import Approver
 from ..task.auto_decision import SelectionDecision
@@ -51,24 +48,20 @@ from ..task.modes import Strategy
 from ..task.results import Result
 from ..task.route_decision import RouteDecision
 from ..task.scope import scope, scope_of
-from ..task.sections.cache import CacheConfig
 from ..task.sections.memory import MemoryConfig
 from ..task.sections.runs import RunsConfig
 from ..task.task import Policy, Task
 from ..task.tools import Tool
-from ..tracing.store import TraceStore, traces_if_usable
-from ..util.arguments import Location, as_path
+from ..tracing.store import TraceStore
+from ..util.arguments import Location, as_path, wrong_type
 from ..util.cancellation import cancelled_at_once, end
 from ..util.threads import in_thread
 from .arguments import (
+    HybridArguments,
     ResumeOptions,
     TaskOptions,
     agent_handles,
-    cache_argument,
     check_approver,
-    check_given_once,
-    check_helpers,
-    kept_argument,
     memory_argument,
     policy_argument,
     require_run,
@@ -76,12 +69,12 @@ from .arguments import (
     tools_argument,
 )
 from .preparation import Preparation
+from .records import Records, open_records, records_argument
 from .serving import billed, deadline, next_event, note_tool_calls, queued_events, result_of
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from langgraph.store.base import BaseStore
-    from langgraph.types import Checkpointer
 
     from ..memory.in_tasks import TaskMemory
     from ..memory.store import MemoryStore
@@ -104,22 +97,16 @@ class Hybrid:
             A mapping is a section of nearfar.toml, here and for the other arguments that have one.
         far: the model in the cloud: `"openai:MODEL"`, `"anthropic:MODEL"`, `"gemini:MODEL"`, `"gateway:HOST:PORT"`, a GGUF file or
             `"far"` (served by a local gateway process), a `FarConfig`, or any `Agent`.
-        others: further agents of either side, by the names that the policy uses for them: the router chooses among all.
+        agents: further agents of either side, by the names that the policy uses for them: the router chooses among all.
         tools: the tools that the agents may call.
         approver: decides about calls that need approval; None: they are refused, or a durable run waits for a decision.
         policy: the default policy of tasks. A `PolicyFile` may be edited while tasks run: each is served to its end under the policy that
             it began with.
-        device_state: reads the state of the device, for rules about its battery and the like; None: that of this machine.
-        cache: stores answers and, if so configured, plans: a `[cache]` section, the path of a file, or a cache that the caller opens and
-            closes.
         memory: the memory that tasks recall from: a `MemoryStore`, for recalling only, a `TaskMemory`, which says more, or a
-            `MemoryConfig` or a path, whose store is opened here and closed with the `Hybrid`. It is LangGraph's store, too.
-        runs: makes every task a durable run, which another process can resume: a `[runs]` section, a folder, or a `RunStore` that the
-            caller opens and closes.
-        budgets: the book of spent amounts; None: a book in the folder or database of `[runs]`, else in this process alone.
-        privacy: records of what left the device in each run, and of its placeholders until it ends; None: with the runs of `[runs]`.
-        traces: records of what happened in each run; None: with the runs of `[runs]`.
-        checkpointer, store: passed to LangGraph's `compile`.
+            `MemoryConfig` or a path, whose store is opened here and closed with the `Hybrid`. It is LangGraph's store, too. Any other
+            store of LangGraph is passed to the graphs, and tasks recall nothing from it.
+        records: what is kept of tasks: a folder makes every task a durable run, which another process can resume. `Records` says more,
+            such as a cache of answers.
 
     Raises `ConfigError` that names the parameter for an argument of another type.
     """
@@ -132,72 +119,65 @@ class Hybrid:
         *,
         near: Agent | NearConfig | Mapping[str, Any] | str | Path | None = None,
         far: Agent | FarConfig | Mapping[str, Any] | str | Path | None = None,
-        others: Mapping[str, Agent | NearConfig | FarConfig | AttachedConfig] | None = None,
+        agents: Mapping[str, Agent | NearConfig | FarConfig | AttachedConfig] | None = None,
         tools: Sequence[Tool] = (),
         approver: Approver | None = None,
         policy: Policy | PolicyFile | Mapping[str, Any] | None = None,
-        device_state: DeviceStateSource | None = None,
-        cache: AnswerCache | CacheConfig | Mapping[str, Any] | Location | None = None,
-        memory: "MemoryStore | TaskMemory | MemoryConfig | Mapping[str, Any] | Location | None" = None,
-        runs: RunStore | RunsConfig | Mapping[str, Any] | Location | None = None,
-        budgets: BudgetBook | RunsConfig | Mapping[str, Any] | Location | None = None,
-        privacy: PrivacyRecords | RunsConfig | Mapping[str, Any] | Location | None = None,
-        traces: TraceStore | RunsConfig | Mapping[str, Any] | Location | None = None,
-        checkpointer: "Checkpointer" = None,
-        store: "BaseStore | None" = None,
+        memory: "MemoryStore | TaskMemory | MemoryConfig | BaseStore | Mapping[str, Any] | Location | None" = None,
+        records: Records | RunsConfig | Mapping[str, Any] | Location | None = None,
     ) -> None:
-        check_helpers(approver=approver, device_state=device_state, checkpointer=checkpointer, store=store)
-        check_given_once(memory, store, runs, checkpointer)
+        check_approver(approver)
         self._policy = policy = policy_argument(policy)
-        cache, memory = cache_argument(cache), memory_argument(memory)
-        runs = kept_argument("runs", runs, RunStore)
-        privacy, traces = kept_argument("privacy", privacy, PrivacyRecords), kept_argument("traces", traces, TraceStore)
-        self.pool = AgentPool(tuple(agent_handles(near, far, others)))
-        self._owned_cache = AnswerCache(cache) if isinstance(cache, CacheConfig) else None
-        self._cache = cache if isinstance(cache, AnswerCache) else self._owned_cache
-        if self._cache is not None:
-            put_in_front(self.pool, self._cache)
-        agents = {handle.name: handle.side for handle in self.pool}
-        require_usable_policy(policy, agents)
-        self._memory = task_memory(memory)
+        memory, self._store = memory_argument(memory)
+        asked = records_argument(records)
+        self.pool = AgentPool(tuple(agent_handles(near, far, agents)))
+        require_usable_policy(policy, {handle.name: handle.side for handle in self.pool})
+        self._device_state: DeviceStateSource = read_device_state
+        self._approver = approver
         self._owns_memory = isinstance(memory, (MemoryConfig, str, PathLike))
         self._listening = ExitStack()
-        self._tools = tools_argument((*tools_argument(tools), *(() if self._memory is None else self._memory.tools)))
-        self._plans = PlanCache(self._cache.database, self._cache.settings) if self._cache and self._cache.settings.plans else None
-        self._approver = approver
-        self._has_checkpointer = checkpointer is not None
-        device_state = device_state or read_device_state
         with ExitStack() as failing:
-            failing.callback(self._listening.close)
-            book = beside(runs, kept_argument("budgets", budgets, BudgetBook), open_budgets, self._listening)
-            self._privacy = beside(runs, privacy, lambda config: PrivacyRecords(config.folder, keep=config.keep), self._listening)
-            self._traces = beside(runs, traces, traces_if_usable, self._listening)
-            self._router = Router(device_state=device_state, paces=self.pool.pace, health=self.pool.health, budgets=book)
-            self._preparation = self._make_preparation(approver)
-            self._runs = None if runs is None else open_runs(runs, self._listening, tuple(agents), self._preparation.bounds)
+            self._memory = task_memory(memory)
             if self._memory is not None:
-                self._preparation.erased_memory = ErasedMemory(self._cache, self._memory.store) if self._cache else None
-                self._preparation.erased_runs = self._hear_of_erasures(self._memory.store, self._preparation.erased_memory)
+                self._store = self._memory.store
+                if self._owns_memory:
+                    failing.callback(self._memory.store.close)
+            self._tools = tools_argument((*tools_argument(tools), *(() if self._memory is None else self._memory.tools)))
+            self._records = open_records(asked)
+            failing.callback(self._records.close)
+            failing.callback(self._listening.close)
+            self._connect()
             failing.pop_all()
-        self._rest = None if self._memory is None else memory_rest(self._memory, self.pool, device_state)
-        self._move_with_the_loop()
-        self._store = store if self._memory is None else self._memory.store
-        if self._runs is not None and self._traces is not None and isinstance(runs, RunsConfig):
-            self._runs.store.forgetting.append(self._traces.forget_all)  # behind what is still to be written
-        self._checkpointer = checkpointer
 
-    def _make_preparation(self, approver: Approver | None) -> Preparation:
+    def _connect(self) -> None:
+        """Make the parts that work on the agents, the memory and the records."""
+        records, memory = self._records, self._memory
+        self._cache, self._traces = records.cache, records.traces
+        if self._cache is not None:
+            put_in_front(self.pool, self._cache)
+        self._plans = PlanCache(self._cache.database, self._cache.settings) if self._cache and self._cache.settings.plans else None
+        self._router = Router(device_state=self._read_device, paces=self.pool.pace, health=self.pool.health, budgets=records.budgets)
+        self._preparation = self._make_preparation()
+        agents = tuple(handle.name for handle in self.pool)
+        self._runs = None if records.runs is None else DurableRuns(records.runs, agents, self._preparation.bounds)
+        if memory is not None:
+            self._preparation.erased_memory = ErasedMemory(self._cache, memory.store) if self._cache else None
+            self._preparation.erased_runs = self._hear_of_erasures(memory.store, self._preparation.erased_memory)
+        self._rest = None if memory is None else memory_rest(memory, self.pool, self._read_device)
+        self._move_with_the_loop()
+
+    def _make_preparation(self) -> Preparation:
         return Preparation(
             self.pool,
             self._router,
             lambda: self.policy,
             tools=self._tools,
-            approver=approver,
+            approver=self._approver,
             memory=self._memory,
             plans=self._plans,
-            privacy=self._privacy,
+            privacy=self._records.privacy,
             traces=self._traces,
-            has_checkpointer=self._has_checkpointer,
+            has_checkpointer=self._records.checkpointer is not None,
         )
 
     def _hear_of_erasures(self, memory: "MemoryStore", erased_memory: ErasedMemory | None) -> ErasedRuns | None:
@@ -217,19 +197,28 @@ class Hybrid:
         if self._runs is not None:
             self.pool.home.forgetting.append(self._runs.forget)
 
-    @classmethod
-    def from_config(
-        cls,
-        config: Config | str | Path = "nearfar.toml",
-        *,
-        tools: Sequence[Tool] = (),
-        approver: Approver | None = None,
-        checkpointer: "Checkpointer" = None,
-        store: "BaseStore | None" = None,
-    ) -> Self:
-        """Create a `Hybrid` from a `nearfar.toml`. Its policy is read again when the file changes; a `store` replaces its memory.
+    @property
+    def device_state(self) -> DeviceStateSource:
+        """The function that reads the state of the device, for rules about its battery and for the memory's consolidation.
 
-        Raises `ConfigError` with key and line.
+        Assign another one where this machine's sensors do not tell it. Raises `ConfigError` for anything that cannot be called.
+        """
+        return self._device_state
+
+    @device_state.setter
+    def device_state(self, source: DeviceStateSource) -> None:
+        if not callable(source):
+            raise wrong_type("device_state", source, "a function that returns a DeviceState")
+        self._device_state = source
+
+    def _read_device(self) -> DeviceState:
+        return self._device_state()
+
+    @classmethod
+    def from_config(cls, config: Config | str | Path = "nearfar.toml", **given: Unpack[HybridArguments]) -> Self:
+        """Create a `Hybrid` from a `nearfar.toml`. Its policy is read again when the file changes.
+
+        The other arguments are those of `Hybrid`; each replaces what the file says. Raises `ConfigError` with key and line.
         """
         policy: Policy | PolicyFile
         if isinstance(config, Config):
@@ -237,12 +226,10 @@ class Hybrid:
         else:
             path = as_path("config", config, otherwise="a Config")
             loaded = load_config(path)
-            policy = PolicyFile(path, loaded.agents)
-        agents: dict[str, Any] = {"near": loaded.near, "far": loaded.far, "others": loaded.others}
-        memory = loaded.memory if store is None else None
-        kept = dict.fromkeys(("runs", "budgets", "privacy", "traces"), loaded.runs)
-        parts: dict[str, Any] = {"cache": loaded.cache, "memory": memory, **kept, "policy": policy}
-        return cls(**agents, **parts, tools=tools, approver=approver, checkpointer=checkpointer, store=store)
+            policy = PolicyFile(path, loaded.agents) if "policy" not in given else loaded.policy
+        arguments: HybridArguments = {"near": loaded.near, "far": loaded.far, "agents": loaded.others, "policy": policy}
+        arguments |= {"memory": loaded.memory, "records": Records(loaded.runs, cache=loaded.cache)}
+        return cls(**(arguments | given))
 
     async def __aenter__(self) -> Self:
         await self.pool.home.enter()
@@ -261,8 +248,7 @@ class Hybrid:
                 await self._rest.end()
             await self.pool.aclose()
             self._listening.close()
-            if self._owned_cache is not None:
-                await anyio.to_thread.run_sync(self._owned_cache.close)
+            await anyio.to_thread.run_sync(self._records.close)
             if self._memory is not None and self._owns_memory:
                 await anyio.to_thread.run_sync(self._memory.store.close)
 
@@ -285,7 +271,7 @@ class Hybrid:
         """Made when the first task is served: loading LangGraph takes longer than loading all the rest."""
         from ..strategies.graphs import Graphs
 
-        checkpointer = self._checkpointer if self._runs is None else self._runs.checkpointer
+        checkpointer = self._records.checkpointer if self._runs is None else self._runs.checkpointer
         return Graphs(self.pool, self._tools, self._router, checkpointer=checkpointer, store=self._store)
 
     @property
@@ -349,7 +335,9 @@ class Hybrid:
     def traces(self) -> TraceStore:
         """The store of the traces. Raises `ConfigError` where none is kept."""
         if self._traces is None:
-            hint = 'in nearfar.toml: [runs]; in Python: Hybrid(runs="runs"); if that stands there, the log says why they cannot be used'
+            hint = (
+                'in nearfar.toml: [runs]; in Python: Hybrid(records="records"); if that stands there, the log says why they cannot be used'
+            )
             raise ConfigError("no traces are kept", hint=hint)
         return self._traces
 
@@ -387,7 +375,7 @@ class Hybrid:
     @property
     def _durable(self) -> DurableRuns:
         if self._runs is None:
-            raise ConfigError("no runs are kept", hint='in nearfar.toml: [runs]; in Python: Hybrid(runs="runs")')
+            raise ConfigError("no runs are kept", hint='in nearfar.toml: [runs]; in Python: Hybrid(records="records")')
         return self._runs
 
     async def stream(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
@@ -507,6 +495,6 @@ class Hybrid:
 
     def _config(self, task: Task, options: TaskOptions) -> "RunnableConfig":
         config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(self.pool))}
-        if self._has_checkpointer:
+        if self._records.checkpointer is not None:
             config["configurable"] = {"thread_id": options.get("thread_id", task.idempotency_key)}
         return config

@@ -1,32 +1,11 @@
 """Open the store of runs that a configuration names."""
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
-from typing import Protocol, TypeVar
 
 from ..task.sections.runs import RunsConfig
 from .store import RunStore
-
-
-class _Closable(Protocol):
-    def close(self) -> None: ...
-
-
-T = TypeVar("T", bound=_Closable)
-
-
-def beside(
-    runs: RunStore | RunsConfig | None, given: T | RunsConfig | None, opening: Callable[[RunsConfig], T | None], closes: ExitStack
-) -> T | None:
-    """Return `given`, or open it where the runs are kept and close it with `closes`."""
-    config = runs if given is None and isinstance(runs, RunsConfig) else given
-    if not isinstance(config, RunsConfig):
-        return config
-    opened = opening(config)
-    if opened is not None:
-        closes.callback(opened.close)
-    return opened
 
 
 def open_store(config: RunsConfig) -> RunStore:

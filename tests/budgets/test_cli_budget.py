@@ -36,7 +36,7 @@ async def ask(configuration: Path, *, user: str = "ana") -> None:
     runs = RunsConfig(folder=configuration.parent / "runs")
     end = Finished(reason=FinishReason.STOP, model="m", usage=Usage(input_tokens=998, output_tokens=2))
     near = ScriptedAgent([("Lima.", end)], name="near")
-    async with Hybrid(near=near, policy=policy, runs=runs) as hybrid:
+    async with Hybrid(near=near, policy=policy, records=runs) as hybrid:
         await hybrid.run("What is the capital of Peru?", user=user, session="chat")
 
 

@@ -32,7 +32,7 @@ def answer(request):
 
 async def main():
     far = ScriptedAgent(answer, name="far", side=Side.FAR, prices=Prices.model_validate({PRICES!r}))
-    async with Hybrid(far=far, policy=Policy.model_validate({POLICY!r}), runs=RunsConfig(folder=Path(sys.argv[1]))) as hybrid:
+    async with Hybrid(far=far, policy=Policy.model_validate({POLICY!r}), records=RunsConfig(folder=Path(sys.argv[1]))) as hybrid:
         await hybrid.run("What is the capital of Peru?", user="ana")
 
 anyio.run(main)
@@ -55,6 +55,6 @@ async def test_the_most_that_it_can_have_cost_is_spent_when_the_next_process_beg
     assert 0 < balance.spent.of("dollars") - USUAL_OUTPUT * 10 / 1e6 < 0.01
     far = ScriptedAgent([], name="far", side=Side.FAR, prices=Prices.model_validate(PRICES))
     limits = {**POLICY, "limits": {"user": {"dollars": 0.05}}}
-    async with Hybrid(far=far, policy=Policy.model_validate(limits), runs=RunsConfig(folder=tmp_path)) as hybrid:
+    async with Hybrid(far=far, policy=Policy.model_validate(limits), records=RunsConfig(folder=tmp_path)) as hybrid:
         with pytest.raises(BudgetExceeded, match="limit for the user"):
             await hybrid.run("What is the capital of Peru?", user="ana")

@@ -7,7 +7,7 @@ from decimal import Decimal
 import anyio
 import pytest
 
-from nearfar import Hybrid, Policy, Result
+from nearfar import Hybrid, Policy, Records, Result
 from nearfar.orchestrator.budgets.book import Balance, BudgetBook, Scope
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.compose.agents import GatewayConfig
@@ -33,7 +33,7 @@ class Pair:
     async def hybrid(self, far: Agent | GatewayConfig) -> AsyncIterator[Hybrid]:
         limits = {"day": {"dollars": 1}}
         policy = Policy.model_validate({"strategy": "cloud", "sensitivity": "public", "maximum_output_tokens": MOST, "limits": limits})
-        async with Hybrid(near=self.near, far=far, policy=policy, budgets=self.book) as hybrid:
+        async with Hybrid(near=self.near, far=far, policy=policy, records=Records(budgets=self.book)) as hybrid:
             yield hybrid
 
     async def run(self, far: Agent | GatewayConfig) -> Result:

@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nearfar import Hybrid, MemoryStore, Policy
+from nearfar import Hybrid, MemoryStore, Policy, Records
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.database import ErasedMemory
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
@@ -34,7 +34,9 @@ def hybrid(folder: Path, store: MemoryStore, *, near: Callable[[StepRequest], Re
         near=ScriptedAgent(near, name="near"),
         far=ScriptedAgent(f"1. call {CANARY}\n2. answer", name="far", side=Side.FAR),
         policy=PEVR,
-        cache=CacheConfig(path=folder / "answers.db", plans=True, semantic=False, sides=(Side.NEAR, Side.FAR), shadow_share=0),
+        records=Records(
+            cache=CacheConfig(path=folder / "answers.db", plans=True, semantic=False, sides=(Side.NEAR, Side.FAR), shadow_share=0)
+        ),
         memory=TaskMemory(store, recall=None),
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from stored_answers import PRICES, SAME_STRENGTH, STRENGTH
 
-from nearfar import Hybrid, Policy
+from nearfar import Hybrid, Policy, Records
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.compose.config import parse_config
 from nearfar.orchestrator.task.sections.cache import CacheConfig
@@ -23,7 +23,7 @@ def numbered(side: Side) -> ScriptedAgent:
 
 def hybrid(path: Path, **options: object) -> Hybrid:
     settings = CacheConfig.model_validate({"path": path, "shadow_share": 0.0, **options})
-    return Hybrid(near=numbered(Side.NEAR), far=numbered(Side.FAR), policy=PUBLIC, cache=settings)
+    return Hybrid(near=numbered(Side.NEAR), far=numbered(Side.FAR), policy=PUBLIC, records=Records(cache=settings))
 
 
 async def test_the_result_says_what_came_from_the_cache_and_what_that_saved(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ async def test_the_near_agent_is_cached_only_where_its_side_is_named(tmp_path: P
 
 async def test_a_cache_that_was_passed_in_is_left_open(tmp_path: Path) -> None:
     cache = AnswerCache(CacheConfig(path=tmp_path / "answers.db"))
-    async with Hybrid(far=numbered(Side.FAR), policy=PUBLIC, cache=cache) as one:
+    async with Hybrid(far=numbered(Side.FAR), policy=PUBLIC, records=Records(cache=cache)) as one:
         await one.run(STRENGTH)
     assert cache.clear() == 1
     cache.close()
@@ -94,7 +94,7 @@ async def test_an_answer_that_was_reported_wrong_is_given_no_more(tmp_path: Path
 async def test_an_agent_on_this_device_may_verify(says: str, expected: str, tmp_path: Path) -> None:
     settings = CacheConfig(path=tmp_path / "answers.db", shadow_share=0.0, verifier="near")
     near = ScriptedAgent(lambda _: says, name="near")
-    async with Hybrid(near=near, far=numbered(Side.FAR), policy=PUBLIC, cache=settings) as both:
+    async with Hybrid(near=near, far=numbered(Side.FAR), policy=PUBLIC, records=Records(cache=settings)) as both:
         await both.run(STRENGTH)
         assert (await both.run(SAME_STRENGTH)).text == expected
     assert near.requests[0].messages[-1].text == f"1. {SAME_STRENGTH}\n2. {STRENGTH}"
@@ -102,7 +102,7 @@ async def test_an_agent_on_this_device_may_verify(says: str, expected: str, tmp_
 
 async def test_a_verifier_has_to_be_on_this_device(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no agent 'far' on this device"):
-        Hybrid(far=numbered(Side.FAR), cache=CacheConfig(path=tmp_path / "answers.db", verifier="far"))
+        Hybrid(far=numbered(Side.FAR), records=Records(cache=CacheConfig(path=tmp_path / "answers.db", verifier="far")))
 
 
 def test_the_section_is_read_and_mistakes_in_it_are_named() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored_answers import PRICES
 
-from nearfar import Hybrid, Policy
+from nearfar import Hybrid, Policy, Records
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.lookups import PLANS, CategoryStatistics, statistics
 from nearfar.orchestrator.cache.plans import Intent, is_complete
@@ -33,7 +33,7 @@ class Agents:
 
     @asynccontextmanager
     async def working(self, policy: Policy = PEVR) -> AsyncGenerator[Hybrid]:
-        async with Hybrid(near=self.near, far=self.far, policy=policy, cache=self.cache) as both:
+        async with Hybrid(near=self.near, far=self.far, policy=policy, records=Records(cache=self.cache)) as both:
             yield both
         self.cache.close()
 

@@ -20,7 +20,7 @@ from streams import (
     responses_call,
 )
 
-from nearfar import Hybrid, Policy
+from nearfar import Hybrid, Policy, Records
 from nearfar.cloud.provider import ProviderAgent
 from nearfar.cloud.retry import RetryPolicy
 from nearfar.orchestrator.budgets.book import BudgetBook, Scope
@@ -175,7 +175,7 @@ async def test_a_dollar_limit_ends_the_repeating_of_work_that_is_lost(dialect: s
             far = ProviderAgent(DIALECTS[dialect], "model-1", key=GivenKey(KEY), base_url=server.base_url, prices=PRICES, retry=once)
             async with aclosing(far), serve(far) as gateway:
                 asked = GatewayConfig(provider="gateway", address=gateway.address) if through_gateway else far
-                async with Hybrid(far=asked, policy=policy, budgets=book) as hybrid:
+                async with Hybrid(far=asked, policy=policy, records=Records(budgets=book)) as hybrid:
                     with pytest.raises((StepLost, BudgetExceeded)):
                         await hybrid.run("hello", user="ana")
         spent = book.balance(Scope("day")).spent.dollars or 0.0

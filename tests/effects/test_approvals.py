@@ -69,7 +69,7 @@ async def test_only_true_is_a_yes(said: object, is_durable: bool, tmp_path: Path
         return cast(Mapping[str, bool], {request.id: said for request in requests})
 
     runs = RunsConfig(folder=tmp_path) if is_durable else None
-    async with Hybrid(near=ScriptedAgent([letter("ann"), "done"]), tools=[letters.tool], approver=approver, runs=runs) as hybrid:
+    async with Hybrid(near=ScriptedAgent([letter("ann"), "done"]), tools=[letters.tool], approver=approver, records=runs) as hybrid:
         await hybrid.run("Write to Ann")
     assert letters.sent == []
 
@@ -81,7 +81,7 @@ async def test_who_said_no_is_not_asked_again_by_a_call_or_an_agent_behind_it(is
     far = ScriptedAgent([[letter("eve", 1), letter("ann", 2)], "done"], name="far", side=Side.FAR)
     policy = Policy(strategy=Strategy.CASCADE, sensitivity=Sensitivity.PUBLIC)
     runs = RunsConfig(folder=tmp_path) if is_durable else None
-    async with Hybrid(near=near, far=far, tools=[letters.tool], approver=person, policy=policy, runs=runs) as hybrid:
+    async with Hybrid(near=near, far=far, tools=[letters.tool], approver=person, policy=policy, records=runs) as hybrid:
         result = await hybrid.run("Write to Eve")
     assert [request.call.arguments["to"] for request in person.asked] == ["eve", "ann"]
     assert [made.outcome for made in result.tool_calls] == ["not_run", "not_run", "not_run", "done"]

@@ -43,7 +43,7 @@ def hybrid(letters: Letters, strategy: str, near: Sequence[Reply], far: Sequence
     told = ScriptedAgent([*([PLAN] if strategy == "pevr" else []), *far], name="far", side=Side.FAR)
     policy = Policy.model_validate({"strategy": strategy, "sensitivity": "public"})
     kept = None if runs is None else RunsConfig(folder=runs)
-    return Hybrid(near=ScriptedAgent(near, name="near"), far=told, tools=[letters.tool], policy=policy, runs=kept)
+    return Hybrid(near=ScriptedAgent(near, name="near"), far=told, tools=[letters.tool], policy=policy, records=kept)
 
 
 @pytest.mark.parametrize("is_durable", [False, True])

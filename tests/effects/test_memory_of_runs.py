@@ -38,7 +38,7 @@ async def test_what_a_tool_recalled_before_the_process_died_is_known_to_the_run_
     store.bound(source=Source.USER).put(("people", "ana"), "milk", {"text": "Ana drinks oat milk."}, tier=Tier.DEVICE)
 
     def opened(near: ScriptedAgent, *, for_ever: bool) -> Hybrid:
-        return Hybrid(near=near, tools=[*memory_tools(store), waiting(for_ever=for_ever)], runs=RunsConfig(folder=tmp_path))
+        return Hybrid(near=near, tools=[*memory_tools(store), waiting(for_ever=for_ever)], records=RunsConfig(folder=tmp_path))
 
     has_recalled = is_waiting = False
     async with opened(ScriptedAgent(turns), for_ever=True) as hybrid, aclosing(hybrid.stream(PROMPT, idempotency_key="run-1")) as events:

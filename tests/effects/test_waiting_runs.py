@@ -76,7 +76,7 @@ def writing(*calls: ToolCall) -> Callable[[StepRequest], Sequence[ToolCall] | st
 
 
 def opened(folder: Path, letters: Letters, *calls: ToolCall) -> Hybrid:
-    return Hybrid(near=ScriptedAgent(writing(*calls)), tools=letters.tools, runs=RunsConfig(folder=folder))
+    return Hybrid(near=ScriptedAgent(writing(*calls)), tools=letters.tools, records=RunsConfig(folder=folder))
 
 
 def state_of(folder: Path) -> RunState:
@@ -133,7 +133,7 @@ async def test_a_model_that_does_not_take_a_no_for_an_answer_asks_nobody_again(t
     letters = Letters()
     error = await needed(tmp_path, letters, letter("ann"))
     near = ScriptedAgent([letter("ann"), letter("ann"), "I was told not to"])
-    async with Hybrid(near=near, tools=letters.tools, runs=RunsConfig(folder=tmp_path)) as hybrid:
+    async with Hybrid(near=near, tools=letters.tools, records=RunsConfig(folder=tmp_path)) as hybrid:
         result = await hybrid.resume(RUN, approvals={_id(error): False})
     assert result.text == "I was told not to"
     assert letters.sent == []
@@ -187,7 +187,7 @@ async def test_with_an_approver_a_durable_run_does_not_stop_and_asks_no_more_onc
         return {request.id: True for request in requests}
 
     near = ScriptedAgent(writing(letter("ann")))
-    async with Hybrid(near=near, tools=letters.tools, approver=approver, runs=RunsConfig(folder=tmp_path)) as hybrid:
+    async with Hybrid(near=near, tools=letters.tools, approver=approver, records=RunsConfig(folder=tmp_path)) as hybrid:
         await hybrid.run("Write to Ann", idempotency_key=RUN)
         await hybrid.run("Write to Ann", idempotency_key=RUN)
     assert letters.receivers == ["ann"]
@@ -199,7 +199,7 @@ async def test_an_agent_that_takes_over_gets_the_results_of_the_one_that_failed(
     near = ScriptedAgent([[letter("ann", "post")], Unavailable("it is gone")], name="near")
     far = ScriptedAgent([[letter("ann", "post"), letter("bob", "post")], "both are written to"], name="far", side=Side.FAR)
     policy = Policy(sensitivity=Sensitivity.PUBLIC)
-    async with Hybrid(near=near, far=far, tools=letters.tools, policy=policy, runs=RunsConfig(folder=tmp_path)) as hybrid:
+    async with Hybrid(near=near, far=far, tools=letters.tools, policy=policy, records=RunsConfig(folder=tmp_path)) as hybrid:
         result = await hybrid.run("Write to Ann and Bob", strategy="route", mode="prefer_on_device")
     assert result.side is Side.FAR
     assert letters.receivers == ["ann", "bob"]
@@ -240,7 +240,7 @@ async def test_parts_that_run_side_by_side_wait_together_and_what_others_did_is_
     def opened_for_parts() -> Hybrid:
         near, far = ScriptedAgent(noted, name="near"), ScriptedAgent(planner, name="far", side=Side.FAR)
         policy = Policy(strategy=Strategy.SUBTASKS, sensitivity=Sensitivity.PUBLIC)
-        return Hybrid(near=near, far=far, tools=letters.tools, policy=policy, runs=RunsConfig(folder=tmp_path))
+        return Hybrid(near=near, far=far, tools=letters.tools, policy=policy, records=RunsConfig(folder=tmp_path))
 
     async with opened_for_parts() as hybrid:
         with pytest.raises(ApprovalNeeded) as caught:

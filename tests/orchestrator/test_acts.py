@@ -382,7 +382,7 @@ async def test_a_private_cascade_over_two_near_agents_looks_before_it_acts_too()
     bank = Bank()
     second = ScriptedAgent([pays(ANN), "Paid Ann."], name="second")
     async with Hybrid(
-        near=ScriptedAgent(DOUBTED, name="near"), others={"second": second}, tools=bank.tools, policy=Policy(strategy=Strategy.CASCADE)
+        near=ScriptedAgent(DOUBTED, name="near"), agents={"second": second}, tools=bank.tools, policy=Policy(strategy=Strategy.CASCADE)
     ) as hybrid:
         result = await hybrid.run("Pay Ann 5 dollars")
     assert (bank.paid, result.agent) == (["ann"], "second")
@@ -394,6 +394,6 @@ async def test_a_far_draft_that_a_better_one_may_replace_is_looked_at_too() -> N
     best = ScriptedAgent([pays(ANN), "Paid Ann."], name="best", side=Side.FAR)
     policy = Policy.model_validate({"strategy": "cascade", "sensitivity": "public", "fallback": {"order": ["far", "best"]}})
     near = ScriptedAgent(DOUBTED, name="near")
-    async with Hybrid(near=near, far=far, others={"best": best}, tools=bank.tools, policy=policy) as hybrid:
+    async with Hybrid(near=near, far=far, agents={"best": best}, tools=bank.tools, policy=policy) as hybrid:
         result = await hybrid.run("Pay Ann 5 dollars")
     assert (bank.paid, [attempt.outcome for attempt in result.attempts]) == (["ann"], ["rejected", "rejected", "accepted"])

@@ -1,19 +1,20 @@
 """Arguments of a wrong type: each is refused by an error of the tree that names the parameter, and what a user would try works."""
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import BaseModel
 
-from nearfar import Config, Hybrid, MemoryStore, Policy, Strategy, TaskMemory, load_config, tool
+from nearfar import Config, Hybrid, MemoryStore, Policy, Records, Strategy, TaskMemory, load_config, tool
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.hybrid.arguments import TaskOptions
+from nearfar.orchestrator.hybrid.arguments import HybridArguments, TaskOptions
 from nearfar.orchestrator.task.conversation import Prompt
 from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.task.tools import ToolOptions
-from nearfar.protocols import ConfigError, InvalidRequest, Message, ScriptedAgent
+from nearfar.protocols import ConfigError, DeviceState, DeviceStateSource, InvalidRequest, Message, ScriptedAgent
 
 WRONG = (5, 1.5, b"x", object(), [1], {"no such key": 1}, True)
 """Values that no parameter takes, but for those below."""
@@ -50,16 +51,33 @@ def agent(*texts: str) -> ScriptedAgent:
     return ScriptedAgent([*(texts or ("hi",))])
 
 
-PARTS = ("near", "far", "others", "tools", "approver", "policy", "device_state", "cache", "memory")
-KEPT = ("runs", "budgets", "privacy", "traces", "checkpointer", "store")
+PARTS = ("near", "far", "agents", "tools", "approver", "policy", "memory", "records")
+KEPT = ("where", "runs", "budgets", "privacy", "traces", "cache", "checkpointer")
 
 
-@pytest.mark.parametrize(("name", "value"), wrong(*PARTS, *KEPT))
+def test_a_hybrid_takes_no_other_arguments() -> None:
+    assert [*inspect.signature(Hybrid).parameters] == [*PARTS]
+    assert sorted(PARTS) == sorted(HybridArguments.__optional_keys__)
+
+
+@pytest.mark.parametrize(("name", "value"), wrong(*PARTS))
 def test_a_hybrid_refuses_an_argument_of_a_wrong_type_by_its_name(name: str, value: object) -> None:
     refused(name, value, lambda **given: Hybrid(**({"near": agent()} | given)))
 
 
-@pytest.mark.parametrize(("name", "value"), wrong("config", "tools", "approver", "checkpointer", "store"))
+@pytest.mark.parametrize(("name", "value"), wrong(*KEPT))
+def test_records_refuse_an_argument_of_a_wrong_type_by_its_name(name: str, value: object) -> None:
+    make: Any = Records
+    refused(name.replace("where", "records"), value, lambda **_: make(**{name: value}))
+
+
+def test_a_device_state_that_cannot_be_read_is_refused() -> None:
+    hybrid, state = Hybrid(near=agent()), cast(DeviceStateSource, DeviceState())
+    with pytest.raises(ConfigError, match="device_state must be a function"):
+        hybrid.device_state = state
+
+
+@pytest.mark.parametrize(("name", "value"), wrong("config", *PARTS))
 def test_from_config_refuses_an_argument_of_a_wrong_type_by_its_name(name: str, value: object) -> None:
     config = Config.model_validate({"near": {"model": "near"}})
     refused(name, value, lambda **given: Hybrid.from_config(**({"config": config} | given)))
@@ -117,7 +135,7 @@ def test_load_config_refuses_what_is_no_path(value: object) -> None:
         load(value)
 
 
-@pytest.mark.parametrize("name", ["near", "far", "cache", "memory", "runs"])
+@pytest.mark.parametrize("name", ["near", "far", "memory", "records"])
 def test_an_empty_text_names_no_model_and_no_file(name: str) -> None:
     refused(name, "", lambda **given: Hybrid(**({"near": agent()} | given)))
 
@@ -145,13 +163,13 @@ async def test_a_task_takes_a_mapping_as_its_policy() -> None:
 async def test_a_path_opens_the_memory_the_runs_and_the_cache_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     near = agent("One.", "Two.")
-    async with Hybrid(near=near, memory="x.db", runs="runs", cache=Path("answers.db")) as hybrid:
+    async with Hybrid(near=near, memory="x.db", records=Records("runs", cache=Path("answers.db"))) as hybrid:
         result = await hybrid.run("Hello?")
         assert hybrid.runs.show(result.id).state == "done"
         assert len(hybrid.traces.entries(result.id)) > 0
     for file in ("x.db", "answers.db", "runs/runs.db", "runs/traces.db"):
         assert (tmp_path / file).is_file(), file
-    async with Hybrid(near=near, runs={"folder": "runs"}) as hybrid:
+    async with Hybrid(near=near, records={"folder": "runs"}) as hybrid:
         assert hybrid.runs.show(result.id).state == "done"
 
 

@@ -120,7 +120,7 @@ def runs(empty_folder: Path) -> list[str]:
 
     async def serve() -> None:
         policy = {"strategy": "device"}
-        async with Hybrid(near=ScriptedAgent(["hi"] * 4), policy=policy, runs=RunsConfig(folder=empty_folder / "kept")) as hybrid:
+        async with Hybrid(near=ScriptedAgent(["hi"] * 4), policy=policy, records=RunsConfig(folder=empty_folder / "kept")) as hybrid:
             for run in ids:
                 await hybrid.run(f"Hello {run}?", idempotency_key=run)
 

@@ -61,7 +61,7 @@ def test_a_hybrid_entered_in_a_loop_that_is_closed_serves_in_the_next_one(tmp_pa
 
 
 def test_runs_are_resumed_and_cancelled_in_any_loop(tmp_path: Path) -> None:
-    hybrid = Hybrid(near=ScriptedAgent(["hello"] * 9), runs=RunsConfig(folder=tmp_path))
+    hybrid = Hybrid(near=ScriptedAgent(["hello"] * 9), records=RunsConfig(folder=tmp_path))
     result = asyncio.run(hybrid.run("Greet me.", idempotency_key="one"))
     assert asyncio.run(hybrid.resume("one")).text == result.text
     assert asyncio.run(hybrid.run("Greet me.", idempotency_key="two")).text == "hello"
@@ -103,7 +103,7 @@ class LoopInThread:
     ],
 )
 def test_a_second_loop_beside_the_first_is_refused_at_once(use: Callable[[Hybrid], Awaitable[object]], tmp_path: Path) -> None:
-    hybrid = Hybrid(near=ScriptedAgent(["hello"] * 9), runs=RunsConfig(folder=tmp_path))
+    hybrid = Hybrid(near=ScriptedAgent(["hello"] * 9), records=RunsConfig(folder=tmp_path))
 
     async def used() -> None:
         with pytest.raises(ConfigError, match="belongs to another event loop") as refused:

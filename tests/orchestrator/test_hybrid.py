@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.store.memory import InMemoryStore
 
-from nearfar import Hybrid, Tool, tool
+from nearfar import Hybrid, Records, Tool, tool
 from nearfar.orchestrator.agents.pool import AgentHandle, AgentPool
 from nearfar.orchestrator.task.events import AttemptEnded, AttemptStarted, TaskFinished
 from nearfar.orchestrator.task.task import Policy, Task
@@ -353,7 +353,9 @@ async def test_a_near_only_task_needs_no_cloud_key(monkeypatch: pytest.MonkeyPat
 async def test_the_graph_takes_any_checkpointer_and_store(tmp_path: Path) -> None:
     async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "runs.db")) as saver:
         for checkpointer in (InMemorySaver(), saver):
-            agents = Hybrid(near=near([LOOKUP, "Mira Falk"]), tools=[lookup], checkpointer=checkpointer, store=InMemoryStore())
+            agents = Hybrid(
+                near=near([LOOKUP, "Mira Falk"]), tools=[lookup], records=Records(checkpointer=checkpointer), memory=InMemoryStore()
+            )
             await agents.run("Who?", strategy="device", thread_id="thread-1")
             state = await agents.graph.aget_state({"configurable": {"thread_id": "thread-1"}})
             assert [message["role"] for message in state.values["messages"]] == ["user", "assistant", "tool", "assistant"]
@@ -409,7 +411,7 @@ async def test_an_empty_draft_never_stands() -> None:
 async def test_a_thread_used_again_forgets_the_draft_of_the_task_before() -> None:
     near_agent = near(["unsure", Unavailable("no model")], confidence=0.1)
     far_agent = far([Unavailable("down"), Unavailable("still down")])
-    async with Hybrid(near=near_agent, far=far_agent, policy=PUBLIC, checkpointer=InMemorySaver()) as agents:
+    async with Hybrid(near=near_agent, far=far_agent, policy=PUBLIC, records=Records(checkpointer=InMemorySaver())) as agents:
         assert (await agents.run("One?", thread_id="thread")).text == "unsure"
         with pytest.raises(Unavailable, match="still down"):
             await agents.run("Two?", thread_id="thread")

@@ -64,7 +64,7 @@ async def test_task_is_served_by_the_phone(config: HubConfig, token: str) -> Non
         async with (
             accept_workers(config) as (_, address),
             lending(phone, address, token),
-            Hybrid(far=ScriptedAgent(["far"], side=Side.FAR, name="far"), others=config.agents) as hybrid,
+            Hybrid(far=ScriptedAgent(["far"], side=Side.FAR, name="far"), agents=config.agents) as hybrid,
         ):
             result = await hybrid.run("A private question")
     assert (result.text, result.agent, result.side, result.model) == ("from the phone", "phone", Side.NEAR, "phone's own")
@@ -83,7 +83,7 @@ async def test_task_goes_on_elsewhere_when_the_phone_is_lost_in_mid_step(config:
             accept_workers(config) as (_, address),
             chaos_proxy(address) as proxy,
             lending(ScriptedAgent(start), proxy.address, token),
-            Hybrid(near=near, others=config.agents, policy=PHONE_FIRST) as hybrid,
+            Hybrid(near=near, agents=config.agents, policy=PHONE_FIRST) as hybrid,
             anyio.create_task_group() as tasks,
         ):
 
@@ -105,7 +105,7 @@ async def test_private_task_never_reaches_a_device_that_is_not_the_users_own(con
         async with (
             accept_workers(config) as (_, address),
             lending(neighbour, address, token),
-            Hybrid(near=ScriptedAgent(["at home"], name="near"), others=config.agents) as hybrid,
+            Hybrid(near=ScriptedAgent(["at home"], name="near"), agents=config.agents) as hybrid,
         ):
             member = hybrid.pool["neighbour"]
             assert member.side is Side.FAR
@@ -116,14 +116,14 @@ async def test_private_task_never_reaches_a_device_that_is_not_the_users_own(con
 
 
 async def test_without_a_hub_a_lent_agent_is_unavailable(config: HubConfig) -> None:
-    async with Hybrid(near=ScriptedAgent(["at home"], name="near"), others=config.agents) as hybrid:
+    async with Hybrid(near=ScriptedAgent(["at home"], name="near"), agents=config.agents) as hybrid:
         with pytest.raises(Unavailable):
             await hybrid.pool["phone"].open()
 
 
 async def test_worker_that_never_came_is_unavailable(config: HubConfig, token: str) -> None:
     assert token
-    async with accept_workers(config), Hybrid(near=ScriptedAgent(["x"], name="near"), others=config.agents) as hybrid:
+    async with accept_workers(config), Hybrid(near=ScriptedAgent(["x"], name="near"), agents=config.agents) as hybrid:
         with pytest.raises(Unavailable):
             await hybrid.pool["phone"].open()
 
@@ -175,7 +175,7 @@ async def test_low_battery_sends_the_task_elsewhere(config: HubConfig, token: st
         worker = Worker(phone, address, token=token, device_state=lambda: DeviceState(battery=0.1))
         running = asyncio.create_task(worker.run())
         await hub.wait_for("phone")
-        async with Hybrid(near=ScriptedAgent(["at home"], name="near"), others=spared.agents, policy=PHONE_FIRST) as hybrid:
+        async with Hybrid(near=ScriptedAgent(["at home"], name="near"), agents=spared.agents, policy=PHONE_FIRST) as hybrid:
             result = await hybrid.run("A private question")
         await worker.drain(0)
         await running

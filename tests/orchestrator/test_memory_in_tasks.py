@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
-from nearfar import Hybrid, ItemAddress, MemoryStore, Result, Source, Tier, tool
+from nearfar import Hybrid, ItemAddress, MemoryStore, Records, Result, Source, Tier, tool
 from nearfar.orchestrator.compose.hub import AttachedConfig
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.memory.engine import Engine
@@ -18,7 +18,7 @@ from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.task.sections.memory import MemoryConfig, RecallConfig
-from nearfar.protocols import ConfigError, PrivacyViolation, ScriptedAgent, Side, StepRequest, StoreUnavailable, ToolCall
+from nearfar.protocols import PrivacyViolation, ScriptedAgent, Side, StepRequest, StoreUnavailable, ToolCall
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.server import serve
 from nearfar.protocols.tiers import TRUST
@@ -127,7 +127,7 @@ async def test_where_a_near_agent_is_on_another_device_it_hears_nothing_that_is_
     memory = TaskMemory(store, tools=memory_tools(store))
     phone = AttachedConfig(socket=Path("hub.sock"), worker="phone", side=Side.NEAR)
     agent = near(calls("recall", query=PROMPT), "Oat milk.")
-    async with Hybrid(near=agent, others={"phone": phone}, memory=memory) as hybrid:
+    async with Hybrid(near=agent, agents={"phone": phone}, memory=memory) as hybrid:
         result = await hybrid.run(PROMPT, strategy="device")
     told = agent.requests[1].messages[-1].tool_result
     assert told is not None
@@ -214,7 +214,7 @@ async def test_answer_that_memory_went_into_is_kept_in_no_cache(is_cached: bool,
     store = MemoryStore(InMemoryEngine()) if is_cached else store_with(Tier.DEVICE)
     agent = near("Oat milk.", "Oat milk.")
     cache = CacheConfig(path=tmp_path / "cache.db", sides=(Side.NEAR,), semantic=False)
-    async with Hybrid(near=agent, memory=store, cache=cache) as hybrid:
+    async with Hybrid(near=agent, memory=store, records=Records(cache=cache)) as hybrid:
         for _ in range(2):
             await hybrid.run(PROMPT)
     assert len(agent.requests) == (1 if is_cached else 2)
@@ -223,7 +223,7 @@ async def test_answer_that_memory_went_into_is_kept_in_no_cache(is_cached: bool,
 async def test_no_cache_keeps_what_follows_in_a_conversation_that_memory_went_into(tmp_path: Path) -> None:
     agent = near("Oat milk.", "Hafermilch.", "Hafermilch.")
     cache = CacheConfig(path=tmp_path / "cache.db", sides=(Side.NEAR,), semantic=False)
-    async with Hybrid(near=agent, memory=store_with(Tier.DEVICE), cache=cache) as hybrid:
+    async with Hybrid(near=agent, memory=store_with(Tier.DEVICE), records=Records(cache=cache)) as hybrid:
         for prompt in (PROMPT, "Say that in German.", "Say that in German."):
             await hybrid.run(prompt, session="chat")
     assert len(agent.requests) == 3
@@ -419,12 +419,6 @@ async def test_configured_memory_is_opened_and_closed_with_the_hybrid(configured
         assert {spec.name for spec in agent.requests[0].tools} == {"remember", "recall"}
         assert isinstance(hybrid.graph.store, MemoryStore)
         assert hybrid.graph.store.get(*MILK) is not None
-
-
-def test_memory_and_store_exclude_each_other() -> None:
-    store = MemoryStore(InMemoryEngine())
-    with pytest.raises(ConfigError, match="both given"):
-        Hybrid(near=near(), memory=store, store=store)
 
 
 PIN = "My code for the garden gate is 4711."

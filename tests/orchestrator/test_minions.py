@@ -9,7 +9,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from linked import LINKS, linked
 
-from nearfar import Hybrid
+from nearfar import Hybrid, Records
 from nearfar.orchestrator.task.events import AgentText, CallEnded, TaskFinished
 from nearfar.orchestrator.task.modes import Mode, Strategy
 from nearfar.orchestrator.task.sections.minions import MinionsConfig
@@ -354,6 +354,6 @@ async def test_under_another_strategy_the_context_stands_behind_the_prompt() -> 
 async def test_rounds_survive_a_checkpointer_and_few_turns() -> None:
     script = [jobs("When was it built?"), *(more(str(number), "How high is it?") for number in range(18)), answer("1871")]
     given = policy(maximum_rounds=20).model_copy(update={"maximum_turns": 1})
-    async with Hybrid(near=near(), far=far(script), policy=given, checkpointer=InMemorySaver()) as hybrid:
+    async with Hybrid(near=near(), far=far(script), policy=given, records=Records(checkpointer=InMemorySaver())) as hybrid:
         result = await hybrid.run(TASK, context=CONTEXT)
     assert result.text == "1871"

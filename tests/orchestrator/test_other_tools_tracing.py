@@ -36,7 +36,7 @@ from nearfar.protocols import ScriptedAgent
 
 async def main(way: str) -> None:
     runs = RunsConfig(folder=Path("runs")) if way == "durable" else None
-    async with Hybrid(near=ScriptedAgent(["Nobody hears this."]), runs=runs) as hybrid:
+    async with Hybrid(near=ScriptedAgent(["Nobody hears this."]), records=runs) as hybrid:
         if way == "stream":
             async for _ in hybrid.stream("My secret is 4711."):
                 pass

@@ -8,7 +8,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import JsonValue
 
-from nearfar import Hybrid, tool
+from nearfar import Hybrid, Records, tool
 from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.budgets.account import most_prompt_tokens
 from nearfar.orchestrator.cache.admission import exact_key
@@ -77,7 +77,7 @@ def _without(name: str) -> Callable[[str], str]:
 
 async def test_a_turns_state_comes_back_with_the_results_of_its_calls() -> None:
     agent = agent_of(Side.FAR, called("far-1"), "north")
-    async with Hybrid(far=agent, tools=[look], policy=PUBLIC, checkpointer=InMemorySaver()) as hybrid:
+    async with Hybrid(far=agent, tools=[look], policy=PUBLIC, records=Records(checkpointer=InMemorySaver())) as hybrid:
         await hybrid.run("Which way?")
     assert states(agent.requests[1]) == [state_of("far-1")]
 
@@ -122,7 +122,7 @@ def test_thoughts_that_go_back_count_as_prompt_once() -> None:
 async def test_no_trace_keeps_a_providers_thoughts(tmp_path: Path) -> None:
     agent = agent_of(Side.FAR, called("far-1"), "north")
     with closing(open_traces(RunsConfig(folder=tmp_path))) as traces:
-        async with Hybrid(far=agent, tools=[look], policy=PUBLIC, traces=traces) as hybrid:
+        async with Hybrid(far=agent, tools=[look], policy=PUBLIC, records=Records(traces=traces)) as hybrid:
             await hybrid.run("Which way?", idempotency_key="run-1")
         traces.flush()
         kept = "".join(entry.model_dump_json() for entry in traces.entries("run-1"))

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from nearfar import Hybrid, MemoryStore, Source
+from nearfar import Hybrid, MemoryStore, Records, Source
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
@@ -18,7 +18,7 @@ from nearfar.orchestrator.memory.recall.turn import Turn
 from nearfar.orchestrator.memory.selection import Selection
 from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.task.sections.consolidation import ConsolidationConfig
-from nearfar.protocols import DeviceState, PowerSource, ScriptedAgent, Side, StoreUnavailable
+from nearfar.protocols import DeviceState, DeviceStateSource, PowerSource, ScriptedAgent, Side, StoreUnavailable
 from nearfar.protocols.namespaces import Namespace
 
 pytestmark = pytest.mark.anyio
@@ -65,10 +65,16 @@ class Hanging:
             await anyio.sleep_forever()
 
 
+def watching(source: DeviceStateSource, hybrid: Hybrid) -> Hybrid:
+    """Let a `Hybrid` read the state of the device from this source."""
+    hybrid.device_state = source
+    return hybrid
+
+
 async def test_memory_is_consolidated_by_the_near_model_while_no_task_is_served() -> None:
     store, near = store_with_a_session(), ScriptedAgent(lambda _: SUMMARY)
     far = ScriptedAgent([], name="far", side=Side.FAR)
-    async with Hybrid(near=near, far=far, memory=TaskMemory(store, sleep=AT_ONCE), device_state=charged):
+    async with watching(charged, Hybrid(near=near, far=far, memory=TaskMemory(store, sleep=AT_ONCE))):
         assert await summed_up(store) == SUMMARY
     assert near.live_steps == 0
     assert far.requests == []
@@ -76,7 +82,7 @@ async def test_memory_is_consolidated_by_the_near_model_while_no_task_is_served(
 
 async def test_nothing_is_consolidated_unless_the_app_asks_for_it() -> None:
     near = ScriptedAgent(["Hello."])
-    async with Hybrid(near=near, memory=store_with_a_session(), device_state=charged) as hybrid:
+    async with watching(charged, Hybrid(near=near, memory=store_with_a_session())) as hybrid:
         await hybrid.run("Say hello.")
     assert len(near.requests) == 1
 
@@ -85,7 +91,7 @@ async def test_nothing_is_consolidated_unless_the_app_asks_for_it() -> None:
 async def test_a_task_stops_it_in_mid_sentence_and_it_goes_on_behind_the_task(*, is_streamed: bool) -> None:
     store, pace = store_with_a_session(), Hanging()
     near = ScriptedAgent(lambda request: "Hello." if "Say hello." in request.messages[-1].text else SUMMARY, pace=pace)
-    async with Hybrid(near=near, memory=TaskMemory(store, recall=None, sleep=AT_ONCE), device_state=charged) as hybrid:
+    async with watching(charged, Hybrid(near=near, memory=TaskMemory(store, recall=None, sleep=AT_ONCE))) as hybrid:
         with anyio.fail_after(20):
             await pace.begun.wait()
             if is_streamed:
@@ -100,7 +106,7 @@ async def test_a_task_stops_it_in_mid_sentence_and_it_goes_on_behind_the_task(*,
 async def test_while_a_task_is_served_nothing_begins() -> None:
     store, pace = store_with_a_session(), Hanging()
     near = ScriptedAgent(["Hello."], pace=pace)
-    hybrid = Hybrid(near=near, memory=TaskMemory(store, recall=None, sleep=AT_ONCE), device_state=charged)
+    hybrid = watching(charged, Hybrid(near=near, memory=TaskMemory(store, recall=None, sleep=AT_ONCE)))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(hybrid.run, "Say hello.")
         with anyio.fail_after(20):
@@ -118,7 +124,7 @@ async def test_on_battery_it_looks_again_until_the_device_is_charged() -> None:
     def state() -> DeviceState:
         return states.pop() if states else charged()
 
-    async with Hybrid(near=near, memory=TaskMemory(store, sleep=AT_ONCE), device_state=state):
+    async with watching(state, Hybrid(near=near, memory=TaskMemory(store, sleep=AT_ONCE))):
         assert await summed_up(store) == SUMMARY
     assert states == []
 
@@ -127,7 +133,7 @@ async def test_no_cache_keeps_what_the_model_says_of_the_memory(tmp_path: Path) 
     store, near = store_with_a_session(), ScriptedAgent(lambda _: SUMMARY)
     path = tmp_path / "cache.db"
     memory = TaskMemory(store, sleep=AT_ONCE)
-    async with Hybrid(near=near, memory=memory, cache=CacheConfig(path=path), device_state=charged):
+    async with watching(charged, Hybrid(near=near, memory=memory, records=Records(cache=CacheConfig(path=path)))):
         assert await summed_up(store) == SUMMARY
     assert not any(b"Rome" in file.read_bytes() for file in tmp_path.iterdir())
 
@@ -162,7 +168,7 @@ class Nights:
 async def test_a_store_in_which_nothing_is_new_is_not_read_again() -> None:
     engine, nights = Counting(), Nights()
     store = MemoryStore(engine)
-    async with Hybrid(near=ScriptedAgent([]), memory=TaskMemory(store, recall=None, sleep=AT_ONCE), device_state=nights):
+    async with watching(nights, Hybrid(near=ScriptedAgent([]), memory=TaskMemory(store, recall=None, sleep=AT_ONCE))):
         await nights.pass_by(5)
         asked = engine.asked
         await nights.pass_by(20)
@@ -175,7 +181,7 @@ async def test_a_store_in_which_nothing_is_new_is_not_read_again() -> None:
 async def test_what_had_to_settle_is_consolidated_though_nothing_is_new() -> None:
     store, nights = store_with_a_session(), Nights()
     memory = TaskMemory(store, recall=None, sleep=ConsolidationConfig(idle_seconds=0, settled_seconds=0.2))
-    async with Hybrid(near=ScriptedAgent(lambda _: SUMMARY), memory=memory, device_state=nights):
+    async with watching(nights, Hybrid(near=ScriptedAgent(lambda _: SUMMARY), memory=memory)):
         assert await summed_up(store) == SUMMARY
 
 
@@ -194,7 +200,7 @@ class Broken(InMemoryEngine):
 async def test_a_memory_that_fails_keeps_no_task_from_being_served(caplog: pytest.LogCaptureFixture) -> None:
     engine = Broken()
     memory = TaskMemory(MemoryStore(engine), recall=None, sleep=AT_ONCE)
-    async with Hybrid(near=ScriptedAgent(["Hello."]), memory=memory, device_state=charged) as hybrid:
+    async with watching(charged, Hybrid(near=ScriptedAgent(["Hello."]), memory=memory)) as hybrid:
         await anyio.to_thread.run_sync(engine.tried.wait, 20)
         assert (await hybrid.run("Say hello.")).text == "Hello."
     assert "could not be consolidated" in caplog.text

@@ -10,7 +10,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from linked import LINKS, linked
 
-from nearfar import Hybrid, tool
+from nearfar import Hybrid, Records, tool
 from nearfar.orchestrator.strategies import nodes, turn
 from nearfar.orchestrator.strategies.subtasks_prompts import (
     SubtaskResult,
@@ -446,7 +446,7 @@ async def test_whoever_streams_hears_of_the_plan_the_parts_every_call_and_one_an
 
 async def test_parts_keep_out_of_the_checkpoints_of_their_task() -> None:
     saver = InMemorySaver()
-    async with Hybrid(near=near(), far=far(DIAMOND), policy=policy(), checkpointer=saver) as hybrid:
+    async with Hybrid(near=near(), far=far(DIAMOND), policy=policy(), records=Records(checkpointer=saver)) as hybrid:
         result = await hybrid.run(TASK, thread_id="one")
     assert result.text == "Mira Falk"
     kept = {config.config["configurable"].get("checkpoint_ns", "") for config in saver.list({"configurable": {"thread_id": "one"}})}

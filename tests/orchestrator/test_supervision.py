@@ -9,7 +9,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from linked import LINKS
 from supervised_pair import TASK, Pair, look, looks_at, supervised, turn_of, working
 
-from nearfar import Hybrid, tool
+from nearfar import Hybrid, Records, tool
 from nearfar.orchestrator.agents.pool import AgentHandle, AgentPool
 from nearfar.orchestrator.routing.eligibility import eligible
 from nearfar.orchestrator.strategies.prompts import with_plan
@@ -303,7 +303,9 @@ async def test_a_checkpointer_keeps_a_supervised_task(strategy: str) -> None:
     saver = InMemorySaver()
     pair = Pair([looks_at(1), ANSWER, ANSWER], words(strategy, ADVICE, *words(strategy)))
     near, far = pair.agent(Side.NEAR), pair.agent(Side.FAR)
-    async with Hybrid(near=near, far=far, tools=[look], policy=supervised(strategy, interval=1), checkpointer=saver) as hybrid:
+    async with Hybrid(
+        near=near, far=far, tools=[look], policy=supervised(strategy, interval=1), records=Records(checkpointer=saver)
+    ) as hybrid:
         await hybrid.run(TASK, thread_id="errand")
         state = (await hybrid.graph_of(strategy).aget_state({"configurable": {"thread_id": "errand"}})).values
         assert state["guidance"] in ADVICE
@@ -315,7 +317,7 @@ async def test_a_checkpointer_keeps_a_supervised_task(strategy: str) -> None:
 async def test_strategies_take_turns_on_one_thread() -> None:
     near = ScriptedAgent(lambda request: ANSWER, name="near")
     far = ScriptedAgent(lambda request: PLAN, name="far", side=Side.FAR)
-    async with Hybrid(near=near, far=far, policy=supervised("pevr"), checkpointer=InMemorySaver()) as hybrid:
+    async with Hybrid(near=near, far=far, policy=supervised("pevr"), records=Records(checkpointer=InMemorySaver())) as hybrid:
         for strategy in ("device", "pevr", "eva", "pevr", "cascade"):
             assert (await hybrid.run(TASK, strategy=strategy, thread_id="one")).text == ANSWER
 

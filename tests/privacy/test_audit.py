@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nearfar import Hybrid, Tier, tool
+from nearfar import Hybrid, Records, Tier, tool
 from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
@@ -57,7 +57,7 @@ def files(folder: Path) -> bytes:
 
 async def served(folder: Path, policy: Policy = POLICY, near: ScriptedAgent | None = None) -> list[Departure]:
     records = PrivacyRecords(folder)
-    async with Hybrid(near=near, far=far(), tools=[read_diary], policy=policy, privacy=records) as hybrid:
+    async with Hybrid(near=near, far=far(), tools=[read_diary], policy=policy, records=Records(privacy=records)) as hybrid:
         await hybrid.run(f"Write what my diary says to {EMAIL}", **FAR)
     found = records.departures("run-1")
     records.close()
@@ -108,7 +108,7 @@ async def test_what_goes_to_another_device_of_the_user_is_on_record_too(tmp_path
     records = PrivacyRecords(tmp_path)
     near = ScriptedAgent(["At nine."], name="near")
     near.is_elsewhere = True  # type: ignore[attr-defined]  # as agents in other processes say it
-    async with Hybrid(near=near, privacy=records) as hybrid:
+    async with Hybrid(near=near, records=Records(privacy=records)) as hybrid:
         await hybrid.run("When does it open?", idempotency_key="run-1")
     (left,) = records.departures("run-1")
     assert (left.agent, left.outcome, left.tier, left.origins) == ("near", "left", Tier.USER, ("the task",))
@@ -119,7 +119,9 @@ async def test_answer_from_a_cache_is_on_record_as_nothing_that_left(tmp_path: P
     records = PrivacyRecords(tmp_path / "runs")
     cache = CacheConfig(path=tmp_path / "cache.db", sides=(Side.FAR,), semantic=False)
     policy = Policy(sensitivity=Sensitivity.PUBLIC)
-    async with Hybrid(far=ScriptedAgent(["Lima."], name="far", side=Side.FAR), policy=policy, cache=cache, privacy=records) as hybrid:
+    async with Hybrid(
+        far=ScriptedAgent(["Lima."], name="far", side=Side.FAR), policy=policy, records=Records(cache=cache, privacy=records)
+    ) as hybrid:
         for key in ("run-1", "run-2"):
             await hybrid.run("What is the capital of Peru?", strategy="cloud", idempotency_key=key)
     assert [[each.outcome for each in records.departures(key)] for key in ("run-1", "run-2")] == [["left"], ["cached"]]
@@ -188,7 +190,7 @@ async def test_placeholders_of_a_run_that_broke_off_are_the_same_when_it_goes_on
 async def test_nothing_leaves_that_cannot_be_recorded(tmp_path: Path) -> None:
     records = PrivacyRecords(tmp_path)
     cloud = far()
-    async with Hybrid(far=cloud, tools=[read_diary], policy=POLICY, privacy=records) as hybrid:
+    async with Hybrid(far=cloud, tools=[read_diary], policy=POLICY, records=Records(privacy=records)) as hybrid:
         with records.database.writing() as connection:
             connection.execute("CREATE TRIGGER full BEFORE INSERT ON departures BEGIN SELECT RAISE(ABORT, 'full'); END")
         with pytest.raises(PrivacyViolation, match="could not be recorded"):

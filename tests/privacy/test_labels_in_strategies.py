@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from nearfar import Hybrid, MemoryStore, Source, Tier, tool
+from nearfar import Hybrid, MemoryStore, Records, Source, Tier, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import NOTES, TaskMemory, memory_tools
@@ -201,7 +201,7 @@ def _found() -> str:
 
 async def test_answer_that_a_cache_keeps_of_a_private_run_is_not_served_to_a_public_one(tmp_path: Path) -> None:
     cache = CacheConfig(path=tmp_path / "cache.db", sides=(Side.NEAR,), semantic=False)
-    async with Hybrid(near=near("It opens at nine.", "I do not know."), cache=cache) as hybrid:
+    async with Hybrid(near=near("It opens at nine.", "I do not know."), records=Records(cache=cache)) as hybrid:
         private = [(await hybrid.run("When does it open?", sensitivity="private", strategy="device")).text for _ in range(2)]
         public = await hybrid.run("When does it open?", sensitivity="public", strategy="device")
     assert private == ["It opens at nine.", "It opens at nine."]
@@ -245,14 +245,14 @@ async def test_label_survives_in_the_checkpoints_of_a_run_that_broke_off() -> No
     saver = InMemorySaver()
     cloud = far(READ, "never reached")
     options: TaskOptions = {**PUBLIC, "strategy": "cloud", "idempotency_key": "one", "thread_id": "one"}
-    async with Hybrid(far=cloud, tools=[read_diary], checkpointer=saver) as hybrid:
+    async with Hybrid(far=cloud, tools=[read_diary], records=Records(checkpointer=saver)) as hybrid:
         with pytest.raises(PrivacyViolation, match="read_diary"):
             await hybrid.run("When does it open?", **options)
     kept = await saver.aget({"configurable": {"thread_id": "one"}})
     assert kept is not None
     assert kept["channel_values"]["label"]["tier"] == "device"
     again = far("never reached")
-    async with Hybrid(far=again, tools=[read_diary], checkpointer=saver) as hybrid:
+    async with Hybrid(far=again, tools=[read_diary], records=Records(checkpointer=saver)) as hybrid:
         with pytest.raises(PrivacyViolation, match="read_diary"):
             await hybrid.graph_of("cloud").ainvoke(None, {"configurable": {"thread_id": "one"}})
     assert again.requests == []

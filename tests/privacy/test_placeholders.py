@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar import Hybrid, Tier, Tool, tool
+from nearfar import Hybrid, Records, Tier, Tool, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.safety.privacy.opened_text import OpenedText
 from nearfar.orchestrator.safety.privacy.placeholders import Placeholders
@@ -441,7 +441,7 @@ async def test_plan_that_is_kept_for_later_tasks_holds_no_placeholder_of_this_on
     cloud = scripted(supervisor)
     policy = HIDDEN.model_copy(update={"strategy": Strategy.PEVR})
     device = scripted(lambda _: "Written.", Side.NEAR)
-    async with Hybrid(near=device, far=cloud, policy=policy, cache=cache) as hybrid:
+    async with Hybrid(near=device, far=cloud, policy=policy, records=Records(cache=cache)) as hybrid:
         await hybrid.run("Write to tomas@example.org")
     assert b"<EMAIL" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
 
@@ -449,7 +449,7 @@ async def test_plan_that_is_kept_for_later_tasks_holds_no_placeholder_of_this_on
 async def test_no_cache_keeps_answers_with_placeholders(tmp_path: Path) -> None:
     cache = CacheConfig(path=tmp_path / "cache.db", sides=(Side.FAR,))
     cloud = scripted(lambda request: f"Written to {shown(request)[0]}.")
-    async with Hybrid(far=cloud, policy=HIDDEN, cache=cache) as hybrid:
+    async with Hybrid(far=cloud, policy=HIDDEN, records=Records(cache=cache)) as hybrid:
         answers = [(await hybrid.run("Write to tomas@example.org", **FAR)).text for _ in range(2)]
     assert answers == ["Written to tomas@example.org."] * 2
     assert len(cloud.requests) == 2

@@ -59,7 +59,7 @@ def far(*replies: Reply) -> ScriptedAgent:
 
 def hybrid(folder: Path, agent: ScriptedAgent, *, placeholders: bool) -> Hybrid:
     policy = Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyConfig(placeholders=placeholders))
-    return Hybrid(far=agent, tools=[read_diary, keep], policy=policy, runs=RunsConfig(folder=folder))
+    return Hybrid(far=agent, tools=[read_diary, keep], policy=policy, records=RunsConfig(folder=folder))
 
 
 async def broken_off(folder: Path, *, placeholders: bool = True) -> None:
@@ -113,7 +113,7 @@ async def test_placeholders_of_a_run_that_has_ended_are_on_no_disk_any_more(tmp_
 
 async def test_run_in_which_something_private_was_found_stays_when_it_goes_on(tmp_path: Path) -> None:
     policy = Policy(sensitivity=Sensitivity.PUBLIC)
-    async with Hybrid(far=far(), policy=policy, runs=RunsConfig(folder=tmp_path)) as first:
+    async with Hybrid(far=far(), policy=policy, records=RunsConfig(folder=tmp_path)) as first:
         with pytest.raises(PrivacyViolation):
             await first.run("Write to tomas@example.org", **FAR)
     records = PrivacyRecords(tmp_path)

@@ -45,7 +45,9 @@ class Pair:
 
     def hybrid(self, policy: dict[str, Any], *, device: DeviceStateSource = DeviceState) -> Hybrid:
         given = Policy.model_validate({"strategy": "route", "sensitivity": "public", **policy})
-        return Hybrid(near=self.near, far=self.far, policy=given, device_state=device)
+        hybrid = Hybrid(near=self.near, far=self.far, policy=given)
+        hybrid.device_state = device
+        return hybrid
 
 
 async def test_a_result_carries_its_decision_and_what_was_expected() -> None:

@@ -129,7 +129,7 @@ async def test_joules_that_nobody_knows_are_held_against_no_limit_but_known_ones
 async def test_the_weight_of_a_joule_moves_tasks_to_the_more_frugal_agent() -> None:
     policy = Policy.model_validate({"strategy": "device", "objective": {"joules": 0.01}})
     frugal = near(drawing(2.0), name="frugal")
-    async with Hybrid(near=near(drawing(90.0), name="hungry"), others={"frugal": frugal}, policy=policy) as served:
+    async with Hybrid(near=near(drawing(90.0), name="hungry"), agents={"frugal": frugal}, policy=policy) as served:
         first = await served.run("What is the capital of Peru?")
         second = await served.run("What is the capital of Chile?")
     assert (first.agent, second.agent) == ("hungry", "frugal")

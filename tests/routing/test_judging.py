@@ -29,7 +29,7 @@ class Trio:
 
     async def ask(self, policy: dict[str, Any], **options: Any) -> Result:  # noqa: ANN401 - options of any task
         given = Policy.model_validate({"strategy": "cascade", "sensitivity": "public", **policy})
-        async with Hybrid(near=self.near, far=self.far, others={"second": self.second}, policy=given) as hybrid:
+        async with Hybrid(near=self.near, far=self.far, agents={"second": self.second}, policy=given) as hybrid:
             return await hybrid.run(ASKED, **options)
 
 
@@ -165,4 +165,4 @@ async def test_what_was_judged_can_be_learned_from_later(tmp_path: Path) -> None
 
 async def test_a_name_that_is_taken_is_refused() -> None:
     with pytest.raises(ConfigError, match="two agents"):
-        Hybrid(near=ScriptedAgent([], name="near"), others={"near": ScriptedAgent([], name="x")})
+        Hybrid(near=ScriptedAgent([], name="near"), agents={"near": ScriptedAgent([], name="x")})

@@ -34,7 +34,7 @@ class Trio:
 
     def hybrid(self, policy: dict[str, Any] | None = None) -> Hybrid:
         given = Policy.model_validate({"sensitivity": "public", **(policy or {})})
-        return Hybrid(near=self.near, far=self.far, others={"second": self.second}, policy=given)
+        return Hybrid(near=self.near, far=self.far, agents={"second": self.second}, policy=given)
 
 
 policies = st.fixed_dictionaries(

@@ -43,14 +43,14 @@ class Looping:
 
 
 def hybrid(
-    far: Looping, *, near: Looping | None = None, prices: float = 100, budgets: RunsConfig | None = None, **policy: object
+    far: Looping, *, near: Looping | None = None, prices: float = 100, records: RunsConfig | None = None, **policy: object
 ) -> Hybrid:
     given = Policy.model_validate({"strategy": "route", "sensitivity": "public", **policy})
     return Hybrid(
         near=ScriptedAgent(near or Looping(1), name="near"),
         far=ScriptedAgent(far, name="far", side=Side.FAR, prices=priced(prices)),
         policy=given,
-        budgets=budgets,
+        records=records,
     )
 
 
@@ -175,7 +175,7 @@ async def test_a_process_that_is_started_again_goes_on_with_the_hour_that_was_sp
     kept = RunsConfig(folder=tmp_path)
     paid = dearest = 0.0
     for _ in range(4):
-        async with hybrid(Looping(8), strategy="route", router={"dollars_per_hour": 1.0}, budgets=kept) as pair:
+        async with hybrid(Looping(8), strategy="route", router={"dollars_per_hour": 1.0}, records=kept) as pair:
             for _ in range(20):  # only the far side is any good
                 pair.report(await pair.run(PROMPT, tools=[search], mode="only_on_device"), score=0.0)
             bills = [float((await pair.run(PROMPT, tools=[search])).dollars or 0) for _ in range(3)]

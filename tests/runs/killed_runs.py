@@ -88,7 +88,7 @@ async def serve(folder: Path, strategy: str, dies_at: int) -> None:
     policy = policy.model_copy(update={"minions": MinionsConfig(chunk_characters=140, overlap_characters=0)})
     look = tool(effect="at_most_once")(world.look)
     options = {"context": CONTEXT} if strategy == "minions" else {}
-    async with Hybrid(near=near, far=far, tools=[look], policy=policy, runs=RunsConfig(folder=folder / "runs")) as hybrid:
+    async with Hybrid(near=near, far=far, tools=[look], policy=policy, records=RunsConfig(folder=folder / "runs")) as hybrid:
         result = await hybrid.run([Message.user(TASK)], idempotency_key="the run", **options)  # type: ignore[arg-type]  # a TypedDict
         again = await hybrid.resume("the run")
         assert again == result

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nearfar import Hybrid, MemoryStore, Policy
+from nearfar import Hybrid, MemoryStore, Policy, Records
 from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.orchestrator.tracing.store import open_traces
@@ -33,7 +33,7 @@ def near() -> ScriptedAgent:
 async def test_all_folders_that_are_made_are_their_owners_alone(tmp_path: Path) -> None:
     runs, cache = RunsConfig(folder=tmp_path / "data" / "app" / "runs"), CacheConfig(path=tmp_path / "cache" / "app" / "answers.db")
     with MemoryStore.open(tmp_path / "memories" / "app" / "memory.db", embedder=None) as memory:
-        async with Hybrid(near=near(), policy=DEVICE, runs=runs, cache=cache, memory=memory) as hybrid:
+        async with Hybrid(near=near(), policy=DEVICE, records=Records(runs, cache=cache), memory=memory) as hybrid:
             await hybrid.run("Hi")
     modes = {path.relative_to(tmp_path): stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*") if path.is_dir()}
     assert len(modes) >= 7
@@ -42,7 +42,7 @@ async def test_all_folders_that_are_made_are_their_owners_alone(tmp_path: Path) 
 
 @pytest.mark.usefixtures("usual_umask")
 async def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
-    async with Hybrid(near=near(), policy=DEVICE, runs=RunsConfig(folder=tmp_path / "runs"), memory=tmp_path / "memory.db"):
+    async with Hybrid(near=near(), policy=DEVICE, records=RunsConfig(folder=tmp_path / "runs"), memory=tmp_path / "memory.db"):
         pass
     before = stat.S_IMODE(tmp_path.stat().st_mode)
     (tmp_path / "open").mkdir(mode=0o755)
@@ -68,7 +68,7 @@ async def test_tasks_go_on_without_traces_that_cannot_be_used(
     open_traces(config).close()
     spoil(config.folder / "traces.db")
     before = (config.folder / "traces.db").read_bytes()
-    async with Hybrid(near=near(), policy=DEVICE, runs=config) as hybrid:
+    async with Hybrid(near=near(), policy=DEVICE, records=config) as hybrid:
         assert (await hybrid.run("Hi", idempotency_key="k")).text == "Hello."
         assert "not traced" in caplog.text
         with pytest.raises(ConfigError, match="no traces"):

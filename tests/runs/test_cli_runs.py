@@ -61,7 +61,7 @@ def leave(configuration: Path, run: str, *, tools: Sequence[str] = (), user: str
 def serve(configuration: Path, run: str, script: Script, *tools: Tool) -> None:
     async def work() -> None:
         near, policy = ScriptedAgent(script, name="near"), Policy(strategy=Strategy.DEVICE)
-        async with Hybrid(near=near, tools=tools, policy=policy, runs=RunsConfig(folder=configuration.parent / "runs")) as hybrid:
+        async with Hybrid(near=near, tools=tools, policy=policy, records=RunsConfig(folder=configuration.parent / "runs")) as hybrid:
             await hybrid.run("What is near?", idempotency_key=run)
 
     anyio.run(work)
@@ -123,7 +123,7 @@ def test_nothing_of_a_run_that_is_forgotten_is_in_any_file(configuration: Path) 
         return {path.name for path in folder.rglob("*") if path.is_file() and b"canary" in path.read_bytes()}
 
     async def work() -> None:
-        async with Hybrid(near=ScriptedAgent(near, name="near"), tools=[look], policy=limited, runs=RunsConfig(folder=folder)) as hybrid:
+        async with Hybrid(near=ScriptedAgent(near, name="near"), tools=[look], policy=limited, records=RunsConfig(folder=folder)) as hybrid:
             await hybrid.run("canary-prompt", idempotency_key="canary-name")
 
     anyio.run(work)

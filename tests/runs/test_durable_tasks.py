@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 from run_stores import Opener
 
-from nearfar import Hybrid, Mode, Policy, Strategy, Tool, tool
+from nearfar import Hybrid, Mode, Policy, Records, Strategy, Tool, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.runs import cancelling
 from nearfar.orchestrator.runs.run import Bounds, Lease, RunFailure, RunState
@@ -61,7 +61,8 @@ def config(tmp_path: Path) -> RunsConfig:
 @asynccontextmanager
 async def hybrid(config: RunsConfig | RunStore, script: Script, *tools: Tool, **more: ScriptedAgent) -> AsyncIterator[Hybrid]:
     near, policy = ScriptedAgent(script, name="near"), Policy(strategy=Strategy.DEVICE)
-    async with Hybrid(near=near, others=more, tools=tools, runs=config, policy=policy) as opened:
+    records = Records(runs=config) if isinstance(config, RunStore) else config
+    async with Hybrid(near=near, agents=more, tools=tools, records=records, policy=policy) as opened:
         yield opened
 
 
@@ -92,7 +93,7 @@ async def test_a_key_that_was_another_tasks_is_refused(config: RunsConfig) -> No
 async def test_a_run_is_not_gone_on_with_under_looser_bounds_than_it_is_asked_for(config: RunsConfig, tighter: TaskOptions) -> None:
     asked: TaskOptions = {**tighter, "idempotency_key": "k"}
     far = ScriptedAgent([Unavailable("gone"), "Hello."], name="far", side=Side.FAR)
-    async with Hybrid(far=far, tools=[look], runs=config, policy=Policy(sensitivity=Sensitivity.PUBLIC)) as opened:
+    async with Hybrid(far=far, tools=[look], records=config, policy=Policy(sensitivity=Sensitivity.PUBLIC)) as opened:
         with pytest.raises(Unavailable):
             await opened.run("Hi", idempotency_key="k")
         with pytest.raises(IdempotencyConflict, match=next(iter(tighter))):
@@ -119,21 +120,21 @@ async def test_a_run_is_not_resumed_publicly_under_a_policy_that_has_become_tigh
 ) -> None:
     far = ScriptedAgent([Unavailable("gone"), "Hello."], name="far", side=Side.FAR)
     before = Policy(sensitivity=Sensitivity.PUBLIC)
-    async with Hybrid(far=far, runs=config, policy=before) as opened:
+    async with Hybrid(far=far, records=config, policy=before) as opened:
         with pytest.raises(Unavailable):
             await opened.run("Hi", idempotency_key="k", task_class="secret")
-    async with Hybrid(far=far, near=ScriptedAgent(unasked, name="near"), runs=config, policy=Policy.model_validate(now)) as opened:
+    async with Hybrid(far=far, near=ScriptedAgent(unasked, name="near"), records=config, policy=Policy.model_validate(now)) as opened:
         with pytest.raises(IdempotencyConflict, match=told):
             await opened.resume("k")
     assert len(far.requests) == 1
-    async with Hybrid(far=far, near=ScriptedAgent(unasked, name="near"), runs=config, policy=before) as opened:
+    async with Hybrid(far=far, near=ScriptedAgent(unasked, name="near"), records=config, policy=before) as opened:
         assert (await opened.resume("k")).text == "Hello."
 
 
 async def test_a_run_that_was_public_by_its_own_word_is_resumed_under_the_same_policy(config: RunsConfig) -> None:
     far = ScriptedAgent([Unavailable("gone"), "Hello."], name="far", side=Side.FAR)
     private = Policy(sensitivity=Sensitivity.PRIVATE)
-    async with Hybrid(far=far, runs=config, policy=private) as opened:
+    async with Hybrid(far=far, records=config, policy=private) as opened:
         with pytest.raises(Unavailable):
             await opened.run("Hi", **(ASKED_PUBLICLY | {"idempotency_key": "k"}))
         assert (await opened.resume("k")).text == "Hello."
@@ -143,10 +144,10 @@ async def test_a_rule_that_denies_a_task_now_denies_its_resumption(config: RunsC
     far = ScriptedAgent([Unavailable("gone"), "Hello."], name="far", side=Side.FAR)
     rule = {"name": "none", "when": {"task_class": ("secret",)}, "deny": "none of this"}
     denying = Policy.model_validate({"sensitivity": "public", "rules": [rule]})
-    async with Hybrid(far=far, runs=config, policy=Policy(sensitivity=Sensitivity.PUBLIC)) as opened:
+    async with Hybrid(far=far, records=config, policy=Policy(sensitivity=Sensitivity.PUBLIC)) as opened:
         with pytest.raises(Unavailable):
             await opened.run("Hi", idempotency_key="k", task_class="secret")
-    async with Hybrid(far=far, runs=config, policy=denying) as opened:
+    async with Hybrid(far=far, records=config, policy=denying) as opened:
         with pytest.raises(PermissionDenied, match="none"):
             await opened.resume("k")
     assert len(far.requests) == 1
@@ -157,7 +158,7 @@ async def test_a_limit_for_all_tasks_that_was_lowered_meanwhile_holds_for_runs_t
         with pytest.raises(Unavailable):
             await first.run("Hi", idempotency_key="k")
     nothing = Policy(strategy=Strategy.DEVICE, limits=LimitsConfig(day=AmountsConfig(tokens=1)))
-    async with Hybrid(near=ScriptedAgent(unasked, name="near"), runs=config, policy=nothing) as second:
+    async with Hybrid(near=ScriptedAgent(unasked, name="near"), records=config, policy=nothing) as second:
         with pytest.raises(BudgetExceeded):
             await second.resume("k")
 

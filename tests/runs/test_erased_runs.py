@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from run_stores import Opener
 from typer.testing import CliRunner
 
-from nearfar import Hybrid, MemoryStore, Policy, tool
+from nearfar import Hybrid, MemoryStore, Policy, Records, tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory.erasing import Erased, Wording
 from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
@@ -77,10 +77,12 @@ async def served(store: MemoryStore, home: Path, prompt: str, *, looks_up: bool 
     tools = memory_tools(store) if looks_up else ()
     memory = TaskMemory(store, recall=None if looks_up else RecallConfig(), tools=tools)
     config = RunsConfig(folder=home / "runs")
-    runs, cache = config if keeps else None, CacheConfig(path=home / "answers.db", semantic=False, shadow_share=0)
+    cache = CacheConfig(path=home / "answers.db", semantic=False, shadow_share=0)
     near = ScriptedAgent(repeating, name="near")
-    async with Hybrid(near=near, policy=PRIVATE, memory=memory, runs=runs, traces=config, cache=cache) as hybrid:
-        assert (await hybrid.run(prompt, idempotency_key=key)).text
+    with closing(open_traces(config)) as traces:
+        records = Records(config if keeps else None, traces=traces, cache=cache)
+        async with Hybrid(near=near, policy=PRIVATE, memory=memory, records=records) as hybrid:
+            assert (await hybrid.run(prompt, idempotency_key=key)).text
 
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["with runs", "traces alone"])
@@ -133,7 +135,7 @@ async def test_a_name_is_found_in_what_tools_return_as_json_html_or_an_address(
         return "Done." if any(message.tool_result for message in request.messages) else ToolCall(id="1", name="read_letter", arguments={})
 
     config = RunsConfig(folder=home / "runs")
-    async with Hybrid(near=ScriptedAgent(near, name="near"), policy=PRIVATE, tools=[read_letter], runs=config, traces=config) as hybrid:
+    async with Hybrid(near=ScriptedAgent(near, name="near"), policy=PRIVATE, tools=[read_letter], records=config) as hybrid:
         await hybrid.run("What does the letter say?", idempotency_key="run-1")
     assert erase("--subject", name)["traces"] == ["run-1"]
     assert hits(home) == []
@@ -176,7 +178,7 @@ async def test_lines_of_the_routers_log_go_that_hold_it_or_are_of_runs_that_do(s
     policy = Policy.model_validate({"strategy": "device", "sensitivity": "public", "router": {"log": log}})
     memory, config = TaskMemory(store, recall=RecallConfig(), remember=False), RunsConfig(folder=home / "runs")
     near = ScriptedAgent(repeating, name="near")
-    async with Hybrid(near=near, policy=policy, memory=memory, runs=config) as hybrid:
+    async with Hybrid(near=near, policy=policy, memory=memory, records=config) as hybrid:
         for key, prompt in (("recalls", "What is the number of Carl?"), ("names", f"Who is {CANARY}?"), ("stays", "Name a colour.")):
             hybrid.report(await hybrid.run(prompt, idempotency_key=key), score=1.0)
     assert "router.jsonl" in hits(home)
@@ -229,12 +231,14 @@ async def test_an_erasure_of_the_program_takes_runs_and_traces_with_it(store: Me
     store.put(("people",), "dora", {"text": "The colour of Dora is green."})
     config = RunsConfig(folder=home / "runs")
     near, memory = ScriptedAgent(repeating, name="near"), TaskMemory(store, recall=RecallConfig())
-    async with Hybrid(near=near, policy=PRIVATE, memory=memory, runs=config if keeps else None, traces=config) as hybrid:
-        await hybrid.run("What is the number of Carl?", idempotency_key="gone")
-        await hybrid.run("What is the colour of Dora?", idempotency_key="stays")
-        assert len(hits(home)) >= 2
-        store.erase(subject="carl")
-        assert (hybrid.traces.ids(), hits(home)) == (["stays"], [])
+    with closing(open_traces(config)) as traces:
+        records = Records(config if keeps else None, traces=traces)
+        async with Hybrid(near=near, policy=PRIVATE, memory=memory, records=records) as hybrid:
+            await hybrid.run("What is the number of Carl?", idempotency_key="gone")
+            await hybrid.run("What is the colour of Dora?", idempotency_key="stays")
+            assert len(hits(home)) >= 2
+            store.erase(subject="carl")
+            assert (traces.ids(), hits(home)) == (["stays"], [])
 
 
 async def test_an_erasure_that_nobody_has_heard_of_is_made_up_for_when_tasks_begin(store: MemoryStore, home: Path) -> None:
@@ -254,7 +258,7 @@ async def test_a_run_that_is_being_worked_on_is_forgotten_by_the_next_to_begin(s
         return repeating(request)
 
     memory, config = TaskMemory(store, recall=RecallConfig()), RunsConfig(folder=home / "runs")
-    async with Hybrid(near=ScriptedAgent(erasing, name="near"), policy=PRIVATE, memory=memory, runs=config) as hybrid:
+    async with Hybrid(near=ScriptedAgent(erasing, name="near"), policy=PRIVATE, memory=memory, records=config) as hybrid:
         assert CANARY in (await hybrid.run("What is the number of Carl?", idempotency_key="k")).text
         assert hybrid.runs.show("k").state == "done"
     await served(store, home, "Name a colour.", key="run-2")

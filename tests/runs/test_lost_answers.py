@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from forgetful_server import ForgetfulServer, forgetful
 
-from nearfar import Hybrid, tool
+from nearfar import Hybrid, Records, tool
 from nearfar.orchestrator.runs.run import RunState
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.storage.postgres.database import PostgresDatabase, PostgresSession
@@ -51,7 +51,7 @@ async def test_what_was_kept_without_a_word_is_neither_done_again_nor_taken_for_
 
     with forgetful(postgres_database) as (server, address), closing(RunStore.open(RunsConfig(folder=tmp_path), address=address)) as store:
         lose(place, server, monkeypatch)
-        async with Hybrid(near=ScriptedAgent(near), tools=[send], runs=store) as hybrid:
+        async with Hybrid(near=ScriptedAgent(near), tools=[send], records=Records(runs=store)) as hybrid:
             result = await hybrid.run("Send it", idempotency_key="run")
         assert (result.text, store.show("run").state) == ("sent", RunState.DONE)
         assert server.commits_lost == 1

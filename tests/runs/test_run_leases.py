@@ -29,12 +29,12 @@ pytestmark = pytest.mark.anyio
 def test_whoever_could_not_open_everything_is_not_taken_for_alive(part: str, tmp_path: Path) -> None:
     config = RunsConfig(folder=tmp_path)
     near = ScriptedAgent(["Hello."])
-    anyio.run(Hybrid(near=near, runs=config).aclose)
+    anyio.run(Hybrid(near=near, records=config).aclose)
     with closing(sqlite3.connect(tmp_path / f"{part}.db")) as database:
         database.execute("UPDATE parts SET version = 99 WHERE part = ?", (part,))
         database.commit()
     with pytest.raises(StoreUnavailable, match="newer"):
-        Hybrid(near=near, runs=config)
+        Hybrid(near=near, records=config)
     assert list((tmp_path / "owners").iterdir()) == []
 
 

@@ -73,7 +73,7 @@ async def test_a_task_whose_state_does_not_fit_goes_on_when_there_is_room(config
         return "x" * LARGE if "long" in request.messages[0].text else "short"
 
     policy = Policy(strategy=Strategy.DEVICE)
-    async with Hybrid(near=ScriptedAgent(script, name="near"), runs=config, policy=policy) as hybrid:
+    async with Hybrid(near=ScriptedAgent(script, name="near"), records=config, policy=policy) as hybrid:
         with files_end_at(1_000_000):
             with pytest.raises(StoreUnavailable):
                 await hybrid.run("A long one", idempotency_key="long")
@@ -83,7 +83,9 @@ async def test_a_task_whose_state_does_not_fit_goes_on_when_there_is_room(config
 
 async def test_a_run_whose_checkpoint_is_damaged_fails_and_others_go_on(config: RunsConfig) -> None:
     fails = [Unavailable("gone")] * 2
-    async with Hybrid(near=ScriptedAgent([*fails, "Here."], name="near"), runs=config, policy=Policy(strategy=Strategy.DEVICE)) as hybrid:
+    async with Hybrid(
+        near=ScriptedAgent([*fails, "Here."], name="near"), records=config, policy=Policy(strategy=Strategy.DEVICE)
+    ) as hybrid:
         for run in ("damaged", "sound"):
             with pytest.raises(Unavailable):
                 await hybrid.run("Where?", idempotency_key=run)
@@ -142,7 +144,7 @@ async def test_whatever_is_damaged_of_a_run_is_an_error_of_this_run_alone(config
     def script(request: StepRequest) -> ToolCall | str:
         return "It is sent." if request.messages[-1].role == "tool" else ToolCall(id="1", name="send", arguments={})
 
-    async with Hybrid(near=ScriptedAgent(script), tools=[send], runs=config) as hybrid:
+    async with Hybrid(near=ScriptedAgent(script), tools=[send], records=config) as hybrid:
         for run in ("damaged", "sound"):
             with pytest.raises(ApprovalNeeded):
                 await hybrid.run("Send it", idempotency_key=run)

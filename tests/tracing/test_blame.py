@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nearfar import Hybrid, tool
+from nearfar import Hybrid, Records, tool
 from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.lab.blame.correction import Reference, StrongerAgent, same
 from nearfar.orchestrator.lab.blame.record import RecordedRun
@@ -62,7 +62,9 @@ def careless(request: StepRequest, *, company: str = "Orbix") -> Any:  # noqa: A
 
 
 async def recorded(traces: TraceStore, script: Any, name: str) -> RecordedRun:  # noqa: ANN401 - as agents take it
-    async with Hybrid(near=ScriptedAgent(script, name="near"), tools=(leader, birthplace, rename), traces=traces) as agents:
+    async with Hybrid(
+        near=ScriptedAgent(script, name="near"), tools=(leader, birthplace, rename), records=Records(traces=traces)
+    ) as agents:
         await agents.run("Where was the leader of Orbix born?", strategy="device", idempotency_key=name)
     traces.flush()
     return RecordedRun(name, traces.entries(name))
@@ -148,7 +150,7 @@ async def test_agent_that_may_not_be_told_what_a_run_was_told_is_not_asked_to_co
         return "nothing much"
 
     call = ToolCall(id="1", name="diary", arguments={"day": "monday"})
-    async with Hybrid(near=ScriptedAgent([call, "Port Alder"], name="near"), tools=[diary], traces=traces) as agents:
+    async with Hybrid(near=ScriptedAgent([call, "Port Alder"], name="near"), tools=[diary], records=Records(traces=traces)) as agents:
         await agents.run("Where was I?", strategy="device", sensitivity="public", idempotency_key="bad")
     traces.flush()
     bad = RecordedRun("bad", traces.entries("bad"))
@@ -161,7 +163,7 @@ async def test_agent_that_may_not_be_told_what_a_run_was_told_is_not_asked_to_co
 
 async def test_what_looks_private_does_not_leave_for_a_correction_either(traces: TraceStore) -> None:
     """It went to an agent on this device, which nobody looked at."""
-    async with Hybrid(near=ScriptedAgent(["Port Alder"], name="near"), traces=traces) as agents:
+    async with Hybrid(near=ScriptedAgent(["Port Alder"], name="near"), records=Records(traces=traces)) as agents:
         await agents.run("Where is tomas@example.org?", strategy="device", sensitivity="public", idempotency_key="bad")
     traces.flush()
     bad = RecordedRun("bad", traces.entries("bad"))
@@ -197,7 +199,7 @@ async def supervised(traces: TraceStore, company: str, name: str) -> RecordedRun
         ScriptedAgent(["CONTINUE"] * 9, name="far", side=Side.FAR),
     )
     policy = Policy(strategy=Strategy.EVA, sensitivity=Sensitivity.PUBLIC, supervision=SupervisionConfig(interval=1))
-    async with Hybrid(near=near, far=far, tools=[mail], traces=traces, policy=policy) as agents:
+    async with Hybrid(near=near, far=far, tools=[mail], records=Records(traces=traces), policy=policy) as agents:
         await agents.run("Who leads Orbix, says the mail?", idempotency_key=name)
     assert far.requests == [], "it may not be told what the mail says"
     traces.flush()
@@ -224,7 +226,7 @@ async def test_a_draft_that_was_rejected_for_want_of_confidence_is_rejected_agai
 
     async def run(far: str, name: str) -> RecordedRun:
         doubtful, sure = ScriptedAgent(["Port Alder"], name="near", confidence=0.1), ScriptedAgent([far], name="far", side=Side.FAR)
-        async with Hybrid(near=doubtful, far=sure, traces=traces) as agents:
+        async with Hybrid(near=doubtful, far=sure, records=Records(traces=traces)) as agents:
             await agents.run("Where?", strategy="cascade", sensitivity="public", idempotency_key=name)
         traces.flush()
         return RecordedRun(name, traces.entries(name))
@@ -251,7 +253,9 @@ async def test_the_part_of_a_cut_task_is_named_that_went_wrong(traces: TraceStor
 
     async def run(name: str, wrong: str = "") -> RecordedRun:
         policy = Policy(strategy=Strategy.SUBTASKS, subtasks=SubtasksConfig(strategy=Strategy.DEVICE))
-        async with Hybrid(near=ScriptedAgent(script(wrong), name="near"), tools=(leader,), traces=traces, policy=policy) as agents:
+        async with Hybrid(
+            near=ScriptedAgent(script(wrong), name="near"), tools=(leader,), records=Records(traces=traces), policy=policy
+        ) as agents:
             await agents.run("Who leads them?", idempotency_key=name)
         traces.flush()
         return RecordedRun(name, traces.entries(name))
@@ -283,7 +287,7 @@ async def test_a_trace_that_lacks_entries_is_not_replayed(traces: TraceStore) ->
 async def test_a_context_that_stays_here_does_not_leave_for_a_correction(traces: TraceStore) -> None:
     replies = ['{"jobs": [{"instruction": "Find it", "advice": ""}]}', '{"answer": "Port Alder", "scratchpad": "", "jobs": []}']
     near = ScriptedAgent(['{"explanation": "", "citation": null, "answer": null}'], name="near")
-    async with Hybrid(near=near, far=ScriptedAgent(replies, name="far", side=Side.FAR), traces=traces) as agents:
+    async with Hybrid(near=near, far=ScriptedAgent(replies, name="far", side=Side.FAR), records=Records(traces=traces)) as agents:
         await agents.run("Where?", context="At the lake.", strategy="minions", sensitivity="public", idempotency_key="bad")
     traces.flush()
     asked = ScriptedAgent(["Lake Lorne"] * 3, name="asked", side=Side.FAR)

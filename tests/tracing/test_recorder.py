@@ -10,7 +10,7 @@ import anyio
 import pytest
 from traced_tasks import LOOKUP, hybrid, lookup
 
-from nearfar import Hybrid
+from nearfar import Hybrid, Records
 from nearfar.orchestrator.storage.tables import Session
 from nearfar.orchestrator.task.events import AttemptEnded, Routed
 from nearfar.orchestrator.task.sections.runs import RunsConfig
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_trace_has_each_step_tool_call_and_decision_in_order(traces: TraceStore) -> None:
-    async with hybrid([LOOKUP, "Tomas Berg"], [LOOKUP, "Mira Falk"], traces=traces) as agents:
+    async with hybrid([LOOKUP, "Tomas Berg"], [LOOKUP, "Mira Falk"], records=Records(traces=traces)) as agents:
         result = await agents.run("Who leads Orbix Labs?", strategy="cascade", idempotency_key="r1")
     traces.flush()
     entries = traces.entries("r1")
@@ -46,7 +46,7 @@ async def test_a_trace_has_each_step_tool_call_and_decision_in_order(traces: Tra
 
 
 async def test_a_step_is_kept_with_what_is_new_in_its_request(traces: TraceStore) -> None:
-    async with hybrid([LOOKUP, "Mira Falk"], [], traces=traces) as agents:
+    async with hybrid([LOOKUP, "Mira Falk"], [], records=Records(traces=traces)) as agents:
         await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1")
     traces.flush()
     first, second = (entry for entry in traces.entries("r1") if isinstance(entry, AgentStepped))
@@ -59,7 +59,7 @@ async def test_a_step_is_kept_with_what_is_new_in_its_request(traces: TraceStore
 
 async def test_what_a_private_tool_says_is_a_change_of_label(traces: TraceStore) -> None:
     read = ToolCall(id="1", name="read_mail", arguments={"subject": "vault"})
-    async with hybrid([read, "at nine"], [], traces=traces) as agents:
+    async with hybrid([read, "at nine"], [], records=Records(traces=traces)) as agents:
         await agents.run("When does it open?", strategy="device", idempotency_key="r1")
     traces.flush()
     labels = [entry.label for entry in traces.entries("r1") if isinstance(entry, Labelled)]
@@ -68,7 +68,7 @@ async def test_what_a_private_tool_says_is_a_change_of_label(traces: TraceStore)
 
 async def test_tokens_are_not_kept(traces: TraceStore, config: RunsConfig) -> None:
     read = ToolCall(id="1", name="read_mail", arguments={"subject": "vault"})
-    async with hybrid([read, "the key is sk-abcdefghijklmnopqrst"], [], traces=traces) as agents:
+    async with hybrid([read, "the key is sk-abcdefghijklmnopqrst"], [], records=Records(traces=traces)) as agents:
         await agents.run("Which key?", strategy="device", idempotency_key="r1")
     traces.flush()
     kept = b"".join(path.read_bytes() for path in config.folder.glob("traces.db*"))
@@ -101,7 +101,7 @@ def test_ordinary_words_are_no_credentials(words: str) -> None:
 
 
 async def test_a_failed_run_says_why(traces: TraceStore) -> None:
-    async with hybrid([Unavailable("the model is gone")], [Unavailable("the cloud, too")], traces=traces) as agents:
+    async with hybrid([Unavailable("the model is gone")], [Unavailable("the cloud, too")], records=Records(traces=traces)) as agents:
         with pytest.raises(Unavailable):
             await agents.run("Who?", strategy="cascade", idempotency_key="r1")
     traces.flush()
@@ -112,7 +112,7 @@ async def test_a_failed_run_says_why(traces: TraceStore) -> None:
 
 
 async def test_a_run_that_is_out_of_time_says_so(traces: TraceStore) -> None:
-    async with hybrid([anyio.Event()], [], traces=traces) as agents:
+    async with hybrid([anyio.Event()], [], records=Records(traces=traces)) as agents:
         with pytest.raises(DeadlineExceeded):
             await agents.run("Who?", strategy="device", idempotency_key="r1", timeout=0.01)
     traces.flush()
@@ -125,7 +125,7 @@ async def test_a_trace_that_cannot_be_written_fails_no_run(traces: TraceStore, c
     with traces.database.writing() as session:
         session.execute("ALTER TABLE entries RENAME TO gone")
     with caplog.at_level(logging.WARNING):
-        async with hybrid([LOOKUP, "Mira Falk"], [], traces=traces) as agents:
+        async with hybrid([LOOKUP, "Mira Falk"], [], records=Records(traces=traces)) as agents:
             result = await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1")
         traces.flush()
     assert result.text == "Mira Falk"
@@ -135,17 +135,17 @@ async def test_a_trace_that_cannot_be_written_fails_no_run(traces: TraceStore, c
 async def test_what_was_lost_is_counted(traces: TraceStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nearfar.orchestrator.tracing.recorder.MOST_WAITING", 1)
     with traces.database.writing():  # the thread that writes waits meanwhile
-        async with hybrid([LOOKUP, "Mira Falk"], [], traces=traces) as agents:
+        async with hybrid([LOOKUP, "Mira Falk"], [], records=Records(traces=traces)) as agents:
             await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1")
     traces.flush()
     assert [entry.count > 3 for entry in traces.entries("r1") if isinstance(entry, EntriesLost)] == [True]
 
 
 async def test_a_resumed_run_goes_on_in_the_same_trace(config: RunsConfig) -> None:
-    async with hybrid([LOOKUP, Unavailable("gone")], [], runs=config) as agents:
+    async with hybrid([LOOKUP, Unavailable("gone")], [], records=config) as agents:
         with pytest.raises(Unavailable):
             await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1")
-    async with hybrid(["Mira Falk"], [], runs=config) as agents:
+    async with hybrid(["Mira Falk"], [], records=config) as agents:
         await agents.resume("r1")
     store = open_traces(config)
     entries = store.entries("r1")
@@ -155,7 +155,7 @@ async def test_a_resumed_run_goes_on_in_the_same_trace(config: RunsConfig) -> No
 
 
 async def test_a_trace_is_forgotten_with_its_run_and_is_the_owners_alone(config: RunsConfig) -> None:
-    async with hybrid(["Mira Falk"], [], runs=config) as agents:
+    async with hybrid(["Mira Falk"], [], records=config) as agents:
         await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1")
         agents.runs.forget("r1")
     path = Path(config.folder / "traces.db")
@@ -168,7 +168,7 @@ async def test_a_trace_is_forgotten_with_its_run_and_is_the_owners_alone(config:
 
 
 async def test_a_trace_is_for_its_user(traces: TraceStore) -> None:
-    async with hybrid(["Mira Falk"], [], traces=traces) as agents:
+    async with hybrid(["Mira Falk"], [], records=Records(traces=traces)) as agents:
         await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1", user="mira")
     traces.flush()
     assert [line.run for line in traces.newest(user="mira")] == ["r1"]
@@ -182,7 +182,7 @@ async def test_traces_are_kept_in_a_database_that_several_orchestrators_share(
 ) -> None:
     monkeypatch.setenv("RUNS_DATABASE", postgres_database)
     shared = config.model_copy(update={"postgres_variable": "RUNS_DATABASE"})
-    async with hybrid([LOOKUP, "Mira Falk"], [], runs=shared) as agents:
+    async with hybrid([LOOKUP, "Mira Falk"], [], records=shared) as agents:
         result = await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1", user="mira")
         agents.traces.flush()
         assert [(line.run, line.ended.text) for line in agents.traces.newest(user="mira") if line.ended] == [("r1", result.text)]
@@ -200,7 +200,7 @@ async def test_nothing_of_a_run_comes_back_once_its_trace_is_forgotten(traces: T
         traces.forget_all(["r1"])
         return "Mira Falk"
 
-    async with Hybrid(near=ScriptedAgent(erases, name="near"), traces=traces) as agents:
+    async with Hybrid(near=ScriptedAgent(erases, name="near"), records=Records(traces=traces)) as agents:
         await agents.run("Who leads Orbix?", strategy="device", idempotency_key="r1")
     traces.flush()
     with pytest.raises(NotFound):
@@ -224,7 +224,7 @@ async def test_behind_lost_entries_a_step_is_kept_with_its_whole_request(traces:
             traces.flush()
         return "Mira Falk" if len(request.messages) > 4 else LOOKUP.model_copy(update={"id": str(len(request.messages))})
 
-    async with Hybrid(near=ScriptedAgent(script, name="near"), tools=[lookup], traces=traces) as agents:
+    async with Hybrid(near=ScriptedAgent(script, name="near"), tools=[lookup], records=Records(traces=traces)) as agents:
         await agents.run("Who leads Orbix?", strategy="device", idempotency_key="r1")
     traces.flush()
     lost = [entry.type for entry in traces.entries("r1")].index("lost")

@@ -5,6 +5,7 @@ import json
 import pytest
 from traced_tasks import LOOKUP, hybrid
 
+from nearfar import Records
 from nearfar.orchestrator.tracing.store import TraceStore
 from nearfar.protocols import ToolCall, Unavailable
 
@@ -32,7 +33,7 @@ def provider(exporter: InMemorySpanExporter) -> TracerProvider:
 
 async def spans_of(traces: TraceStore, exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
     """Of a run on both sides; the last of each name."""
-    async with hybrid([LOOKUP, "Tomas Berg"], [LOOKUP, "Mira Falk"], traces=traces) as agents:
+    async with hybrid([LOOKUP, "Tomas Berg"], [LOOKUP, "Mira Falk"], records=Records(traces=traces)) as agents:
         await agents.run("Who leads Orbix Labs?", strategy="cascade", idempotency_key="r1", session="s1")
     traces.flush()
     return {span.name: span for span in exporter.get_finished_spans()}
@@ -88,7 +89,7 @@ async def test_what_was_said_is_there_where_the_app_asks_for_it(
 
 async def test_a_failed_run_is_an_error(traces: TraceStore, exporter: InMemorySpanExporter, provider: TracerProvider) -> None:
     export_spans(traces, provider=provider)
-    async with hybrid([Unavailable("gone")], [], traces=traces) as agents:
+    async with hybrid([Unavailable("gone")], [], records=Records(traces=traces)) as agents:
         with pytest.raises(Unavailable):
             await agents.run("Who?", strategy="device")
     traces.flush()
@@ -104,7 +105,7 @@ async def test_an_exporter_that_fails_fails_no_run(traces: TraceStore, caplog: p
 
     traces.exporting = fail
     read = ToolCall(id="1", name="read_mail", arguments={"subject": "vault"})
-    async with hybrid([read, "at nine"], [], traces=traces) as agents:
+    async with hybrid([read, "at nine"], [], records=Records(traces=traces)) as agents:
         await agents.run("When?", strategy="device", idempotency_key="r1")
     traces.flush()
     assert "no collector for r1" in caplog.text

@@ -26,7 +26,7 @@ def configuration(tmp_path: Path, config: RunsConfig) -> Path:
     """Names the folder in which one run is recorded."""
 
     async def run() -> None:
-        async with hybrid([LOOKUP, "<b>Tomas</b>"], [LOOKUP, "Mira Falk"], runs=config) as agents:
+        async with hybrid([LOOKUP, "<b>Tomas</b>"], [LOOKUP, "Mira Falk"], records=config) as agents:
             await agents.run("Who leads <script>Orbix</script>?", strategy="cascade", idempotency_key="r1")
 
     anyio.run(run)
@@ -99,7 +99,7 @@ def test_what_was_said_reaches_neither_terminal_nor_page_as_a_command(config: Ru
     call = LOOKUP.model_copy(update={"arguments": {"entity": COMMANDS}})
 
     async def run() -> None:
-        async with hybrid([call, COMMANDS], [], runs=config) as agents:
+        async with hybrid([call, COMMANDS], [], records=config) as agents:
             await agents.run(COMMANDS, strategy="device", idempotency_key=f"r1{COMMANDS}")
 
     anyio.run(run)
@@ -126,7 +126,7 @@ def test_blame_asks_who_knows_better(configuration: Path) -> None:
 
 def test_blame_names_the_agent_and_the_step(configuration: Path, config: RunsConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail() -> None:
-        async with hybrid([LOOKUP, "Tomas Berg"], [], runs=config) as agents:
+        async with hybrid([LOOKUP, "Tomas Berg"], [], records=config) as agents:
             await agents.run("Who leads Orbix?", strategy="device", idempotency_key="bad")
 
     anyio.run(fail)
@@ -144,7 +144,7 @@ def test_a_far_agent_is_asked_anew_only_where_the_user_says_so(
     wrong = LOOKUP.model_copy(update={"arguments": {"entity": "Halcyon"}})
 
     async def fail() -> None:
-        async with hybrid([], [wrong, "Tomas Berg"], runs=config) as agents:
+        async with hybrid([], [wrong, "Tomas Berg"], records=config) as agents:
             await agents.run("Who leads Orbix?", strategy="cloud", idempotency_key="bad")
 
     anyio.run(fail)
@@ -165,7 +165,7 @@ def test_a_run_that_answers_right_and_does_something_else_has_failed(
 
     async def run(name: str, text: str) -> None:
         call = ToolCall(id="1", name="note", arguments={"text": text})
-        async with hybrid([call, "done"], [], runs=config) as agents:
+        async with hybrid([call, "done"], [], records=config) as agents:
             await agents.run("Note that Orbix moves.", strategy="device", idempotency_key=name, tools=[note])
 
     anyio.run(run, "good", "Orbix moves")

@@ -1,0 +1,146 @@
+"""The records that a `Hybrid` keeps of its tasks: runs, budgets, the outbound log, traces, cached answers."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ...protocols import ConfigError
+from ..budgets.book import BudgetBook, open_budgets
+from ..cache.answers import AnswerCache
+from ..runs.opening import open_store
+from ..runs.store import RunStore
+from ..safety.privacy.records import PrivacyRecords
+from ..task.sections.cache import CacheConfig
+from ..task.sections.runs import RunsConfig
+from ..tracing.store import TraceStore, traces_if_usable
+from ..util.arguments import Location, as_path, parse_section, require
+
+if TYPE_CHECKING:
+    from langgraph.types import Checkpointer
+
+Part = TypeVar("Part")
+
+
+class Records:
+    """The records that a `Hybrid` keeps of its tasks, on disk or in Postgres.
+
+    `Records("records")` keeps all of it in one folder: durable runs, which another process can resume, the budget book, the outbound log
+    with the placeholders of unfinished runs, and traces. The `Hybrid` opens the folder and closes it.
+
+    Args:
+        where: a folder, or a `RunsConfig` or mapping, which is the `[runs]` section of nearfar.toml; None: only the parts that follow.
+        runs, budgets, privacy, traces: a part that is open already, used in place of the one in `where`; the caller closes it.
+        cache: answers of agents: the path of a file, a `CacheConfig` or mapping, which is the `[cache]` section, or an open cache.
+        checkpointer: a LangGraph checkpointer, under which tasks name a `thread_id`. Durable runs have a checkpointer of their own.
+
+    Raises `ConfigError` that names the argument for one of another type, and for runs together with a checkpointer.
+    """
+
+    def __init__(
+        self,
+        where: RunsConfig | Mapping[str, Any] | Location | None = None,
+        *,
+        runs: RunStore | None = None,
+        budgets: BudgetBook | None = None,
+        privacy: PrivacyRecords | None = None,
+        traces: TraceStore | None = None,
+        cache: AnswerCache | CacheConfig | Mapping[str, Any] | Location | None = None,
+        checkpointer: "Checkpointer" = None,
+    ) -> None:
+        self.where = _section(where)
+        self.runs = _part("runs", runs, RunStore)
+        self.budgets = _part("budgets", budgets, BudgetBook)
+        self.privacy = _part("privacy", privacy, PrivacyRecords)
+        self.traces = _part("traces", traces, TraceStore)
+        self.cache = _cache(cache)
+        self.checkpointer = checkpointer
+        if checkpointer is not None and checkpointer is not False:
+            self._check_checkpointer()
+
+    def _check_checkpointer(self) -> None:
+        from langgraph.checkpoint.base import BaseCheckpointSaver
+
+        require(
+            "checkpointer", self.checkpointer, BaseCheckpointSaver, "a checkpointer of LangGraph", hint="Records(folder) keeps durable runs"
+        )
+        if self.where is not None or self.runs is not None:
+            raise ConfigError("runs and a checkpointer are both given", hint="runs have a checkpointer of their own: leave it out")
+
+
+@dataclass
+class OpenRecords:
+    """Open stores; None for what is not kept."""
+
+    runs: RunStore | None
+    budgets: BudgetBook | None
+    privacy: PrivacyRecords | None
+    traces: TraceStore | None
+    cache: AnswerCache | None
+    checkpointer: "Checkpointer"
+    closing: ExitStack = field(default_factory=ExitStack)
+    """Closes what was opened here."""
+
+    def fill(self, where: RunsConfig, opened: ExitStack) -> None:
+        """Open the parts that are missing; `opened` closes them."""
+        if self.budgets is None:
+            self.budgets = open_budgets(where)
+            opened.callback(self.budgets.close)
+        if self.privacy is None:
+            self.privacy = PrivacyRecords(where.folder, keep=where.keep)
+            opened.callback(self.privacy.close)
+        if self.traces is None and (traces := traces_if_usable(where)) is not None:
+            self.traces = traces
+            opened.callback(traces.close)
+        if self.runs is None:
+            self.runs = open_store(where)
+            opened.callback(self.runs.close)
+            if self.traces is not None:
+                self.runs.forgetting.append(self.traces.forget_all)  # after what is still to be written
+
+    def close(self) -> None:
+        """Close what was opened here; what the caller opened stays open."""
+        self.closing.close()
+
+
+def open_records(records: Records) -> OpenRecords:
+    """Open what is not open yet. Raises `StoreUnavailable`, `StoreCorrupt`, and `ConfigError` where no address is set."""
+    with ExitStack() as opened:
+        cache = records.cache
+        if isinstance(cache, CacheConfig):
+            cache = AnswerCache(cache)
+            opened.callback(cache.close)
+        found = OpenRecords(records.runs, records.budgets, records.privacy, records.traces, cache, records.checkpointer)
+        if records.where is not None:
+            found.fill(records.where, opened)
+        found.closing = opened.pop_all()
+    return found
+
+
+def records_argument(given: object) -> Records:
+    """Return the records that `Hybrid` is given. Raises `ConfigError` for another type."""
+    return given if isinstance(given, Records) else Records(_section(given))
+
+
+def _section(given: object) -> RunsConfig | None:
+    """Return the `[runs]` section that a mapping or a folder stands for."""
+    if isinstance(given, Mapping):
+        return parse_section("records", given, RunsConfig).anchored(Path())
+    if given is None or isinstance(given, RunsConfig):
+        return given
+    return RunsConfig(folder=as_path("records", given, otherwise="a Records, a RunsConfig, a mapping"))
+
+
+def _cache(given: object) -> AnswerCache | CacheConfig | None:
+    """Return the cache, or the `[cache]` section that a mapping or a path stands for."""
+    if isinstance(given, Mapping):
+        return parse_section("cache", given, CacheConfig).anchored(Path())
+    if given is None or isinstance(given, (AnswerCache, CacheConfig)):
+        return given
+    return CacheConfig(path=as_path("cache", given, otherwise="an AnswerCache, a CacheConfig, a mapping"))
+
+
+def _part(name: str, given: Part | None, kind: type[Part]) -> Part | None:
+    require(name, given, kind, f"an open {kind.__name__}", hint="Records(folder) opens all parts itself")
+    return given
