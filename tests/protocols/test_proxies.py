@@ -118,10 +118,14 @@ async def test_a_caller_of_too_much_is_told_so_and_others_go_on(front: Front) ->
             async with asyncio.TaskGroup() as group:
                 flooding = group.create_task(flood())
                 with pytest.raises(RateLimited):
-                    while True:
-                        await complete(front.remote(address), ask())
+                    await asked_again_and_again(front.remote(address))
                 flooding.cancel()
     assert codes == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+
+
+async def asked_again_and_again(remote: RemoteAgent) -> None:
+    while True:
+        await complete(remote, ask())
 
 
 async def test_more_connections_than_one_address_may_have_are_refused_and_those_it_has_go_on(front: Front) -> None:
