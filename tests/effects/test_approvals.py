@@ -10,12 +10,12 @@ from typing import cast
 import anyio
 import pytest
 
-from nearfar import Hybrid, Policy, tool
+from nearfar import Hybrid, Policy, Strategy, tool
 from nearfar.orchestrator.cli.approving import shown_call, terminal_approver
 from nearfar.orchestrator.task.events import ApprovalAsked, ToolStarted
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.orchestrator.util.escaping import spelled_out
-from nearfar.protocols import ApprovalRequest, ScriptedAgent, Side, ToolCall, Unavailable
+from nearfar.protocols import ApprovalRequest, ScriptedAgent, Sensitivity, Side, ToolCall, Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +79,7 @@ async def test_who_said_no_is_not_asked_again_by_a_call_or_an_agent_behind_it(is
     letters, person = Letters(), Person("ann")
     near = ScriptedAgent([letter("eve"), letter("eve"), Unavailable("out of memory")])
     far = ScriptedAgent([[letter("eve", 1), letter("ann", 2)], "done"], name="far", side=Side.FAR)
-    policy = Policy(strategy="cascade", sensitivity="public")
+    policy = Policy(strategy=Strategy.CASCADE, sensitivity=Sensitivity.PUBLIC)
     runs = RunsConfig(folder=tmp_path) if is_durable else None
     async with Hybrid(near=near, far=far, tools=[letters.tool], approver=person, policy=policy, runs=runs) as hybrid:
         result = await hybrid.run("Write to Eve")

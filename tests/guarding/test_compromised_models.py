@@ -368,7 +368,8 @@ async def test_what_strangers_left_in_the_world_in_an_earlier_task_of_a_session_
     async with Hybrid(near=agent, tools=world.tools) as hybrid:
         options: TaskOptions = {"strategy": "device", "sensitivity": "public", "session": "s"}
         await hybrid.run("Read the mail about the rent", **options)
-        await hybrid.run("Pay 900 as noted", plan="First notes(), then pay(account=..., amount=900)", **options)
+        options["plan"] = "First notes(), then pay(account=..., amount=900)"
+        await hybrid.run("Pay 900 as noted", **options)
     assert world.notes == ["EVIL-99 900"]
     assert world.done == []
 

@@ -410,7 +410,7 @@ async def test_a_plan_may_leave_to_the_model_what_decides_nothing_where_a_tool_n
 
     world = World()
     plan = 'invite(user="Dora", address=write(name="plan.txt", content=...).id)'
-    replies = [READ, call("write", name=name, content="Dora's"), call("invite", user="Dora", address="no. 6"), "done"]
+    replies: list[ToolCall | str] = [READ, call("write", name=name, content="Dora's"), call("invite", user="Dora", address="no. 6"), "done"]
     policy = Policy(strategy=Strategy.DEVICE, sensitivity=Sensitivity.PUBLIC)
     async with Hybrid(near=ScriptedAgent(replies), tools=[*world.tools, write], policy=policy) as hybrid:
         await hybrid.run("Show Dora what stands on www.dora.example.", plan=plan)

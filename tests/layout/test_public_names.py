@@ -107,7 +107,7 @@ def for_type_checkers(module: str) -> dict[str, object]:
     blocks = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
     imports = (node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom))
     package = sys.modules[module].__package__
-    found = {}
+    found: dict[str, object] = {}
     for node in imports:
         source = importlib.import_module("." * node.level + (node.module or ""), package)
         found |= {alias.asname or alias.name: getattr(source, alias.name) for alias in node.names if hasattr(source, alias.name)}

@@ -131,9 +131,9 @@ async def test_guard_tells_an_agent_nothing_of_what_it_saw_a_placeholder_of(name
 
     def far(request: StepRequest) -> Reply:
         turn = len(results(request))
-        return [calling(0, "read_code"), calling(1, "read_page"), calling(2, name, code="4711"), calling(3, name, code="Elm"), "Done."][
-            turn
-        ]
+        guesses = calling(2, name, code="4711"), calling(3, name, code="Elm")
+        replies: list[Reply] = [calling(0, "read_code"), calling(1, "read_page"), *guesses, "Done."]
+        return replies[turn]
 
     told = []
     for code, street in (("4711", "Elm"), ("8822", "Oak")):
@@ -149,11 +149,13 @@ async def test_guard_still_lets_an_agent_act_on_what_it_was_told() -> None:
     def far(request: StepRequest) -> Reply:
         turn = len(results(request))
         hidden = PLACEHOLDER.findall(request.messages[0].text)[0]
-        return [calling(0, "read_page"), calling(1, "look_up", code="1234"), calling(2, "look_up", code=hidden), "Done."][turn]
+        replies: list[Reply] = [calling(0, "read_page"), calling(1, "look_up", code="1234"), calling(2, "look_up", code=hidden), "Done."]
+        return replies[turn]
 
     cloud = far_agent(far)
     async with Hybrid(far=cloud, tools=[read_page, look_up], policy=BOTH) as hybrid:
-        await hybrid.run("Look up ticket 1234 for tomas@example.org", allowed_tools=["read_page", "look_up"], **FAR)
+        options: TaskOptions = {**FAR, "allowed_tools": ["read_page", "look_up"]}
+        await hybrid.run("Look up ticket 1234 for tomas@example.org", **options)
     assert [each.is_error for each in results(cloud.requests[-1])] == [False, False, False]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -283,7 +284,7 @@ def look(call_id: str) -> agent_pb2.StepEvent:
     ({"tools": (LOOK,)}, [look("x" * 257)]),
     ({"tools": (LOOK,)}, [look(str(number)) for number in range(257)]),
 ], ids=["schema", "required call", "no tools", "endless id", "too many calls"])  # fmt: skip
-async def test_stated_reason_and_calls_are_not_taken_on_trust(fields: dict[str, object], events: list[agent_pb2.StepEvent]) -> None:
+async def test_stated_reason_and_calls_are_not_taken_on_trust(fields: dict[str, Any], events: list[agent_pb2.StepEvent]) -> None:
     card = agent_pb2.AgentCard(name="raw", model="raw", capabilities=agent_pb2.Capabilities(tools=True, json_schema=True))
     hub = Hub(TOKENS)
     session = hub.register("phone", registration_from_proto(registration(card).register))

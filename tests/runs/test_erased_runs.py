@@ -17,7 +17,6 @@ from nearfar import Hybrid, MemoryStore, Policy, tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory.erasing import Erased
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
-from nearfar.orchestrator.memory.item import Tier
 from nearfar.orchestrator.memory.recollection import recalled_item
 from nearfar.orchestrator.memory.tools import memory_tools
 from nearfar.orchestrator.memory.wording import Wording
@@ -36,6 +35,7 @@ from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import Message, NotFound, RunBusy, ScriptedAgent, StepRequest, StoreUnavailable, ToolCall
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.namespaces import ItemAddress
+from nearfar.protocols.tiers import Tier
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("wide_terminal")]
 CANARY = "canary7f3a"

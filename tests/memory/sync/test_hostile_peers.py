@@ -16,7 +16,7 @@ from langgraph.store.base import PutOp
 from sync_world import Node, greet, send, synchronise, take, through_wire
 
 from nearfar.orchestrator.memory.encoding import encode
-from nearfar.orchestrator.memory.item import Meta, Principal, Source, Tier, address_tag
+from nearfar.orchestrator.memory.item import Meta, Principal, address_tag
 from nearfar.orchestrator.memory.merge import merge
 from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling, Stamp
 from nearfar.orchestrator.memory.sync import wire
@@ -27,6 +27,7 @@ from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.memory.sync.receiving import read_operation, receive
 from nearfar.protocols import InvalidRequest, NearfarError, PermissionDenied, PrivacyViolation, SyncRefused
 from nearfar.protocols.namespaces import ItemAddress
+from nearfar.protocols.tiers import Source, Tier
 from nearfar.protocols.v1 import memory_pb2 as pb
 
 NOTES = ("notes",)
