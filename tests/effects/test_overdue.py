@@ -76,7 +76,7 @@ async def test_a_model_that_pays_again_waits_for_the_payment_under_way(tmp_path:
                 slow.may_answer.set()
             return PAY
 
-        async with Hybrid(near=ScriptedAgent(reply), tools=[slow.tool], records=runs_in(tmp_path, is_durable=is_durable)) as hybrid:
+        async with Hybrid(near=ScriptedAgent(reply), tools=[slow.tool], runs=runs_in(tmp_path, is_durable=is_durable)) as hybrid:
             result = await hybrid.run("Pay Ann", policy=Policy(maximum_turns=400))
     assert slow.paid == ["ann"]
     assert "It is not known whether it took effect" in heard[0]
@@ -91,7 +91,7 @@ async def test_a_short_limit_for_results_does_not_hide_that_the_outcome_is_unkno
     with bank() as slow:
         terse = tool(time_limit=0.1, result_limit=5)(slow.pay)
         near = ScriptedAgent([PAY, PAY, "I do not know."])
-        async with Hybrid(near=near, tools=[terse], records=runs_in(tmp_path, is_durable=is_durable)) as hybrid:
+        async with Hybrid(near=near, tools=[terse], runs=runs_in(tmp_path, is_durable=is_durable)) as hybrid:
             result = await hybrid.run("Pay Ann")
     assert [made.outcome for made in result.tool_calls] == ["unknown", "unknown"]
     assert slow.paid == ["ann"]
@@ -109,7 +109,7 @@ async def test_an_agent_that_takes_over_does_not_pay_beside_the_one_before(tmp_p
         far = ScriptedAgent(reply, name="far", side=Side.FAR)
         near = ScriptedAgent([PAY, Unavailable("out of memory")])
         policy = Policy.model_validate({**PUBLIC, "strategy": "cascade", "maximum_turns": 400})
-        async with Hybrid(near=near, far=far, tools=[slow.tool], policy=policy, records=runs_in(tmp_path, is_durable=is_durable)) as hybrid:
+        async with Hybrid(near=near, far=far, tools=[slow.tool], policy=policy, runs=runs_in(tmp_path, is_durable=is_durable)) as hybrid:
             result = await hybrid.run("Pay Ann")
     assert slow.paid == ["ann"]
     assert "- outcome unknown: pay(" in far.requests[0].messages[-1].text
@@ -143,7 +143,7 @@ async def test_a_resumed_run_does_not_send_beside_the_call_that_still_runs(tmp_p
         models = [fails, insists]
         near, late = ScriptedAgent(lambda request: models[0](request)), tool(effect="idempotent", time_limit=0.1)(pay)
         policy = Policy(maximum_turns=400)
-        async with Hybrid(near=near, tools=[late], records=RunsConfig(folder=tmp_path), policy=policy) as hybrid:
+        async with Hybrid(near=near, tools=[late], runs=RunsConfig(folder=tmp_path), policy=policy) as hybrid:
             with scope, suppress(Unavailable):
                 await hybrid.run("Pay Ann", idempotency_key="lunch")
             del models[0]
@@ -164,7 +164,7 @@ async def test_a_coroutine_that_was_stopped_in_the_middle_is_not_made_again(tmp_
         raise NotImplementedError
 
     near = ScriptedAgent([PAY, PAY, "Nobody knows."])
-    async with Hybrid(near=near, tools=[pay], records=runs_in(tmp_path, is_durable=is_durable)) as hybrid:
+    async with Hybrid(near=near, tools=[pay], runs=runs_in(tmp_path, is_durable=is_durable)) as hybrid:
         result = await hybrid.run("Pay Ann")
     assert paid == ["ann"]
     assert "was stopped, perhaps after it had acted" in told(near.requests[1])[0]
