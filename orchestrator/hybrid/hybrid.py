@@ -1,12 +1,8 @@
 """`Hybrid`: the near and the far agent, the tools and the policy behind one `run`."""
 
-import asyncio
 import logging
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, nullcontext
-from dataclasses import replace
-from functools import cached_property, partial
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import ExitStack, aclosing
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -18,43 +14,34 @@ import anyio.to_thread
 from ...protocols import (
     Agent,
     ConfigError,
-    DeadlineExceeded,
     DeviceState,
     DeviceStateSource,
     InvalidRequest,
-    NearfarError,
 )
 from ..agents.pool import AgentPool
 from ..cache.agent import put_in_front
 from ..cache.database import ErasedMemory
-from ..cache.plans import PlanCache
 from ..compose.agents import FarConfig, NearConfig, read_device_state
 from ..compose.config import Config, load_config
 from ..compose.hub import AttachedConfig
 from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
-from ..routing.check import unknown_prices
 from ..routing.router import Router
 from ..runs.erased import ErasedRuns
 from ..runs.store import RunStore
-from ..strategies.context import TaskContext
-from ..strategies.durable import DurableRuns, Work, served
-from ..strategies.state import recursion_limit
 from ..task.approvals import Approver
 from ..task.auto_decision import SelectionDecision
 from ..task.conversation import Prompt
-from ..task.events import TaskEvent, TaskFinished
+from ..task.events import TaskEvent
 from ..task.modes import Strategy
 from ..task.results import Result
 from ..task.route_decision import RouteDecision
-from ..task.scope import scope, scope_of
 from ..task.sections.memory import MemoryConfig
 from ..task.sections.runs import RunsConfig
-from ..task.task import Policy, Task
+from ..task.task import Policy
 from ..task.tools import Tool
 from ..tracing.store import TraceStore
 from ..util.arguments import Location, as_path, wrong_type
-from ..util.cancellation import cancelled_at_once, end
 from ..util.threads import in_thread
 from .arguments import (
     HybridArguments,
@@ -68,17 +55,15 @@ from .arguments import (
     require_usable_policy,
     tools_argument,
 )
-from .preparation import Preparation
+from .pipeline import Pipeline
+from .preparation import Parts
 from .records import Records, open_records, records_argument
-from .serving import billed, deadline, next_event, note_tool_calls, queued_events, result_of
 
 if TYPE_CHECKING:
-    from langchain_core.runnables import RunnableConfig
     from langgraph.store.base import BaseStore
 
     from ..memory.in_tasks import TaskMemory
     from ..memory.store import MemoryStore
-    from ..strategies.graphs import Graphs
     from ..strategies.runtime import TaskGraph
 
 _logger = logging.getLogger(__name__)
@@ -110,9 +95,6 @@ class Hybrid:
 
     Raises `ConfigError` that names the parameter for an argument of another type.
     """
-
-    _has_begun = False
-    """It has served a task."""
 
     def __init__(
         self,
@@ -151,42 +133,26 @@ class Hybrid:
 
     def _connect(self) -> None:
         """Make the parts that work on the agents, the memory and the records."""
-        records, memory = self._records, self._memory
-        self._cache, self._traces = records.cache, records.traces
-        if self._cache is not None:
-            put_in_front(self.pool, self._cache)
-        self._plans = PlanCache(self._cache.database, self._cache.settings) if self._cache and self._cache.settings.plans else None
+        records, memory, cache = self._records, self._memory, self._records.cache
+        if cache is not None:
+            put_in_front(self.pool, cache)
         self._router = Router(device_state=self._read_device, paces=self.pool.pace, health=self.pool.health, budgets=records.budgets)
-        self._preparation = self._make_preparation()
-        agents = tuple(handle.name for handle in self.pool)
-        self._runs = None if records.runs is None else DurableRuns(records.runs, agents, self._preparation.bounds)
-        if memory is not None:
-            self._preparation.erased_memory = ErasedMemory(self._cache, memory.store) if self._cache else None
-            self._preparation.erased_runs = self._hear_of_erasures(memory.store, self._preparation.erased_memory)
         self._rest = None if memory is None else memory_rest(memory, self.pool, self._read_device)
+        parts = Parts(self.pool, self._router, lambda: self.policy, self._tools, self._approver, memory, self._rest, self._store, records)
+        self._pipeline = Pipeline(parts)
+        if memory is not None:
+            preparation = self._pipeline.preparation
+            preparation.erased_memory = ErasedMemory(cache, memory.store) if cache else None
+            preparation.erased_runs = self._hear_of_erasures(memory.store, preparation.erased_memory)
         self._move_with_the_loop()
-
-    def _make_preparation(self) -> Preparation:
-        return Preparation(
-            self.pool,
-            self._router,
-            lambda: self.policy,
-            tools=self._tools,
-            approver=self._approver,
-            memory=self._memory,
-            plans=self._plans,
-            privacy=self._records.privacy,
-            traces=self._traces,
-            has_checkpointer=self._records.checkpointer is not None,
-        )
 
     def _hear_of_erasures(self, memory: "MemoryStore", erased_memory: ErasedMemory | None) -> ErasedRuns | None:
         """Erase from cache, runs and traces what is erased from the memory from now on."""
         if erased_memory is not None:
             self._listening.enter_context(memory.erasing.calling(erased_memory.forget))
-        if self._runs is None and self._traces is None:
+        if self._records.runs is None and self._records.traces is None:
             return None
-        erased_runs = ErasedRuns(memory, None if self._runs is None else self._runs.store, self._traces)
+        erased_runs = ErasedRuns(memory, self._records.runs, self._records.traces)
         self._listening.enter_context(memory.erasing.calling(erased_runs.forget))
         return erased_runs
 
@@ -194,8 +160,8 @@ class Hybrid:
         """Reset the memory's consolidation and the runs when the event loop that they wait in is replaced."""
         if self._rest is not None:
             self.pool.home.forgetting.append(self._rest.move)
-        if self._runs is not None:
-            self.pool.home.forgetting.append(self._runs.forget)
+        if self._pipeline.runs is not None:
+            self.pool.home.forgetting.append(self._pipeline.runs.forget)
 
     @property
     def device_state(self) -> DeviceStateSource:
@@ -257,23 +223,6 @@ class Hybrid:
         """How tasks that start now are served unless they say otherwise."""
         return self._policy.current if isinstance(self._policy, PolicyFile) else self._policy
 
-    def _begin(self) -> None:
-        """Prepare the first task before its clock runs: load LangGraph, and warn of agents without known prices."""
-        if self._has_begun:
-            return
-        self._has_begun = True
-        assert self._graphs is not None
-        for finding in unknown_prices(self.policy, {handle.name: handle.model for handle in self.pool if handle.is_unpriced}):
-            _logger.warning("%s", finding)
-
-    @cached_property
-    def _graphs(self) -> "Graphs":
-        """Made when the first task is served: loading LangGraph takes longer than loading all the rest."""
-        from ..strategies.graphs import Graphs
-
-        checkpointer = self._records.checkpointer if self._runs is None else self._runs.checkpointer
-        return Graphs(self.pool, self._tools, self._router, checkpointer=checkpointer, store=self._store)
-
     @property
     def graph(self) -> "TaskGraph":
         """The graph of the policy's strategy; see `graph_of`."""
@@ -288,7 +237,7 @@ class Hybrid:
             known = Strategy(strategy)
         except ValueError:
             raise InvalidRequest(f"there is no strategy {strategy!r}", hint=f"the strategies are {', '.join(Strategy)}") from None
-        return self._graphs[known]
+        return self._pipeline.graphs[known]
 
     async def run(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
         """Serve one task and return its outcome.
@@ -296,8 +245,7 @@ class Hybrid:
         Raises the `NearfarError` of the last agent tried, `DeadlineExceeded` after `timeout` seconds, `InvalidRequest` for options
         that contradict each other.
         """
-        async with self._begun(self._preparation.task(prompt, options), options) as (work, started):
-            return await self._served(work, options, started)
+        return await self._pipeline.run(prompt, options)
 
     async def resume(
         self, run: str, *, user: str = "", approvals: Mapping[str, bool] | None = None, **options: Unpack[ResumeOptions]
@@ -316,116 +264,53 @@ class Hybrid:
         """
         require_run(run, user, approvals)
         check_approver(options.get("approver"), InvalidRequest)
-        await self.pool.home.enter()
-        if approvals:
-            await self._durable.decide(run, user, approvals)
         given: TaskOptions = {"tools": options.get("tools", ()), "approver": options.get("approver", self._approver)}
-        self._begin()
-        started = time.monotonic()
-        with self._awake():
-            async with self._durable.resumed(run, user, partial(self._preparation.equip_again, options=given)) as work:
-                return await self._served(work, given, started)
+        return await self._pipeline.resume(run, given, user=user, approvals=approvals or {})
 
     @property
     def runs(self) -> RunStore:
         """The store of the runs. Raises `ConfigError` where none is kept."""
-        return self._durable.store
+        return self._pipeline.durable.store
 
     @property
     def traces(self) -> TraceStore:
         """The store of the traces. Raises `ConfigError` where none is kept."""
-        if self._traces is None:
+        if self._records.traces is None:
             hint = (
                 'in nearfar.toml: [runs]; in Python: Hybrid(records="records"); if that stands there, the log says why they cannot be used'
             )
             raise ConfigError("no traces are kept", hint=hint)
-        return self._traces
+        return self._records.traces
 
     async def cancel(self, run: str, *, user: str = "") -> None:
         """Let a run end, in whatever process it is: within a second, or when its tools are done that are at work. Raises `NotFound`."""
         await in_thread(self.runs.cancel, run, user=user)
 
-    @asynccontextmanager
-    async def _begun(self, asked: Task, options: TaskOptions) -> AsyncIterator[tuple[Work, float]]:
-        """Yield the work to be done, and the time at which the caller asked for it."""
-        await self.pool.home.enter()
-        self._begin()
-        started = time.monotonic()
-
-        async def prepare() -> tuple[Task, TaskContext]:
-            with deadline(asked, started):
-                recall = self._preparation.recall
-                task = asked if self._memory is None else await anyio.to_thread.run_sync(recall, asked, options, abandon_on_cancel=True)
-                return self._preparation.prepare(task, options)
-
-        with self._awake():
-            if self._runs is None:
-                yield Work(*await prepare()), started
-                return
-            async with self._runs.begun(asked, prepare, partial(self._preparation.equip_again, options=options)) as work:
-                yield work, started
-
-    async def _served(self, work: Work, options: TaskOptions, started: float) -> Result:
-        if work.recorded is not None:
-            return work.recorded
-        with deadline(work.task, started, work.context):
-            state = await cancelled_at_once(self._serve(work, options))
-        return await self._concluded(work, state, time.monotonic() - started)
-
-    @property
-    def _durable(self) -> DurableRuns:
-        if self._runs is None:
-            raise ConfigError("no runs are kept", hint='in nearfar.toml: [runs]; in Python: Hybrid(records="records")')
-        return self._runs
-
     async def stream(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
         """Serve one task and yield what happens; the last event is `TaskFinished`. Raises what `run` raises."""
-        async with (
-            self._begun(self._preparation.task(prompt, options), options) as (work, started),
-            aclosing(self._streamed(work, options, started)) as events,
-        ):
+        async with aclosing(self._pipeline.stream(prompt, options)) as events:
             async for event in events:
                 yield event
-
-    async def _streamed(self, work: Work, options: TaskOptions, started: float) -> AsyncGenerator[TaskEvent, None]:
-        if work.recorded is not None:
-            yield TaskFinished(result=work.recorded)
-            return
-        events: asyncio.Queue[TaskEvent | None] = asyncio.Queue()
-        heard = replace(work, context=replace(work.context, listener=events.put_nowait))
-        serving = asyncio.create_task(self._serve(heard, options))
-        serving.add_done_callback(lambda _: events.put_nowait(None))
-        try:
-            while (event := await next_event(events, work.task, started)) is not None:
-                yield event
-        except DeadlineExceeded as error:
-            await end(serving)
-            note_tool_calls(error, work.context)
-            for late in queued_events(events):  # what the step that was under way has cost
-                yield late
-            raise
-        finally:
-            await end(serving)
-        yield TaskFinished(result=await self._concluded(work, serving.result(), time.monotonic() - started))
 
     def explain(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> SelectionDecision:
         """Return the strategy that `auto` would choose for a task, the alternatives, and the reasons. Nothing is run.
 
         Raises what `run` raises before its first step.
         """
-        task = self._preparation.recall(self._preparation.task(prompt, options), options)
-        return self._preparation.explain(task, options)
+        preparation = self._pipeline.preparation
+        return preparation.explain(preparation.recall(preparation.task(prompt, options), options), options)
 
     def explain_route(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> RouteDecision:
         """Return the agents that would serve a task, the estimate for each, and the reasons. Nothing is run.
 
         If the rules deny the task, `denied` names the rule. Else this raises what `run` raises before it begins.
         """
-        asked = self._preparation.task(prompt, options)
-        refusal = self._router.refusal(asked, list(self.pool), tools=list(self._preparation.context(options).tools))
+        preparation = self._pipeline.preparation
+        asked = preparation.task(prompt, options)
+        refusal = self._router.refusal(asked, list(self.pool), tools=list(preparation.context(options).tools))
         if refusal is not None:
             return refusal
-        task, context = self._preparation.prepare(self._preparation.recall(asked, options), options)
+        task, context = preparation.prepare(preparation.recall(asked, options), options)
         return self._router.explain(task.with_memory_in_prompt(), list(self.pool), tools=list(context.tools))
 
     def report(self, result: Result, *, score: float, task_class: str = "") -> None:
@@ -441,60 +326,7 @@ class Hybrid:
             raise InvalidRequest(f"a score is between 0 and 1, not {score}", hint="1.0 for a task well done, 0.0 for one that failed")
         policy = self.policy
         self._router.report(result, policy.router, score=score, task_class=task_class)
-        if self._cache is not None:
-            self._cache.report(result.id, score)
+        if self._records.cache is not None:
+            self._records.cache.report(result.id, score)
         if result.selection is not None:
-            self._preparation.selector.report(result, policy.auto, score=score, task_class=task_class)
-
-    async def _serve(self, work: Work, options: TaskOptions) -> dict[str, Any]:
-        """Run the task's graph and return its final state."""
-        task, context = work.task, work.context
-        graph, config = self.graph_of(task.policy.strategy), self._config(task, options)
-        since = None if self._plans is None else await self._plans.clearings()
-        agents = {handle.name: handle.side for handle in self.pool}
-        recorded = nullcontext() if context.trace is None else context.trace.recording(task, agents)
-        assert context.privacy is not None, "every task is prepared with it"
-        with billed(task, context, self._router), recorded, nullcontext() if self._cache is None else scope(scope_of(task)):
-            try:
-                state = await (served(work, graph, config) if self._runs is None else self._runs.served(work, graph, config))
-            except (NearfarError, asyncio.CancelledError):
-                self._preparation.sessions.note(task, context.privacy.heard)  # what was streamed by then may come back in the session
-                with anyio.CancelScope(shield=True):  # A task that ran out of time is cancelled, and its plan is none to go by again.
-                    await self._conclude_plan(task, context, None, since)
-                raise
-        await self._conclude_plan(task, context, context.privacy.filled_state(state, is_json=False), since)
-        return state
-
-    async def _conclude_plan(self, task: Task, context: TaskContext, state: dict[str, Any] | None, since: int | None) -> None:
-        if self._plans is not None:
-            await self._plans.conclude(task, context.tools, state, since=since)
-
-    async def _concluded(self, work: Work, state: dict[str, Any], seconds: float) -> Result:
-        """Return the result, and report it to the router, the memory, the trace and the store of runs."""
-        task, context = work.task, work.context
-        assert context.recollection is not None, "every task is prepared with one"
-        assert context.privacy is not None, "and with this"
-        state = context.privacy.filled_state(state, is_json=task.output_schema is not None)
-        context.recollection.restore(state.get("recalled", ()))
-        result = result_of(task, state, seconds)
-        told = {"recalled": tuple(context.recollection.items), "label": result.label.joined(context.privacy.found)}
-        result = result.model_copy(update=told)
-        if context.trace is not None:
-            context.trace.conclude(result)
-        self._router.conclude(task, result, tools=list(context.tools))
-        self._preparation.sessions.note(task, result.label)
-        if self._memory is not None:
-            result = await in_thread(self._memory.conclude, task, result, state["messages"])
-        result = result if self._runs is None else await self._runs.keep(work, result)
-        await context.privacy.end()
-        return result
-
-    def _awake(self) -> AbstractContextManager[None]:
-        """Keep the memory's consolidation off while a task is served."""
-        return nullcontext() if self._rest is None else self._rest.awake()
-
-    def _config(self, task: Task, options: TaskOptions) -> "RunnableConfig":
-        config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(self.pool))}
-        if self._records.checkpointer is not None:
-            config["configurable"] = {"thread_id": options.get("thread_id", task.idempotency_key)}
-        return config
+            self._pipeline.preparation.selector.report(result, policy.auto, score=score, task_class=task_class)

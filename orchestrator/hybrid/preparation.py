@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...protocols import PermissionDenied, PrivacyViolation, Side
@@ -15,7 +15,6 @@ from ..routing.router import Router
 from ..runs.erased import ErasedRuns
 from ..runs.run import Bounds
 from ..safety.guard.run_guard import RunGuard, allowed, check_plan, with_data_quoted
-from ..safety.privacy.records import PrivacyRecords
 from ..safety.privacy.run_privacy import RunPrivacy
 from ..safety.privacy.sessions import SessionLabels
 from ..strategies.context import TaskContext
@@ -26,57 +25,58 @@ from ..task.modes import Mode, Strategy
 from ..task.task import Policy, Task
 from ..task.tools import Tool
 from ..tracing.recorder import RunTrace
-from ..tracing.store import TraceStore
 from .arguments import TaskOptions, asked_task, check_options, policy_of, tools_argument
+from .records import OpenRecords
 
 if TYPE_CHECKING:
+    from langgraph.store.base import BaseStore
+
+    from ..memory.consolidation.sleeper import Rest
     from ..memory.in_tasks import TaskMemory
 
 
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a `Hybrid` that serve its tasks."""
+
+    pool: AgentPool
+    router: Router
+    policy: Callable[[], Policy]
+    """Returns the policy of tasks that start now."""
+    tools: tuple[Tool, ...]
+    """The tools that all tasks may call."""
+    approver: Approver | None
+    """Decides about calls that need approval, unless a task names another approver."""
+    memory: "TaskMemory | None"
+    rest: "Rest | None"
+    """Consolidates the memory while no task is served."""
+    store: "BaseStore | None"
+    """LangGraph's store."""
+    records: OpenRecords
+
+
 class Preparation:
-    """Makes tasks, and the contexts that they run with, for one `Hybrid`.
+    """Makes tasks, and the contexts that they run with, for one `Hybrid`."""
 
-    Args:
-        policy: returns the policy of tasks that start now.
-        tools: the tools that all tasks may call.
-        approver: decides about calls that need approval, unless a task names another.
-        has_checkpointer: tasks may name a thread of LangGraph.
-    """
-
-    def __init__(
-        self,
-        pool: AgentPool,
-        router: Router,
-        policy: Callable[[], Policy],
-        *,
-        tools: tuple[Tool, ...],
-        approver: Approver | None,
-        memory: "TaskMemory | None",
-        plans: PlanCache | None,
-        privacy: PrivacyRecords | None,
-        traces: TraceStore | None,
-        has_checkpointer: bool,
-    ) -> None:
+    def __init__(self, parts: Parts, plans: PlanCache | None) -> None:
         self.selector = Selector()
         self.sessions = SessionLabels()
         self.erased_memory: ErasedMemory | None = None
         """Empties the cache before a task, if the memory has erased something."""
         self.erased_runs: ErasedRuns | None = None
         """Erases from runs and traces, before the first task, what the memory erased while this process was not there."""
-        self._pool = pool
-        self._router = router
-        self._policy = policy
-        self._tools = tools
-        self._approver = approver
-        self._memory = memory
+        self._pool = parts.pool
+        self._router = parts.router
+        self._policy = parts.policy
+        self._tools = parts.tools
+        self._approver = parts.approver
+        self._memory = parts.memory
         self._plans = plans
-        self._privacy = privacy
-        self._traces = traces
-        self._has_checkpointer = has_checkpointer
+        self._records = parts.records
 
     def task(self, prompt: object, options: TaskOptions) -> Task:
         """Return the task as the user put it. Raises `InvalidRequest` or `ConfigError` for options that cannot be used."""
-        check_options(options, has_checkpointer=self._has_checkpointer)
+        check_options(options, has_checkpointer=self._records.checkpointer is not None)
         agents = {handle.name: handle.side for handle in self._pool}
         return self.sessions.applied(asked_task(prompt, options, policy_of(options, self._policy(), agents)))
 
@@ -116,12 +116,12 @@ class Preparation:
     def equip(self, task: Task, *, options: TaskOptions) -> TaskContext:
         """Return the context that the task runs with."""
         recollection = Recollection.of(task, stays_here=self._stays_here)
-        records = None if self._privacy is None else self._privacy.of(task.idempotency_key)
+        records = None if self._records.privacy is None else self._records.privacy.of(task.idempotency_key)
         privacy = RunPrivacy.of(task, records=records, told=self.sessions.told(task))
         context = replace(self.context(options), account=self._router.account(task), recollection=recollection, privacy=privacy)
         tools = allowed(context.tools, task.allowed_tools)
         guard = RunGuard.of(task, tools)
-        trace = None if self._traces is None else RunTrace.of(self._traces, task, tools)
+        trace = None if self._records.traces is None else RunTrace.of(self._records.traces, task, tools)
         tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard)
         return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[])
 
