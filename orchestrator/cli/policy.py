@@ -47,8 +47,9 @@ def check(config: options.Config = None, as_json: options.AsJson = False) -> Non
 @app.command("schema")
 def schema() -> None:
     """Print the JSON Schema of nearfar.toml, for editors."""
-    known = Config.model_json_schema()
-    print_json({**known, "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "nearfar.toml"})
+    from ..compose.schema import config_schema
+
+    print_json(config_schema())
 
 
 @app.command("explain")

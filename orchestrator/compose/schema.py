@@ -1,0 +1,71 @@
+"""The JSON Schema of nearfar.toml, with a description of each key: editors show it while the file is written."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from .config import Config
+
+JsonObject = dict[str, Any]
+
+
+def config_schema() -> JsonObject:
+    """Return the JSON Schema (draft 2020-12) of nearfar.toml.
+
+    The descriptions are the docstrings of the sections' fields, which are read from the source: nothing else needs them at run time.
+    """
+    schema = Config.model_json_schema()
+    _describe(schema, Config)
+    for section in _sections(Config, {Config}):
+        if (found := schema["$defs"].get(section.__name__)) is not None:
+            _describe(found, section)
+    return {**schema, "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "nearfar.toml"}
+
+
+def _describe(schema: JsonObject, section: type[BaseModel]) -> None:
+    """Add the descriptions of a section's keys to its schema."""
+    known = _docstrings(section)
+    for name, key in schema.get("properties", {}).items():
+        if name in known:
+            key.setdefault("description", known[name])
+
+
+def _docstrings(section: type[BaseModel]) -> dict[str, str]:
+    """Return the docstrings behind the fields of a section and of the classes that it extends, by the fields' names."""
+    found: dict[str, str] = {}
+    for kind in reversed(section.__mro__):
+        if issubclass(kind, BaseModel) and kind is not BaseModel:
+            (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+            assert isinstance(node, ast.ClassDef)
+            found.update(_fields(node))
+    return found
+
+
+def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for field, text in pairwise(node.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+            value = ast.literal_eval(text.value)
+            yield field.target.id, " ".join(str(value).split())
+
+
+def _sections(section: type[BaseModel], known: set[type[BaseModel]]) -> Iterator[type[BaseModel]]:
+    """Yield the sections that a section's fields are made of, each once."""
+    for field in section.model_fields.values():
+        for kind in _classes(field.annotation):
+            if issubclass(kind, BaseModel) and kind not in known:
+                known.add(kind)
+                yield kind
+                yield from _sections(kind, known)
+
+
+def _classes(annotation: object) -> Iterator[type]:
+    """Yield the classes in an annotation, such as those of a union."""
+    if isinstance(annotation, type) and not get_args(annotation):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _classes(part)
