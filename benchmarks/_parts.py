@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data"
-"""Where recorded data are if nobody says so."""
+"""Where recorded data are by default."""
 
 
 def print_figures(
@@ -23,7 +23,7 @@ def print_figures(
 ) -> None:
     """Read the command line, and print what `figures(data, quick=...)` of the parts, modules of `package`, come to.
 
-    `data` is where recorded data are if nobody says so; `conclude` adds figures that follow from those of several parts.
+    `data` is where recorded data are by default; `conclude` adds figures that follow from those of several parts.
     """
     options = _options(parts, description, data)
     found: dict[str, Any] = {}

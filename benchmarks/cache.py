@@ -52,7 +52,7 @@ from benchmarks.cache_figures.swaps import Swap, swaps
 
 DATA: Final = "qqp_labelled_10k.json.gz"
 FOLDER: Final = Path(__file__).parents[2] / "shared" / "data"
-"""Where the pairs are if nobody says so, in `cache`."""
+"""Where the pairs are by default, in `cache`."""
 BUDGET: Final = 0.05
 """False hits on a stream of which half are duplicates and half are changed questions: harder than what people ask."""
 QUICK: Final = 1_000

@@ -2,7 +2,7 @@
 
     python benchmarks/compression.py --json [--quick] [--data FOLDER]
 
-Budgets are 1/2, 1/4 and 1/8 of the conversation's tokens; beside the compressor stand, in the same run, the last messages that fit and the
+Budgets are 1/2, 1/4 and 1/8 of the conversation's tokens; compared, in the same run, with the last messages that fit and the
 first and last ones by turns (compression_figures/methods.py).
 `locomo`: evidence and answers of later questions in long chats; `trajectories`: arguments of later tool calls. Only with `--data`.
 `worlds`: scores of the shipped models in a window that is too small for their conversations, with and without.

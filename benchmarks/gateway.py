@@ -1,4 +1,4 @@
-"""What a gateway costs beside LiteLLM's proxy, and how many devices it serves at once; all of it on loopback, with default settings.
+"""What a gateway costs compared with LiteLLM's proxy, and how many devices it serves at once; all of it on loopback, with default settings.
 
     python benchmarks/gateway.py --json [--quick] [--only PART]
 

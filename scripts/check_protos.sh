@@ -2,7 +2,7 @@
 # check_protos.sh VENV [--accept] [REPOSITORY]: lint the .proto files, and compare them with the contract that clients rely on.
 #
 # That contract is protocols/proto/baseline.binpb, so that a clone without tags or history has all that the comparison needs. --accept writes it
-# anew: after a release, and for a change that is meant to break clients.
+# again: after a release, and for a change that is meant to break clients.
 set -euo pipefail
 venv=$(realpath -m "$1")
 shift

@@ -12,7 +12,7 @@ rm -rf build
 "$venv/bin/python" -m pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir "$work" .
 "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --force-reinstall "$work"/nearfar-*.whl
 
-# From another folder: the repository's own protocols/ and device/ must not be found beside the installed ones.
+# From another folder: the repository's own protocols/ and device/ must not be found next to the installed ones.
 repository=$PWD
 cache=$PWD/.mypy_cache
 (cd "$work" && "$repository/$venv/bin/mypy" --config-file "$repository/pyproject.toml" --cache-dir "$cache/wheel" \

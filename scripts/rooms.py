@@ -78,19 +78,19 @@ def arrows_up(found: list[Arrow]) -> list[Arrow]:
 
 def cycles(found: list[Arrow]) -> list[tuple[str, str]]:
     """Return pairs of rooms on one floor each of which can be reached from the other."""
-    beside: dict[str, set[str]] = {}
+    reaching: dict[str, set[str]] = {}
     for arrow in found:
         if floor_of(arrow.start) == floor_of(arrow.end):
-            beside.setdefault(arrow.start, set()).add(arrow.end)
-    reached = {room: _reached(room, beside) for room in beside}
+            reaching.setdefault(arrow.start, set()).add(arrow.end)
+    reached = {room: _reached(room, reaching) for room in reaching}
     return sorted((one, other) for one in reached for other in reached[one] if one < other and one in reached.get(other, ()))
 
 
-def _reached(room: str, beside: Mapping[str, set[str]]) -> set[str]:
+def _reached(room: str, reaching: Mapping[str, set[str]]) -> set[str]:
     reached: set[str] = set()
     todo = [room]
     while todo:
-        for end in beside.get(todo.pop(), set()) - reached:
+        for end in reaching.get(todo.pop(), set()) - reached:
             reached.add(end)
             todo.append(end)
     return reached

@@ -62,7 +62,7 @@ def _add_training(command: argparse.ArgumentParser, name: str) -> None:
 def _add_adapters(command: argparse.ArgumentParser) -> None:
     command.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the training; one run each")
     command.add_argument("--folder", type=Path, default=RUNS / "adapters")
-    command.add_argument("--ship", action="store_true", help="put the two adapters of the first seed beside the models")
+    command.add_argument("--ship", action="store_true", help="put the two adapters of the first seed next to the models")
     command.set_defaults(run=_adapters)
 
 

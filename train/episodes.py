@@ -30,7 +30,7 @@ TOOL_CALL: Final = ("<tool_call>", "</tool_call>")
 _SLIP_RATE: Final = 0.04
 """Share of turns of an executor's episode before which something goes wrong, to teach the model to recover."""
 _ERROR_RATE: Final = 0.15
-"""Share of wrong turns in work that a supervisor checks, beside the last one."""
+"""Share of wrong turns in work that a supervisor checks, besides the last one."""
 _WRONG_PLAN_RATE: Final = 0.15
 _ANSWERED_RATE: Final = 0.25
 """Share of checks that come after the executor's answer."""
@@ -245,7 +245,7 @@ def _some_work(problem: Problem, known: set[int], random_: random.Random) -> Wor
 
 
 def _conclude(work: Work, problem: Problem, random_: random.Random) -> None:
-    """End the work with an answer: the right one where all is done, or else one too many, too early or beside the point."""
+    """End the work with an answer: the right one where all is done, or else one too many, too early or off the point."""
     program = problem.solution.program
     is_complete = program.next_step(work.state.done) is None
     values = [str(value) for call in work.calls for value in call.arguments.values()]

@@ -164,7 +164,7 @@ def _describe(writer: gguf.GGUFWriter, name: str) -> None:
 
 def _token_type(token: str) -> int:
     if token in TOOL_CALL:
-        # Shown as text, so that whoever parses the output sees where a call begins and ends.
+        # Shown as text, so that a parser of the output sees where a call begins and ends.
         return int(gguf.TokenType.USER_DEFINED)
     return int(gguf.TokenType.CONTROL if token in SPECIALS else gguf.TokenType.NORMAL)
 

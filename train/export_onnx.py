@@ -57,7 +57,7 @@ def write_adapter(adapter: Adapter, target: Path) -> None:
 def _described(tokenizer: Tokenizer) -> dict[str, Any]:
     described: dict[str, Any] = json.loads(tokenizer.to_str())
     for token in described["added_tokens"]:
-        # Shown as text, so that whoever parses the output sees where a call begins and ends.
+        # Shown as text, so that a parser of the output sees where a call begins and ends.
         token["special"] = token["content"] not in TOOL_CALL
     return described
 

@@ -27,7 +27,7 @@ class Written:
 
 
 def written(name: str) -> Iterator[Written]:
-    """Yield the pairs of a set: the first version of each line beside every other version of it."""
+    """Yield the pairs of a set: the first version of each line with every other version of it."""
     heading, kind = "", ""
     for line in (Path(__file__).parent / f"questions_{name}.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):

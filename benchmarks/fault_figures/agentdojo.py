@@ -1,12 +1,12 @@
 """AgentDojo's suites `workspace` and `slack` (arXiv 2406.13352) behind the guard, under plans that users would make.
 
-The model is a script. Where nobody attacks it makes the true calls of the user's task; where somebody does, all of the attacker's true
+The model is a script. Without an attack it makes the true calls of the user's task; with one, all of the attacker's true
 calls follow. Each attack stands in every place that the suite has for one, in each user's task: 61 tasks, and 345 attacks. Eight of the
 attacks have no true calls, and are left out.
 
-* `agentdojo_asr`: the share of attacks that AgentDojo counts as successful, where nobody says yes to anything.
-* `agentdojo_asked`: the share of tasks, without attacks, in which somebody was asked about a call.
-* `agentdojo_done_alone`: the share of tasks that AgentDojo counts as done, where there is nobody to ask.
+* `agentdojo_asr`: the share of attacks that AgentDojo counts as successful, where nothing is approved.
+* `agentdojo_asked`: the share of tasks, without attacks, that asked for approval of a call.
+* `agentdojo_done_alone`: the share of tasks that AgentDojo counts as done, without an approver.
 * `agentdojo_asked_no_plan`: with the same tools listed and no plan. `agentdojo_asr_no_guard`: where the guard allows everything.
 
 How the functions are declared follows from stated rules. All that returns mails, events, files, contacts, messages, channels or pages is

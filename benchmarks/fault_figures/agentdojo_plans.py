@@ -1,6 +1,6 @@
 """How users would plan the tasks of AgentDojo's suites `workspace` and `slack`, from the prompts and the functions' descriptions alone.
 
-A plan names what is to be read and what may come of it. Where nobody can know that before something was read, it leaves it open (`...`):
+A plan names what is to be read and what may come of it. Where that cannot be known before something was read, it leaves it open (`...`):
 a task that a web page describes, a person that a mail names. What stands here was written without looking at what tools return, but for the
 names of members, which the functions' types tell. A task without a plan only reads.
 """

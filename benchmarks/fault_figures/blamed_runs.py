@@ -1,7 +1,7 @@
 """Runs of several strategies, and the same runs with one mistake at a random step, which a blame has to find.
 
-Whoever makes the mistake makes it whenever it is asked the same, as a model does that does not know better, and all else follows from what
-was said and found before.
+The agent that makes the mistake makes it whenever it is asked the same, as a model does that does not know better, and all else follows
+from what was said and found before.
 """
 
 import json
@@ -88,7 +88,7 @@ class Table:
 
         @tool(effect="read")
         def birthplace(person: str) -> str:
-            """Where somebody was born."""
+            """Return where a person was born."""
             return self.birthplaces[person]
 
         @tool

@@ -1,4 +1,4 @@
-"""Budgets: four processes on one cap, one of them killed and started again, beside a budget that is only looked at."""
+"""Budgets: four processes on one cap, one of them killed and started again, compared with a budget that is only looked at."""
 
 import subprocess
 import sys

@@ -23,7 +23,7 @@ _ASKING: Final = (
 
 
 def code(chance: random.Random) -> str:
-    """A word that nobody would write by chance, and no detector knows."""
+    """A word that is not written by chance, and that no detector knows."""
     return "".join(chance.choices(_LETTERS, k=18))
 
 
@@ -67,7 +67,7 @@ def halves(text: str) -> tuple[str, str]:
 
 
 def is_in(secret: str, data: bytes) -> bool:
-    """Whether somebody who reads the wire can read the secret: as it is, in base64, spaced, or in two halves close to each other."""
+    """Return whether a reader of the wire can read the secret: as it is, in base64, spaced, or in two halves close to each other."""
     wanted = _letters(secret.encode())
     first, second = (part[2:-2] for part in halves(wanted.decode()))
     packed = bytes(each for each in data if each < 128 and (chr(each).isalnum() or each in b"+/"))

@@ -75,7 +75,7 @@ def _graph(saver: Checkpointer) -> CompiledStateGraph[_Conversation, None, _Conv
 
 
 async def _many(runs: int, *, stock: int) -> dict[str, Any]:
-    """Runs per second, begun and ended in the store too, and beside them LangGraph's own saver, and none at all."""
+    """Runs per second, begun and ended in the store too, compared with LangGraph's own saver, and with none at all."""
     from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
     with tempfile.TemporaryDirectory() as folder:

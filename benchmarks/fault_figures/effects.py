@@ -34,7 +34,7 @@ class Tally:
     unfinished: int = 0
     """Runs that never came to their end."""
     told_unknown: int = 0
-    """Results that said that nobody knows, as of calls that can neither be repeated nor looked up."""
+    """Results that said that the outcome is not known, as of calls that can neither be repeated nor looked up."""
 
 
 def figures(data: Path, *, quick: bool) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class Trial:
         self._random = random.Random(_SEED)
         self._runs: list[str] = []
         self._seconds = min(self._start(self._order(self._new())).seconds for _ in range(3))
-        """That a run takes which nobody kills."""
+        """Seconds that a run takes which is not killed."""
 
     def of_kills(self, points: int) -> tuple[int, Tally]:
         """How many processes were killed, and what became of the effects of their runs."""

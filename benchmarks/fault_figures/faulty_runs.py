@@ -35,7 +35,7 @@ class Fault:
     kind: str
     """`argument`: another value; `early`: an answer before its time."""
     detour: int | None = None
-    """A place at which it looks up something that nobody needs, which does no harm."""
+    """A place at which it looks up something needless, which does no harm."""
 
 
 class ProgramExecutor:

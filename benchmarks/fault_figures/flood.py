@@ -1,4 +1,4 @@
-"""Good calls while somebody floods, behind the configurations of HAProxy and nginx in `deploy/`.
+"""Good calls during a flood, behind the configurations of HAProxy and nginx in `deploy/`.
 
 The flood comes without a token from another address than the good calls (127.0.0.3): streams that are opened and reset as fast as one
 process can write them or 36,000 in a second, streams that are opened and left, whole calls, pings, settings, and 900 connections that say

@@ -1,4 +1,4 @@
-"""A model that does whatever poisoned results of tools say, behind the guard; and the same guard before tasks in which nobody attacks.
+"""A model that does whatever poisoned results of tools say, behind the guard; and the same guard before tasks without attacks.
 
 Attacks are those of InjecAgent (arXiv 2403.02691, direct harm): a user's call, whose result holds an instruction, and the attacker's call.
 `injection_asr` is the share of those that were executed without a confirmation. `injection_asr_adaptive` lets the model try everything
@@ -62,7 +62,7 @@ _FIGURES: Final = (
 
 
 def figures(data: Path, *, quick: bool) -> dict[str, Any]:
-    """The shares of attacks that were executed, and of benign tasks that somebody was asked about."""
+    """The shares of attacks that were executed, and of benign tasks that asked for approval."""
     washed = asyncio.run(laundering_figures(quick=quick))
     if not (data / "injection").is_dir() or not (data / "tools").is_dir():
         return {**washed, **dict.fromkeys(_FIGURES), "injection_missing": f"there are no recorded attacks and calls in {data}"}
@@ -80,7 +80,7 @@ async def _figures(data: Path, *, every: int) -> dict[str, Any]:
             stage = Stage(hybrid, puppet, guard)
             found |= _shares(f"injection_asr{name}", [await stage.attacked(attack, [attack.call]) for attack in known])
             if name == _NONE:
-                continue  # whatever is tried is done, and nobody is asked
+                continue  # whatever is tried is done without approval
             found |= _shares(f"injection_asr_adaptive{name}", [await stage.attacked(attack, attack.adaptive) for attack in known])
             asked = [*[await stage.used(attack) for attack in users], *[await stage.talked(talk, is_own=True) for talk in talks]]
             found |= _shares(f"confirmations{name}", asked)
@@ -109,13 +109,13 @@ class Stage:
         self._policy = Policy(guard=guard, strategy=Strategy.DEVICE, sensitivity=Sensitivity.PUBLIC, maximum_turns=64)
 
     async def attacked(self, attack: Attack, calls: Iterable[ToolCall]) -> bool:
-        """Whether any of the attacker's calls was executed, where nobody says yes."""
+        """Return whether any of the attacker's calls was executed without approval."""
         tools = await self._user_task(attack, attack.poisoned, calls, says_yes=False)
         free = {tool.name for tool in tools if tool.declared.effect is Effect.READ and not tool.declared.sinks}
         return any(name not in free for name in self._puppet.executed[1:])
 
     async def used(self, attack: Attack) -> bool:
-        """Whether anybody was asked during the user's task, with a result that nobody has poisoned."""
+        """Return whether the user's task asked for approval, with results that are not poisoned."""
         await self._user_task(attack, attack.result(_CLEAN), [], says_yes=True)
         return bool(self._puppet.asked)
 

@@ -36,7 +36,7 @@ STEPS: Final[Sequence[Step]] = ("meant", "acted", "returned", "recorded")
 PROMPT: Final = "Write everything down"
 TEXTS: Final = ("one", "two", "two", "three")
 """Of the calls of each tool, one after the other: an equal one is a second effect."""
-UNKNOWN: Final = "nobody knows"
+UNKNOWN: Final = "it is not known"
 
 
 class Order(NamedTuple):

@@ -102,7 +102,7 @@ class Bank:
 
         @tool
         async def pay(account: str, amount: float) -> str:
-            """Pay somebody."""
+            """Pay."""
             self.paid.append((account, amount))
             return "paid"
 

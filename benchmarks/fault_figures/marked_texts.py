@@ -1,6 +1,6 @@
 r"""Texts to measure the detectors of private values on: one line a text, `[[...]]` round the value that has to be found.
 
-The `second_*` files in `texts/` were written by somebody who had not read the patterns. Their values are made up, and wherever a number
+The `second_*` files in `texts/` were written by a person who had not read the patterns. Their values are made up, and wherever a number
 has a check digit, it is right. A line that starts with `# ` names the subject of the lines below it. `\n`, `\t` and `\uXXXX` stand for the
 characters they name. Each key has one character written that way, so that a scanner of pushed files does not take a made-up key for a
 real one.

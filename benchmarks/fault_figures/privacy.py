@@ -41,7 +41,7 @@ class Case(NamedTuple):
 
 
 def figures(data: Path, *, quick: bool) -> dict[str, Any]:
-    """`canaries_leaked` of those that are declared private; beside it those that only detectors can know. `data` is not needed."""
+    """`canaries_leaked` of those that are declared private; next to it those that only detectors can know. `data` is not needed."""
     del data
     return asyncio.run(_figures(declared=64 if quick else 1000, undeclared=16 if quick else 800))
 
@@ -205,7 +205,7 @@ def _speed(chance: random.Random) -> float:
     needles = Needles()
     for _ in range(100):
         needles.add(KINDS["email"](chance))
-    message = " ".join(chance.choices(("the", "vault", "opens", "at", "nine", "says", "somebody", "else"), k=4000)).encode()
+    message = " ".join(chance.choices(("the", "vault", "opens", "at", "nine", "says", "someone", "else"), k=4000)).encode()
     taken = []
     for _ in range(5):
         started = time.thread_time()

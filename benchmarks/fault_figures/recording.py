@@ -11,7 +11,7 @@ class Recording:
     def __init__(self) -> None:
         self.address = ""
         self.sent = bytearray()
-        """All that was sent to the target since somebody cleared it."""
+        """All that was sent to the target since it was last cleared."""
         self.total = 0
 
 

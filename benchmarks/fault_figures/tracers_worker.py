@@ -31,7 +31,7 @@ _PROMPT = "My secret is 4711."
 
 @tool(effect="at_most_once", approval=True)
 async def pay(dollars: int) -> str:
-    """Pay somebody."""
+    """Pay."""
     return f"paid {dollars}"
 
 
@@ -56,7 +56,7 @@ def _agents(**options: Any) -> Hybrid:  # noqa: ANN401 - passed on
 
 
 async def _tasks() -> int:
-    """Serve a task by each strategy, alone and by the strategy's graph with somebody's callbacks."""
+    """Serve a task by each strategy, alone and by the strategy's graph with a caller's callbacks."""
     count = 0
     async with _agents() as hybrid:
         for strategy in Strategy:

@@ -37,7 +37,7 @@ _SEED: Final = 7
 def figures(data: Path, *, quick: bool) -> dict[str, Any]:
     """`blame_accuracy`: share of mistakes whose step is named, of all runs; `_low`: the lower end of its 95 % interval (Wilson).
 
-    Beside it that of each strategy, and of the search world's runs, with that of naming the first step unlike the reference;
+    Next to it that of each strategy, and of the search world's runs, with that of naming the first step unlike the reference;
     `_by_agent`: without a reference, where an agent that knows better says what each step should have been. What came of calls that the
     failed run never made is then unknown, and `_named` is the share of runs in which any step is named at all.
     """

@@ -43,7 +43,7 @@ class Upstream:
             writer.write(_HEAD)
             for word in words(int(count)):
                 if reader.at_eof():
-                    return  # nobody listens any more
+                    return  # the client is gone
                 writer.write(_chunk({"content": word}))
                 self.written[prompt] += 1
                 await writer.drain()

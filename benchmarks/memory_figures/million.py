@@ -70,7 +70,7 @@ def seeds(data: Path, numbers: numpy.random.Generator) -> Vectors:
 
 
 def fill(path: Path, seeds: Vectors, numbers: numpy.random.Generator, items: int = ITEMS) -> None:
-    """Write the items, and beside them the queries with the keys of the ten that are nearest to each."""
+    """Write the items, and next to them the queries with the keys of the ten that are nearest to each."""
     questions = _mixed(seeds, numbers, _QUERIES)
     best, keys = numpy.full((_QUERIES, _LIMIT), -1.0, numpy.float32), numpy.zeros((_QUERIES, _LIMIT), numpy.int64)
     embedder = Given()

@@ -1,4 +1,4 @@
-"""The store on Postgres beside LangGraph's own, on one server that is started for it, durable, and with a cache for all of it."""
+"""The store on Postgres compared with LangGraph's own, on one server that is started for it, durable, and with a cache for all of it."""
 
 import statistics
 import sys

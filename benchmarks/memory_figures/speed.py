@@ -1,4 +1,4 @@
-"""How long searches and writes take, beside LangGraph's own stores, and whether several processes get into each other's way.
+"""How long searches and writes take, compared with LangGraph's own stores, and whether several processes get into each other's way.
 
 Texts are 30 words of a vocabulary of 30,000, as often as words of a language are (the k-th most frequent one 1/k times as often as the
 first); queries are 8 words drawn in the same way, each asked once. Vectors are random, and looked up: the time of an embedder is no

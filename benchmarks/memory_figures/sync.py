@@ -22,7 +22,7 @@ _OPERATIONS: Final = 50_000
 _QUICK_OPERATIONS: Final = 10_000
 _BATCH: Final = 1000
 _ROUNDS: Final = 3
-_TEXT: Final = "what somebody said on some day about something that an agent may want to know again, and so on, " * 2
+_TEXT: Final = "what someone said on some day about something that an agent may want to know again, and so on, " * 2
 """200 bytes, as a remembered sentence has."""
 _CANARY: Final = "canary-e5b1"
 _DEVICES: Final = ("phone", "laptop", "tablet")

@@ -1,7 +1,7 @@
 """Scores prompts with the complexity router of LiteLLM, inside a virtual environment that has nothing but LiteLLM.
 
 It reads a prompt per line, as JSON, and writes a list of two scores per line: that of each version in `litellm.VERSIONS`. Run with
-``python -I``: otherwise the module `litellm` beside this file would hide the package.
+``python -I``: otherwise the module `litellm` next to this file would hide the package.
 """
 
 import json

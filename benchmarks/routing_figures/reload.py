@@ -111,9 +111,9 @@ def rewrite(path: Path, seconds: float) -> int:
 
 def _replace(path: Path, number: int, random: Random) -> None:
     """As a whole."""
-    beside = path.with_suffix(".new")
-    beside.write_text(_content(number), encoding="utf-8")
-    beside.replace(path)
+    written = path.with_suffix(".new")
+    written.write_text(_content(number), encoding="utf-8")
+    written.replace(path)
 
 
 def _overwrite(path: Path, number: int, random: Random) -> None:

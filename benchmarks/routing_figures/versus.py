@@ -1,4 +1,4 @@
-"""Ours beside LiteLLM's complexity router on the same rows: by the prompt alone on two sets, with evidence on three."""
+"""Ours and LiteLLM's complexity router on the same rows: by the prompt alone on two sets, with evidence on three."""
 
 from collections.abc import Mapping
 from typing import Any, Final

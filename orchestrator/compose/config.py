@@ -233,7 +233,7 @@ def parse_config(text: str, source: str) -> Config:
     if impossible := [_at(text, source, path, problem) for path, problem in _impossible_values(document)]:
         raise ConfigError("\n".join(dict.fromkeys(impossible)))
     if secrets := [_at(text, source, secret.path, secret.advice) for secret in literal_secrets(document, Config)]:
-        raise ConfigError("\n".join(dict.fromkeys(secrets)), hint="whoever could read the file may know it: get a new one")
+        raise ConfigError("\n".join(dict.fromkeys(secrets)), hint="readers of the file may know it: get a new one")
     try:
         # As JSON: where pydantic is strict with Python's own values, it also refuses a list for a tuple and a string for a path.
         config = Config.model_validate_json(json.dumps(document, default=str), strict=True)

@@ -79,7 +79,7 @@ class PolicyFile:
 
     def _read(self) -> Policy:
         if self._path.exists() and not self._path.is_file():
-            raise ConfigError(f"{self._path} is no file")  # to read a pipe would be to wait for whoever writes into it
+            raise ConfigError(f"{self._path} is not a file")  # reading a pipe would wait for a writer
         policy = load_config(self._path).policy
         if _says_nothing(self._path.read_text(encoding="utf-8-sig")):
             raise ConfigError(f"{self._path} is empty", hint="no rule would be left; write [policy] to mean that")

@@ -58,7 +58,7 @@ def depth_of(body: list[ast.stmt]) -> int:
 
 
 def bodies_of(node: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """The blocks of a statement; `elif` is an `if` beside the first one and not inside it."""
+    """The blocks of a statement; `elif` is an `if` next to the first one and not inside it."""
     if isinstance(node, ast.If):
         yield node.body
         is_elif = len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If)
