@@ -38,8 +38,8 @@ from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.database import Stored
 from nearfar.orchestrator.cache.guards import objection
 from nearfar.orchestrator.cache.thresholds import Interval, Pair, calibrated, judged
-from nearfar.orchestrator.task.scope import Scope
-from nearfar.orchestrator.task.sections.cache import CacheConfig
+from nearfar.orchestrator.task.stores import CacheConfig
+from nearfar.orchestrator.task.task import Scope
 from nearfar.orchestrator.util.embedding.embedder import Embedder
 from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Side, StepReply, StepRequest, Usage
 from nearfar.protocols.messages import Sensitivity

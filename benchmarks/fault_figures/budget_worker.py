@@ -37,7 +37,7 @@ def _reserving(folder: Path, price: int, cap: int, call: Callable[[], None]) -> 
     """Each call is made between its reservation and its settlement."""
     from nearfar.orchestrator.budgets.amounts import Caps, Units
     from nearfar.orchestrator.budgets.book import Claim, Scope, Shortage, open_budgets
-    from nearfar.orchestrator.task.sections.runs import RunsConfig
+    from nearfar.orchestrator.task.stores import RunsConfig
 
     book = open_budgets(RunsConfig(folder=folder))
     claims = [Claim(Scope("user", "all"), Caps(tokens=cap)), Claim(Scope("day"))]

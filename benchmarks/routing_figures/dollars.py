@@ -15,12 +15,11 @@ from typing import Any, Final, NamedTuple
 from nearfar.orchestrator.budgets.amounts import Commitment
 from nearfar.orchestrator.lab.replay.recording import RecordedAgent
 from nearfar.orchestrator.routing.router import Router
-from nearfar.orchestrator.task.conversation import conversation
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.results import Call
-from nearfar.orchestrator.task.route_decision import RouteDecision
-from nearfar.orchestrator.task.sections.routing import ObjectiveConfig, RouterConfig
-from nearfar.orchestrator.task.task import Policy, Task
+from nearfar.orchestrator.task.policy import Policy
+from nearfar.orchestrator.task.results import Call, RouteDecision
+from nearfar.orchestrator.task.routing_policy import ObjectiveConfig, RouterConfig
+from nearfar.orchestrator.task.task import Task, conversation
 from nearfar.protocols import Prices, Sensitivity, Side, Usage
 
 HOURLY: Final = 10.0

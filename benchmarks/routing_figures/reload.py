@@ -17,8 +17,7 @@ import anyio.to_thread
 from nearfar.orchestrator.compose.policy_file import PolicyFile
 from nearfar.orchestrator.lab.replay.recording import RecordedAgent
 from nearfar.orchestrator.routing.router import Router
-from nearfar.orchestrator.task.conversation import conversation
-from nearfar.orchestrator.task.task import Task
+from nearfar.orchestrator.task.task import Task, conversation
 from nearfar.protocols import NearfarError, Side
 
 DECISIONS: Final = 200

@@ -12,7 +12,7 @@ import anyio
 
 from ...protocols import AgentCard, BudgetExceeded, Message, Prices, Side, StepRequest, StoreUnavailable
 from ..compression.tokens import conversation_tokens, estimated_tokens
-from ..task.sections.routing import AmountsConfig, LimitsConfig
+from ..task.routing_policy import AmountsConfig, LimitsConfig
 from ..util.threads import in_thread
 from .amounts import Caps, Commitment, Spent, Units
 from .book import Balance, BudgetBook, Claim, Reservation, Scope, Shortage, granted

@@ -13,7 +13,7 @@ from ..storage.owners import Owner
 from ..storage.sqlite.database import Database
 from ..storage.sqlite.errors import Naming
 from ..storage.tables import Session
-from ..task.sections.runs import RunsConfig
+from ..task.stores import RunsConfig
 from .amounts import MEASURES, Caps, Units
 from .storage import ServerOwner, SharedStorage, Storage
 

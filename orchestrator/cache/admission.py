@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from ...protocols import AgentCard, FinishReason, Message, Side, StepReply, StepRequest
 from ...protocols.messages import Sensitivity
-from ..task.scope import Scope
+from ..task.task import Scope
 from ..util.canonical import hashed
 
 LONGEST_QUESTION: Final = 2_000

@@ -35,7 +35,7 @@ from ...protocols import (
 )
 from ..agents.pool import AgentHandle, AgentPool
 from ..task.results import price
-from ..task.scope import Scope, current_scope
+from ..task.task import Scope, current_scope
 from ..util.cancellation import end
 from .admission import exact_key, objection_to_request
 from .answers import AnswerCache, Lookup

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ...protocols import AgentCard, ConfigError, StepReply, StepRequest, StoreError
 from ..routing.evidence.answers import agree
-from ..task.scope import Scope
-from ..task.sections.cache import LEAST_THRESHOLD, CacheConfig, CategoryRules
+from ..task.stores import LEAST_THRESHOLD, CacheConfig, CategoryRules
+from ..task.task import Scope
 from ..util.arguments import require, require_callable, require_methods, wrong_type
 from ..util.embedding.embedder import NAME
 from .admission import exact_key, objection_to_reply, partition_key, question_of

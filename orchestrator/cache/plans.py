@@ -13,8 +13,8 @@ import anyio.to_thread
 
 from ...protocols import StoreError
 from ..task.modes import Strategy
-from ..task.scope import scope_of
-from ..task.sections.cache import CacheConfig
+from ..task.stores import CacheConfig
+from ..task.task import scope_of
 from ..util.canonical import fingerprint
 from .database import CacheDatabase, clearings
 from .lookups import NOTHING, PLANS, Saved, count

@@ -12,7 +12,7 @@ import anyio
 from rich.text import Text
 
 from ...protocols import ApprovalRequest
-from ..task.approvals import Approver
+from ..task.tools import Approver
 from ..util.escaping import spelled_out
 from ..util.threads import run_in_daemon_thread
 from .printing import notes

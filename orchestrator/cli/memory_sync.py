@@ -20,7 +20,7 @@ from ...protocols.pinning import pinned_tls
 from ...protocols.tiers import Tier
 from ..memory.sync.messages import Peer
 from ..memory.sync.session import Neighbour, Synchronised, plan, sync_once
-from ..task.sections.memory import MemoryConfig, PeerConfig
+from ..task.stores import MemoryConfig, PeerConfig
 from ..util.escaping import spelled_out
 from ..util.secrets import find_secret, secret
 from . import options

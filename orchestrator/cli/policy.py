@@ -11,8 +11,7 @@ from ...protocols import ConfigError
 from ..compose.agents import other_handle
 from ..compose.config import Config
 from ..routing.check import Finding, findings, unknown_prices
-from ..task.results import Result
-from ..task.route_decision import AgentEstimate, ConsideredAgent, Estimate, RouteDecision
+from ..task.results import AgentEstimate, ConsideredAgent, Estimate, Result, RouteDecision
 from . import options
 from .printing import Line, Note, counted, print_json, print_lines, show, styled, table
 from .replay import calibrate, simulate

@@ -15,7 +15,7 @@ from ..runs.erasing import rewrite
 from ..runs.opening import open_store
 from ..runs.run import Run, RunState
 from ..runs.store import RunStore
-from ..task.sections.runs import RunsConfig
+from ..task.stores import RunsConfig
 from ..util.escaping import spelled_out
 from ..util.threads import in_thread
 from . import options

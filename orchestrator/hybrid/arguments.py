@@ -17,15 +17,11 @@ from ..compose.agents import FAR_CONFIGS, FarConfig, NearConfig, far_handle, nea
 from ..compose.hub import AttachedConfig
 from ..compose.policy_file import PolicyFile
 from ..routing.check import require_usable
-from ..task.approvals import Approver
-from ..task.conversation import conversation
 from ..task.modes import Mode, Strategy
-from ..task.scope import Caching
-from ..task.sections.cache import CacheConfig
-from ..task.sections.memory import MemoryConfig
-from ..task.sections.runs import RunsConfig
-from ..task.task import Policy, Task
-from ..task.tools import Tool
+from ..task.policy import Policy
+from ..task.stores import CacheConfig, MemoryConfig, RunsConfig
+from ..task.task import Caching, Task, conversation
+from ..task.tools import Approver, Tool
 from ..util.arguments import Location, as_path, as_tuple, parse_section, require, require_callable, require_methods, wrong_type
 
 if TYPE_CHECKING:

@@ -43,19 +43,13 @@ from ..safety.privacy.records import PrivacyRecords
 from ..strategies.context import TaskContext
 from ..strategies.durable import DurableRuns, Work, open_runs, served
 from ..strategies.state import recursion_limit
-from ..task.approvals import Approver
-from ..task.auto_decision import SelectionDecision
-from ..task.conversation import Prompt
 from ..task.events import TaskEvent, TaskFinished
 from ..task.modes import Strategy
-from ..task.results import Result
-from ..task.route_decision import RouteDecision
-from ..task.scope import scope, scope_of
-from ..task.sections.cache import CacheConfig
-from ..task.sections.memory import MemoryConfig
-from ..task.sections.runs import RunsConfig
-from ..task.task import Policy, Task
-from ..task.tools import Tool
+from ..task.policy import Policy
+from ..task.results import Result, RouteDecision, SelectionDecision
+from ..task.stores import CacheConfig, MemoryConfig, RunsConfig
+from ..task.task import Prompt, Task, scope, scope_of
+from ..task.tools import Approver, Tool
 from ..tracing.store import TraceStore, traces_if_usable
 from ..util.arguments import Location, as_path
 from ..util.cancellation import cancelled_at_once, end

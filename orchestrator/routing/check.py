@@ -9,9 +9,9 @@ from typing import Final, Literal
 from ...protocols import Capabilities, ConfigError, Prices, Sensitivity, Side
 from ...protocols.messages import Value
 from ..task.modes import Mode, Needs, Strategy
-from ..task.sections.routing import FallbackTrigger
-from ..task.sections.rules import RESTRICTIONS, Range, Rule, When, is_of_class
-from ..task.task import Policy
+from ..task.policy import Policy
+from ..task.routing_policy import FallbackTrigger
+from ..task.rules import RESTRICTIONS, Range, Rule, When, is_of_class
 from .eligibility import SIDES_OF_MODE, eligible
 from .evidence.escalation import Escalation
 from .learned.head import read_card

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...protocols import StoreUnavailable
 from ..budgets.amounts import MEASURES, Spent
 from ..budgets.book import BudgetBook, Scope
-from ..task.sections.routing import AmountsConfig, LimitsConfig
+from ..task.routing_policy import AmountsConfig, LimitsConfig
 from ..task.task import Task
 
 if TYPE_CHECKING:

@@ -15,10 +15,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from ...protocols import ConfigError, Sensitivity, Side
 from ...protocols.messages import Value
-from ..task.conversation import last_words
-from ..task.results import Result
-from ..task.route_decision import RouteDecision
-from ..task.task import Task
+from ..task.results import Result, RouteDecision
+from ..task.task import Task, last_words
 from ..util.json_lines import append_line, read_lines
 from .run_record import RunRecord
 

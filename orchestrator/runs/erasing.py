@@ -10,7 +10,7 @@ from ..memory.erasing import Erased, record_of
 from ..storage.sqlite.database import Database
 from ..storage.sqlite.errors import Naming
 from ..storage.tables import Session
-from ..task.sections.runs import RunsConfig
+from ..task.stores import RunsConfig
 from .opening import address_of, open_store
 from .store import FILE, RunStore
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Protocol, TypeVar
 
-from ..task.sections.runs import RunsConfig
+from ..task.stores import RunsConfig
 from .store import RunStore
 
 

@@ -15,7 +15,7 @@ from ..storage.sqlite.database import Database
 from ..storage.sqlite.errors import Naming
 from ..storage.tables import Session, TableDatabase
 from ..storage.writer import Change, Writer
-from ..task.sections.runs import RunsConfig
+from ..task.stores import RunsConfig
 from ..util.threads import in_thread
 from .fencing import held
 from .leases import LocalOwners, Owners, SharedOwners

@@ -29,7 +29,7 @@ from ..runs.parts import RunParts, thread
 from ..runs.run import Bounds, KeptTask, Lease, RunFailure, RunState, damaged, digest, tightened, tightened_since
 from ..runs.store import RunStore
 from ..task.results import Result
-from ..task.sections.runs import RunsConfig
+from ..task.stores import RunsConfig
 from ..task.task import Task
 from ..util.threads import in_thread
 from ..util.untraced import untraced

@@ -9,7 +9,7 @@ from ..agents.pool import AgentHandle, AgentPool
 from ..compression.compressor import Compressed, compress, compress_and_summarize
 from ..compression.summary import Ask, Summarizer
 from ..compression.tokens import conversation_tokens
-from ..task.sections.compression import CompressionConfig, CompressionUse
+from ..task.policy import CompressionConfig, CompressionUse
 from .calls import CallLog
 from .state import TaskState
 from .turn import Turn

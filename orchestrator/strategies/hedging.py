@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 from ...protocols import InvalidOutput, NearfarError, StepReply
 from ..agents.pool import AgentPool
 from ..routing.costs import RunningEstimates
+from ..task.modes import estimated_tokens
 from ..task.results import Call
-from ..task.situation import estimated_tokens
 from ..util.cancellation import end
 from .calls import CallLog
 from .runtime import TaskRuntime

@@ -17,11 +17,10 @@ from ..routing.router import Router
 from ..runs.ledger.occurrences import Occurrences
 from ..safety.guard.decision import CallContext
 from ..safety.privacy.starting import starting_label
-from ..task.chosen import Chosen
 from ..task.events import ApprovalAsked, Routed, ToolFinished, ToolStarted
-from ..task.labels import Label, joined
+from ..task.labels import Chosen, Label, joined
 from ..task.results import Call
-from ..task.sections.routing import FALLBACK_ERRORS, SHOWN
+from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
 from ..task.task import Task
 from ..task.tools import Tool
 from ..util.canonical import canonical

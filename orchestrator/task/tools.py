@@ -1,27 +1,57 @@
-"""Tools: typed Python functions that a model may call."""
+"""Tools: typed Python functions that a model may call, what is declared of them, and outcomes of their calls."""
 
 import asyncio
 import functools
 import inspect
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Final, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Annotated, Any, Final, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic_core import PydanticSerializationError, to_json
 
-from ...protocols import ConfigError, ToolCall, ToolResult, ToolSpec
+from ...protocols import ApprovalRequest, ConfigError, ToolCall, ToolResult, ToolSpec
 from ...protocols.tiers import Source, Tier
 from ..util.arguments import as_tuple, require, wrong_type
 from ..util.threads import run_in_daemon_thread
-from .labels import OPEN, Integrity, Label
-from .tool_outcomes import LOOKED_UP, UNKNOWN, Effect
-from .undeclared import is_prose, takes_addresses
+from .labels import OPEN, Integrity, Label, is_prose, takes_addresses
+
+NOT_RUN: Final = "not run: "
+"""Prefix of an error result whose tool was not started."""
+UNKNOWN: Final = "outcome unknown: "
+"""Prefix of an error result of a call that may or may not have taken effect."""
+LOOKED_UP: Final = "[this call was made earlier in this run, and is not made again: this is what it came to]"
+"""Last line of the result of an equal earlier call."""
+
+
+class Effect(StrEnum):
+    """The declared effect of a tool on the world. It decides what happens to a call whose outcome is unknown."""
+
+    READ = "read"
+    """No effect: the call can be repeated at any time."""
+    IDEMPOTENT = "idempotent"
+    """A second run of the same call changes nothing more: the call is repeated."""
+    AT_MOST_ONCE = "at_most_once"
+    """The effect must not happen twice: the call is not repeated, and the model is told that its outcome is unknown."""
+    TRANSACTIONAL = "transactional"
+    """Writes through `effect_transaction()`, which are committed together with the record of the call, or not at all."""
+
+
+def outcome_of(result: ToolResult) -> Literal["done", "failed", "not_run", "unknown"]:
+    """Return the outcome of the call, by its result."""
+    if not result.is_error:
+        return "done"
+    if result.content.startswith(NOT_RUN):
+        return "not_run"
+    return "unknown" if result.content.startswith(UNKNOWN) else "failed"
+
 
 logger = logging.getLogger(__name__)
 
@@ -380,3 +410,37 @@ def _explain(error: ValidationError) -> str:
     """Return the problems of the arguments, without pydantic's links and echoes."""
     problems = [f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}" for item in error.errors(include_url=False)]
     return "invalid arguments: " + "; ".join(problems)
+
+
+Approver = Callable[[Sequence[ApprovalRequest]], Awaitable[Mapping[str, bool]]]
+"""Decides about tool calls that need approval; returns, by the request's id, whether the call may run. A missing id means no."""
+
+
+@dataclass
+class Repetition:
+    """Notes whether the tool call under way has to be made again by a resumed run."""
+
+    is_wanted: bool = False
+
+
+_current: Final[ContextVar[Repetition | None]] = ContextVar("nearfar_repetition", default=None)
+
+
+def make_again() -> None:
+    """Have a resumed run repeat the running tool call, because the call tells the task more than its result says.
+
+    Does nothing outside of a tool, and for tools that may not be run again.
+    """
+    repetition = _current.get()
+    if repetition is not None:
+        repetition.is_wanted = True
+
+
+@contextmanager
+def noting(repetition: Repetition) -> Iterator[None]:
+    """Let tools within the block set `repetition` with `make_again`."""
+    token = _current.set(repetition)
+    try:
+        yield
+    finally:
+        _current.reset(token)

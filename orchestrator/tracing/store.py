@@ -12,7 +12,7 @@ from ..storage.sqlite.database import Database
 from ..storage.sqlite.errors import Naming
 from ..storage.tables import Session, TableDatabase, Tables
 from ..storage.writer import Change, T, Writer
-from ..task.sections.runs import RunsConfig
+from ..task.stores import RunsConfig
 from .entries import ENTRY, AnyEntry, RunBegan, RunEnded
 
 logger = logging.getLogger(__name__)

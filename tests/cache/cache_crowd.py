@@ -12,8 +12,8 @@ from stored_answers import ask, embedder
 
 from nearfar.orchestrator.cache.agent import CachedAgent
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.task.scope import Scope, current_scope, scope
-from nearfar.orchestrator.task.sections.cache import CacheConfig
+from nearfar.orchestrator.task.stores import CacheConfig
+from nearfar.orchestrator.task.task import Scope, current_scope, scope
 from nearfar.protocols import Message, ScriptedAgent, StepRequest, complete
 
 _AT_A_TIME: Final = 8

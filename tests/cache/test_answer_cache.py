@@ -13,8 +13,8 @@ from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.lookups import statistics
 from nearfar.orchestrator.cli.doctor import threshold_findings
 from nearfar.orchestrator.compose.config import Config
-from nearfar.orchestrator.task.scope import Scope
-from nearfar.orchestrator.task.sections.cache import CacheConfig, CategoryConfig
+from nearfar.orchestrator.task.stores import CacheConfig, CategoryConfig
+from nearfar.orchestrator.task.task import Scope
 from nearfar.protocols import AgentCard, Finished, FinishReason, Side, StepReply, StoreCorrupt, StoreUnavailable, Usage
 
 CARD = AgentCard(name="far", side=Side.FAR, model="large")

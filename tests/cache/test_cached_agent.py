@@ -9,7 +9,7 @@ from stored_answers import PRICES, SAME_STRENGTH, STRENGTH, World, ask
 
 from nearfar.orchestrator.cache.agent import CachedAgent
 from nearfar.orchestrator.cache.lookups import statistics
-from nearfar.orchestrator.task.scope import Scope, scope
+from nearfar.orchestrator.task.task import Scope, scope
 from nearfar.protocols import (
     Agent,
     Finished,

@@ -15,29 +15,37 @@ from nearfar.cloud.config import ProviderConfig
 from nearfar.orchestrator.compose.agents import GatewayConfig, LocalFarConfig, NearConfig
 from nearfar.orchestrator.compose.config import Config
 from nearfar.orchestrator.compose.hub import HubConfig, WorkerConfig
-from nearfar.orchestrator.task.sections.auto import AutoConfig
-from nearfar.orchestrator.task.sections.cache import CacheConfig, CategoryConfig
-from nearfar.orchestrator.task.sections.compression import CompressionConfig
-from nearfar.orchestrator.task.sections.consolidation import ConsolidationConfig
-from nearfar.orchestrator.task.sections.guard import GuardConfig
-from nearfar.orchestrator.task.sections.memory import MemoryConfig, PeerConfig, RecallConfig
-from nearfar.orchestrator.task.sections.minions import MinionsConfig
-from nearfar.orchestrator.task.sections.privacy import PrivacyConfig
-from nearfar.orchestrator.task.sections.resilience import BreakerConfig, HedgeConfig
-from nearfar.orchestrator.task.sections.routing import (
+from nearfar.orchestrator.task.policy import (
+    AutoConfig,
+    CompressionConfig,
+    GuardConfig,
+    MinionsConfig,
+    Policy,
+    PrivacyConfig,
+    SubtasksConfig,
+    SupervisionConfig,
+)
+from nearfar.orchestrator.task.routing_policy import (
     AmountsConfig,
+    BreakerConfig,
     EvidenceConfig,
     FallbackConfig,
+    HedgeConfig,
     LimitsConfig,
     ObjectiveConfig,
     RouterConfig,
     StickinessConfig,
 )
-from nearfar.orchestrator.task.sections.rules import Rule, When
-from nearfar.orchestrator.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.sections.subtasks import SubtasksConfig
-from nearfar.orchestrator.task.sections.supervision import SupervisionConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.rules import Rule, When
+from nearfar.orchestrator.task.stores import (
+    CacheConfig,
+    CategoryConfig,
+    ConsolidationConfig,
+    MemoryConfig,
+    PeerConfig,
+    RecallConfig,
+    RunsConfig,
+)
 from nearfar.protocols import Prices
 
 PAGE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")

@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.task.scope import Scope
-from nearfar.orchestrator.task.sections.cache import CacheConfig
+from nearfar.orchestrator.task.stores import CacheConfig
+from nearfar.orchestrator.task.task import Scope
 from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Sensitivity, Side, StepReply, StepRequest, Usage, tokens
 from nearfar.protocols.token_keeping import add_token
 

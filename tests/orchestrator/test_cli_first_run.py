@@ -16,8 +16,8 @@ from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.options import AgentChoice
 from nearfar.orchestrator.cli.printing import HarmlessConsole
 from nearfar.orchestrator.cli.selection import load_tools
-from nearfar.orchestrator.task.approvals import Approver
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
+from nearfar.orchestrator.task.tools import Approver
 from nearfar.protocols import Agent, ConfigError, ScriptedAgent, Side, Unavailable
 
 

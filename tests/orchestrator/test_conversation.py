@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar import Hybrid
-from nearfar.orchestrator.task.conversation import conversation
+from nearfar.orchestrator.task.task import conversation
 from nearfar.protocols import InvalidRequest, Message, NearfarError, ScriptedAgent, ToolCall, ToolResult
 
 CALL = ToolCall(id="c1", name="look", arguments={"place": "Aldara"})

@@ -19,8 +19,8 @@ from nearfar import Hybrid, Result
 from nearfar.orchestrator.agents.gateway_process import GatewayProcess, SocketFolder
 from nearfar.orchestrator.compose.agents import LocalFarConfig, NearConfig, parse_far
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
-from nearfar.orchestrator.task.sections.routing import AmountsConfig, FallbackConfig, LimitsConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
+from nearfar.orchestrator.task.routing_policy import AmountsConfig, FallbackConfig, LimitsConfig
 from nearfar.protocols import (
     DeadlineExceeded,
     IdempotencyConflict,

@@ -15,10 +15,9 @@ from nearfar.orchestrator.cache.admission import exact_key
 from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
 from nearfar.orchestrator.safety.privacy.texts import with_texts
 from nearfar.orchestrator.task.labels import Label
-from nearfar.orchestrator.task.scope import Scope
-from nearfar.orchestrator.task.sections.privacy import PrivacyConfig
-from nearfar.orchestrator.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy, PrivacyConfig
+from nearfar.orchestrator.task.stores import RunsConfig
+from nearfar.orchestrator.task.task import Scope
 from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import (
     Finished,

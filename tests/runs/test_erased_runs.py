@@ -25,9 +25,7 @@ from nearfar.orchestrator.runs.store import NAMING, RunStore
 from nearfar.orchestrator.storage.postgres.database import PostgresDatabase
 from nearfar.orchestrator.storage.sqlite.database import Database
 from nearfar.orchestrator.storage.sqlite.driver import PRAGMAS
-from nearfar.orchestrator.task.sections.cache import CacheConfig
-from nearfar.orchestrator.task.sections.memory import RecallConfig
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import CacheConfig, RecallConfig, RunsConfig
 from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import Message, NotFound, RunBusy, ScriptedAgent, StepRequest, StoreUnavailable, ToolCall

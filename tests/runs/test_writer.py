@@ -10,7 +10,7 @@ import pytest
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.storage.sqlite.database import Database
 from nearfar.orchestrator.storage.tables import Session
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import StoreUnavailable
 
 

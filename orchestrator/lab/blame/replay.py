@@ -39,11 +39,10 @@ from ...strategies.state import TaskState, recursion_limit
 from ...strategies.subtasks_run import part_key
 from ...strategies.tool_calls import ToolChecks
 from ...task.modes import AgentView
-from ...task.route_decision import RouteDecision
-from ...task.sections.routing import FALLBACK_ERRORS, LimitsConfig, RouterConfig
+from ...task.results import RouteDecision
+from ...task.routing_policy import FALLBACK_ERRORS, LimitsConfig, RouterConfig
 from ...task.task import Task
-from ...task.tool_outcomes import NOT_RUN, Effect
-from ...task.tools import Tool
+from ...task.tools import NOT_RUN, Effect, Tool
 from ...tracing.entries import TracedTool
 from ...util.untraced import untraced
 from .record import Action, Changes, Effects, RecordedRun, RecordedStep, action_of

@@ -7,10 +7,9 @@ from typing import Final, Self
 from ....protocols import BudgetExceeded, Capabilities, ConfigError, PermissionDenied, Prices, Sensitivity, Side, Unsupported
 from ...routing.costs import RunningEstimates, TaskKind, TaskTaken
 from ...routing.traces import AgentOutcome, Trace, agents_of
-from ...task.conversation import conversation
-from ...task.modes import Mode, Strategy
-from ...task.situation import estimated_tokens
-from ...task.task import Policy, Task
+from ...task.modes import Mode, Strategy, estimated_tokens
+from ...task.policy import Policy
+from ...task.task import Task, conversation
 
 LEAST_TASKS: Final = 20
 """Tasks below which a replay says nothing."""

@@ -19,7 +19,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from ....protocols import ConfigError
 from ....protocols.messages import Value
 from ...task.modes import Strategy
-from ...task.task import Policy
+from ...task.policy import Policy
 from .records import run_key
 
 EVENTS: Final = ("tool_error", "loop", "stall")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from ....protocols.namespaces import Namespace
 from ...compression.summary import Summarizer
-from ...task.sections.consolidation import ConsolidationConfig
+from ...task.stores import ConsolidationConfig
 from ..store import MemoryStore
 from .journal import Journal
 

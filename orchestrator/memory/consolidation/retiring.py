@@ -18,7 +18,7 @@ from ....protocols import AgentError, Message, NotFound, Sensitivity, StepReques
 from ....protocols.namespaces import ItemAddress
 from ....protocols.tiers import TIERS
 from ...compression.summary import Summarizer, quoted
-from ...task.sections.consolidation import ConsolidationConfig
+from ...task.stores import ConsolidationConfig
 from ...util.function_words import FUNCTION_WORDS
 from ...util.threads import in_thread
 from ..reading import MemoryItem

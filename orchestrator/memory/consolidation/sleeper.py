@@ -13,8 +13,8 @@ from ....protocols.namespaces import Namespace
 from ....protocols.redact import log_defect
 from ...agents.pool import AgentPool
 from ...compression.summary import Summarizer
-from ...task.scope import Scope, scope
-from ...task.sections.consolidation import ConsolidationConfig, reason_to_wait
+from ...task.stores import ConsolidationConfig, reason_to_wait
+from ...task.task import Scope, scope
 from ...util.threads import in_thread
 from ..store import MemoryStore
 from .bench import Bench, Slept

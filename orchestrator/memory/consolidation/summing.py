@@ -19,7 +19,7 @@ from ...compression.facts import facts
 from ...compression.scoring import terms
 from ...compression.summary import Summarizer, summarized
 from ...compression.tokens import conversation_tokens, estimated_tokens
-from ...task.sections.consolidation import ConsolidationConfig
+from ...task.stores import ConsolidationConfig
 from ...util.threads import in_thread
 from ..reading import MemoryItem
 from ..recall.granularity import INDEX, SEARCHABLE, TEXT, Granularity, Span, episodic, span

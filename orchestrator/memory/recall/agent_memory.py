@@ -9,7 +9,7 @@ from ....protocols import VersionConflict
 from ....protocols.namespaces import ItemAddress, Namespace
 from ....protocols.tiers import Tier
 from ...compression.tokens import TokenCounter, estimated_tokens
-from ...task.sections.memory import BUDGET_TOKENS
+from ...task.stores import BUDGET_TOKENS
 from ...util.threads import in_thread
 from ..engine import Change
 from ..reading import MemoryItem

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from ....protocols import ApprovalRequest, NearfarError, ToolCall, ToolResult
 from ...storage.tables import Session
-from ...task.approvals import Approver
-from ...task.tool_outcomes import NOT_RUN, UNKNOWN, Effect, outcome_of
-from ...task.tools import Tool
+from ...task.tools import NOT_RUN, UNKNOWN, Approver, Effect, Tool, outcome_of
 from ...util.canonical import digest
 from ...util.threads import in_thread
 from .approvals import Asked

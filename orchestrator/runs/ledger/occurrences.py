@@ -7,8 +7,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from ....protocols import ToolCall, ToolResult
-from ...task.tool_outcomes import Effect, outcome_of
-from ...task.tools import Tool
+from ...task.tools import Effect, Tool, outcome_of
 from ...util.canonical import canonical, digest
 
 REPEATABLE: Final = frozenset({Effect.READ, Effect.IDEMPOTENT})

@@ -14,7 +14,7 @@ from ....protocols.redact import inspected_by
 from ....protocols.wire import request_to_proto
 from ...agents.pool import AgentHandle
 from ...task.labels import Label
-from ...task.scope import current_scope, scope
+from ...task.task import current_scope, scope
 from ...util.threads import in_thread
 from .audit import Departure, Outcome
 from .needles import Needles
