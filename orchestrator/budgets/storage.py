@@ -8,11 +8,10 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ..storage.tables import Session, TableDatabase, Tables
+from ..storage.tables import TableDatabase, Tables, Session
 
 if TYPE_CHECKING:
-    from ..storage.postgres.connections import Connection
-    from ..storage.postgres.database import PostgresDatabase
+    from ..storage.postgres import Connection, PostgresDatabase
 
 
 _AMOUNTS: Final = ", ".join(

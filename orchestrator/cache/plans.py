@@ -15,7 +15,7 @@ from ...protocols import StoreError
 from ..task.modes import Strategy
 from ..task.stores import CacheConfig
 from ..task.task import scope_of
-from ..util.canonical import fingerprint
+from ..util.json_text import fingerprint
 from .database import CacheDatabase, clearings
 from .lookups import NOTHING, PLANS, Saved, count
 from .wording.canonical import Canonical

@@ -8,8 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from ...protocols import ConfigError
-from ..budgets.amounts import MEASURES
-from ..budgets.book import Balance, BudgetBook, Scope, open_budgets
+from ..budgets.book import MEASURES, Balance, BudgetBook, Scope, open_budgets
 from ..compose.config import Config
 from ..task.routing_policy import AmountsConfig, LimitsConfig
 from . import options

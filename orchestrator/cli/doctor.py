@@ -22,7 +22,7 @@ from ..compose.config import Config
 from ..routing.check import unknown_prices
 from ..task.policy import Policy
 from ..task.stores import LEAST_THRESHOLD, PeerConfig
-from ..util.untraced import deadly_switches, tracing_switches
+from ..util.runtime import deadly_switches, tracing_switches
 from . import options
 from .printing import output, print_json
 from .running import EXIT_FAILED, execute

@@ -10,7 +10,7 @@ from ...protocols import DeviceStateSource
 from ..agents.pool import AgentPool
 from ..task.stores import MemoryConfig, RecallConfig
 from ..util.arguments import Location
-from ..util.secrets import secret
+from ..util.credentials import secret
 
 if TYPE_CHECKING:
     from langgraph.store.base import TTLConfig

@@ -20,7 +20,7 @@ from ..routing.check import require_usable
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.stores import CacheConfig, MemoryConfig, RunsConfig
-from ..task.task import Caching, Task, conversation
+from ..task.task import Caching, Task, as_messages
 from ..task.tools import Approver, Tool
 from ..util.arguments import Location, as_path, as_tuple, parse_section, require, require_callable, require_methods, wrong_type
 
@@ -274,7 +274,7 @@ def asked_task(prompt: object, options: TaskOptions, policy: Policy) -> Task:
     output_schema = _schema_of(options.get("output_schema"))
     keys = {name: value for name, value in options.items() if name in _OF_TASK}
     stated = frozenset(options) & {"mode", "strategy"}
-    messages = conversation(prompt)
+    messages = as_messages(prompt)
     try:
         task = Task.model_validate({"messages": messages, "output_schema": output_schema, "policy": policy, "stated": stated, **keys})
     except ValidationError as error:

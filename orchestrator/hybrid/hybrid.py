@@ -48,12 +48,11 @@ from ..task.modes import Strategy
 from ..task.policy import Policy
 from ..task.results import Result, RouteDecision, SelectionDecision
 from ..task.stores import CacheConfig, MemoryConfig, RunsConfig
-from ..task.task import Prompt, Task, scope, scope_of
+from ..task.task import Prompt, Task, scope_of, within_scope
 from ..task.tools import Approver, Tool
 from ..tracing.store import TraceStore, traces_if_usable
 from ..util.arguments import Location, as_path
-from ..util.cancellation import cancelled_at_once, end
-from ..util.threads import in_thread
+from ..util.runtime import cancelled_at_once, end, in_thread
 from .arguments import (
     ResumeOptions,
     TaskOptions,
@@ -460,7 +459,7 @@ class Hybrid:
         agents = {handle.name: handle.side for handle in self.pool}
         recorded = nullcontext() if context.trace is None else context.trace.recording(task, agents)
         assert context.privacy is not None, "every task is prepared with it"
-        with billed(task, context, self._router), recorded, nullcontext() if self._cache is None else scope(scope_of(task)):
+        with billed(task, context, self._router), recorded, nullcontext() if self._cache is None else within_scope(scope_of(task)):
             try:
                 state = await (served(work, graph, config) if self._runs is None else self._runs.served(work, graph, config))
             except (NearfarError, asyncio.CancelledError):

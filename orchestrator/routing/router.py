@@ -23,8 +23,7 @@ from ...protocols import (
 )
 from ..agents.breaker import Health
 from ..agents.pool import PaceSource, no_pace
-from ..budgets.amounts import Commitment, Spent
-from ..budgets.book import BudgetBook
+from ..budgets.book import BudgetBook, Commitment, Spent
 from ..budgets.storage import MemoryStorage
 from ..task.modes import AgentView, Mode, Situation, Strategy, estimated_tokens, language_of, primary_language
 from ..task.policy import Policy

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...protocols import StoreUnavailable
-from ..budgets.amounts import MEASURES, Spent
-from ..budgets.book import BudgetBook, Scope
+from ..budgets.book import MEASURES, BudgetBook, Scope, Spent
 from ..task.routing_policy import AmountsConfig, LimitsConfig
 from ..task.task import Task
 

@@ -17,7 +17,7 @@ from ...protocols import ConfigError, Sensitivity, Side
 from ...protocols.messages import Value
 from ..task.results import Result, RouteDecision
 from ..task.task import Task, last_words
-from ..util.json_lines import append_line, read_lines
+from ..util.json_text import append_line, read_lines
 from .run_record import RunRecord
 
 

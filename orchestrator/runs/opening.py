@@ -45,7 +45,7 @@ def _opened(config: RunsConfig) -> RunStore:
 
 def address_of(config: RunsConfig) -> str:
     """Return the address of the database that a `[runs]` section names. Raises `ConfigError` where none is set."""
-    from ..util.secrets import secret
+    from ..util.credentials import secret
 
     assert config.postgres_variable is not None, "the caller has looked"
     return secret(config.postgres_variable)

@@ -43,7 +43,7 @@ from ...protocols import (
 )
 from ..agents.pool import AgentHandle
 from ..budgets.account import Allowance
-from ..budgets.amounts import Spent
+from ..budgets.book import Spent
 from ..safety.privacy.opened_text import Listener, OpenedText
 from ..safety.privacy.run_privacy import RunPrivacy
 from ..task.events import CallEnded

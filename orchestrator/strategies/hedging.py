@@ -9,7 +9,7 @@ from ..agents.pool import AgentPool
 from ..routing.costs import RunningEstimates
 from ..task.modes import estimated_tokens
 from ..task.results import Call
-from ..util.cancellation import end
+from ..util.runtime import end
 from .calls import CallLog
 from .runtime import TaskRuntime
 from .state import TaskState, fresh_start

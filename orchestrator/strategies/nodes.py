@@ -10,7 +10,7 @@ from langgraph.graph import END
 
 from ...protocols import DeadlineExceeded, InvalidOutput, Message, NearfarError, Side, Stalled, StepReply
 from ..agents.pool import AgentPool
-from ..budgets.amounts import Spent
+from ..budgets.book import Spent
 from ..memory.recollection import Recollection
 from ..routing.costs import StepTaken
 from ..routing.router import Router
@@ -23,7 +23,7 @@ from ..task.results import Call
 from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
 from ..task.task import Task
 from ..task.tools import Tool
-from ..util.canonical import canonical
+from ..util.json_text import canonical
 from .calls import CallLog, warn_of_refusal
 from .context import TaskContext
 from .fitting import Fitting, summarizer_of

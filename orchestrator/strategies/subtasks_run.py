@@ -16,7 +16,7 @@ from langgraph.types import Interrupt
 from ...protocols import DeadlineExceeded, Message, NearfarError
 from ...protocols.messages import Value
 from ..budgets.account import Account
-from ..budgets.amounts import Spent
+from ..budgets.book import Spent
 from ..safety.privacy.run_privacy import PrivateResult
 from ..task.events import (
     AgentText,
@@ -37,7 +37,7 @@ from ..task.policy import Policy, SubtasksConfig
 from ..task.results import Attempt, Call, ToolOutcome
 from ..task.routing_policy import FALLBACK_ERRORS, AmountsConfig, LimitsConfig
 from ..task.task import Task
-from ..util.cancellation import cancelled_at_once
+from ..util.runtime import cancelled_at_once
 from .calls import CallLog
 from .context import TaskContext
 from .runtime import TaskGraph, TaskRuntime, emit, show

@@ -1,4 +1,4 @@
-"""What is known of a task before it is served: its mode and strategy, the situation of its device, and the features of its prompt."""
+"""Modes and strategies, and all that is known of a task before it is served: the situation of its device, and features of its prompt."""
 
 import re
 import unicodedata

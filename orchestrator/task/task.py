@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from ...protocols import InvalidRequest, JsonSchema, Message, ToolCall, ToolResult
 from ...protocols.messages import Value
-from ..util.canonical import fingerprint
+from ..util.json_text import fingerprint
 from .labels import OF_CONTEXT, Chosen, Label, RecalledItem
 from .modes import Needs, Strategy
 from .policy import Policy
@@ -23,7 +23,7 @@ Caching = Literal["use", "no-store"]
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class TaskScope:
     """Properties of the task for which agents are asked."""
 
     user: str = ""
@@ -37,22 +37,22 @@ class Scope:
     """The task's id. It decides nothing, but finds the answers of a task that the app reports as wrong."""
 
 
-_CURRENT: Final[ContextVar[Scope]] = ContextVar("nearfar_cache_scope", default=Scope())  # noqa: B039 - it is frozen
+_CURRENT: Final[ContextVar[TaskScope]] = ContextVar("nearfar_cache_scope", default=TaskScope())  # noqa: B039 - it is frozen
 
 
-def scope_of(task: "Task") -> Scope:
+def scope_of(task: "Task") -> TaskScope:
     """Return the scope of a task."""
     policy = fingerprint(task.policy.model_dump(mode="json"))
-    return Scope(user=task.user, policy=policy, task_class=task.task_class, caching=task.cache, task=task.idempotency_key)
+    return TaskScope(user=task.user, policy=policy, task_class=task.task_class, caching=task.cache, task=task.idempotency_key)
 
 
-def current_scope() -> Scope:
+def current_scope() -> TaskScope:
     """Return the scope of the running task; outside of one, the default scope."""
     return _CURRENT.get()
 
 
 @contextmanager
-def scope(of: Scope) -> Iterator[None]:
+def within_scope(of: TaskScope) -> Iterator[None]:
     """Set the scope of steps within the block."""
     token = _CURRENT.set(of)
     try:
@@ -151,7 +151,7 @@ _ROLES = {"developer": "system"}
 """Roles of OpenAI's API that stand for another one."""
 
 
-def conversation(prompt: object) -> tuple[Message, ...]:
+def as_messages(prompt: object) -> tuple[Message, ...]:
     """Return the messages of a prompt. Raises `InvalidRequest` if there is nothing to answer, or something that is no message."""
     messages = (Message.user(prompt),) if isinstance(prompt, str) else _messages(prompt)
     if not messages or not any(message.text.strip() for message in messages if message.role == "user"):

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from nearfar.orchestrator.budgets import account as accounts
 from nearfar.orchestrator.budgets.account import Account, Allowance
-from nearfar.orchestrator.budgets.amounts import Spent
-from nearfar.orchestrator.budgets.book import BudgetBook, Scope, open_budgets
+from nearfar.orchestrator.budgets.book import BudgetBook, Scope, Spent, open_budgets
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.storage.tables import Session
 from nearfar.orchestrator.task.routing_policy import AmountsConfig, LimitsConfig

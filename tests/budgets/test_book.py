@@ -12,8 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from nearfar.orchestrator.budgets.amounts import Caps, Units
-from nearfar.orchestrator.budgets.book import Balance, BudgetBook, Claim, Reservation, Scope, Shortage, open_budgets
+from nearfar.orchestrator.budgets.book import Balance, BudgetBook, Scope, Caps, Claim, Reservation, Shortage, Units, open_budgets
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import StoreUnavailable
@@ -24,7 +23,7 @@ Opening = Callable[[], BudgetBook]
 
 WORK = """
 import sys
-from nearfar.orchestrator.budgets.amounts import Caps, Units
+from nearfar.orchestrator.budgets.book import Caps, Units
 from nearfar.orchestrator.budgets.book import Claim, Scope
 from nearfar.orchestrator.budgets.book import open_budgets
 from nearfar.orchestrator.task.stores import RunsConfig
@@ -39,7 +38,7 @@ sys.stdin.read()
 
 SPEND = """
 import sys
-from nearfar.orchestrator.budgets.amounts import Caps, Units
+from nearfar.orchestrator.budgets.book import Caps, Units
 from nearfar.orchestrator.budgets.book import Claim, Reservation, Scope
 from nearfar.orchestrator.budgets.book import open_budgets
 from nearfar.orchestrator.task.stores import RunsConfig

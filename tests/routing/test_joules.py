@@ -7,8 +7,7 @@ from situations import FAR, NEAR, NOON, Stand, priced, task
 
 from nearfar import Hybrid, Policy
 from nearfar.orchestrator.budgets.account import Account
-from nearfar.orchestrator.budgets.amounts import Spent
-from nearfar.orchestrator.budgets.book import BudgetBook
+from nearfar.orchestrator.budgets.book import BudgetBook, Spent
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.cli.run import summary
 from nearfar.orchestrator.routing.costs import RunningEstimates, StepTaken

@@ -9,7 +9,7 @@ from forgetful_server import ForgetfulServer, forgetful
 from nearfar import Hybrid, tool
 from nearfar.orchestrator.runs.run import RunState
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.storage.postgres.database import PostgresDatabase, PostgresSession
+from nearfar.orchestrator.storage.postgres import PostgresDatabase, PostgresSession
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import ScriptedAgent, StepRequest, ToolCall
 

@@ -17,7 +17,7 @@ from nearfar import Hybrid
 from nearfar.orchestrator.runs.leases import SharedOwners
 from nearfar.orchestrator.runs.run import KeptTask, Lease, digest
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.storage.postgres.database import PostgresDatabase
+from nearfar.orchestrator.storage.postgres import PostgresDatabase
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Message, RunBusy, ScriptedAgent, StoreUnavailable

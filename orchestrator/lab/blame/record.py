@@ -13,7 +13,7 @@ from ...task.results import RouteDecision
 from ...task.task import Task
 from ...task.tools import Effect
 from ...tracing.entries import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
-from ...util.canonical import canonical
+from ...util.json_text import canonical
 
 Action = str
 """A tool and its arguments, as canonical JSON."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from ....protocols.namespaces import Namespace
-from ...compression.summary import Summarizer
+from ...compression.compressor import Summarizer
 from ...task.stores import ConsolidationConfig
 from ..store import MemoryStore
 from .journal import Journal

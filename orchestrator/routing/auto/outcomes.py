@@ -11,7 +11,7 @@ from ....protocols import ConfigError
 from ....protocols.messages import Value
 from ...task.modes import Strategy, TaskProfile
 from ...task.results import Arm
-from ...util.json_lines import append_line, read_lines
+from ...util.json_text import append_line, read_lines
 from ..run_record import RunRecord
 
 

@@ -8,7 +8,7 @@ from pydantic_core import PydanticSerializationError
 
 from ....protocols import ToolCall, ToolResult
 from ...task.tools import Effect, Tool, outcome_of
-from ...util.canonical import canonical, digest
+from ...util.json_text import canonical, digest
 
 REPEATABLE: Final = frozenset({Effect.READ, Effect.IDEMPOTENT})
 """Effects that a resumed run may run again although there is a result."""

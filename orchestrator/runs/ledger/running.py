@@ -10,7 +10,7 @@ from typing import Final
 
 from ....protocols import InvalidRequest, ToolCall, ToolResult
 from ...task.tools import Effect, Repetition, Tool, noting, outcome_of
-from ...util.threads import in_thread
+from ...util.runtime import in_thread
 from .overdue import Overdue, looked_up, still_running
 from .transactions import AlreadyDone, EffectConnection, TransactionEnded, begin_in_file
 
