@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.policy import OnDoubt as OnDoubt
     from nearfar.orchestrator.task.policy import OnFinding as OnFinding
     from nearfar.orchestrator.task.policy import Policy as Policy
+    from nearfar.orchestrator.task.policy import Preset as Preset
     from nearfar.orchestrator.task.policy import PrivacyConfig as PrivacyConfig
     from nearfar.orchestrator.task.policy import SubtasksConfig as SubtasksConfig
     from nearfar.orchestrator.task.policy import SupervisionConfig as SupervisionConfig
@@ -350,6 +351,7 @@ _HOMES = {
     "Policy": "orchestrator.task.policy",
     "PolicyFile": "orchestrator.compose.policy_file",
     "PowerSource": "protocols.device_state",
+    "Preset": "orchestrator.task.policy",
     "Prices": "protocols.cards",
     "Principal": "orchestrator.memory.item",
     "PrivacyConfig": "orchestrator.task.policy",

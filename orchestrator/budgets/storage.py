@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ..storage.tables import TableDatabase, Tables, Session
+from ..storage.tables import Session, TableDatabase, Tables
 
 if TYPE_CHECKING:
     from ..storage.postgres import Connection, PostgresDatabase

@@ -157,8 +157,7 @@ async def compress_and_summarize(
     sensitivity: Sensitivity = Sensitivity.PRIVATE,
     count: TokenCounter = estimated_tokens,
 ) -> Compressed:
-    """Return the conversation within `budget` tokens, `summary_tokens` of them at most for a model's summary of the text that is left
-    out.
+    """Return the conversation within `budget` tokens, `summary_tokens` of them at most for a model's summary of the text that is left out.
 
     An unusable summary costs nothing: its tokens go to the conversation's own words. Raises what `compress` raises, and
     `PrivacyViolation` if private text would go to a far agent.

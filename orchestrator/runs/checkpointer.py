@@ -21,7 +21,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from ...protocols import Cancelled, StoreUnavailable, Unsupported
-from ..storage.tables import TableDatabase, Session
+from ..storage.tables import Session, TableDatabase
 from ..storage.writer import Writer
 from ..util.runtime import in_thread
 from .fencing import held

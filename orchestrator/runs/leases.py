@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from ...protocols import StoreError
 from ..storage.owners import Owner
-from ..storage.tables import TableDatabase, Tables, Session
+from ..storage.tables import Session, TableDatabase, Tables
 
 BEAT_SECONDS: Final = 3.0
 DEAD_SECONDS: Final = 15.0

@@ -56,8 +56,7 @@ _PRIMARY_CODE: Final = 0xFF
 def retry_while_busy(work: Callable[[], T], *, seconds: float, errors: type[Exception] = sqlite3.Error) -> T:
     """Return the value of `work`, retried for so many seconds while SQLite is busy.
 
-    SQLite says at once that it is busy, whatever its timeout (https://www.sqlite.org/c3ref/busy_handler.html), while another process
-    makes
+    SQLite says at once that it is busy, whatever its timeout (https://www.sqlite.org/c3ref/busy_handler.html), while another process makes
     the file, recovers its log, or is the last to close it. `errors`: class of the driver's errors.
     """
     deadline = time.monotonic() + seconds
@@ -236,8 +235,7 @@ _FORBIDDEN: Final = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.
 class SqliteDatabase:
     """The file at `path`, created for its owner alone if missing, with the tables of all who `require` them.
 
-    Calls may come from any thread; a forked process opens its own. Raises `StoreUnavailable` if the file cannot be used, and
-    `StoreCorrupt`
+    Calls may come from any thread; a forked process opens its own. Raises `StoreUnavailable` if the file cannot be used, and `StoreCorrupt`
     if it is damaged or another program's.
     """
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from ...protocols import NearfarError, StoreError, StoreUnavailable
-from .tables import TableDatabase, Session
+from .tables import Session, TableDatabase
 
 T = TypeVar("T")
 Change = Callable[[Session], T]

@@ -28,9 +28,8 @@ class Integrity(StrEnum):
 class Label(Value):
     """An information-flow label of a text, or of all that a run has seen. `Label()` (shared, trusted) is the identity of `joined`.
 
-    Confidentiality decides on which side a text is worked on, integrity which tools may run because of it (Denning 1976, "A lattice
-    model of
-    secure information flow"; Biba 1977).
+    Confidentiality decides on which side a text is worked on, integrity which tools may run because of it (Denning 1976, "A lattice model
+    of secure information flow"; Biba 1977).
     """
 
     tier: Tier = Tier.SHARED

@@ -1,8 +1,9 @@
-"""The policy by which tasks are served, and its sections about strategies, privacy and trust."""
+"""The policy by which tasks are served, its presets, and its sections about strategies, privacy and trust."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
@@ -33,14 +34,12 @@ class AutoConfig(Value):
     """Path of a sweep's `runs.jsonl` to learn from; None: no measured outcomes are used."""
     reports: Path | None = None
     """Path of a file to which `Hybrid.report` appends outcomes that the app observes, and from which `auto` learns; None: they are lost
-    with
-    the process.
+    with the process.
     """
     dollars_per_point: float = Field(default=0.01, gt=0)
     """US dollars per task worth spending for one more point of score, a hundredth of a perfect answer."""
     explore_share: float = Field(default=0.0, ge=0, le=1)
-    """Largest share of tasks, 0 to 1, that may be served by another configuration than the best known one, to learn about it; 0: the
-    same
+    """Largest share of tasks, 0 to 1, that may be served by another configuration than the best known one, to learn about it; 0: the same
     outcomes always give the same choice.
     """
     minimum_familiarity: float = Field(default=0.5, ge=0, le=1)
@@ -88,13 +87,11 @@ class GuardConfig(Value):
     """Tool calls after a run has read untrusted content: the `[policy.guard]` section."""
 
     tools: OnDoubt = OnDoubt.ASK
-    """Treatment of a call to a tool that the task does not list and the model had not chosen before it read untrusted content; by
-    default
+    """Treatment of a call to a tool that the task does not list and the model had not chosen before it read untrusted content; by default
     it needs approval.
     """
     arguments: OnDoubt = OnDoubt.ASK
-    """Treatment of a call with an argument from neither the user's words nor trusted data, or that would show private data to more
-    people
+    """Treatment of a call with an argument from neither the user's words nor trusted data, or that would show private data to more people
     than may see them; by default it needs approval.
     """
 
@@ -183,9 +180,8 @@ class SubtasksConfig(Value):
     strategy: PartStrategy = Strategy.CASCADE
     """Strategy for each subtask."""
     aggregate: Literal["when_needed", "always"] = "when_needed"
-    """Source of the answer: `when_needed`, the last subtask if all others lead to it, else a call that is shown all results; `always`,
-    that call
-    in any case.
+    """Source of the answer: `when_needed`, the last subtask if all others lead to it, else a call that is shown all results; `always`, that
+    call in any case.
     """
     exclusive_tools: bool = True
     """Let the tools of only one subtask run at a time, so that they cannot interfere; false if they only read."""
@@ -200,8 +196,7 @@ class Trigger(StrEnum):
     """An equal call was made `loop_calls` times, with arguments in any order."""
     STALL = "stall"
     """The last `stall_turns` turns brought nothing new: each word of their results was in the prompt or in an earlier result. An error
-    brings
-    nothing. After a reset the count starts again, since the executor has forgotten what it was told.
+    brings nothing. After a reset the count starts again, since the executor has forgotten what it was told.
     """
     LONG_OBSERVATION = "long_observation"
     """A result is longer than `observation_characters`."""
@@ -240,8 +235,7 @@ class SupervisionConfig(Value):
     executor: Side = Side.NEAR
     """Side that works; the other one supervises it. `far` reverses the usual roles."""
     plan_below: float | None = Field(default=None, ge=0, le=1)
-    """In `pevr`, confidence of the executor's first step, 0 to 1, below which the step is dropped and the task is planned first; an
-    unknown
+    """In `pevr`, confidence of the executor's first step, 0 to 1, below which the step is dropped and the task is planned first; an unknown
     confidence is low. None: every task is planned before the first step.
     """
     interval: Annotated[PositiveInt | None, BeforeValidator(_none_in_words)] = 8
@@ -262,9 +256,53 @@ class SupervisionConfig(Value):
     """Record verdicts and change nothing, to measure how often the supervisor is wrong."""
 
 
+class Preset(StrEnum):
+    """Defaults for several keys of a policy at once."""
+
+    PRIVATE = "private"
+    """Only tasks that are declared public may leave the device, begin on it, and stay if anything in them looks private."""
+    BALANCED = "balanced"
+    """Each key's own default."""
+    CHEAPEST = "cheapest"
+    """The near agent drafts, the far one is asked only if the evidence speaks against the draft, and dollars are tightly limited."""
+
+
+PRESETS: Final[Mapping[Preset, Mapping[str, Any]]] = {
+    Preset.PRIVATE: {
+        "mode": Mode.PREFER_ON_DEVICE,
+        "sensitivity": Sensitivity.PRIVATE,
+        "privacy": {"findings": OnFinding.STAY, "detect": get_args(FindingType), "placeholders": False},
+        "guard": {"tools": OnDoubt.ASK, "arguments": OnDoubt.ASK},
+    },
+    Preset.BALANCED: {},
+    Preset.CHEAPEST: {
+        "strategy": Strategy.CASCADE,
+        "mode": Mode.PREFER_ON_DEVICE,
+        "limits": {"task": {"dollars": 0.02}, "day": {"dollars": 1.0}, "unknown_price": "refuse"},
+        "compression": {"use": CompressionUse.ALWAYS},
+    },
+}
+"""The values of each preset, for keys that are not given."""
+
+_Section = TypeVar("_Section", bound=Value)
+
+
+def _with_defaults(section: _Section, defaults: Mapping[str, Any]) -> _Section:
+    """Return the section with these values for keys that were not given."""
+    added = {}
+    for name, value in defaults.items():
+        if isinstance(value, Mapping):
+            added[name] = _with_defaults(getattr(section, name), value)
+        elif name not in section.model_fields_set:
+            added[name] = value
+    return section.model_copy(update=added)
+
+
 class Policy(Value):
     """How tasks are served by default: the `[policy]` section of nearfar.toml."""
 
+    preset: Preset = Preset.BALANCED
+    """Defaults for keys that are not given; a key that is given wins."""
     strategy: Strategy = Strategy.CASCADE
     mode: Mode = Mode.AUTO
     sensitivity: Sensitivity = Sensitivity.PRIVATE
@@ -273,8 +311,7 @@ class Policy(Value):
     """Confidence, 0 to 1, below which a cascade rejects a draft, and a near agent changes nothing if the far side may be asked."""
     attempt_timeout: float = Field(default=60, gt=0)
     """Seconds for an agent before the next candidate takes over; the last candidate has no such limit. Under supervision it limits each
-    step,
-    including the supervisor's.
+    step, including the supervisor's.
     """
     maximum_turns: int = Field(default=16, gt=0)
     """Most steps of one agent on one task."""
@@ -317,3 +354,11 @@ class Policy(Value):
     """Compression of conversations that are too long for an agent."""
     auto: AutoConfig = AutoConfig()
     """How the strategy `auto` chooses another one."""
+
+    @model_validator(mode="after")
+    def _take_defaults_of_preset(self) -> Self:
+        complete = _with_defaults(self, PRESETS[self.preset])
+        # In place: pydantic ignores another instance, and a validator before the fields would make it read TOML's lists as Python's.
+        vars(self).update(vars(complete))
+        self.model_fields_set.update(complete.model_fields_set)
+        return self

@@ -127,7 +127,7 @@ class RouteDecision(Value):
 
 Knobs = Mapping[str, JsonValue]
 
-RESERVED: Final = ("auto", "mode", "sensitivity", "strategy")
+RESERVED: Final = ("auto", "mode", "preset", "sensitivity", "strategy")
 """Keys of the policy that the user decides, and that `auto` never changes."""
 
 

@@ -85,24 +85,20 @@ class ToolOptions(TypedDict, total=False):
     """Author of its results. `external_tool` and `document` bring in untrusted content, which causes no action.
 
     By default, a tool is an `external_tool` if an argument is named like a network address (`url`, `host`), and so is each result with a
-    text of
-    more than four words; everything else is an `internal_tool`. The log says so once for each tool.
+    text of more than four words; everything else is an `internal_tool`. The log says so once for each tool.
     """
     sends: Tier | str
-    """Privacy tier to which its arguments go: `shared` for a tool that shows them to others, as a web search does. By default `shared`
-    if
+    """Privacy tier to which its arguments go: `shared` for a tool that shows them to others, as a web search does. By default `shared` if
     `source` is not given either and an argument is named like a network address; else `device`.
     """
     sinks: Sequence[str]
     """Arguments that decide what is done, and to whom. By default all of them, and none of a tool that only reads on this device. A tool
-    with
-    arguments but no sinks may be called because of untrusted content.
+    with arguments but no sinks may be called because of untrusted content.
     """
     keys: Sequence[str]
-    """Arguments that name a record of the user's own data, which is read and returned as it is stored: `order` of `read_order`. A record
-    is trusted
-    after the run has read untrusted content if all its keys come from the user or trusted data. By default none. A tool that searches,
-    lists or computes has none.
+    """Arguments that name a record of the user's own data, which is read and returned as it is stored: `order` of `read_order`. A record is
+    trusted after the run has read untrusted content if all its keys come from the user or trusted data. By default none. A tool that
+    searches, lists or computes has none.
     """
 
 
@@ -176,8 +172,7 @@ class Tool:
     async def run(self, call: ToolCall, *, overdue: Callable[["asyncio.Task[ToolResult]"], None] | None = None) -> ToolResult:
         """Run the call. Any failure inside the tool becomes an error result that the model can react to.
 
-        `overdue` takes the task of a plain function that ran past the limit, or was to be cancelled: it runs in a thread, which cannot
-        be
+        `overdue` takes the task of a plain function that ran past the limit, or was to be cancelled: it runs in a thread, which cannot be
         stopped.
         """
         try:

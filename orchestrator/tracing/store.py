@@ -10,7 +10,7 @@ from ...protocols import NotFound, StoreCorrupt, StoreError
 from ..memory.erasing import Erased, record_of
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
-from ..storage.tables import TableDatabase, Tables, Session
+from ..storage.tables import Session, TableDatabase, Tables
 from ..storage.writer import Change, T, Writer
 from ..task.stores import RunsConfig
 from .entries import ENTRY, AnyEntry, RunBegan, RunEnded

@@ -6,8 +6,7 @@ from html import escape
 from typing import Final
 
 _UNSAFE: Final = re.compile(r"[<\x7f-\x9f\u00ad\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]|\[(?=/?[A-Z_]+\])")
-"""Marks of roles in chat templates (`<|im_end|>`, `[INST]`), which a tokenizer takes for the mark wherever they stand; line ends that
-JSON
+"""Marks of roles in chat templates (`<|im_end|>`, `[INST]`), which a tokenizer takes for the mark wherever they stand; line ends that JSON
 leaves as they are; and invisible characters.
 """
 _ESCAPES: Final = re.compile(r"(?:\\u[0-9a-f]{4})+")

@@ -28,8 +28,7 @@ def digest(*values: object) -> str:
 def canonical(value: object) -> str:
     """Return JSON with sorted keys, no white space, and one way to write each number.
 
-    In addition to RFC 8785, whole numbers of any size keep all their digits, sets are sorted, secrets are written out, and values that
-    are
+    In addition to RFC 8785, whole numbers of any size keep all their digits, sets are sorted, secrets are written out, and values that are
     no JSON are written as pydantic does. Raises `PydanticSerializationError` for those that pydantic does not know.
     """
     match value:

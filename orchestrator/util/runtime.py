@@ -35,8 +35,7 @@ async def in_thread(function: Callable[P, T], *arguments: P.args, **options: P.k
 async def run_in_daemon_thread(function: Callable[[], object]) -> object:
     """Call a function in a daemon thread and return its result, or raise its error.
 
-    A thread cannot be stopped. If the caller stops waiting it runs on, but it takes no place in a pool and does not keep the program
-    from
+    A thread cannot be stopped. If the caller stops waiting it runs on, but it takes no place in a pool and does not keep the program from
     ending.
     """
     loop = asyncio.get_running_loop()
@@ -91,9 +90,8 @@ async def end(task: asyncio.Task[Any]) -> None:
 class HomeLoop:
     """The event loop to which the agents, channels and locks of a `Hybrid` belong.
 
-    asyncio's connections, child processes and locks work in one loop only. Loops may follow each other, as with two calls of
-    `asyncio.run`: what belongs to the first is released while it shuts down. Two loops at the same time are refused. Calls may come
-    from any thread.
+    asyncio's connections, child processes and locks work in one loop only. Loops may follow each other, as with two calls of `asyncio.run`:
+    what belongs to the first is released while it shuts down. Two loops at the same time are refused. Calls may come from any thread.
 
     Args:
         release: closes what belongs to the loop, in that loop, such that it can be opened again.
@@ -169,9 +167,8 @@ def untraced() -> Iterator[None]:
     """Hide what runs inside from LangChain's tracers and callbacks.
 
     Otherwise, LangGraph shows the state of each graph, with prompts, memory and tool results, to LangSmith if variables say so that were
-    set
-    for another app (`LANGSMITH_TRACING`, `LANGCHAIN_TRACING_V2`), to the callbacks of a surrounding runnable, and to handlers that other
-    packages have registered. Raises `ConfigError` if a variable is set with which LangChain runs nothing.
+    set for another app (`LANGSMITH_TRACING`, `LANGCHAIN_TRACING_V2`), to the callbacks of a surrounding runnable, and to handlers that
+    other packages have registered. Raises `ConfigError` if a variable is set with which LangChain runs nothing.
     """
     from langchain_core.callbacks import BaseCallbackHandler
     from langchain_core.runnables.config import var_child_runnable_config

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from nearfar.orchestrator.budgets.book import Balance, BudgetBook, Scope, Caps, Claim, Reservation, Shortage, Units, open_budgets
+from nearfar.orchestrator.budgets.book import Balance, BudgetBook, Caps, Claim, Reservation, Scope, Shortage, Units, open_budgets
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import StoreUnavailable

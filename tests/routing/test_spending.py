@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from situations import NOON, task
 
-from nearfar.orchestrator.budgets.book import BudgetBook, Scope, Caps, Claim, Reservation, Units
+from nearfar.orchestrator.budgets.book import BudgetBook, Caps, Claim, Reservation, Scope, Units
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.routing.spending import Spending
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from ....protocols import ApprovalRequest, LedgerConflict, ToolResult
-from ...storage.tables import TableDatabase, Tables, Session
+from ...storage.tables import Session, TableDatabase, Tables
 from ..run import damaged
 from .transactions import EffectConnection
 

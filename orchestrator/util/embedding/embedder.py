@@ -55,9 +55,8 @@ class Embedder:
     def early(self, text: str) -> "Vector":
         """Return the output of the lower four of the six layers, of shape (768,), in two thirds of the time.
 
-        It has the means over the tokens after two layers and after four. They say less about the topic and more about wording and the
-        kind of
-        task, on which success depends. It is no unit vector.
+        It has the means over the tokens after two layers and after four. They say less about the topic and more about wording and the kind
+        of task, on which success depends. It is no unit vector.
         """
         vector: Vector = self._lower.run(["early"], {"input_ids": self._ids(text, EARLY_TOKENS)})[0]
         return vector
