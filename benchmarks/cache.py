@@ -38,8 +38,8 @@ from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.database import Stored
 from nearfar.orchestrator.cache.guards import objection
 from nearfar.orchestrator.cache.thresholds import Interval, Pair, calibrated, judged
-from nearfar.orchestrator.task.scope import Scope
-from nearfar.orchestrator.task.sections.cache import CacheConfig
+from nearfar.orchestrator.task.stores import CacheConfig
+from nearfar.orchestrator.task.task import TaskScope
 from nearfar.orchestrator.util.embedding.embedder import Embedder
 from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Side, StepReply, StepRequest, Usage
 from nearfar.protocols.messages import Sensitivity
@@ -215,13 +215,16 @@ def _milliseconds(work: Callable[[str], object], questions: Sequence[str]) -> fl
 
 
 def _look(cache: AnswerCache, question: str) -> Stored | None:
-    return cache.look(_request(question), CARD, Scope()).answer
+    return cache.look(_request(question), CARD, TaskScope()).answer
 
 
 def _store(cache: AnswerCache, question: str) -> None:
     finished = Finished(reason=FinishReason.STOP, usage=Usage(input_tokens=10, output_tokens=10), model="model")
     cache.keep(
-        cache.look(_request(question), CARD, Scope()), StepReply(text=question, tool_calls=(), finished=finished), seconds=1.0, dollars=None
+        cache.look(_request(question), CARD, TaskScope()),
+        StepReply(text=question, tool_calls=(), finished=finished),
+        seconds=1.0,
+        dollars=None,
     )
 
 

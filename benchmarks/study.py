@@ -29,7 +29,7 @@ from nearfar.orchestrator.lab.study.statistics import Estimate
 from nearfar.orchestrator.lab.study.study import Study, StudyFile, make_study
 from nearfar.orchestrator.lab.study.sweep import Sweep
 from nearfar.orchestrator.routing.run_record import RunRecord
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
 
 TURNS = 40
 SEEDS = (1, 2, 3)

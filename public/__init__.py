@@ -59,86 +59,87 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.runs.store import RunStore as RunStore
     from nearfar.orchestrator.safety.privacy.records import PrivacyRecords as PrivacyRecords
     from nearfar.orchestrator.strategies.runtime import TaskGraph as TaskGraph
-    from nearfar.orchestrator.task.approvals import Approver as Approver
-    from nearfar.orchestrator.task.arm import Arm as Arm
-    from nearfar.orchestrator.task.auto_decision import ConsideredArm as ConsideredArm
-    from nearfar.orchestrator.task.auto_decision import SelectionDecision as SelectionDecision
-    from nearfar.orchestrator.task.chosen import Chosen as Chosen
     from nearfar.orchestrator.task.events import AgentText as AgentText
     from nearfar.orchestrator.task.events import ApprovalAsked as ApprovalAsked
     from nearfar.orchestrator.task.events import AttemptEnded as AttemptEnded
     from nearfar.orchestrator.task.events import AttemptStarted as AttemptStarted
     from nearfar.orchestrator.task.events import CallEnded as CallEnded
     from nearfar.orchestrator.task.events import Routed as Routed
+    from nearfar.orchestrator.task.events import Subtask as Subtask
     from nearfar.orchestrator.task.events import SubtaskEnded as SubtaskEnded
+    from nearfar.orchestrator.task.events import SubtaskOutcome as SubtaskOutcome
     from nearfar.orchestrator.task.events import SubtasksPlanned as SubtasksPlanned
     from nearfar.orchestrator.task.events import SupervisorSpoke as SupervisorSpoke
     from nearfar.orchestrator.task.events import TaskEvent as TaskEvent
     from nearfar.orchestrator.task.events import TaskFinished as TaskFinished
     from nearfar.orchestrator.task.events import ToolFinished as ToolFinished
     from nearfar.orchestrator.task.events import ToolStarted as ToolStarted
+    from nearfar.orchestrator.task.labels import Chosen as Chosen
     from nearfar.orchestrator.task.labels import Integrity as Integrity
     from nearfar.orchestrator.task.labels import Label as Label
+    from nearfar.orchestrator.task.labels import RecalledItem as RecalledItem
     from nearfar.orchestrator.task.modes import Mode as Mode
     from nearfar.orchestrator.task.modes import Needs as Needs
+    from nearfar.orchestrator.task.modes import Shape as Shape
+    from nearfar.orchestrator.task.modes import Situation as Situation
     from nearfar.orchestrator.task.modes import Strategy as Strategy
-    from nearfar.orchestrator.task.profile import Shape as Shape
-    from nearfar.orchestrator.task.profile import TaskProfile as TaskProfile
+    from nearfar.orchestrator.task.modes import TaskProfile as TaskProfile
+    from nearfar.orchestrator.task.policy import AutoConfig as AutoConfig
+    from nearfar.orchestrator.task.policy import CompressionConfig as CompressionConfig
+    from nearfar.orchestrator.task.policy import CompressionUse as CompressionUse
+    from nearfar.orchestrator.task.policy import GuardConfig as GuardConfig
+    from nearfar.orchestrator.task.policy import MinionsConfig as MinionsConfig
+    from nearfar.orchestrator.task.policy import OnDoubt as OnDoubt
+    from nearfar.orchestrator.task.policy import OnFinding as OnFinding
+    from nearfar.orchestrator.task.policy import Policy as Policy
+    from nearfar.orchestrator.task.policy import Preset as Preset
+    from nearfar.orchestrator.task.policy import PrivacyConfig as PrivacyConfig
+    from nearfar.orchestrator.task.policy import SubtasksConfig as SubtasksConfig
+    from nearfar.orchestrator.task.policy import SupervisionConfig as SupervisionConfig
+    from nearfar.orchestrator.task.policy import Trigger as Trigger
+    from nearfar.orchestrator.task.policy import Verdict as Verdict
+    from nearfar.orchestrator.task.results import AgentEstimate as AgentEstimate
+    from nearfar.orchestrator.task.results import Arm as Arm
     from nearfar.orchestrator.task.results import Attempt as Attempt
     from nearfar.orchestrator.task.results import Call as Call
+    from nearfar.orchestrator.task.results import ConsideredAgent as ConsideredAgent
+    from nearfar.orchestrator.task.results import ConsideredArm as ConsideredArm
     from nearfar.orchestrator.task.results import Energy as Energy
+    from nearfar.orchestrator.task.results import Estimate as Estimate
+    from nearfar.orchestrator.task.results import EstimateSource as EstimateSource
+    from nearfar.orchestrator.task.results import Impression as Impression
     from nearfar.orchestrator.task.results import Result as Result
+    from nearfar.orchestrator.task.results import RouteDecision as RouteDecision
+    from nearfar.orchestrator.task.results import SelectionDecision as SelectionDecision
     from nearfar.orchestrator.task.results import SideUsage as SideUsage
     from nearfar.orchestrator.task.results import ToolOutcome as ToolOutcome
-    from nearfar.orchestrator.task.route_decision import AgentEstimate as AgentEstimate
-    from nearfar.orchestrator.task.route_decision import ConsideredAgent as ConsideredAgent
-    from nearfar.orchestrator.task.route_decision import Estimate as Estimate
-    from nearfar.orchestrator.task.route_decision import EstimateSource as EstimateSource
-    from nearfar.orchestrator.task.route_decision import Impression as Impression
-    from nearfar.orchestrator.task.route_decision import RouteDecision as RouteDecision
-    from nearfar.orchestrator.task.sections.auto import AutoConfig as AutoConfig
-    from nearfar.orchestrator.task.sections.cache import CacheConfig as CacheConfig
-    from nearfar.orchestrator.task.sections.cache import CategoryConfig as CategoryConfig
-    from nearfar.orchestrator.task.sections.cache import CategoryRules as CategoryRules
-    from nearfar.orchestrator.task.sections.compression import CompressionConfig as CompressionConfig
-    from nearfar.orchestrator.task.sections.compression import CompressionUse as CompressionUse
-    from nearfar.orchestrator.task.sections.consolidation import ConsolidationConfig as ConsolidationConfig
-    from nearfar.orchestrator.task.sections.guard import GuardConfig as GuardConfig
-    from nearfar.orchestrator.task.sections.guard import OnDoubt as OnDoubt
-    from nearfar.orchestrator.task.sections.memory import MemoryConfig as MemoryConfig
-    from nearfar.orchestrator.task.sections.memory import PeerConfig as PeerConfig
-    from nearfar.orchestrator.task.sections.memory import RecallConfig as RecallConfig
-    from nearfar.orchestrator.task.sections.minions import MinionsConfig as MinionsConfig
-    from nearfar.orchestrator.task.sections.privacy import OnFinding as OnFinding
-    from nearfar.orchestrator.task.sections.privacy import PrivacyConfig as PrivacyConfig
-    from nearfar.orchestrator.task.sections.resilience import BreakerConfig as BreakerConfig
-    from nearfar.orchestrator.task.sections.resilience import HedgeConfig as HedgeConfig
-    from nearfar.orchestrator.task.sections.resilience import IdleTimeouts as IdleTimeouts
-    from nearfar.orchestrator.task.sections.routing import AmountsConfig as AmountsConfig
-    from nearfar.orchestrator.task.sections.routing import EvidenceConfig as EvidenceConfig
-    from nearfar.orchestrator.task.sections.routing import FallbackConfig as FallbackConfig
-    from nearfar.orchestrator.task.sections.routing import FallbackTrigger as FallbackTrigger
-    from nearfar.orchestrator.task.sections.routing import LimitsConfig as LimitsConfig
-    from nearfar.orchestrator.task.sections.routing import ObjectiveConfig as ObjectiveConfig
-    from nearfar.orchestrator.task.sections.routing import RouterConfig as RouterConfig
-    from nearfar.orchestrator.task.sections.routing import StickinessConfig as StickinessConfig
-    from nearfar.orchestrator.task.sections.rules import Hours as Hours
-    from nearfar.orchestrator.task.sections.rules import Range as Range
-    from nearfar.orchestrator.task.sections.rules import Rule as Rule
-    from nearfar.orchestrator.task.sections.rules import Weekday as Weekday
-    from nearfar.orchestrator.task.sections.rules import When as When
-    from nearfar.orchestrator.task.sections.runs import RunsConfig as RunsConfig
-    from nearfar.orchestrator.task.sections.subtasks import SubtasksConfig as SubtasksConfig
-    from nearfar.orchestrator.task.sections.supervision import SupervisionConfig as SupervisionConfig
-    from nearfar.orchestrator.task.sections.supervision import Trigger as Trigger
-    from nearfar.orchestrator.task.sections.supervision import Verdict as Verdict
-    from nearfar.orchestrator.task.situation import Situation as Situation
-    from nearfar.orchestrator.task.subtasks import Subtask as Subtask
-    from nearfar.orchestrator.task.subtasks import SubtaskOutcome as SubtaskOutcome
-    from nearfar.orchestrator.task.task import Policy as Policy
-    from nearfar.orchestrator.task.task import RecalledItem as RecalledItem
+    from nearfar.orchestrator.task.routing_policy import AmountsConfig as AmountsConfig
+    from nearfar.orchestrator.task.routing_policy import BreakerConfig as BreakerConfig
+    from nearfar.orchestrator.task.routing_policy import EvidenceConfig as EvidenceConfig
+    from nearfar.orchestrator.task.routing_policy import FallbackConfig as FallbackConfig
+    from nearfar.orchestrator.task.routing_policy import FallbackTrigger as FallbackTrigger
+    from nearfar.orchestrator.task.routing_policy import HedgeConfig as HedgeConfig
+    from nearfar.orchestrator.task.routing_policy import IdleTimeouts as IdleTimeouts
+    from nearfar.orchestrator.task.routing_policy import LimitsConfig as LimitsConfig
+    from nearfar.orchestrator.task.routing_policy import ObjectiveConfig as ObjectiveConfig
+    from nearfar.orchestrator.task.routing_policy import RouterConfig as RouterConfig
+    from nearfar.orchestrator.task.routing_policy import StickinessConfig as StickinessConfig
+    from nearfar.orchestrator.task.rules import Hours as Hours
+    from nearfar.orchestrator.task.rules import Range as Range
+    from nearfar.orchestrator.task.rules import Rule as Rule
+    from nearfar.orchestrator.task.rules import Weekday as Weekday
+    from nearfar.orchestrator.task.rules import When as When
+    from nearfar.orchestrator.task.stores import CacheConfig as CacheConfig
+    from nearfar.orchestrator.task.stores import CategoryConfig as CategoryConfig
+    from nearfar.orchestrator.task.stores import CategoryRules as CategoryRules
+    from nearfar.orchestrator.task.stores import ConsolidationConfig as ConsolidationConfig
+    from nearfar.orchestrator.task.stores import MemoryConfig as MemoryConfig
+    from nearfar.orchestrator.task.stores import PeerConfig as PeerConfig
+    from nearfar.orchestrator.task.stores import RecallConfig as RecallConfig
+    from nearfar.orchestrator.task.stores import RunsConfig as RunsConfig
     from nearfar.orchestrator.task.task import Task as Task
-    from nearfar.orchestrator.task.tool_outcomes import Effect as Effect
+    from nearfar.orchestrator.task.tools import Approver as Approver
+    from nearfar.orchestrator.task.tools import Effect as Effect
     from nearfar.orchestrator.task.tools import Tool as Tool
     from nearfar.orchestrator.task.tools import ToolDeclaration as ToolDeclaration
     from nearfar.orchestrator.task.tools import ToolOptions as ToolOptions
@@ -244,76 +245,76 @@ _HOMES = {
     "Agent": "protocols.agent",
     "AgentCard": "protocols.cards",
     "AgentError": "protocols.errors",
-    "AgentEstimate": "orchestrator.task.route_decision",
+    "AgentEstimate": "orchestrator.task.results",
     "AgentMemory": "orchestrator.memory.recall.agent_memory",
     "AgentText": "orchestrator.task.events",
-    "AmountsConfig": "orchestrator.task.sections.routing",
+    "AmountsConfig": "orchestrator.task.routing_policy",
     "AnswerCache": "orchestrator.cache.answers",
     "ApprovalAsked": "orchestrator.task.events",
     "ApprovalNeeded": "protocols.errors",
     "ApprovalRequest": "protocols.messages",
-    "Approver": "orchestrator.task.approvals",
-    "Arm": "orchestrator.task.arm",
+    "Approver": "orchestrator.task.tools",
+    "Arm": "orchestrator.task.results",
     "AttachedConfig": "orchestrator.compose.hub",
     "Attempt": "orchestrator.task.results",
     "AttemptEnded": "orchestrator.task.events",
     "AttemptStarted": "orchestrator.task.events",
-    "AutoConfig": "orchestrator.task.sections.auto",
-    "BreakerConfig": "orchestrator.task.sections.resilience",
+    "AutoConfig": "orchestrator.task.policy",
+    "BreakerConfig": "orchestrator.task.routing_policy",
     "BudgetBook": "orchestrator.budgets.book",
     "BudgetExceeded": "protocols.errors",
-    "CacheConfig": "orchestrator.task.sections.cache",
+    "CacheConfig": "orchestrator.task.stores",
     "Call": "orchestrator.task.results",
     "CallEnded": "orchestrator.task.events",
     "Cancelled": "protocols.errors",
     "Capabilities": "protocols.cards",
-    "CategoryConfig": "orchestrator.task.sections.cache",
-    "CategoryRules": "orchestrator.task.sections.cache",
-    "Chosen": "orchestrator.task.chosen",
+    "CategoryConfig": "orchestrator.task.stores",
+    "CategoryRules": "orchestrator.task.stores",
+    "Chosen": "orchestrator.task.labels",
     "ClientCertificate": "protocols.tokens",
     "ClientTls": "protocols.channel",
     "Clock": "protocols.access",
-    "CompressionConfig": "orchestrator.task.sections.compression",
-    "CompressionUse": "orchestrator.task.sections.compression",
+    "CompressionConfig": "orchestrator.task.policy",
+    "CompressionUse": "orchestrator.task.policy",
     "Config": "orchestrator.compose.config",
     "ConfigError": "protocols.errors",
     "Conflict": "orchestrator.memory.conflicts",
-    "ConsideredAgent": "orchestrator.task.route_decision",
-    "ConsideredArm": "orchestrator.task.auto_decision",
-    "ConsolidationConfig": "orchestrator.task.sections.consolidation",
+    "ConsideredAgent": "orchestrator.task.results",
+    "ConsideredArm": "orchestrator.task.results",
+    "ConsolidationConfig": "orchestrator.task.stores",
     "ContentFiltered": "protocols.errors",
     "ContextOverflow": "protocols.errors",
     "DeadlineExceeded": "protocols.errors",
     "DeviceState": "protocols.device_state",
     "DeviceStateSource": "protocols.device_state",
-    "Effect": "orchestrator.task.tool_outcomes",
+    "Effect": "orchestrator.task.tools",
     "EffectConnection": "orchestrator.runs.ledger.transactions",
     "Effort": "protocols.steps",
     "Embedder": "orchestrator.memory.vectors",
     "Energy": "orchestrator.task.results",
     "EnergySource": "protocols.steps",
-    "Estimate": "orchestrator.task.route_decision",
-    "EstimateSource": "orchestrator.task.route_decision",
-    "EvidenceConfig": "orchestrator.task.sections.routing",
+    "Estimate": "orchestrator.task.results",
+    "EstimateSource": "orchestrator.task.results",
+    "EvidenceConfig": "orchestrator.task.routing_policy",
     "Execution": "protocols.cards",
     "Fact": "orchestrator.memory.recall.semantic",
-    "FallbackConfig": "orchestrator.task.sections.routing",
-    "FallbackTrigger": "orchestrator.task.sections.routing",
+    "FallbackConfig": "orchestrator.task.routing_policy",
+    "FallbackTrigger": "orchestrator.task.routing_policy",
     "FarConfig": "orchestrator.compose.agents",
     "FinishReason": "protocols.steps",
     "Finished": "protocols.steps",
     "GatewayConfig": "orchestrator.compose.agents",
     "GatewayLimits": "cloud.admission.settings",
-    "GuardConfig": "orchestrator.task.sections.guard",
-    "HedgeConfig": "orchestrator.task.sections.resilience",
-    "Hours": "orchestrator.task.sections.rules",
+    "GuardConfig": "orchestrator.task.policy",
+    "HedgeConfig": "orchestrator.task.routing_policy",
+    "Hours": "orchestrator.task.rules",
     "HubConfig": "orchestrator.compose.hub",
     "Hybrid": "orchestrator.hybrid.hybrid",
     "HybridArguments": "orchestrator.hybrid.arguments",
     "IdempotencyConflict": "protocols.errors",
-    "IdleTimeouts": "orchestrator.task.sections.resilience",
+    "IdleTimeouts": "orchestrator.task.routing_policy",
     "Imported": "orchestrator.memory.transfer",
-    "Impression": "orchestrator.task.route_decision",
+    "Impression": "orchestrator.task.results",
     "Integrity": "orchestrator.task.labels",
     "InternalError": "protocols.errors",
     "InvalidOutput": "protocols.errors",
@@ -323,17 +324,17 @@ _HOMES = {
     "Label": "orchestrator.task.labels",
     "LedgerConflict": "protocols.errors",
     "Limits": "protocols.cards",
-    "LimitsConfig": "orchestrator.task.sections.routing",
+    "LimitsConfig": "orchestrator.task.routing_policy",
     "LlamaAgent": "device.llama.agent",
     "LocalFarConfig": "orchestrator.compose.agents",
     "LongPrompt": "protocols.cards",
     "LostValue": "orchestrator.memory.conflicts",
     "MemoryChange": "orchestrator.memory.changes",
-    "MemoryConfig": "orchestrator.task.sections.memory",
+    "MemoryConfig": "orchestrator.task.stores",
     "MemoryItem": "orchestrator.memory.reading",
     "MemoryStore": "orchestrator.memory.store",
     "Message": "protocols.messages",
-    "MinionsConfig": "orchestrator.task.sections.minions",
+    "MinionsConfig": "orchestrator.task.policy",
     "Mode": "orchestrator.task.modes",
     "ModelError": "protocols.errors",
     "ModelNotFound": "protocols.errors",
@@ -342,32 +343,33 @@ _HOMES = {
     "Needs": "orchestrator.task.modes",
     "NoSuchModel": "protocols.errors",
     "NotFound": "protocols.errors",
-    "ObjectiveConfig": "orchestrator.task.sections.routing",
-    "OnDoubt": "orchestrator.task.sections.guard",
-    "OnFinding": "orchestrator.task.sections.privacy",
+    "ObjectiveConfig": "orchestrator.task.routing_policy",
+    "OnDoubt": "orchestrator.task.policy",
+    "OnFinding": "orchestrator.task.policy",
     "OnnxAgent": "device.onnx.agent",
     "Origin": "orchestrator.memory.provenance",
-    "PeerConfig": "orchestrator.task.sections.memory",
+    "PeerConfig": "orchestrator.task.stores",
     "Performance": "protocols.steps",
     "PermissionDenied": "protocols.errors",
-    "Policy": "orchestrator.task.task",
+    "Policy": "orchestrator.task.policy",
     "PolicyFile": "orchestrator.compose.policy_file",
     "PowerSource": "protocols.device_state",
+    "Preset": "orchestrator.task.policy",
     "Prices": "protocols.cards",
     "Principal": "orchestrator.memory.item",
-    "PrivacyConfig": "orchestrator.task.sections.privacy",
+    "PrivacyConfig": "orchestrator.task.policy",
     "PrivacyRecords": "orchestrator.safety.privacy.records",
     "PrivacyViolation": "protocols.errors",
     "ProviderAuthError": "protocols.errors",
     "ProviderConfig": "cloud.config",
     "ProviderState": "protocols.messages",
     "QuotaExceeded": "protocols.errors",
-    "Range": "orchestrator.task.sections.rules",
+    "Range": "orchestrator.task.rules",
     "Ranking": "orchestrator.memory.fusion",
     "RateLimited": "protocols.errors",
     "Rates": "protocols.cards",
-    "RecallConfig": "orchestrator.task.sections.memory",
-    "RecalledItem": "orchestrator.task.task",
+    "RecallConfig": "orchestrator.task.stores",
+    "RecalledItem": "orchestrator.task.labels",
     "RecordedError": "protocols.recordings",
     "RecordedOutcome": "protocols.recordings",
     "Records": "orchestrator.hybrid.records",
@@ -379,27 +381,27 @@ _HOMES = {
     "ResumeLost": "protocols.errors",
     "ResumeOptions": "orchestrator.hybrid.arguments",
     "Retention": "protocols.step_log",
-    "RouteDecision": "orchestrator.task.route_decision",
+    "RouteDecision": "orchestrator.task.results",
     "Routed": "orchestrator.task.events",
-    "RouterConfig": "orchestrator.task.sections.routing",
-    "Rule": "orchestrator.task.sections.rules",
+    "RouterConfig": "orchestrator.task.routing_policy",
+    "Rule": "orchestrator.task.rules",
     "Run": "orchestrator.runs.run",
     "RunBusy": "protocols.errors",
     "RunState": "orchestrator.runs.run",
     "RunStore": "orchestrator.runs.store",
-    "RunsConfig": "orchestrator.task.sections.runs",
+    "RunsConfig": "orchestrator.task.stores",
     "Scope": "protocols.tokens",
     "ScriptedAgent": "protocols.fakes",
     "SearchMode": "orchestrator.memory.reading",
-    "SelectionDecision": "orchestrator.task.auto_decision",
+    "SelectionDecision": "orchestrator.task.results",
     "Sensitivity": "protocols.messages",
     "Server": "protocols.server",
     "ServerTls": "protocols.channel",
-    "Shape": "orchestrator.task.profile",
+    "Shape": "orchestrator.task.modes",
     "Side": "protocols.cards",
     "SideUsage": "orchestrator.task.results",
     "SimulatedDevice": "protocols.device_state",
-    "Situation": "orchestrator.task.situation",
+    "Situation": "orchestrator.task.modes",
     "Source": "protocols.tiers",
     "Stalled": "protocols.errors",
     "StepEvent": "protocols.steps",
@@ -407,17 +409,17 @@ _HOMES = {
     "StepReply": "protocols.steps",
     "StepRequest": "protocols.steps",
     "StepStream": "protocols.agent",
-    "StickinessConfig": "orchestrator.task.sections.routing",
+    "StickinessConfig": "orchestrator.task.routing_policy",
     "StoreCorrupt": "protocols.errors",
     "StoreError": "protocols.errors",
     "StoreUnavailable": "protocols.errors",
     "Strategy": "orchestrator.task.modes",
-    "Subtask": "orchestrator.task.subtasks",
+    "Subtask": "orchestrator.task.events",
     "SubtaskEnded": "orchestrator.task.events",
-    "SubtaskOutcome": "orchestrator.task.subtasks",
-    "SubtasksConfig": "orchestrator.task.sections.subtasks",
+    "SubtaskOutcome": "orchestrator.task.events",
+    "SubtasksConfig": "orchestrator.task.policy",
     "SubtasksPlanned": "orchestrator.task.events",
-    "SupervisionConfig": "orchestrator.task.sections.supervision",
+    "SupervisionConfig": "orchestrator.task.policy",
     "SupervisorSpoke": "orchestrator.task.events",
     "SyncRefused": "protocols.errors",
     "Task": "orchestrator.task.task",
@@ -426,7 +428,7 @@ _HOMES = {
     "TaskGraph": "orchestrator.strategies.runtime",
     "TaskMemory": "orchestrator.memory.in_tasks",
     "TaskOptions": "orchestrator.hybrid.arguments",
-    "TaskProfile": "orchestrator.task.profile",
+    "TaskProfile": "orchestrator.task.modes",
     "TextDelta": "protocols.steps",
     "Thermal": "protocols.device_state",
     "Tier": "protocols.tiers",
@@ -443,7 +445,7 @@ _HOMES = {
     "ToolSpec": "protocols.messages",
     "ToolStarted": "orchestrator.task.events",
     "TraceStore": "orchestrator.tracing.store",
-    "Trigger": "orchestrator.task.sections.supervision",
+    "Trigger": "orchestrator.task.policy",
     "Turn": "orchestrator.memory.recall.turn",
     "TurnKind": "orchestrator.memory.recall.turn",
     "Unauthenticated": "protocols.errors",
@@ -451,10 +453,10 @@ _HOMES = {
     "Unsupported": "protocols.errors",
     "Usage": "protocols.steps",
     "UserError": "protocols.errors",
-    "Verdict": "orchestrator.task.sections.supervision",
+    "Verdict": "orchestrator.task.policy",
     "VersionConflict": "protocols.errors",
-    "Weekday": "orchestrator.task.sections.rules",
-    "When": "orchestrator.task.sections.rules",
+    "Weekday": "orchestrator.task.rules",
+    "When": "orchestrator.task.rules",
     "WorkerConfig": "orchestrator.compose.hub",
     "WorkerCrashed": "protocols.errors",
     "WorkingMemory": "orchestrator.memory.recall.agent_memory",

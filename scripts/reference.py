@@ -25,20 +25,16 @@ API: Final = DOCS / "api.md"
 CLI: Final = DOCS / "cli.md"
 GROUPS: Final = {
     "Serving tasks": ("orchestrator.hybrid", "orchestrator.task.task", "orchestrator.task.modes"),
-    "Results": ("orchestrator.task.results", "orchestrator.task.chosen", "orchestrator.task.labels"),
+    "Results": ("orchestrator.task.results", "orchestrator.task.labels"),
     "Events of a stream": ("orchestrator.task.events",),
-    "Tools and approvals": (
-        "orchestrator.task.tools",
-        "orchestrator.task.tool_outcomes",
-        "orchestrator.task.approvals",
-        "orchestrator.runs.ledger",
-    ),
+    "Tools and approvals": ("orchestrator.task.tools", "orchestrator.runs.ledger"),
     "Messages and steps": ("protocols.messages", "protocols.steps", "protocols.agent"),
     "Agents": ("protocols.cards", "device.llama", "device.onnx", "protocols.client", "protocols.fakes", "protocols.recordings"),
     "Serving agents": ("protocols.server", "protocols.step_log", "protocols.channel", "protocols.credentials", "protocols.access")
     + ("protocols.tokens", "cloud.admission"),
     "The device": ("protocols.device_state", "protocols.simulated_device"),
-    "Configuration": ("orchestrator.compose", "cloud.config", "orchestrator.task.sections"),
+    "Configuration": ("orchestrator.compose", "cloud.config", "orchestrator.task.policy", "orchestrator.task.routing_policy")
+    + ("orchestrator.task.rules", "orchestrator.task.stores"),
     "Decisions": ("orchestrator.task", "orchestrator.strategies"),
     "Memory": ("orchestrator.memory", "protocols.tiers", "protocols.namespaces"),
     "Stores": ("orchestrator.runs", "orchestrator.budgets", "orchestrator.cache", "orchestrator.tracing", "orchestrator.safety"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from nearfar.orchestrator.compression.tokens import conversation_tokens
+from nearfar.orchestrator.compression.conversation import conversation_tokens
 from nearfar.protocols import Message
 
 from .methods import METHODS, SHARES, mean, shown

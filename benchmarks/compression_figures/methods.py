@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from nearfar.orchestrator.compression.compressor import Compressed, compress
-from nearfar.orchestrator.compression.conversation import Conversation
-from nearfar.orchestrator.compression.tokens import conversation_tokens, estimated_tokens
+from nearfar.orchestrator.compression.conversation import Conversation, conversation_tokens, estimated_tokens
 from nearfar.protocols import Message
 
 SHARES = (2, 4, 8)

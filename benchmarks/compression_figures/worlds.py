@@ -10,8 +10,7 @@ from nearfar.orchestrator.lab.worlds.search.world import SearchWorld
 from nearfar.orchestrator.lab.worlds.world import World
 from nearfar.orchestrator.strategies import fitting
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.compression import CompressionConfig, CompressionUse
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import CompressionConfig, CompressionUse, Policy
 from nearfar.protocols import NearfarError
 
 from .methods import METHODS, mean

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any, Final
 
 from nearfar import Hybrid, Policy, Tool, effect_key, tool
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import Finished, FinishReason, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable, Usage
 from nearfar.protocols.fakes import Reply
 

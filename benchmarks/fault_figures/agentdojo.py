@@ -29,7 +29,7 @@ from typing import Any, Final, Literal, NamedTuple
 from nearfar import Hybrid, Policy, Source, Tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.guard import GuardConfig, OnDoubt
+from nearfar.orchestrator.task.policy import GuardConfig, OnDoubt
 from nearfar.protocols import Sensitivity, ToolCall
 
 from .._environments import cache_folder, python_with

@@ -19,10 +19,7 @@ from nearfar.orchestrator.strategies.minions_prompts import AGGREGATE_FINDINGS, 
 from nearfar.orchestrator.strategies.prompts import CONTINUE, INTERVENE, PLAN, VERIFY_PLAN
 from nearfar.orchestrator.strategies.subtasks_prompts import PLAN_SUBTASKS
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.minions import MinionsConfig
-from nearfar.orchestrator.task.sections.subtasks import SubtasksConfig
-from nearfar.orchestrator.task.sections.supervision import SupervisionConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import MinionsConfig, Policy, SubtasksConfig, SupervisionConfig
 from nearfar.protocols import Agent, Message, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 

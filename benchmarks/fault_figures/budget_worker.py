@@ -35,9 +35,8 @@ def _call(bill: int, price: int) -> None:
 
 def _reserving(folder: Path, price: int, cap: int, call: Callable[[], None]) -> Callable[[], bool]:
     """Each call is made between its reservation and its settlement."""
-    from nearfar.orchestrator.budgets.amounts import Caps, Units
-    from nearfar.orchestrator.budgets.book import Claim, Scope, Shortage, open_budgets
-    from nearfar.orchestrator.task.sections.runs import RunsConfig
+    from nearfar.orchestrator.budgets.book import Caps, Claim, Scope, Shortage, Units, open_budgets
+    from nearfar.orchestrator.task.stores import RunsConfig
 
     book = open_budgets(RunsConfig(folder=folder))
     claims = [Claim(Scope("user", "all"), Caps(tokens=cap)), Claim(Scope("day"))]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nearfar.orchestrator.budgets.book import Scope, open_budgets
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 
 from .abandoning import abandoned
 

@@ -18,7 +18,7 @@ from langgraph.types import Checkpointer
 from nearfar.orchestrator.runs.parts import EPOCH
 from nearfar.orchestrator.runs.run import KeptTask, digest
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Message
 

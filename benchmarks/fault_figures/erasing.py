@@ -18,9 +18,7 @@ from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
 from nearfar.orchestrator.memory.sync.messages import Peer
 from nearfar.orchestrator.memory.sync.service import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, sync_once
-from nearfar.orchestrator.task.sections.cache import CacheConfig
-from nearfar.orchestrator.task.sections.memory import RecallConfig
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import CacheConfig, RecallConfig, RunsConfig
 from nearfar.protocols import ScriptedAgent, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.tiers import Tier

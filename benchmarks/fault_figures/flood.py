@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from nearfar.orchestrator.util.certificate import ensure_certificate
+from nearfar.orchestrator.util.credentials import ensure_certificate
 from nearfar.protocols import Message, NearfarError, ScriptedAgent, Sensitivity, StepRequest, complete
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent

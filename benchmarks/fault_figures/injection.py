@@ -33,8 +33,8 @@ from typing import Any, Final
 from nearfar import Hybrid, Policy, Source, Tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.guard import GuardConfig, OnDoubt
-from nearfar.orchestrator.task.tool_outcomes import Effect
+from nearfar.orchestrator.task.policy import GuardConfig, OnDoubt
+from nearfar.orchestrator.task.tools import Effect
 from nearfar.protocols import Message, Sensitivity, ToolCall, ToolResult
 
 from .airline import TOOLS, Conversation, conversations, is_changing, other_than

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from nearfar import Hybrid, Policy, Tool, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.guard import GuardConfig, OnDoubt
+from nearfar.orchestrator.task.policy import GuardConfig, OnDoubt
 from nearfar.protocols import Message, ScriptedAgent, Sensitivity, StepRequest, ToolCall, ToolResult
 
 from .puppet import new_call

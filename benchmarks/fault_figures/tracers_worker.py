@@ -21,7 +21,7 @@ from nearfar.orchestrator.lab.blame.correction import StrongerAgent
 from nearfar.orchestrator.lab.blame.record import RecordedRun
 from nearfar.orchestrator.lab.blame.search import blame
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import ApprovalNeeded, Message, NearfarError, ScriptedAgent, Side, StepRequest, ToolCall

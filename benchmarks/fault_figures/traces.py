@@ -22,8 +22,9 @@ from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.orchestrator.lab.worlds.search.world import exact_match
 from nearfar.orchestrator.lab.worlds.world import WorldTask
 from nearfar.orchestrator.task.events import AttemptStarted
-from nearfar.orchestrator.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task import Policy, Task
+from nearfar.orchestrator.task.policy import Policy
+from nearfar.orchestrator.task.stores import RunsConfig
+from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.tracing.recorder import RunTrace
 from nearfar.orchestrator.tracing.store import TraceStore, open_traces
 from nearfar.protocols import Message, Side, ToolCall

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from langgraph.store.base import PutOp
 
-from nearfar.orchestrator.compression.tokens import estimated_tokens
+from nearfar.orchestrator.compression.conversation import estimated_tokens
 from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic

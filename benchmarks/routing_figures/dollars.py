@@ -12,15 +12,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from nearfar.orchestrator.budgets.amounts import Commitment
+from nearfar.orchestrator.budgets.book import Commitment
 from nearfar.orchestrator.lab.replay.recording import RecordedAgent
 from nearfar.orchestrator.routing.router import Router
-from nearfar.orchestrator.task.conversation import conversation
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.results import Call
-from nearfar.orchestrator.task.route_decision import RouteDecision
-from nearfar.orchestrator.task.sections.routing import ObjectiveConfig, RouterConfig
-from nearfar.orchestrator.task.task import Policy, Task
+from nearfar.orchestrator.task.policy import Policy
+from nearfar.orchestrator.task.results import Call, RouteDecision
+from nearfar.orchestrator.task.routing_policy import ObjectiveConfig, RouterConfig
+from nearfar.orchestrator.task.task import Task, as_messages
 from nearfar.protocols import Prices, Sensitivity, Side, Usage
 
 HOURLY: Final = 10.0
@@ -209,7 +208,7 @@ def _task(kind: _Kind, number: int) -> Task:
     # What a task is worth stands far above its price, so that the budget alone holds tasks back.
     policy = Policy(strategy=Strategy.ROUTE, sensitivity=Sensitivity.PUBLIC, router=router, objective=ObjectiveConfig(dollars=0.001))
     prompt = "word " * kind.words
-    return Task(messages=conversation(prompt), task_class=kind.name, policy=policy, tags=_tools(kind), idempotency_key=str(number))
+    return Task(messages=as_messages(prompt), task_class=kind.name, policy=policy, tags=_tools(kind), idempotency_key=str(number))
 
 
 def _tools(kind: _Kind) -> tuple[str, ...]:

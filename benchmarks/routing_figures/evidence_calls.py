@@ -24,7 +24,7 @@ from nearfar.orchestrator.routing.evidence.signals import (
     prompt_surface,
     second_opinion,
 )
-from nearfar.orchestrator.task.sections.routing import ObjectiveConfig
+from nearfar.orchestrator.task.routing_policy import ObjectiveConfig
 
 from .evidence_measures import (
     Fold,

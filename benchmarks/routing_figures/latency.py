@@ -26,7 +26,8 @@ from nearfar.orchestrator.lab.training.likeness import LANDMARKS
 from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.learned.head import Head
 from nearfar.orchestrator.routing.router import Router
-from nearfar.orchestrator.task.task import Policy, Task
+from nearfar.orchestrator.task.policy import Policy
+from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.util.embedding.embedder import Embedder
 from nearfar.protocols import Message, Side
 

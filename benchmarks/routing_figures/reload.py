@@ -17,8 +17,7 @@ import anyio.to_thread
 from nearfar.orchestrator.compose.policy_file import PolicyFile
 from nearfar.orchestrator.lab.replay.recording import RecordedAgent
 from nearfar.orchestrator.routing.router import Router
-from nearfar.orchestrator.task.conversation import conversation
-from nearfar.orchestrator.task.task import Task
+from nearfar.orchestrator.task.task import Task, as_messages
 from nearfar.protocols import NearfarError, Side
 
 DECISIONS: Final = 200
@@ -84,7 +83,7 @@ def _decide(policies: PolicyFile, router: Router, seen: _Seen, is_over: Event) -
     while not is_over.wait(_BREATH):
         try:
             policy = policies.current
-            decision = router.decide(Task(messages=conversation("What is 7 times 6?"), policy=policy), _AGENTS)
+            decision = router.decide(Task(messages=as_messages("What is 7 times 6?"), policy=policy), _AGENTS)
         except NearfarError:
             seen.add("errors")
             continue

@@ -30,7 +30,7 @@ from nearfar.orchestrator.lab.training.prior_training import LEAST_GAP, fit_prio
 from nearfar.orchestrator.routing.learned import prior
 from nearfar.orchestrator.routing.learned.prior import AdaptivePrior, Prior, PriorNumbers
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace, agents_of
-from nearfar.orchestrator.task.route_decision import Impression
+from nearfar.orchestrator.task.results import Impression
 from nearfar.protocols import Side
 
 from . import data

@@ -29,7 +29,7 @@ from ...protocols import (
     Unavailable,
     WorkerCrashed,
 )
-from ..task.sections.resilience import BreakerConfig
+from ..task.routing_policy import BreakerConfig
 
 _SPREAD: Final = 0.2
 """Share by which the time that a breaker is open varies, so that those who failed together do not come back together."""

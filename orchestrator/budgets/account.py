@@ -11,11 +11,10 @@ from uuid import uuid4
 import anyio
 
 from ...protocols import AgentCard, BudgetExceeded, Message, Prices, Side, StepRequest, StoreUnavailable
-from ..compression.tokens import conversation_tokens, estimated_tokens
-from ..task.sections.routing import AmountsConfig, LimitsConfig
-from ..util.threads import in_thread
-from .amounts import Caps, Commitment, Spent, Units
-from .book import Balance, BudgetBook, Claim, Reservation, Scope, Shortage, granted
+from ..compression.conversation import conversation_tokens, estimated_tokens
+from ..task.routing_policy import AmountsConfig, LimitsConfig
+from ..util.runtime import in_thread
+from .book import Balance, BudgetBook, Caps, Claim, Commitment, Reservation, Scope, Shortage, Spent, Units, granted
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ..storage.tables import Session, TableDatabase, Tables
 
 if TYPE_CHECKING:
-    from ..storage.postgres.connections import Connection
-    from ..storage.postgres.database import PostgresDatabase
+    from ..storage.postgres import Connection, PostgresDatabase
 
 
 _AMOUNTS: Final = ", ".join(

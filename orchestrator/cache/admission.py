@@ -7,14 +7,14 @@ from pydantic import JsonValue
 
 from ...protocols import AgentCard, FinishReason, Message, Side, StepReply, StepRequest
 from ...protocols.messages import Sensitivity
-from ..task.scope import Scope
-from ..util.canonical import hashed
+from ..task.task import TaskScope
+from ..util.json_text import hashed
 
 LONGEST_QUESTION: Final = 2_000
 """Characters up to which a question may be found by its meaning; an embedder reads only so much of a text."""
 
 
-def objection_to_request(request: StepRequest, scope: Scope, *, side: Side) -> str | None:
+def objection_to_request(request: StepRequest, scope: TaskScope, *, side: Side) -> str | None:
     """Return why the answer to a request is neither looked for nor stored; None where it may be."""
     if scope.caching == "no-store":
         return "the task asks for no-store"
@@ -59,13 +59,13 @@ VERSION: Final = 1
 """Version of the keys: answers stored under another version are never found."""
 
 
-def exact_key(request: StepRequest, card: AgentCard, scope: "Scope") -> str:
+def exact_key(request: StepRequest, card: AgentCard, scope: "TaskScope") -> str:
     """Return the hash of everything that decides the answer: agents with one key give one answer, as far as an agent is reproducible at
     all."""
     return hashed({**_partition(request, card, scope), "messages": _messages(request.messages)})
 
 
-def partition_key(request: StepRequest, card: AgentCard, scope: "Scope", *, embedder: str) -> str:
+def partition_key(request: StepRequest, card: AgentCard, scope: "TaskScope", *, embedder: str) -> str:
     """Return the hash of all but the wording of the last message, the user's. Within one partition, questions may be compared by
     meaning.
 
@@ -75,7 +75,7 @@ def partition_key(request: StepRequest, card: AgentCard, scope: "Scope", *, embe
     return hashed({**_partition(request, card, scope), "earlier": earlier, "embedder": embedder})
 
 
-def _partition(request: StepRequest, card: AgentCard, scope: "Scope") -> dict[str, JsonValue]:
+def _partition(request: StepRequest, card: AgentCard, scope: "TaskScope") -> dict[str, JsonValue]:
     return {
         "version": VERSION,
         "request": request.model_dump(mode="json", exclude=set(_OF_THE_STEP)),

@@ -35,8 +35,8 @@ from ...protocols import (
 )
 from ..agents.pool import AgentHandle, AgentPool
 from ..task.results import price
-from ..task.scope import Scope, current_scope
-from ..util.cancellation import end
+from ..task.task import TaskScope, current_scope
+from ..util.runtime import end
 from .admission import exact_key, objection_to_request
 from .answers import AnswerCache, Lookup
 from .database import Stored, replayed
@@ -217,7 +217,7 @@ class CachedAgent:
             async for event in events:
                 yield event
 
-    async def _shared(self, request: StepRequest, scope: Scope) -> AsyncGenerator[StepEvent, None]:
+    async def _shared(self, request: StepRequest, scope: TaskScope) -> AsyncGenerator[StepEvent, None]:
         """Stream the cached or computed answer to all concurrent callers of the same request: the first one computes it."""
         key = (exact_key(request, self.card, scope), request.timeout)
         flight, was_under_way = self._flights.join(key, lambda: self._found(request, scope))
@@ -228,7 +228,7 @@ class CachedAgent:
                     await self._guarded(lambda: self._cache.count(self._cache.category(request, scope), "shared"))
                 yield event
 
-    async def _found(self, request: StepRequest, scope: Scope) -> AsyncGenerator[StepEvent, None]:
+    async def _found(self, request: StepRequest, scope: TaskScope) -> AsyncGenerator[StepEvent, None]:
         """Yield the stored answer, or else the agent's, which is stored before its end is yielded."""
         started = time.monotonic()
         lookup = await self._guarded(lambda: self._cache.look(request, self.card, scope, is_loaded=self._is_loaded))

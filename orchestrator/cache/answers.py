@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ...protocols import AgentCard, ConfigError, StepReply, StepRequest, StoreError
 from ..routing.evidence.answers import agree
-from ..task.scope import Scope
-from ..task.sections.cache import LEAST_THRESHOLD, CacheConfig, CategoryRules
+from ..task.stores import LEAST_THRESHOLD, CacheConfig, CategoryRules
+from ..task.task import TaskScope
 from ..util.arguments import require, require_callable, require_methods, wrong_type
 from ..util.embedding.embedder import NAME
 from .admission import exact_key, objection_to_reply, partition_key, question_of
@@ -128,11 +128,11 @@ class AnswerCache:
         self._given: OrderedDict[str, list[int]] = OrderedDict()
         """By task, the answers that it was given or that it stored."""
 
-    def category(self, request: StepRequest, scope: Scope) -> str:
+    def category(self, request: StepRequest, scope: TaskScope) -> str:
         """Return the category of a request's question."""
         return category_of(request.messages[-1].text, task_class=scope.task_class, named=self.settings.categories)
 
-    def look(self, request: StepRequest, card: AgentCard, scope: Scope, *, is_loaded: bool = False) -> Lookup:
+    def look(self, request: StepRequest, card: AgentCard, scope: TaskScope, *, is_loaded: bool = False) -> Lookup:
         """Look for an answer to the same request, else for one to the same question in other words.
 
         Args:
@@ -230,7 +230,7 @@ class AnswerCache:
         """Close the file."""
         self.database.close()
 
-    def _asked(self, request: StepRequest, card: AgentCard, scope: Scope) -> Lookup:
+    def _asked(self, request: StepRequest, card: AgentCard, scope: TaskScope) -> Lookup:
         question = question_of(request)
         category = self.category(request, scope)
         rules = self.settings.of_category(category)

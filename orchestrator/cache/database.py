@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from ...protocols import Finished, StepReply, StoreCorrupt, StoreError, StoreUnavailable, Usage
 from ...protocols.folders import make_private
-from ..storage.sqlite.driver import is_anothers
-from ..storage.sqlite.log import empty_log
-from ..storage.sqlite.patience import patiently
+from ..storage.sqlite import empty_log, retry_while_busy
+from ..storage.sqlite_files import is_foreign
 
 if TYPE_CHECKING:
     from ..memory.store import MemoryStore
@@ -80,7 +79,7 @@ class CacheDatabase:
         """
         with self._lock, self._translated():
             connection = self._opened()
-            patiently(lambda: connection.execute("BEGIN IMMEDIATE"), seconds=_PATIENCE)
+            retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), seconds=_PATIENCE)
             try:
                 yield connection
                 connection.execute("COMMIT")
@@ -102,7 +101,7 @@ class CacheDatabase:
     def rewrite(self) -> None:
         """Rewrite all pages and empty the log, so that no file holds removed data any more. Raises `StoreUnavailable`."""
         with self.reading() as connection:
-            patiently(lambda: connection.execute("VACUUM"), seconds=_PATIENCE)
+            retry_while_busy(lambda: connection.execute("VACUUM"), seconds=_PATIENCE)
             empty_log(connection, "cache", _PATIENCE)
 
     def close(self) -> None:
@@ -113,7 +112,7 @@ class CacheDatabase:
         if self._process != os.getpid():  # A connection must not cross a fork, not even to be closed.
             self._connection, self._process = None, os.getpid()
         if self._connection is None:
-            self._connection = patiently(self._open_or_begin_anew, seconds=_PATIENCE)
+            self._connection = retry_while_busy(self._open_or_begin_anew, seconds=_PATIENCE)
         return self._connection
 
     def _open_or_begin_anew(self) -> sqlite3.Connection:
@@ -142,7 +141,7 @@ class CacheDatabase:
 
     def _claim(self, connection: sqlite3.Connection) -> None:
         """Mark a new file, before it has a log: the mark then is in its first page whatever becomes of the rest."""
-        if is_anothers(connection, _APPLICATION) and not _is_unmarked_cache(connection):
+        if is_foreign(connection, _APPLICATION) and not _is_unmarked_cache(connection):
             raise self._no_cache()
         if connection.execute("PRAGMA application_id").fetchone() != (_APPLICATION,):
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")

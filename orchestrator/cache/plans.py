@@ -13,9 +13,9 @@ import anyio.to_thread
 
 from ...protocols import StoreError
 from ..task.modes import Strategy
-from ..task.scope import scope_of
-from ..task.sections.cache import CacheConfig
-from ..util.canonical import fingerprint
+from ..task.stores import CacheConfig
+from ..task.task import scope_of
+from ..util.json_text import fingerprint
 from .database import CacheDatabase, clearings
 from .lookups import NOTHING, PLANS, Saved, count
 from .wording.canonical import Canonical

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from ...protocols import ConfigError
 from ...protocols.messages import Value
-from ..task.sections.cache import LEAST_THRESHOLD, CacheConfig
+from ..task.stores import LEAST_THRESHOLD, CacheConfig
 from .database import CacheDatabase
 from .guards import objection
 

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 COMMANDS: Final = {
+    "init": "Write a first nearfar.toml with five keys.",
     "run": "Run one task and print the answer, the model that gave it, and what it cost.",
     "chat": "Talk to the agents, turn by turn.",
     "demo": "Compare the device, the cloud and a cascade on tasks that the models have not seen, offline.",

@@ -12,9 +12,9 @@ import anyio
 from rich.text import Text
 
 from ...protocols import ApprovalRequest
-from ..task.approvals import Approver
+from ..task.tools import Approver
 from ..util.escaping import spelled_out
-from ..util.threads import run_in_daemon_thread
+from ..util.runtime import run_in_daemon_thread
 from .printing import notes
 
 _LINE: Final = 4096

@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from ..compose.config import Config
-from ..task.auto_decision import ConsideredArm, SelectionDecision
+from ..task.results import ConsideredArm, SelectionDecision
 from . import options
 from .printing import Line, Note, show, styled, table
 from .running import read_prompt, report_errors

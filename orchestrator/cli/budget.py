@@ -8,10 +8,9 @@ from typing import Annotated, Final
 import typer
 
 from ...protocols import ConfigError
-from ..budgets.amounts import MEASURES
-from ..budgets.book import Balance, BudgetBook, Scope, open_budgets
+from ..budgets.book import MEASURES, Balance, BudgetBook, Scope, open_budgets
 from ..compose.config import Config
-from ..task.sections.routing import AmountsConfig, LimitsConfig
+from ..task.routing_policy import AmountsConfig, LimitsConfig
 from . import options
 from .printing import Line, Note, right, show, table
 from .running import report_errors

@@ -13,7 +13,7 @@ from ..cache.answers import AnswerCache
 from ..cache.database import ErasedMemory
 from ..cache.lookups import CategoryStatistics, statistics
 from ..cache.thresholds import Calibration, Interval, calibrated, judged, needed, read_pairs
-from ..task.sections.cache import CacheConfig
+from ..task.stores import CacheConfig
 from . import options
 from .printing import Line, Note, notes, right, show, table
 from .running import report_errors

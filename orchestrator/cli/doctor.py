@@ -20,10 +20,9 @@ from ..agents.pool import AgentHandle
 from ..compose.agents import EMBEDDED, GatewayConfig, model_path, probe_hardware, provider_keys, sends_key_in_plain_text
 from ..compose.config import Config
 from ..routing.check import unknown_prices
-from ..task.sections.cache import LEAST_THRESHOLD
-from ..task.sections.memory import PeerConfig
-from ..task.task import Policy
-from ..util.untraced import deadly_switches, tracing_switches
+from ..task.policy import Policy
+from ..task.stores import LEAST_THRESHOLD, PeerConfig
+from ..util.runtime import deadly_switches, tracing_switches
 from . import options
 from .printing import output, print_json
 from .running import EXIT_FAILED, execute

@@ -13,7 +13,7 @@ from ...protocols.namespaces import ItemAddress, namespace_text, parse_namespace
 from ..memory.erasing import Erased, record_of
 from ..runs.erasing import Holding, forget_holding, holding
 from ..util.escaping import spelled_out
-from ..util.json_lines import drop_lines
+from ..util.json_text import drop_lines
 from . import options
 from .cache import clear_answers, forget_answers
 from .memory_store import Store, StoreChoice, one_line, open_store

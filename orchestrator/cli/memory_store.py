@@ -15,7 +15,7 @@ from ...protocols import ConfigError, InvalidRequest, NotFound
 from ...protocols.namespaces import namespace_text, parse_namespace
 from ...protocols.tiers import Source, Tier
 from ..compose.memory import memory_path, open_memory
-from ..task.sections.memory import MemoryConfig
+from ..task.stores import MemoryConfig
 from ..util.escaping import printable, spelled_out
 from .options import read_config
 

@@ -20,9 +20,9 @@ from ...protocols.pinning import pinned_tls
 from ...protocols.tiers import Tier
 from ..memory.sync.messages import Peer
 from ..memory.sync.session import Neighbour, Synchronised, plan, sync_once
-from ..task.sections.memory import MemoryConfig, PeerConfig
+from ..task.stores import MemoryConfig, PeerConfig
+from ..util.credentials import find_secret, secret
 from ..util.escaping import spelled_out
-from ..util.secrets import find_secret, secret
 from . import options
 from .cache import forget_answers
 from .memory_store import Store, StoreChoice, chosen_memory, items_of, one_line, open_store

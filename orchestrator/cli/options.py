@@ -13,7 +13,7 @@ from ..util.escaping import spelled_out
 if TYPE_CHECKING:
     from ..compose.config import Config as NearfarConfig
     from ..hybrid.arguments import TaskOptions
-    from ..task.sections.runs import RunsConfig
+    from ..task.stores import RunsConfig
 
 DEFAULT_CONFIG: Final = Path("nearfar.toml")
 _SHOWN: Final = 5
@@ -76,7 +76,7 @@ def read_config(path: Path | None) -> "NearfarConfig | None":
 
 def runs_config(path: Path | None) -> "RunsConfig":
     """Return the `[runs]` section of the configuration, or the default section without one."""
-    from ..task.sections.runs import RunsConfig
+    from ..task.stores import RunsConfig
 
     config = read_config(path)
     return (config.runs if config is not None else None) or RunsConfig()

@@ -11,8 +11,8 @@ from ...protocols import ConfigError
 from ..compose.agents import other_handle
 from ..compose.config import Config
 from ..routing.check import Finding, findings, unknown_prices
-from ..task.results import Result
-from ..task.route_decision import AgentEstimate, ConsideredAgent, Estimate, RouteDecision
+from ..task.policy import Preset
+from ..task.results import AgentEstimate, ConsideredAgent, Estimate, Result, RouteDecision
 from . import options
 from .printing import Line, Note, counted, print_json, print_lines, show, styled, table
 from .replay import calibrate, simulate
@@ -74,14 +74,15 @@ def explain(
 
     async def work() -> None:
         result = None
-        async with open_hybrid(selection, chosen_config(selection)) as hybrid:
+        chosen = chosen_config(selection)
+        async with open_hybrid(selection, chosen) as hybrid:
             decision = hybrid.explain_route(text, **given)
             if not as_json:
-                print_lines(_decision_lines(decision))
+                print_lines(_decision_lines(decision, chosen.policy.preset))
             if run:
                 result = await hybrid.run(text, **given)
         measured = None if result is None else result.model_dump(mode="json")
-        data = {"decision": decision.model_dump(mode="json"), "result": measured}
+        data = {"preset": chosen.policy.preset, "decision": decision.model_dump(mode="json"), "result": measured}
         show(data, () if result is None else _result_lines(result), as_json=as_json)
 
     execute(work(), as_json=as_json)
@@ -106,11 +107,12 @@ def _finding_lines(found: Sequence[Finding], config: Config) -> Iterator[Line]:
             yield Note(Text(f"  {finding.hint}"))
     policy = config.policy
     verdict = "the policy cannot be used" if any(finding.kind == "error" for finding in found) else "the policy can be used"
-    yield f"{verdict}: strategy {policy.strategy}, mode {policy.mode}, {counted(len(policy.rules), 'rule')}"
+    yield f"{verdict}: preset {policy.preset}, strategy {policy.strategy}, mode {policy.mode}, {counted(len(policy.rules), 'rule')}"
 
 
-def _decision_lines(decision: RouteDecision) -> Iterator[Line]:
+def _decision_lines(decision: RouteDecision, preset: Preset) -> Iterator[Line]:
     yield Text(" then ".join(decision.candidates) if decision.denied is None else f"denied: {decision.denied}")
+    yield Note(Text(f"preset {preset}"))
     for reason in decision.reasons:
         yield Note(Text(reason))
     yield Note(_agent_table(decision.considered), style="")

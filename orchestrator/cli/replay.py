@@ -17,7 +17,7 @@ from ..lab.replay.simulation import Served, Simulation
 from ..lab.replay.simulation import simulate as simulate_traces
 from ..lab.study.figures import require_matplotlib
 from ..task.modes import Mode, Strategy
-from ..task.task import Policy
+from ..task.policy import Policy
 from . import options, recorded
 from .printing import Line, Note, show, styled, table, warn
 from .running import report_errors

@@ -15,9 +15,9 @@ from ..runs.erasing import rewrite
 from ..runs.opening import open_store
 from ..runs.run import Run, RunState
 from ..runs.store import RunStore
-from ..task.sections.runs import RunsConfig
+from ..task.stores import RunsConfig
 from ..util.escaping import spelled_out
-from ..util.threads import in_thread
+from ..util.runtime import in_thread
 from . import options
 from .approval import call_text, terminal_approver
 from .printing import Line, Note, fact_table, notes, show, table

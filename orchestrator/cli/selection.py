@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from ...protocols import ConfigError
 from ..compose.agents import EMBEDDED, EMBEDDED_CONFIDENCE, LlamaConfig, NearConfig, parse_far
 from ..compose.config import Config
-from ..task.approvals import Approver
 from ..task.modes import Mode, Strategy
-from ..task.task import Policy
-from ..task.tools import Tool
+from ..task.policy import Policy
+from ..task.tools import Approver, Tool
 from .options import AgentChoice, read_config
 from .printing import warn
 

@@ -22,7 +22,7 @@ from ...protocols.tokens import Scope
 from ..compose.agents import open_local, read_device_state
 from ..compose.hub import HubConfig, KnownWorker
 from ..compose.hub import list_workers as ask_hub
-from ..util.certificate import ensure_certificate
+from ..util.credentials import ensure_certificate
 from . import options
 from .printing import Line, Note, notes, output, show, warn
 from .running import execute, report_errors

@@ -16,7 +16,7 @@ from ...protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, 
 from ...protocols.messages import Value
 from ...protocols.secrets import StoredKey
 from ..agents.pool import AgentHandle
-from ..util.secrets import find_secret
+from ..util.credentials import find_secret
 from .hub import AttachedConfig, open_attached
 
 if TYPE_CHECKING:
@@ -408,7 +408,7 @@ def _far_opener(config: FarConfig) -> Callable[[], Awaitable[Agent]]:
         return await RemoteAgent.connect(config.address, agent=config.agent, token=token, tls=tls)
 
     async def start() -> Agent:
-        from ..agents.gateway_process import GatewayProcess
+        from ..agents.pool import GatewayProcess
 
         return await GatewayProcess.start(config)
 

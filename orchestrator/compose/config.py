@@ -17,10 +17,8 @@ from pydantic_core import ErrorDetails
 from ...cloud.admission.settings import GatewayLimits
 from ...protocols import ConfigError, Side
 from ...protocols.messages import Value
-from ..task.sections.cache import CacheConfig
-from ..task.sections.memory import MemoryConfig
-from ..task.sections.runs import RunsConfig
-from ..task.task import Policy
+from ..task.policy import Policy
+from ..task.stores import CacheConfig, MemoryConfig, RunsConfig
 from ..util.arguments import as_path
 from .agents import FarConfig, GatewayConfig, LlamaConfig, LocalFarConfig, NearConfig, anchored_model, how_to_set, usual_variable
 from .config_lines import line_of

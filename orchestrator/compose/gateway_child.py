@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from ...cloud.admission.settings import GatewayLimits
 from ...protocols import NearfarError
 from ...protocols.limits import ask_for_open_files
-from ..agents.gateway_process import remove_abandoned
+from ..storage.owners import remove_abandoned
 from .agents import FarConfig, open_far_in_process, serve_far
 
 _ALONE = GatewayLimits(waiting=1_000_000, longest_wait=86_400)

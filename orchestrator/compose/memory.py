@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from ...protocols import DeviceStateSource
 from ..agents.pool import AgentPool
-from ..task.sections.memory import MemoryConfig, RecallConfig
+from ..task.stores import MemoryConfig, RecallConfig
 from ..util.arguments import Location
-from ..util.secrets import secret
+from ..util.credentials import secret
 
 if TYPE_CHECKING:
     from langgraph.store.base import TTLConfig

@@ -10,7 +10,7 @@ from typing import Final
 
 from ...protocols import ConfigError, Side
 from ..routing.check import require_usable
-from ..task.task import Policy
+from ..task.policy import Policy
 from .config import load_config
 
 logger = logging.getLogger(__name__)

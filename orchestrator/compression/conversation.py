@@ -1,11 +1,48 @@
-"""Take a conversation apart: messages that must stay together, messages that stay unchanged, and the pieces of text that can be cut."""
+"""Take a conversation apart: its tokens, messages that must stay together, messages that stay unchanged, and pieces that can be cut."""
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...protocols import Message
-from .tokens import MESSAGE_TOKENS, TokenCounter, call_tokens, message_tokens
+
+TokenCounter = Callable[[str], int]
+"""Counts the tokens of a text as a model does."""
+
+MESSAGE_TOKENS = 6
+"""Tokens that a chat template puts around a message, a call or a result: the most among the templates we know."""
+
+_TOKEN = re.compile(r"[A-Za-z]{1,4}|\n+|[^\sA-Za-z]")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+
+
+def estimated_tokens(text: str) -> int:
+    """Estimate the tokens of a text, on the high side: one for four letters of a word, for each digit and each mark, two beyond ASCII.
+
+    Vocabularies of general models need about two thirds of that for English prose, and about as much for tables of numbers.
+    """
+    return len(_TOKEN.findall(text)) + (0 if text.isascii() else len(_NOT_ASCII.findall(text)))
+
+
+def message_tokens(message: Message, count: TokenCounter = estimated_tokens) -> int:
+    """Return the tokens of one message with its calls or its result."""
+    tokens = MESSAGE_TOKENS + call_tokens(message, count) + count(message.text)
+    if message.tool_result is not None:
+        tokens += count(message.tool_result.content)
+    return tokens
+
+
+def call_tokens(message: Message, count: TokenCounter) -> int:
+    """Return the tokens of the calls in a message."""
+    arguments = (json.dumps(call.arguments, ensure_ascii=False) for call in message.tool_calls)
+    return sum(MESSAGE_TOKENS + count(call.name) + count(given) for call, given in zip(message.tool_calls, arguments, strict=True))
+
+
+def conversation_tokens(messages: Iterable[Message], count: TokenCounter = estimated_tokens) -> int:
+    """Return the tokens of all messages."""
+    return sum(message_tokens(message, count) for message in messages)
+
 
 Span = tuple[int, int]
 """Start and end of a piece in the text."""
@@ -121,7 +158,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TextPart:
     """The text of a message, or the content of its tool result."""
 
     message: int
@@ -154,7 +191,7 @@ class Conversation:
         self.count = count
         self.last_user = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
         self.groups: list[Group] = []
-        self.parts: list[Part] = []
+        self.parts: list[TextPart] = []
         self.pieces: list[Piece] = []
         self.text_mark_tokens = count(f" {TEXT_MARK} ")
         self.result_mark_tokens = count(f" {result_mark(1_000_000)} ")
@@ -166,7 +203,7 @@ class Conversation:
         """Return whether the conversation ends with tool calls, from whose results the agent is about to continue."""
         return bool(self.groups) and bool(self.messages[self.groups[-1].messages[0]].tool_calls)
 
-    def mark_tokens(self, part: Part) -> int:
+    def mark_tokens(self, part: TextPart) -> int:
         """Return the tokens of a mark in the part."""
         return self.result_mark_tokens if part.is_result else self.text_mark_tokens
 
@@ -195,7 +232,7 @@ class Conversation:
         for start, end in pieces(text):
             piece = text[start:end]
             self.pieces.append(Piece(number, len(self.parts), start, end, piece, self.count(piece)))
-        part = Part(index, text, is_result, range(first, len(self.pieces)))
+        part = TextPart(index, text, is_result, range(first, len(self.pieces)))
         group.parts.append(len(self.parts))
         self.parts.append(part)
         group.tokens += mark

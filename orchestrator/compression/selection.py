@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Iterator
 
 from ...protocols import Message
-from .conversation import TEXT_MARK, Conversation, Part, result_mark
+from .conversation import TEXT_MARK, Conversation, TextPart, result_mark
 from .scoring import Scores
 
 
@@ -146,7 +146,7 @@ class _Rendering:
             return message if text == message.text else message.without_state.model_copy(update={"text": text})
         return Message.tool(message.tool_result.model_copy(update={"content": text}))
 
-    def _text(self, part: Part) -> str:
+    def _text(self, part: TextPart) -> str:
         """Return the kept text of a part, word for word, with marks between."""
         kept: list[str] = []
         missing = 0
@@ -160,7 +160,7 @@ class _Rendering:
         return "".join([*kept, *_marks(missing, part)]).strip(" ")
 
 
-def _marks(missing: int, part: Part) -> list[str]:
+def _marks(missing: int, part: TextPart) -> list[str]:
     if not missing:
         return []
     return [f" {result_mark(missing)} "] if part.is_result else [f" {TEXT_MARK} "]

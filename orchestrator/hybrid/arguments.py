@@ -16,14 +16,11 @@ from ..compose.agents import FAR_CONFIGS, FarConfig, NearConfig, far_handle, nea
 from ..compose.hub import AttachedConfig
 from ..compose.policy_file import PolicyFile
 from ..routing.check import require_usable
-from ..task.approvals import Approver
-from ..task.conversation import conversation
 from ..task.modes import Mode, Strategy
-from ..task.scope import Caching
-from ..task.sections.memory import MemoryConfig
-from ..task.sections.runs import RunsConfig
-from ..task.task import Policy, Task
-from ..task.tools import Tool
+from ..task.policy import Policy
+from ..task.stores import MemoryConfig, RunsConfig
+from ..task.task import Caching, Task, as_messages
+from ..task.tools import Approver, Tool
 from ..util.arguments import Location, as_path, as_tuple, parse_section, require, require_methods, wrong_type
 
 if TYPE_CHECKING:
@@ -257,7 +254,7 @@ def asked_task(prompt: object, options: TaskOptions, policy: Policy) -> Task:
     output_schema = _schema_of(options.get("output_schema"))
     keys = {name: value for name, value in options.items() if name in _OF_TASK}
     stated = frozenset(options) & {"mode", "strategy"}
-    messages = conversation(prompt)
+    messages = as_messages(prompt)
     try:
         task = Task.model_validate({"messages": messages, "output_schema": output_schema, "policy": policy, "stated": stated, **keys})
     except ValidationError as error:

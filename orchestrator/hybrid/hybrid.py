@@ -29,20 +29,16 @@ from ..compose.policy_file import PolicyFile
 from ..routing.router import Router
 from ..runs.erased import ErasedRuns
 from ..runs.store import RunStore
-from ..task.approvals import Approver
-from ..task.auto_decision import SelectionDecision
-from ..task.conversation import Prompt
 from ..task.events import TaskEvent
 from ..task.modes import Strategy
-from ..task.results import Result
-from ..task.route_decision import RouteDecision
-from ..task.sections.memory import MemoryConfig
-from ..task.sections.runs import RunsConfig
-from ..task.task import Policy
-from ..task.tools import Tool
+from ..task.policy import Policy
+from ..task.results import Result, RouteDecision, SelectionDecision
+from ..task.stores import MemoryConfig, RunsConfig
+from ..task.task import Prompt
+from ..task.tools import Approver, Tool
 from ..tracing.store import TraceStore
 from ..util.arguments import Location, as_path, wrong_type
-from ..util.threads import in_thread
+from ..util.runtime import in_thread
 from .arguments import (
     HybridArguments,
     ResumeOptions,

@@ -18,13 +18,10 @@ from ..routing.check import unknown_prices
 from ..strategies.context import TaskContext
 from ..strategies.durable import DurableRuns, Work, served
 from ..strategies.state import recursion_limit
-from ..task.conversation import Prompt
 from ..task.events import TaskEvent, TaskFinished
 from ..task.results import Result
-from ..task.scope import scope, scope_of
-from ..task.task import Task
-from ..util.cancellation import cancelled_at_once, end
-from ..util.threads import in_thread
+from ..task.task import Prompt, Task, scope_of, within_scope
+from ..util.runtime import cancelled_at_once, end, in_thread
 from .arguments import TaskOptions
 from .preparation import Parts, Preparation
 from .serving import billed, deadline, next_event, note_tool_calls, queued_events, result_of
@@ -164,7 +161,7 @@ class Pipeline:
         agents = {handle.name: handle.side for handle in parts.pool}
         recorded = nullcontext() if context.trace is None else context.trace.recording(task, agents)
         assert context.privacy is not None, "every task is prepared with it"
-        with billed(task, context, parts.router), recorded, nullcontext() if parts.records.cache is None else scope(scope_of(task)):
+        with billed(task, context, parts.router), recorded, nullcontext() if parts.records.cache is None else within_scope(scope_of(task)):
             try:
                 state = await (served(work, graph, config) if self.runs is None else self.runs.served(work, graph, config))
             except (NearfarError, asyncio.CancelledError):

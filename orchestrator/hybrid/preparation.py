@@ -19,11 +19,11 @@ from ..safety.privacy.run_privacy import RunPrivacy
 from ..safety.privacy.sessions import SessionLabels
 from ..strategies.context import TaskContext
 from ..strategies.tool_calls import ToolChecks
-from ..task.approvals import Approver
-from ..task.auto_decision import SelectionDecision
 from ..task.modes import Mode, Strategy
-from ..task.task import Policy, Task
-from ..task.tools import Tool
+from ..task.policy import Policy
+from ..task.results import SelectionDecision
+from ..task.task import Task
+from ..task.tools import Approver, Tool
 from ..tracing.recorder import RunTrace
 from .arguments import TaskOptions, asked_task, check_options, policy_of, tools_argument
 from .records import OpenRecords

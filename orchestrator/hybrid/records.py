@@ -12,8 +12,7 @@ from ..cache.answers import AnswerCache
 from ..runs.opening import open_store
 from ..runs.store import RunStore
 from ..safety.privacy.records import PrivacyRecords
-from ..task.sections.cache import CacheConfig
-from ..task.sections.runs import RunsConfig
+from ..task.stores import CacheConfig, RunsConfig
 from ..tracing.store import TraceStore, traces_if_usable
 from ..util.arguments import Location, as_path, parse_section, require
 

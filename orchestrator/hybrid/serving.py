@@ -16,10 +16,9 @@ from ..strategies.state import told_of, value_of
 from ..task.events import TaskEvent
 from ..task.labels import OPEN, Label
 from ..task.modes import Strategy
-from ..task.results import Attempt, Call, Result, ToolOutcome, budget_exceeded, spent
-from ..task.route_decision import RouteDecision
-from ..task.sections.supervision import Verdict
-from ..task.task import Policy, Task
+from ..task.policy import Policy, Verdict
+from ..task.results import Attempt, Call, Result, RouteDecision, ToolOutcome, budget_exceeded, spent
+from ..task.task import Task
 
 
 @contextmanager

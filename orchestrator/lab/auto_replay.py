@@ -16,9 +16,8 @@ from ...protocols.messages import Value
 from ..routing.auto.chooser import Chooser
 from ..routing.auto.outcomes import Outcome, outcomes_of
 from ..routing.run_record import RunRecord
-from ..task.profile import TaskProfile
-from ..task.sections.auto import AutoConfig
-from ..task.task import Policy
+from ..task.modes import TaskProfile
+from ..task.policy import AutoConfig, Policy
 
 Learning = Literal["frozen", "online"]
 """`frozen`: from the other seeds, before the first task. `online`: from nothing, while the tasks go by, each under the one configuration

@@ -27,7 +27,7 @@ from ...protocols import InvalidRequest
 from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import Source, Tier
 from ..util.arguments import as_choice
-from ..util.threads import in_thread
+from ..util.runtime import in_thread
 from . import validation
 from .changes import Watchers
 from .engine import Engine

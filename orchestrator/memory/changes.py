@@ -10,7 +10,7 @@ from typing import Final
 import anyio
 
 from ...protocols.namespaces import ItemAddress, Namespace, within
-from ..util.threads import in_thread
+from ..util.runtime import in_thread
 from .engine import Forgotten, Position
 from .item import address_tag
 from .reading import MemoryItem, Reader

@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from ...protocols import Message, NearfarError, Sensitivity, VersionConflict
 from ...protocols.namespaces import ItemAddress, Namespace
 from ...protocols.tiers import Source
-from ..task.conversation import last_words
 from ..task.labels import Integrity, joined
-from ..task.repeating import make_again
 from ..task.results import Result
-from ..task.sections.consolidation import ConsolidationConfig
-from ..task.sections.memory import RecallConfig
-from ..task.task import Task
-from ..task.tools import Tool, tool
+from ..task.stores import ConsolidationConfig, RecallConfig
+from ..task.task import Task, last_words
+from ..task.tools import Tool, make_again, tool
 from ..util.arguments import as_tuple, require, wrong_type
 from .item import Principal
 from .provenance import Origin, writing_as

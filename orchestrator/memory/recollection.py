@@ -11,9 +11,9 @@ from pydantic import JsonValue
 from ...protocols import Sensitivity
 from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import LEAST_TRUST, TRUST, Source, Tier
-from ..task.labels import Integrity, Label, joined
-from ..task.sections.memory import RecallConfig
-from ..task.task import RecalledItem, Task
+from ..task.labels import Integrity, Label, RecalledItem, joined
+from ..task.stores import RecallConfig
+from ..task.task import Task
 from .provenance import Origin, writing_as
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Final
 
 from ...protocols import Sensitivity
 from ...protocols.tiers import Tier
-from ..compression.tokens import TokenCounter, estimated_tokens
+from ..compression.conversation import TokenCounter, estimated_tokens
 from ..util.escaping import escaped
 from .reading import MemoryItem
 

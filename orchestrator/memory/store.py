@@ -13,7 +13,7 @@ from ...protocols import InvalidRequest, NotFound, PermissionDenied
 from ...protocols.namespaces import ItemAddress, Namespace, within
 from ...protocols.tiers import Tier
 from ..util.arguments import as_choice, as_path, require, require_callable
-from ..util.threads import in_thread
+from ..util.runtime import in_thread
 from . import validation
 from .basic_store import BasicStore
 from .changes import MemoryChange, changes_after, watched

@@ -10,7 +10,7 @@ from langgraph.store.base import InvalidNamespaceError
 from ...protocols import ConfigError, InvalidRequest
 from ...protocols.namespaces import ItemAddress, Namespace
 from ...protocols.tiers import Source, Tier
-from ..task.sections.memory import LONGEST_LIFE
+from ..task.stores import LONGEST_LIFE
 from ..util.arguments import as_choice
 from .item import Meta
 from .selection import Comparison, Condition

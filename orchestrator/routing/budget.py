@@ -19,7 +19,7 @@ from pydantic import Field, FiniteFloat
 
 from ...protocols import ConfigError, InvalidRequest
 from ...protocols.messages import Value
-from ..budgets.amounts import Commitment
+from ..budgets.book import Commitment
 
 
 class Recent:

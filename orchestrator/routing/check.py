@@ -9,9 +9,9 @@ from typing import Final, Literal
 from ...protocols import Capabilities, ConfigError, Prices, Sensitivity, Side
 from ...protocols.messages import Value
 from ..task.modes import Mode, Needs, Strategy
-from ..task.sections.routing import FallbackTrigger
-from ..task.sections.rules import RESTRICTIONS, Range, Rule, When, is_of_class
-from ..task.task import Policy
+from ..task.policy import OnFinding, Policy, Preset
+from ..task.routing_policy import FallbackTrigger
+from ..task.rules import RESTRICTIONS, Range, Rule, When, is_of_class
 from .eligibility import SIDES_OF_MODE, eligible
 from .evidence.escalation import Escalation
 from .learned.head import read_card
@@ -36,6 +36,7 @@ class Finding(Value):
 def findings(policy: Policy, agents: Mapping[str, Side]) -> list[Finding]:
     """Return all errors and warnings about a policy, errors first. `agents` are those of the team, by name."""
     found = [
+        *_on_preset(policy),
         *_on_modes(policy),
         *_on_agents(policy, agents),
         *_on_strategies(policy, agents),
@@ -74,6 +75,18 @@ def _error(where: str, problem: str, hint: str = "") -> Finding:
 
 def _warning(where: str, problem: str, hint: str = "") -> Finding:
     return Finding(kind="warning", where=where, problem=problem, hint=hint)
+
+
+def _on_preset(policy: Policy) -> Iterator[Finding]:
+    """Find keys that take back the promise of the preset `private`. Of the others, any key may be given another value."""
+    if policy.preset is not Preset.PRIVATE:
+        return
+    if policy.sensitivity is Sensitivity.PUBLIC:
+        yield _warning("policy.sensitivity", "it takes back what preset private promises: tasks that do not say so are public")
+    if policy.privacy.findings is not OnFinding.STAY:
+        yield _warning(
+            "policy.privacy.findings", "it takes back what preset private promises: texts leave in which something looks private"
+        )
 
 
 def _on_modes(policy: Policy) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from ...protocols import Prices, Side, Usage
 from ..agents.pool import Pace, PaceSource, no_pace
-from ..task.route_decision import Estimate, EstimateSource
+from ..task.results import Estimate, EstimateSource
 from .auto.classes import lineage
 
 MEMORY: Final = 30

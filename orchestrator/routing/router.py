@@ -23,17 +23,14 @@ from ...protocols import (
 )
 from ..agents.breaker import Health
 from ..agents.pool import PaceSource, no_pace
-from ..budgets.amounts import Commitment, Spent
-from ..budgets.book import BudgetBook
+from ..budgets.book import BudgetBook, Commitment, Spent
 from ..budgets.storage import MemoryStorage
-from ..task.conversation import last_words
-from ..task.modes import AgentView, Mode, Strategy
-from ..task.results import Call, Result
-from ..task.route_decision import AgentEstimate, ConsideredAgent, Estimate, EstimateSource, RouteDecision
-from ..task.sections.routing import LimitsConfig, ObjectiveConfig, RouterConfig
-from ..task.sections.rules import RESTRICTIONS, Ruling, ruling
-from ..task.situation import Situation, estimated_tokens, language_of, primary_language
-from ..task.task import Policy, Task
+from ..task.modes import AgentView, Mode, Situation, Strategy, estimated_tokens, language_of, primary_language
+from ..task.policy import Policy
+from ..task.results import AgentEstimate, Call, ConsideredAgent, Estimate, EstimateSource, Result, RouteDecision
+from ..task.routing_policy import LimitsConfig, ObjectiveConfig, RouterConfig
+from ..task.rules import RESTRICTIONS, Ruling, ruling
+from ..task.task import Task, last_words
 from .costs import RunningEstimates, TaskKind, TaskTaken
 from .eligibility import Eligible, eligible
 from .spending import Spending

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...protocols import StoreUnavailable
-from ..budgets.amounts import MEASURES, Spent
-from ..budgets.book import BudgetBook, Scope
-from ..task.sections.routing import AmountsConfig, LimitsConfig
+from ..budgets.book import MEASURES, BudgetBook, Scope, Spent
+from ..task.routing_policy import AmountsConfig, LimitsConfig
 from ..task.task import Task
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Final
 
 from ...protocols import ConfigError, Side
 from ...protocols.messages import Value
-from ..budgets.amounts import Commitment
+from ..budgets.book import Commitment
 from ..task.modes import Mode, Strategy
-from ..task.route_decision import ConsideredAgent, Estimate, EstimateSource, RouteDecision
-from ..task.sections.routing import RouterConfig
+from ..task.results import ConsideredAgent, Estimate, EstimateSource, RouteDecision
+from ..task.routing_policy import RouterConfig
 from .budget import BudgetController, DollarRateController, FarShareController
 
 

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Final, Literal
 
 from ..task.modes import AgentView
-from ..task.route_decision import Estimate, EstimateSource, Impression, RouteDecision
+from ..task.results import Estimate, EstimateSource, Impression, RouteDecision
 from ..util.embedding.embedder import Embedder
 from .correction import PRIOR, Corrected, Correction
 from .learned.head import Head, read_card

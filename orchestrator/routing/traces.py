@@ -15,11 +15,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from ...protocols import ConfigError, Sensitivity, Side
 from ...protocols.messages import Value
-from ..task.conversation import last_words
-from ..task.results import Result
-from ..task.route_decision import RouteDecision
-from ..task.task import Task
-from ..util.json_lines import append_line, read_lines
+from ..task.results import Result, RouteDecision
+from ..task.task import Task, last_words
+from ..util.json_text import append_line, read_lines
 from .run_record import RunRecord
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from ...protocols import Cancelled, StoreError
-from ..util.threads import in_thread
+from ..util.runtime import in_thread
 from .store import RunStore
 
 logger = logging.getLogger(__name__)

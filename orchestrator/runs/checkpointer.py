@@ -23,7 +23,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from ...protocols import Cancelled, StoreUnavailable, Unsupported
 from ..storage.tables import Session, TableDatabase
 from ..storage.writer import Writer
-from ..util.threads import in_thread
+from ..util.runtime import in_thread
 from .fencing import held
 from .parts import EPOCH, PART
 from .run import VERSION, Lease, damaged

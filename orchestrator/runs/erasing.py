@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..memory.erasing import Erased, record_of
-from ..storage.sqlite.database import Database
-from ..storage.sqlite.errors import Naming
+from ..storage.sqlite import SqliteDatabase
+from ..storage.sqlite_files import Naming
 from ..storage.tables import Session
-from ..task.sections.runs import RunsConfig
+from ..task.stores import RunsConfig
 from .opening import address_of, open_store
 from .store import FILE, RunStore
 
@@ -89,12 +89,12 @@ def forget_holding(config: RunsConfig, held: Holding) -> None:
 def rewrite(config: RunsConfig) -> None:
     """Rewrite all records of runs, so that no file holds anything of forgotten ones. Raises `StoreUnavailable`."""
     if config.postgres_variable is not None:
-        from ..storage.postgres.database import PostgresDatabase
+        from ..storage.postgres import PostgresDatabase
 
         with closing(PostgresDatabase(address_of(config), what="run store")) as shared:
             shared.rewrite()
     for path in filter(Path.exists, (config.folder / name for name in _FILES)):
-        with closing(Database(path, _NAMING)) as database:
+        with closing(SqliteDatabase(path, _NAMING)) as database:
             database.rewrite()
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 
-from ..task.sections.runs import RunsConfig
+from ..task.stores import RunsConfig
 from .store import RunStore
 
 
@@ -24,7 +24,7 @@ def _opened(config: RunsConfig) -> RunStore:
 
 def address_of(config: RunsConfig) -> str:
     """Return the address of the database that a `[runs]` section names. Raises `ConfigError` where none is set."""
-    from ..util.secrets import secret
+    from ..util.credentials import secret
 
     assert config.postgres_variable is not None, "the caller has looked"
     return secret(config.postgres_variable)

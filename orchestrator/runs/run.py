@@ -7,9 +7,11 @@ from typing import Final
 
 from ...protocols import Sensitivity, StoreCorrupt
 from ...protocols.messages import Value
-from ..task.auto_decision import SelectionDecision
+from ..task.labels import RecalledItem
 from ..task.modes import Mode
-from ..task.task import Policy, RecalledItem, Task
+from ..task.policy import Policy
+from ..task.results import SelectionDecision
+from ..task.task import Task
 
 VERSION: Final = 1
 """Version of the format of a run's task, checkpoints and outcome."""

@@ -11,12 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ...protocols import Cancelled, IdempotencyConflict, InvalidRequest, NotFound, RunBusy, StoreCorrupt, StoreUnavailable
-from ..storage.sqlite.database import Database
-from ..storage.sqlite.errors import Naming
+from ..storage.sqlite import SqliteDatabase
+from ..storage.sqlite_files import Naming
 from ..storage.tables import Session, TableDatabase
 from ..storage.writer import Change, Writer
-from ..task.sections.runs import RunsConfig
-from ..util.threads import in_thread
+from ..task.stores import RunsConfig
+from ..util.runtime import in_thread
 from .fencing import held
 from .leases import LocalOwners, Owners, SharedOwners
 from .ledger.records import TABLES as EFFECTS
@@ -67,10 +67,10 @@ class RunStore:
         database: TableDatabase
         with ExitStack() as failing:
             if address is None:
-                database = failing.enter_context(closing(Database(config.folder / FILE, NAMING)))
+                database = failing.enter_context(closing(SqliteDatabase(config.folder / FILE, NAMING)))
                 owners: Owners = failing.enter_context(closing(LocalOwners(config.folder / "owners")))
             else:
-                from ..storage.postgres.database import PostgresDatabase
+                from ..storage.postgres import PostgresDatabase
 
                 database = failing.enter_context(closing(PostgresDatabase(address, what="run store")))
                 owners = failing.enter_context(closing(SharedOwners(database, f"process {os.getpid()} on {socket.gethostname()}")))

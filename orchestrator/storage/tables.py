@@ -77,5 +77,5 @@ def statements(sql: str) -> Iterable[str]:
     return (statement for statement in sql.split(";\n") if statement.strip())
 
 
-def newer(part: str, found: int, known: int) -> str:
+def newer_version(part: str, found: int, known: int) -> str:
     return f"the {part} were written by a newer nearfar: they are of version {found}, and this one knows version {known}"

@@ -43,15 +43,14 @@ from ...protocols import (
 )
 from ..agents.pool import AgentHandle
 from ..budgets.account import Allowance
-from ..budgets.amounts import Spent
+from ..budgets.book import Spent
 from ..safety.privacy.opened_text import Listener, OpenedText
 from ..safety.privacy.run_privacy import RunPrivacy
 from ..task.events import CallEnded
 from ..task.labels import Label
+from ..task.policy import Cause, Verdict
 from ..task.results import Call, price
-from ..task.sections.resilience import IdleTimeouts
-from ..task.sections.routing import FallbackConfig
-from ..task.sections.supervision import Cause, Verdict
+from ..task.routing_policy import FallbackConfig, IdleTimeouts
 from ..task.task import Task
 from .context import TaskContext
 from .runtime import TaskRuntime, emit

@@ -29,8 +29,7 @@ from ..runs.run import Bounds, KeptTask, Lease, RunFailure, RunState, damaged, d
 from ..runs.store import RunStore
 from ..task.results import Result
 from ..task.task import Task
-from ..util.threads import in_thread
-from ..util.untraced import untraced
+from ..util.runtime import in_thread, untraced
 from .context import TaskContext
 from .state import TaskState, as_json
 

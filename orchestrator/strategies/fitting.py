@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 from ...protocols import AgentCard, ContextOverflow, Message, Side, StepReply, StepRequest
 from ..agents.pool import AgentHandle, AgentPool
-from ..compression.compressor import Compressed, compress, compress_and_summarize
-from ..compression.summary import Ask, Summarizer
-from ..compression.tokens import conversation_tokens
-from ..task.sections.compression import CompressionConfig, CompressionUse
+from ..compression.compressor import Ask, Compressed, Summarizer, compress, compress_and_summarize
+from ..compression.conversation import conversation_tokens
+from ..task.policy import CompressionConfig, CompressionUse
 from .calls import CallLog
 from .state import TaskState
 from .turn import Turn

@@ -7,9 +7,9 @@ from typing import Any, Generic, TypeVar
 from ...protocols import InvalidOutput, NearfarError, StepReply
 from ..agents.pool import AgentPool
 from ..routing.costs import RunningEstimates
+from ..task.modes import estimated_tokens
 from ..task.results import Call
-from ..task.situation import estimated_tokens
-from ..util.cancellation import end
+from ..util.runtime import end
 from .calls import CallLog
 from .runtime import TaskRuntime
 from .state import TaskState, fresh_start

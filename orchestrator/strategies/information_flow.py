@@ -12,8 +12,7 @@ from ..safety.guard.quoting import quoted
 from ..safety.privacy.run_privacy import PrivateResult
 from ..safety.privacy.starting import starting_label
 from ..safety.privacy.texts import changed_message
-from ..task.chosen import Chosen
-from ..task.labels import OPEN, Integrity, Label, joined
+from ..task.labels import OPEN, Chosen, Integrity, Label, joined
 from ..task.task import Task
 from ..task.tools import Tool
 from .context import TaskContext

@@ -10,13 +10,12 @@ from ..routing.evidence.answers import Answer, agree
 from ..routing.evidence.checks import is_grounded, objection
 from ..routing.evidence.escalation import Action, Escalation
 from ..routing.evidence.signals import FREE, Cost, Finding, free_findings, second_opinion
-from ..task.conversation import last_words
 from ..task.labels import Label
-from ..task.results import Attempt
-from ..task.route_decision import RouteDecision
-from ..task.sections.routing import FALLBACK_ERRORS, FallbackTrigger
-from ..task.sections.supervision import Verdict
-from ..task.tool_outcomes import Effect
+from ..task.policy import Verdict
+from ..task.results import Attempt, RouteDecision
+from ..task.routing_policy import FALLBACK_ERRORS, FallbackTrigger
+from ..task.task import last_words
+from ..task.tools import Effect
 from .calls import CallLog
 from .context import TaskContext
 from .state import Json, label_of, value_of

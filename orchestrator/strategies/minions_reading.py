@@ -13,7 +13,7 @@ from ...protocols import Agent, InvalidOutput, InvalidRequest, JsonSchema, Nearf
 from ...protocols.messages import Value
 from ...protocols.validation import parse_output
 from ..agents.pool import AgentHandle
-from ..task.sections.minions import MinionsConfig
+from ..task.policy import MinionsConfig
 from ..task.task import Task
 from .calls import CallLog
 from .minions_prompts import ASSESSMENT_SCHEMA, FINDING_SCHEMA, JOBS_SCHEMA, Extent, Job, read_request

@@ -10,21 +10,20 @@ from langgraph.graph import END
 
 from ...protocols import DeadlineExceeded, InvalidOutput, Message, NearfarError, Side, Stalled, StepReply
 from ..agents.pool import AgentPool
-from ..budgets.amounts import Spent
+from ..budgets.book import Spent
 from ..memory.recollection import Recollection
 from ..routing.costs import StepTaken
 from ..routing.router import Router
 from ..runs.ledger.occurrences import Occurrences
 from ..safety.guard.decision import CallContext
 from ..safety.privacy.starting import starting_label
-from ..task.chosen import Chosen
 from ..task.events import ApprovalAsked, Routed, ToolFinished, ToolStarted
-from ..task.labels import Label, joined
+from ..task.labels import Chosen, Label, joined
 from ..task.results import Call
-from ..task.sections.routing import FALLBACK_ERRORS, SHOWN
+from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
 from ..task.task import Task
 from ..task.tools import Tool
-from ..util.canonical import canonical
+from ..util.json_text import canonical
 from .calls import CallLog, warn_of_refusal
 from .context import TaskContext
 from .fitting import Fitting, summarizer_of

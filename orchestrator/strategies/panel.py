@@ -8,9 +8,8 @@ from typing import Generic, Literal, TypeVar
 from ...protocols import Agent, BudgetExceeded, InvalidOutput, JsonSchema, Message, NearfarError, StepRequest, ToolChoice, ToolSpec, Usage
 from ..agents.pool import AgentHandle, AgentPool
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
-from ..task.results import Attempt, Call, Energy
-from ..task.route_decision import RouteDecision
-from ..task.sections.routing import FALLBACK_ERRORS, SHOWN
+from ..task.results import Attempt, Call, Energy, RouteDecision
+from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
 from ..task.task import Task
 from .calls import CallLog, warn_of_refusal
 from .runtime import TaskRuntime, emit, is_heard

@@ -6,7 +6,7 @@ Instructions stand first and what grows stands last, so that a provider's prefix
 from collections.abc import Sequence
 
 from ...protocols import Message
-from ..task.transcript import transcript
+from ..task.task import transcript
 
 CONTINUE = "CONTINUE"
 INTERVENE = "INTERVENE"

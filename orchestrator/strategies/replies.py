@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from ...protocols import FinishReason, JsonSchema, StepReply
 from ...protocols.validation import parse_output
 from ..task.modes import Strategy
-from ..task.sections.supervision import Verdict
+from ..task.policy import Verdict
 
 
 def read_json_reply(text: str, schema: JsonSchema) -> JsonValue:

@@ -14,7 +14,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from ..task.events import AgentText, TaskEvent
-from ..util.untraced import is_untraced, untraced, without_callbacks
+from ..util.runtime import is_untraced, untraced, without_callbacks
 from .context import TaskContext
 from .state import TaskState
 

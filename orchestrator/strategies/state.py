@@ -11,8 +11,9 @@ from ..runs.ledger.occurrences import Made
 from ..safety.guard.quoting import quoted
 from ..task.labels import OPEN, Integrity, Label
 from ..task.modes import Strategy
+from ..task.policy import Policy
 from ..task.results import ToolOutcome
-from ..task.task import Policy, Task
+from ..task.task import Task
 from .prompts import with_guidance, with_plan
 
 V = TypeVar("V", bound=Value)

@@ -10,11 +10,11 @@ from langgraph.graph import END, START, StateGraph
 
 from ...protocols import BudgetExceeded, InvalidOutput, JsonSchema, Message
 from ...protocols.validation import parse_output
-from ..task.chosen import Chosen
 from ..task.events import AttemptEnded, SubtasksPlanned
+from ..task.labels import Chosen
 from ..task.modes import Strategy
 from ..task.results import Call
-from ..task.sections.routing import FALLBACK_ERRORS
+from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import Task
 from .calls import CallLog
 from .context import Keeping, TaskContext

@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from ...protocols import InvalidOutput
 from ...protocols.messages import Value
-from ..task.subtasks import Subtask
+from ..task.events import Subtask
 from .replies import read_json_reply
 from .subtasks_prompts import SUBTASKS_SCHEMA
 

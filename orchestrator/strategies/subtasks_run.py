@@ -16,28 +16,28 @@ from langgraph.types import Interrupt
 from ...protocols import DeadlineExceeded, Message, NearfarError
 from ...protocols.messages import Value
 from ..budgets.account import Account
-from ..budgets.amounts import Spent
+from ..budgets.book import Spent
 from ..safety.privacy.run_privacy import PrivateResult
-from ..task.chosen import Chosen
 from ..task.events import (
     AgentText,
     AttemptEnded,
     AttemptStarted,
     CallEnded,
     Routed,
+    Subtask,
     SubtaskEnded,
+    SubtaskOutcome,
     SupervisorSpoke,
     TaskEvent,
     ToolFinished,
     ToolStarted,
 )
-from ..task.labels import OPEN, Label, joined
+from ..task.labels import OPEN, Chosen, Label, joined
+from ..task.policy import Policy, SubtasksConfig
 from ..task.results import Attempt, Call, ToolOutcome
-from ..task.sections.routing import FALLBACK_ERRORS, AmountsConfig, LimitsConfig
-from ..task.sections.subtasks import SubtasksConfig
-from ..task.subtasks import Subtask, SubtaskOutcome
-from ..task.task import Policy, Task
-from ..util.cancellation import cancelled_at_once
+from ..task.routing_policy import FALLBACK_ERRORS, AmountsConfig, LimitsConfig
+from ..task.task import Task
+from ..util.runtime import cancelled_at_once
 from .calls import CallLog
 from .context import TaskContext
 from .runtime import TaskGraph, TaskRuntime, emit, show

@@ -10,7 +10,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from ...protocols import NearfarError
-from ..task.subtasks import SubtaskOutcome
+from ..task.events import SubtaskOutcome
 
 
 class SharedAmount:

@@ -7,12 +7,10 @@ from ...protocols.messages import Value
 from ..agents.pool import AgentHandle
 from ..task.events import SupervisorSpoke
 from ..task.modes import Strategy
-from ..task.results import Attempt
-from ..task.route_decision import RouteDecision
-from ..task.sections.routing import FALLBACK_ERRORS
-from ..task.sections.supervision import Cause, SupervisionConfig, Verdict
-from ..task.task import Task
-from ..task.transcript import transcript
+from ..task.policy import Cause, SupervisionConfig, Verdict
+from ..task.results import Attempt, RouteDecision
+from ..task.routing_policy import FALLBACK_ERRORS
+from ..task.task import Task, transcript
 from .calls import CallLog, warn_of_refusal
 from .fitting import asked_with_less
 from .information_flow import chosen_by_plan

@@ -15,11 +15,9 @@ from ..runs.ledger.occurrences import Made, Occurrence, Occurrences
 from ..runs.ledger.overdue import Overdue
 from ..runs.ledger.running import run_unrecorded
 from ..safety.guard.decision import CallContext, Decision, Guard
-from ..task.approvals import Approver
 from ..task.labels import OPEN, Integrity, Label, joined, may_go
 from ..task.results import ToolOutcome
-from ..task.tool_outcomes import NOT_RUN, UNKNOWN, Effect, outcome_of
-from ..task.tools import Tool, run_tool_call
+from ..task.tools import NOT_RUN, UNKNOWN, Approver, Effect, Tool, outcome_of, run_tool_call
 
 _UNTOLD: Final = "this call with placeholders was not allowed; why not stays on the user's device"
 _CUT_OFF: Final = f"{UNKNOWN}the work ended while the tool ran"

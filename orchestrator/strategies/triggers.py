@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from ...protocols import Message, ToolCall, ToolResult
-from ..task.sections.supervision import Cause, SupervisionConfig, Trigger
+from ..task.policy import Cause, SupervisionConfig, Trigger
 
 _WORD = re.compile(r"\w+")
 

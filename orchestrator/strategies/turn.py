@@ -24,9 +24,8 @@ from ..safety.privacy.run_privacy import reach_of
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
 from ..task.labels import may_go
 from ..task.modes import SUPERVISED
-from ..task.results import Attempt, Call, Energy
-from ..task.route_decision import RouteDecision
-from ..task.sections.routing import FallbackTrigger
+from ..task.results import Attempt, Call, Energy, RouteDecision
+from ..task.routing_policy import FallbackTrigger
 from ..task.task import Task
 from .runtime import TaskRuntime, emit, is_heard
 from .state import Json, TaskState, as_json, done_note, fresh_start, label_of, value_of

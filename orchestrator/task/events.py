@@ -1,15 +1,38 @@
-"""Events that a running task streams."""
+"""Events that a running task streams, and the subtasks that they tell of."""
 
+from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ...protocols import ApprovalRequest, Side, ToolCall, ToolResult
 from ...protocols.messages import Value
-from .results import Attempt, Call, Result
-from .route_decision import RouteDecision
-from .sections.supervision import Cause, Verdict
-from .subtasks import Subtask, SubtaskOutcome
+from .policy import Cause, Verdict
+from .results import Attempt, Call, Result, RouteDecision
+
+
+class Subtask(Value):
+    """A part of a task that is worked on by itself."""
+
+    id: str = Field(min_length=1, max_length=100)
+    task: str = Field(min_length=1)
+    """The request of the subtask."""
+    needs: tuple[str, ...] = ()
+    """Ids of the subtasks whose results it is shown; it starts when they are done."""
+
+    @field_validator("needs")
+    @classmethod
+    def _each_once(cls, needs: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(needs))
+
+
+class SubtaskOutcome(StrEnum):
+    """Outcome of a subtask."""
+
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    """A subtask that it needs failed or was skipped, so it never ran."""
 
 
 class Routed(Value):

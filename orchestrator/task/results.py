@@ -1,19 +1,194 @@
-"""Results of tasks: the answer, the attempts, the calls, and their cost."""
+"""Results of tasks: the answer, the decisions on the way to it, the attempts, the calls, and their cost."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
+from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, JsonValue
 
 from ...protocols import AgentCard, BudgetExceeded, EnergySource, Performance, Side, ToolCall, Usage
 from ...protocols.messages import Value
-from .auto_decision import SelectionDecision
-from .labels import Label
-from .route_decision import RouteDecision
-from .sections.supervision import Cause, Verdict
-from .task import RecalledItem
-from .tool_outcomes import Effect
+from .labels import Label, RecalledItem
+from .modes import Mode, Strategy, TaskProfile
+from .policy import Cause, Verdict
+from .tools import Effect
+
+
+@dataclass(frozen=True, slots=True)
+class Impression:
+    """Measurements of a prompt by the prior."""
+
+    deviations: tuple[float, ...]
+    """Measures of the prompt, standardised and bounded."""
+    gain: float
+    """P(far side right) - P(near side right), relative to other prompts of the same traffic: 0 for an average one, within -1 and 1."""
+    is_familiar: bool
+    """The prompt looks like those that the prior was fitted to."""
+    by_length: bool
+    """Most recent prompts do not, so that the gain follows from the length alone."""
+
+
+class EstimateSource(StrEnum):
+    """Source of an estimate."""
+
+    MEASURED = "measured"
+    """Outcomes of this agent on such tasks."""
+    PROFILE = "profile"
+    """Measurements of its model on this device by `nearfar models bench`."""
+    LEARNED = "learned"
+    """Recorded outcomes of other tasks, by a trained head."""
+    PRIOR = "prior"
+    """Nothing but general knowledge about agents of its kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """An estimated figure, and its uncertainty."""
+
+    value: float
+    deviation: float
+    """Standard deviation of what the figure may really be."""
+    source: EstimateSource
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEstimate:
+    """Estimates for one agent on one task."""
+
+    success: Estimate
+    """Probability that it does the task right."""
+    predicted: float
+    """The probability before it was corrected by outcomes."""
+    first_token_seconds: Estimate
+    seconds: Estimate
+    """Seconds until the task is done, over all steps."""
+    dollars: Estimate | None
+    """US dollars; None: its price is unknown."""
+    joules: Estimate | None = None
+    """Joules of the device's energy; None: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsideredAgent:
+    """One agent and its rating for a task."""
+
+    agent: str
+    side: Side
+    estimate: AgentEstimate | None
+    """None: there was nothing to decide between agents."""
+    utility: float | None
+    """Utility by the policy's objective."""
+    objection: str | None = None
+    """Reason why the task may not have it; None: it may."""
+
+
+class RouteDecision(Value):
+    """The agents to try, in order, and the reasons."""
+
+    strategy: Strategy
+    mode: Mode
+    candidates: tuple[str, ...]
+    """Names of the agents to try, the first one first."""
+    judged: bool
+    """Every draft but the last candidate's must pass the evidence checks."""
+    reasons: tuple[str, ...]
+    denied: str | None = None
+    """Reason why the rules refuse the task, so that no agent is a candidate; None: they do not."""
+    supervisor: str | None = None
+    """Name of the agent that plans and checks the first candidate's work; None: it works alone."""
+    considered: tuple[ConsideredAgent, ...] = ()
+    """Every agent of the team: the candidates in their order, then those that were left out."""
+    advantage: float | None = None
+    """Utility of the best far candidate less that of the best near one; None: one side is missing, or the router did not choose."""
+    threshold: float | None = None
+    """Advantage from which the far side goes first."""
+    similarity: float | None = None
+    """Similarity of the prompt to those that the head was trained on, 0 to 1; None: there was no head, or it does not look."""
+    predictor: Literal["head", "prior", "nobody"] = "nobody"
+    """Predictor of success that read the prompt."""
+    impression: Impression | None = None
+    """Measurements of the prompt by the prior; None: a head knew it, or nothing was predicted."""
+    is_bound: bool = False
+    """A rule, the session or a limit settled who comes first, whatever the advantage."""
+    task_class: str = ""
+    """Class of the task, if known."""
+    explored: bool = False
+    """Another agent than the best known one was chosen, to learn about it."""
+    shadowed: tuple[str, ...] = ()
+    """The order that the router would have chosen in shadow mode; empty: it decides."""
+
+    def estimate_of(self, agent: str) -> AgentEstimate | None:
+        """Return the estimate for an agent; None: there is none."""
+        return next((each.estimate for each in self.considered if each.agent == agent), None)
+
+
+Knobs = Mapping[str, JsonValue]
+
+RESERVED: Final = ("auto", "mode", "preset", "sensitivity", "strategy")
+"""Keys of the policy that the user decides, and that `auto` never changes."""
+
+
+class Arm(Value):
+    """A strategy and what differs from the default policy, in the shape of the `[policy]` section."""
+
+    strategy: Strategy
+    knobs: Knobs = {}
+
+    @property
+    def key(self) -> str:
+        """Return an equal text for an equal configuration."""
+        return f"{self.strategy} {json.dumps(self.knobs, sort_keys=True)}" if self.knobs else str(self.strategy)
+
+
+class ConsideredArm(Value):
+    """One configuration and its rating for a task."""
+
+    arm: Arm
+    label: str
+    """Name for people."""
+    score: float
+    """Expected score, between 0 and 1."""
+    deviation: float
+    """Standard deviation of the expected score."""
+    weight: float
+    """Number of outcomes that the expectation is worth."""
+    dollars: float | None
+    """Expected US dollars of the task; None: unknown."""
+    utility: float
+    """The score less one deviation, less the dollars at `dollars_per_point`."""
+    outcomes: int
+    """Number of outcomes recorded for it on any tasks."""
+    similar: int
+    """Number of outcomes recorded for it on similar tasks."""
+    objection: str | None = None
+    """Reason why this task may not have it; None: it may."""
+
+
+class SelectionDecision(Value):
+    """The choice that `auto` made for one task."""
+
+    profile: TaskProfile
+    """Features of the task, without the words of a private task."""
+    task_class: str
+    """The class of recorded tasks that it belongs to; empty: it is like none of them."""
+    familiarity: float
+    """Share of its words that tasks of the class have used before."""
+    candidates: tuple[ConsideredArm, ...]
+    """The best first; those that the task may not have last."""
+    chosen: Arm
+    explored: bool
+    """Another configuration than the best known one was chosen, to learn about it."""
+    reasons: tuple[str, ...]
+    """The choice in sentences."""
+
+    @property
+    def winner(self) -> ConsideredArm:
+        """Return the candidate that was chosen."""
+        return next(candidate for candidate in self.candidates if candidate.arm == self.chosen)
+
 
 Dollars = Annotated[Decimal | None, Field(description="US dollars; None where a price is unknown, which is not free")]
 

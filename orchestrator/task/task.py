@@ -1,98 +1,64 @@
-"""Tasks, and the policy by which they are served."""
+"""Tasks: the prompt as messages, all that decides how it is served, and the scope of its steps."""
 
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 from uuid import uuid4
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
-from ...protocols import Effort, JsonSchema, Message, Sensitivity
+from ...protocols import InvalidRequest, JsonSchema, Message, ToolCall, ToolResult
 from ...protocols.messages import Value
-from ...protocols.namespaces import Namespace
-from ...protocols.tiers import Source, Tier
-from .auto_decision import SelectionDecision
-from .chosen import Chosen
-from .labels import OF_CONTEXT, Label
-from .modes import Mode, Needs, Strategy
-from .scope import Caching
-from .sections.auto import AutoConfig
-from .sections.compression import CompressionConfig
-from .sections.guard import GuardConfig
-from .sections.minions import MinionsConfig
-from .sections.privacy import PrivacyConfig
-from .sections.resilience import BreakerConfig, HedgeConfig
-from .sections.routing import EvidenceConfig, FallbackConfig, LimitsConfig, ObjectiveConfig, RouterConfig, StickinessConfig
-from .sections.rules import Rule
-from .sections.subtasks import SubtasksConfig
-from .sections.supervision import SupervisionConfig
+from ..util.json_text import fingerprint
+from .labels import OF_CONTEXT, Chosen, Label, RecalledItem
+from .modes import Needs, Strategy
+from .policy import Policy
+from .results import SelectionDecision
+
+Caching = Literal["use", "no-store"]
+"""`use`: the task may be answered from a cache and its answers be stored; `no-store`: neither."""
 
 
-class Policy(Value):
-    """How tasks are served by default: the `[policy]` section of nearfar.toml."""
+@dataclass(frozen=True, slots=True)
+class TaskScope:
+    """Properties of the task for which agents are asked."""
 
-    strategy: Strategy = Strategy.CASCADE
-    mode: Mode = Mode.AUTO
-    sensitivity: Sensitivity = Sensitivity.PRIVATE
-    """Sensitivity of tasks that state none."""
-    minimum_confidence: float = Field(default=0.7, ge=0, le=1)
-    """Confidence, 0 to 1, below which a cascade rejects a draft, and a near agent changes nothing if the far side may be asked."""
-    attempt_timeout: float = Field(default=60, gt=0)
-    """Seconds for an agent before the next candidate takes over; the last candidate has no such limit. Under supervision it limits each
-    step,
-    including the supervisor's.
-    """
-    maximum_turns: int = Field(default=16, gt=0)
-    """Most steps of one agent on one task."""
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    """Sampling temperature of each step, 0 to 2; 0 always takes the likeliest token. None: 0 for near agents, the provider's default for
-    far ones."""
-    effort: Effort | None = None
-    """How long models think in each step; None: the agent's configuration decides, else the model's own default."""
-    maximum_output_tokens: int | None = Field(default=None, gt=0)
-    """Most tokens of each step's output; None: the agent's own limit."""
-    rules: tuple[Rule, ...] = ()
-    """Rules for certain tasks, devices and hours, in order of priority."""
-    objective: ObjectiveConfig = ObjectiveConfig()
-    """Weights of quality, cost, time and energy for the router."""
-    limits: LimitsConfig = LimitsConfig()
-    """Limits of spending per call, task, session, user and day."""
-    fallback: FallbackConfig = FallbackConfig()
-    """Agents that take over from one that failed, and when."""
-    breakers: BreakerConfig = BreakerConfig()
-    """Circuit breakers for agents that fail."""
-    hedge: HedgeConfig = HedgeConfig()
-    """Hedging: a second agent for an unusually slow first step."""
-    stickiness: StickinessConfig = StickinessConfig()
-    """How long a session stays with one agent."""
-    privacy: PrivacyConfig = PrivacyConfig()
-    """Treatment of private data on the way to far agents."""
-    guard: GuardConfig = GuardConfig()
-    """Approval of tool calls after a run has read untrusted content."""
-    evidence: EvidenceConfig = EvidenceConfig()
-    """Checks of a draft before a cascade accepts it."""
-    router: RouterConfig = RouterConfig()
-    """The router's predictions, learning and budget."""
-    supervision: SupervisionConfig = SupervisionConfig()
-    """Supervision in the strategies `pevr` and `eva`."""
-    minions: MinionsConfig = MinionsConfig()
-    """How the strategy `minions` reads a long context."""
-    subtasks: SubtasksConfig = SubtasksConfig()
-    """How the strategy `subtasks` divides a task."""
-    compression: CompressionConfig = CompressionConfig()
-    """Compression of conversations that are too long for an agent."""
-    auto: AutoConfig = AutoConfig()
-    """How the strategy `auto` chooses another one."""
-
-
-class RecalledItem(Value):
-    """An item of the memory that was put before a task."""
-
-    namespace: Namespace
-    key: str
-    version: str
-    tier: Tier
-    source: Source
-    trust: float
     user: str = ""
-    """The other user who shared it; empty: it belongs to the task's own user, or to the app."""
+    """An answer for one user is never served to another one."""
+    policy: str = ""
+    """Fingerprint of the policy: an answer made under one is not served under another."""
+    task_class: str = ""
+    """Class of the task as the app gave it; empty: unknown."""
+    caching: Caching = "use"
+    task: str = ""
+    """The task's id. It decides nothing, but finds the answers of a task that the app reports as wrong."""
+
+
+_CURRENT: Final[ContextVar[TaskScope]] = ContextVar("nearfar_cache_scope", default=TaskScope())  # noqa: B039 - it is frozen
+
+
+def scope_of(task: "Task") -> TaskScope:
+    """Return the scope of a task."""
+    policy = fingerprint(task.policy.model_dump(mode="json"))
+    return TaskScope(user=task.user, policy=policy, task_class=task.task_class, caching=task.cache, task=task.idempotency_key)
+
+
+def current_scope() -> TaskScope:
+    """Return the scope of the running task; outside of one, the default scope."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def within_scope(of: TaskScope) -> Iterator[None]:
+    """Set the scope of steps within the block."""
+    token = _CURRENT.set(of)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
 
 
 class Task(Value):
@@ -175,3 +141,131 @@ class Task(Value):
         prompt = Message.user(f"{self.messages[place].text}\n\n{text}")
         own = self.messages[place].text if self.prompt is None else self.prompt
         return self.model_copy(update={"messages": (*self.messages[:place], prompt, *self.messages[place + 1 :]), "prompt": own})
+
+
+Prompt = str | Sequence[Message | Mapping[str, Any]]
+"""One text, or the messages of a conversation."""
+
+_HINT = 'Message.user("...") makes one, and {"role": "user", "content": "..."} is one, too'
+_ROLES = {"developer": "system"}
+"""Roles of OpenAI's API that stand for another one."""
+
+
+def as_messages(prompt: object) -> tuple[Message, ...]:
+    """Return the messages of a prompt. Raises `InvalidRequest` if there is nothing to answer, or something that is no message."""
+    messages = (Message.user(prompt),) if isinstance(prompt, str) else _messages(prompt)
+    if not messages or not any(message.text.strip() for message in messages if message.role == "user"):
+        raise InvalidRequest("the prompt is empty", hint="give the task some text")
+    return messages
+
+
+def _messages(prompt: object) -> tuple[Message, ...]:
+    if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, Sequence):
+        raise InvalidRequest(f"a prompt is a string or a list of messages, not {type(prompt).__name__}", hint=_HINT)
+    messages: list[Message] = []
+    for place, given in enumerate(prompt):
+        if isinstance(given, Message):
+            messages.append(given)
+        elif isinstance(given, Mapping):
+            messages.append(_message(given, f"messages[{place}]", _called(messages)))
+        else:
+            raise InvalidRequest(f"messages[{place}] is no message but {type(given).__name__}", hint=_HINT)
+    return tuple(messages)
+
+
+def _called(messages: Sequence[Message]) -> dict[str, str]:
+    """Return the names of the tools that were called so far, by the ids of the calls."""
+    return {call.id: call.name for message in messages for call in message.tool_calls}
+
+
+def _message(given: Mapping[Any, Any], where: str, called: Mapping[str, str]) -> Message:
+    try:
+        if "content" not in given and "tool_call_id" not in given and not _has_foreign_calls(given):
+            return Message.model_validate(dict(given))  # our own form, as `Message.model_dump` writes it
+        return Message.model_validate(_fields(given, where, called))
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join([where, *map(str, problem["loc"])])
+        raise InvalidRequest(f"{place}: {problem['msg'].removeprefix('Value error, ')}", hint=_HINT) from error
+
+
+def _has_foreign_calls(given: Mapping[Any, Any]) -> bool:
+    calls = given.get("tool_calls")
+    return isinstance(calls, Sequence) and any(isinstance(call, Mapping) and "function" in call for call in calls)
+
+
+def _fields(given: Mapping[Any, Any], where: str, called: Mapping[str, str]) -> dict[str, object]:
+    """Return the fields of a `Message` for one of OpenAI's form."""
+    unknown = sorted(set(map(str, given)) - {"role", "content", "name", "tool_calls", "tool_call_id", "refusal"})
+    if unknown:
+        raise InvalidRequest(f"{where}: unknown key {unknown[0]!r}", hint=_HINT)
+    role, text = given.get("role"), _text(given.get("content"), f"{where}.content")
+    if role == "tool":
+        call = given.get("tool_call_id")
+        name = given.get("name") or (called.get(call) if isinstance(call, str) else None)
+        if not isinstance(call, str) or name is None:
+            raise InvalidRequest(f"{where}.tool_call_id names no call of an earlier message", hint="the id of one of its tool_calls")
+        return {"role": role, "tool_result": ToolResult(call_id=call, name=name, content=text)}
+    calls = given.get("tool_calls") or ()
+    if not isinstance(calls, Sequence) or isinstance(calls, str):
+        raise InvalidRequest(f"{where}.tool_calls must be a list, not {type(calls).__name__}", hint=_HINT)
+    tool_calls = tuple(_call(call, f"{where}.tool_calls[{place}]") for place, call in enumerate(calls))
+    return {"role": _ROLES.get(str(role), role), "text": text, "tool_calls": tool_calls}
+
+
+def _text(content: object, where: str) -> str:
+    """Return the text of a content: a string, or a list of parts of text."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence) or isinstance(content, bytes):
+        raise InvalidRequest(f"{where} must be text, not {type(content).__name__}", hint=_HINT)
+    texts = []
+    for place, part in enumerate(content):
+        text = part.get("text") if isinstance(part, Mapping) and part.get("type") in ("text", "input_text", "output_text") else part
+        if not isinstance(text, str):
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            raise InvalidRequest(f"{where}[{place}] is {kind!r}, and agents read text alone", hint='{"type": "text", "text": "..."}')
+        texts.append(text)
+    return "".join(texts)
+
+
+def _call(given: object, where: str) -> ToolCall:
+    """Return a call of OpenAI's form, whose arguments are a text, or of our own."""
+    if isinstance(given, ToolCall):
+        return given
+    if not isinstance(given, Mapping):
+        raise InvalidRequest(f"{where} is no tool call but {type(given).__name__}", hint=_HINT)
+    function = given.get("function")
+    if not isinstance(function, Mapping):
+        return ToolCall.model_validate(dict(given))
+    arguments = function.get("arguments", "{}")
+    try:
+        parsed = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+    except ValueError as error:
+        raise InvalidRequest(f"{where}.function.arguments is no JSON: {error}", hint='a text such as {"path": "a.txt"}') from error
+    return ToolCall.model_validate({"id": given.get("id"), "name": function.get("name"), "arguments": parsed})
+
+
+def last_words(messages: Sequence[Message]) -> str:
+    """Return the user's last message of a conversation; an empty text if there is none."""
+    return next((message.text for message in reversed(messages) if message.role == "user"), "")
+
+
+def transcript(messages: Sequence[Message]) -> str:
+    """Return the executor's work as text: a line for each call and each result, and its words as they stand."""
+    return "\n".join(line for message in messages for line in _lines(message))
+
+
+def call_text(call: ToolCall) -> str:
+    """Return a call as a line: `open(title="Mira Falk")`."""
+    arguments = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items())
+    return f"{call.name}({arguments})"
+
+
+def _lines(message: Message) -> list[str]:
+    if message.tool_result is not None:
+        return [f"= {message.tool_result.content}"]
+    words = [message.text] if message.text.strip() else []
+    return [*words, *(call_text(call) for call in message.tool_calls)]

@@ -1,27 +1,57 @@
-"""Tools: typed Python functions that a model may call."""
+"""Tools: typed Python functions that a model may call, what is declared of them, and outcomes of their calls."""
 
 import asyncio
 import functools
 import inspect
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Final, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Annotated, Any, Final, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic_core import PydanticSerializationError, to_json
 
-from ...protocols import ConfigError, ToolCall, ToolResult, ToolSpec
+from ...protocols import ApprovalRequest, ConfigError, ToolCall, ToolResult, ToolSpec
 from ...protocols.tiers import Source, Tier
 from ..util.arguments import as_tuple, require, wrong_type
-from ..util.threads import run_in_daemon_thread
-from .labels import OPEN, Integrity, Label
-from .tool_outcomes import LOOKED_UP, UNKNOWN, Effect
-from .undeclared import is_prose, takes_addresses
+from ..util.runtime import run_in_daemon_thread
+from .labels import OPEN, Integrity, Label, is_prose, takes_addresses
+
+NOT_RUN: Final = "not run: "
+"""Prefix of an error result whose tool was not started."""
+UNKNOWN: Final = "outcome unknown: "
+"""Prefix of an error result of a call that may or may not have taken effect."""
+LOOKED_UP: Final = "[this call was made earlier in this run, and is not made again: this is what it came to]"
+"""Last line of the result of an equal earlier call."""
+
+
+class Effect(StrEnum):
+    """The declared effect of a tool on the world. It decides what happens to a call whose outcome is unknown."""
+
+    READ = "read"
+    """No effect: the call can be repeated at any time."""
+    IDEMPOTENT = "idempotent"
+    """A second run of the same call changes nothing more: the call is repeated."""
+    AT_MOST_ONCE = "at_most_once"
+    """The effect must not happen twice: the call is not repeated, and the model is told that its outcome is unknown."""
+    TRANSACTIONAL = "transactional"
+    """Writes through `effect_transaction()`, which are committed together with the record of the call, or not at all."""
+
+
+def outcome_of(result: ToolResult) -> Literal["done", "failed", "not_run", "unknown"]:
+    """Return the outcome of the call, by its result."""
+    if not result.is_error:
+        return "done"
+    if result.content.startswith(NOT_RUN):
+        return "not_run"
+    return "unknown" if result.content.startswith(UNKNOWN) else "failed"
+
 
 logger = logging.getLogger(__name__)
 
@@ -55,24 +85,20 @@ class ToolOptions(TypedDict, total=False):
     """Author of its results. `external_tool` and `document` bring in untrusted content, which causes no action.
 
     By default, a tool is an `external_tool` if an argument is named like a network address (`url`, `host`), and so is each result with a
-    text of
-    more than four words; everything else is an `internal_tool`. The log says so once for each tool.
+    text of more than four words; everything else is an `internal_tool`. The log says so once for each tool.
     """
     sends: Tier | str
-    """Privacy tier to which its arguments go: `shared` for a tool that shows them to others, as a web search does. By default `shared`
-    if
+    """Privacy tier to which its arguments go: `shared` for a tool that shows them to others, as a web search does. By default `shared` if
     `source` is not given either and an argument is named like a network address; else `device`.
     """
     sinks: Sequence[str]
     """Arguments that decide what is done, and to whom. By default all of them, and none of a tool that only reads on this device. A tool
-    with
-    arguments but no sinks may be called because of untrusted content.
+    with arguments but no sinks may be called because of untrusted content.
     """
     keys: Sequence[str]
-    """Arguments that name a record of the user's own data, which is read and returned as it is stored: `order` of `read_order`. A record
-    is trusted
-    after the run has read untrusted content if all its keys come from the user or trusted data. By default none. A tool that searches,
-    lists or computes has none.
+    """Arguments that name a record of the user's own data, which is read and returned as it is stored: `order` of `read_order`. A record is
+    trusted after the run has read untrusted content if all its keys come from the user or trusted data. By default none. A tool that
+    searches, lists or computes has none.
     """
 
 
@@ -146,8 +172,7 @@ class Tool:
     async def run(self, call: ToolCall, *, overdue: Callable[["asyncio.Task[ToolResult]"], None] | None = None) -> ToolResult:
         """Run the call. Any failure inside the tool becomes an error result that the model can react to.
 
-        `overdue` takes the task of a plain function that ran past the limit, or was to be cancelled: it runs in a thread, which cannot
-        be
+        `overdue` takes the task of a plain function that ran past the limit, or was to be cancelled: it runs in a thread, which cannot be
         stopped.
         """
         try:
@@ -380,3 +405,37 @@ def _explain(error: ValidationError) -> str:
     """Return the problems of the arguments, without pydantic's links and echoes."""
     problems = [f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}" for item in error.errors(include_url=False)]
     return "invalid arguments: " + "; ".join(problems)
+
+
+Approver = Callable[[Sequence[ApprovalRequest]], Awaitable[Mapping[str, bool]]]
+"""Decides about tool calls that need approval; returns, by the request's id, whether the call may run. A missing id means no."""
+
+
+@dataclass
+class Repetition:
+    """Notes whether the tool call under way has to be made again by a resumed run."""
+
+    is_wanted: bool = False
+
+
+_current: Final[ContextVar[Repetition | None]] = ContextVar("nearfar_repetition", default=None)
+
+
+def make_again() -> None:
+    """Have a resumed run repeat the running tool call, because the call tells the task more than its result says.
+
+    Does nothing outside of a tool, and for tools that may not be run again.
+    """
+    repetition = _current.get()
+    if repetition is not None:
+        repetition.is_wanted = True
+
+
+@contextmanager
+def noting(repetition: Repetition) -> Iterator[None]:
+    """Let tools within the block set `repetition` with `make_again`."""
+    token = _current.set(repetition)
+    try:
+        yield
+    finally:
+        _current.reset(token)

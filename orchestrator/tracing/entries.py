@@ -9,11 +9,10 @@ from pydantic import Field, TypeAdapter
 from ...protocols import Message, Sensitivity, Side, ToolCall, ToolResult, ToolSpec
 from ...protocols.messages import Value
 from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
-from ..task.labels import Label
+from ..task.labels import Label, RecalledItem
 from ..task.results import Call, SideUsage
-from ..task.task import RecalledItem, Task
-from ..task.tool_outcomes import Effect
-from ..task.tools import ToolDeclaration
+from ..task.task import Task
+from ..task.tools import Effect, ToolDeclaration
 
 
 class Entry(Value):

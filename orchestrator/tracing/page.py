@@ -6,8 +6,7 @@ from typing import Final
 
 from ...protocols import Side
 from ..task.results import SideUsage
-from ..util.escaping import printable
-from ..util.html_page import page, table
+from ..util.escaping import page, printable, table
 from .entries import AgentStepped, AnyEntry
 from .rows import Row, dollars_text, label_text, rows_of
 

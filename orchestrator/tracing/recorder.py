@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from ...protocols import ApprovalNeeded, Message, NearfarError, Side, StepRequest, StoreError, ToolCall
-from ..budgets.amounts import Spent
+from ..budgets.book import Spent
 from ..storage.tables import Session
 from ..task.events import AgentText, CallEnded, TaskEvent, TaskFinished, ToolFinished, ToolStarted
 from ..task.labels import Label

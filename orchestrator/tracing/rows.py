@@ -12,7 +12,7 @@ from ...protocols import Message, Side
 from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
 from ..task.labels import Label
 from ..task.results import Call
-from ..task.transcript import call_text, transcript
+from ..task.task import call_text, transcript
 from ..util.escaping import printable
 from .entries import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan
 

@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple
 
 from ...protocols import NotFound, StoreCorrupt, StoreError
 from ..memory.erasing import Erased, record_of
-from ..storage.sqlite.database import Database
-from ..storage.sqlite.errors import Naming
+from ..storage.sqlite import SqliteDatabase
+from ..storage.sqlite_files import Naming
 from ..storage.tables import Session, TableDatabase, Tables
 from ..storage.writer import Change, T, Writer
-from ..task.sections.runs import RunsConfig
+from ..task.stores import RunsConfig
 from .entries import ENTRY, AnyEntry, RunBegan, RunEnded
 
 logger = logging.getLogger(__name__)
@@ -130,9 +130,9 @@ def is_kept(session: Session, run: str) -> bool:
 def open_traces(config: RunsConfig) -> TraceStore:
     """Open the traces of a `[runs]` section. Raises `StoreUnavailable`, `StoreCorrupt`, and `ConfigError` without an address."""
     if config.postgres_variable is None:
-        return TraceStore(Database(config.folder / "traces.db", _NAMING), keep=config.keep)
-    from ..storage.postgres.database import PostgresDatabase
-    from ..util.secrets import secret
+        return TraceStore(SqliteDatabase(config.folder / "traces.db", _NAMING), keep=config.keep)
+    from ..storage.postgres import PostgresDatabase
+    from ..util.credentials import secret
 
     return TraceStore(PostgresDatabase(secret(config.postgres_variable), what="trace store"), keep=config.keep)
 

@@ -1,11 +1,12 @@
-"""Escape untrusted texts in prompts and on terminals."""
+"""Escape untrusted texts in prompts, on terminals, and in pages of HTML."""
 
 import re
+from collections.abc import Sequence
+from html import escape
 from typing import Final
 
 _UNSAFE: Final = re.compile(r"[<\x7f-\x9f\u00ad\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]|\[(?=/?[A-Z_]+\])")
-"""Marks of roles in chat templates (`<|im_end|>`, `[INST]`), which a tokenizer takes for the mark wherever they stand; line ends that
-JSON
+"""Marks of roles in chat templates (`<|im_end|>`, `[INST]`), which a tokenizer takes for the mark wherever they stand; line ends that JSON
 leaves as they are; and invisible characters.
 """
 _ESCAPES: Final = re.compile(r"(?:\\u[0-9a-f]{4})+")
@@ -42,3 +43,45 @@ def _unescape(match: "re.Match[str]") -> str:
     units = bytes.fromhex(match.group().replace("\\u", ""))
     text = units.decode("utf-16-be", "surrogatepass")
     return text if all(letter == "[" or _UNSAFE.fullmatch(letter) for letter in text) else match.group()
+
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8884; --soft: #777 }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem } h3 { font-size: 1rem }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
+caption { text-align: left; color: var(--soft); padding: .3rem 0 }
+th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top }
+th:first-child, td:first-child, td.text, th.text { text-align: left }
+td.text { max-width: 26rem } .wrong { color: #c1121f } .right { color: #2a9d8f }
+svg { width: 100%; height: auto; max-width: 44rem } svg text { fill: currentColor; font-size: 13px }
+.note { color: var(--soft) } .wide { overflow-x: auto }
+@media (prefers-color-scheme: dark) { .wrong { color: #ff6b6b } }
+"""
+
+
+def page(title: str, body: str, *, style: str = "") -> str:
+    """Return a document with a body of ready-made HTML."""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>{escape(title)}</title>
+<style>{_STYLE}{style}</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
+
+
+def table(head: Sequence[str], body: Sequence[Sequence[str]], *, text_columns: bool = False, caption: str = "") -> str:
+    """Return a table of ready-made HTML cells."""
+    css = ' class="text"' if text_columns else ""
+    title = f"<caption>{escape(caption)}</caption>" if caption else ""
+    header = "".join(f'<th scope="col"{css}>{escape(name)}</th>' for name in head)
+    lines = "\n".join("<tr>" + "".join(f"<td{css}>{cell}</td>" for cell in line) + "</tr>" for line in body)
+    return f"<table>{title}<thead><tr>{header}</tr></thead><tbody>\n{lines}\n</tbody></table>"

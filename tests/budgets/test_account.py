@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 from nearfar.orchestrator.budgets import account as accounts
 from nearfar.orchestrator.budgets.account import Account, Allowance
-from nearfar.orchestrator.budgets.amounts import Spent
-from nearfar.orchestrator.budgets.book import BudgetBook, Scope, open_budgets
+from nearfar.orchestrator.budgets.book import BudgetBook, Scope, Spent, open_budgets
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.storage.tables import Session
-from nearfar.orchestrator.task.sections.routing import AmountsConfig, LimitsConfig
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.routing_policy import AmountsConfig, LimitsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import AgentCard, BudgetExceeded, LongPrompt, Message, Prices, Side, StepRequest, StoreUnavailable, Usage
 from nearfar.protocols.cards import Limits as CardLimits
 

@@ -12,10 +12,9 @@ from uuid import uuid4
 
 import pytest
 
-from nearfar.orchestrator.budgets.amounts import Caps, Units
-from nearfar.orchestrator.budgets.book import Balance, BudgetBook, Claim, Reservation, Scope, Shortage, open_budgets
+from nearfar.orchestrator.budgets.book import Balance, BudgetBook, Caps, Claim, Reservation, Scope, Shortage, Units, open_budgets
 from nearfar.orchestrator.budgets.storage import MemoryStorage
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import StoreUnavailable
 
 NOON = datetime(2026, 11, 18, 12)
@@ -24,10 +23,10 @@ Opening = Callable[[], BudgetBook]
 
 WORK = """
 import sys
-from nearfar.orchestrator.budgets.amounts import Caps, Units
+from nearfar.orchestrator.budgets.book import Caps, Units
 from nearfar.orchestrator.budgets.book import Claim, Scope
 from nearfar.orchestrator.budgets.book import open_budgets
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 
 book = open_budgets(RunsConfig.model_validate_json(sys.argv[1]))
 claims = [Claim(Scope("user", "ana"), Caps(tokens=100))]
@@ -39,10 +38,10 @@ sys.stdin.read()
 
 SPEND = """
 import sys
-from nearfar.orchestrator.budgets.amounts import Caps, Units
+from nearfar.orchestrator.budgets.book import Caps, Units
 from nearfar.orchestrator.budgets.book import Claim, Reservation, Scope
 from nearfar.orchestrator.budgets.book import open_budgets
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 
 book = open_budgets(RunsConfig.model_validate_json(sys.argv[1]))
 claims, amount, granted = [Claim(Scope("user", "ana"), Caps(tokens=300))], Units(tokens=5), 0

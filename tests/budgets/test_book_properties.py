@@ -9,13 +9,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from nearfar.orchestrator.budgets.amounts import Caps, Units
-from nearfar.orchestrator.budgets.book import BudgetBook, Claim, Reservation, Scope, Shortage, open_budgets
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.budgets.book import BudgetBook, Caps, Claim, Reservation, Scope, Shortage, Units, open_budgets
+from nearfar.orchestrator.task.stores import RunsConfig
 
 CAPS = {"task": Caps(dollars=300, tokens=50), "session": Caps(tokens=120), "user": Caps(seconds=200), "day": Caps(dollars=1000, joules=90)}
 AMOUNTS = st.builds(Units, *[st.integers(0, 60)] * 4)
-SCOPES = st.lists(st.sampled_from([Scope("task", "a"), Scope("task", "b"), Scope("session", "a"), Scope("user", "ana")]), unique=True)
+SCOPES = st.lists(
+    st.sampled_from([Scope("task", "a"), Scope("task", "b"), Scope("session", "a"), Scope("user", "ana")]),
+    unique=True,
+)
 
 
 class Books(RuleBasedStateMachine):

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from nearfar import Hybrid
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import BudgetExceeded, Finished, FinishReason, ScriptedAgent, Usage
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ import pytest
 from nearfar import Hybrid, Policy
 from nearfar.orchestrator.budgets.account import USUAL_OUTPUT
 from nearfar.orchestrator.budgets.book import Scope, open_budgets
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import BudgetExceeded, Prices, ScriptedAgent, Side
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 import anyio
 from nearfar import Hybrid, Policy
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import Prices, ScriptedAgent, Side
 
 def answer(request):

@@ -12,8 +12,8 @@ from stored_answers import ask, embedder
 
 from nearfar.orchestrator.cache.agent import CachedAgent
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.task.scope import Scope, current_scope, scope
-from nearfar.orchestrator.task.sections.cache import CacheConfig
+from nearfar.orchestrator.task.stores import CacheConfig
+from nearfar.orchestrator.task.task import TaskScope, current_scope, within_scope
 from nearfar.protocols import Message, ScriptedAgent, StepRequest, complete
 
 _AT_A_TIME: Final = 8
@@ -46,10 +46,10 @@ async def _crowd(cache: AnswerCache, random: Random, tasks: int) -> int:
 async def _asked(agents: dict[str, CachedAgent], random: Random) -> bool:
     """Whether the answer came from the cache; that it is the right one is asserted."""
     model, system = random.choice(["large", "small"]), random.choice(["Be brief.", "Be exact."])
-    whose = Scope(user=random.choice(["ada", "bea"]), policy=random.choice(["strict", "free"]))
+    whose = TaskScope(user=random.choice(["ada", "bea"]), policy=random.choice(["strict", "free"]))
     question = random.choice(_WORDINGS).format(random.choice(_PLACES))
     request = ask("", messages=(Message.system(system), Message.user(question)))
-    with scope(whose):
+    with within_scope(whose):
         reply = await complete(agents[model], request)
         assert reply.text == _answer(model, request), (question, reply.text)
     return reply.finished.saved is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.task.sections.cache import CacheConfig
+from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.orchestrator.util.embedding.embedder import Embedder
 from nearfar.protocols import Message, Prices, StepRequest
 from nearfar.protocols.messages import Sensitivity

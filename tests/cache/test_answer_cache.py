@@ -13,8 +13,8 @@ from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.lookups import statistics
 from nearfar.orchestrator.cli.doctor import threshold_findings
 from nearfar.orchestrator.compose.config import Config
-from nearfar.orchestrator.task.scope import Scope
-from nearfar.orchestrator.task.sections.cache import CacheConfig, CategoryConfig
+from nearfar.orchestrator.task.stores import CacheConfig, CategoryConfig
+from nearfar.orchestrator.task.task import TaskScope
 from nearfar.protocols import AgentCard, Finished, FinishReason, Side, StepReply, StoreCorrupt, StoreUnavailable, Usage
 
 CARD = AgentCard(name="far", side=Side.FAR, model="large")
@@ -27,12 +27,12 @@ def reply(text: str = "Lift heavy things.") -> StepReply:
 
 
 def keep(cache: AnswerCache, prompt: str, text: str = "Lift heavy things.", *, user: str = "") -> bool:
-    lookup = cache.look(ask(prompt), CARD, Scope(user=user))
+    lookup = cache.look(ask(prompt), CARD, TaskScope(user=user))
     return cache.keep(lookup, reply(text), seconds=2.0, dollars=Decimal("0.25"))
 
 
 def found(cache: AnswerCache, prompt: str, *, user: str = "") -> str | None:
-    answer = cache.look(ask(prompt), CARD, Scope(user=user)).answer
+    answer = cache.look(ask(prompt), CARD, TaskScope(user=user)).answer
     return None if answer is None else answer.text
 
 
@@ -84,14 +84,14 @@ def test_categories_have_quotas_of_their_own_and_lose_first_what_was_not_used_fo
         keep(cache, STRENGTH)
         for number in range(3):
             world.time += 1
-            lookup = cache.look(ask(f"Question {number}"), CARD, Scope(task_class="news/local"))
+            lookup = cache.look(ask(f"Question {number}"), CARD, TaskScope(task_class="news/local"))
             assert lookup.category == "news"
             cache.keep(lookup, reply(str(number)), seconds=1.0, dollars=None)
             world.time += 1
-            first = cache.look(ask("Question 0"), CARD, Scope(task_class="news/local"))
+            first = cache.look(ask("Question 0"), CARD, TaskScope(task_class="news/local"))
             assert first.answer is not None
             cache.use(first, first.answer)
-        held = [cache.look(ask(f"Question {number}"), CARD, Scope(task_class="news/local")).answer for number in range(3)]
+        held = [cache.look(ask(f"Question {number}"), CARD, TaskScope(task_class="news/local")).answer for number in range(3)]
         assert [answer is not None for answer in held] == [True, False, True]
         assert found(cache, STRENGTH) is not None
 
@@ -100,7 +100,7 @@ def test_a_category_may_be_uncacheable_or_exact_only(tmp_path: Path) -> None:
     categories = {"billing": {"cacheable": False}, "health": {"semantic": False}}
     with World().cache(tmp_path / "answers.db", categories=categories) as cache:
         for task_class, other in (("billing", False), ("health", False), ("sport", True)):
-            scope = Scope(task_class=task_class)
+            scope = TaskScope(task_class=task_class)
             cache.keep(cache.look(ask(STRENGTH), CARD, scope), reply(), seconds=1.0, dollars=None)
             assert (cache.look(ask(SAME_STRENGTH), CARD, scope).answer is not None) is other
             assert (cache.look(ask(STRENGTH), CARD, scope).answer is not None) is (task_class != "billing")
@@ -251,7 +251,7 @@ def test_what_was_saved_is_counted_by_category(tmp_path: Path) -> None:
     with World().cache(tmp_path / "answers.db") as cache:
         keep(cache, STRENGTH)
         for prompt in (STRENGTH, SAME_STRENGTH, "Why is the sky blue?"):
-            lookup = cache.look(ask(prompt), CARD, Scope())
+            lookup = cache.look(ask(prompt), CARD, TaskScope())
             if lookup.answer is None:
                 cache.count(lookup.category, lookup.outcome)
             else:

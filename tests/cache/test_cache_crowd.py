@@ -16,8 +16,8 @@ from stored_answers import World, ask
 from nearfar.orchestrator.cache.admission import exact_key, partition_key
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.lookups import statistics
-from nearfar.orchestrator.task.scope import Scope
-from nearfar.orchestrator.task.sections.cache import CacheConfig
+from nearfar.orchestrator.task.stores import CacheConfig
+from nearfar.orchestrator.task.task import TaskScope
 from nearfar.protocols import AgentCard, Message, Side, StepRequest, StoreUnavailable
 
 PROCESSES: Final = 4
@@ -85,11 +85,11 @@ REQUESTS = st.builds(
     st.sampled_from(["public", "private"]),
     st.sampled_from([None, 1, 11]),
 )
-SCOPES = st.builds(Scope, st.sampled_from(["", "a", "ab"]), st.sampled_from(["", "b", "bc"]), st.sampled_from(["", "c"]))
+SCOPES = st.builds(TaskScope, st.sampled_from(["", "a", "ab"]), st.sampled_from(["", "b", "bc"]), st.sampled_from(["", "c"]))
 CARDS = st.builds(AgentCard, name=st.sampled_from(["a", "b"]), side=st.sampled_from(Side), model=st.sampled_from(["a", "c"]))
 
 
-def parts(request: StepRequest, card: AgentCard, scope: Scope) -> tuple[object, ...]:
+def parts(request: StepRequest, card: AgentCard, scope: TaskScope) -> tuple[object, ...]:
     """All that has to be the same but the wording of the question."""
     fields = request.model_dump(exclude={"messages", "idempotency_key", "timeout"})
     return repr(fields), request.messages[:-1], (card.name, card.side, card.model), (scope.user, scope.policy, scope.task_class)
@@ -97,7 +97,7 @@ def parts(request: StepRequest, card: AgentCard, scope: Scope) -> tuple[object, 
 
 @given(st.tuples(REQUESTS, CARDS, SCOPES), st.tuples(REQUESTS, CARDS, SCOPES))
 def test_keys_are_the_same_exactly_where_all_is_that_has_to_be(
-    one: tuple[StepRequest, AgentCard, Scope], other: tuple[StepRequest, AgentCard, Scope]
+    one: tuple[StepRequest, AgentCard, TaskScope], other: tuple[StepRequest, AgentCard, TaskScope]
 ) -> None:
     is_same = parts(*one) == parts(*other)
     assert (partition_key(*one, embedder="e") == partition_key(*other, embedder="e")) is is_same

@@ -9,7 +9,7 @@ from stored_answers import PRICES, SAME_STRENGTH, STRENGTH, World, ask
 
 from nearfar.orchestrator.cache.agent import CachedAgent
 from nearfar.orchestrator.cache.lookups import statistics
-from nearfar.orchestrator.task.scope import Scope, scope
+from nearfar.orchestrator.task.task import TaskScope, within_scope
 from nearfar.protocols import (
     Agent,
     Finished,
@@ -110,9 +110,9 @@ async def test_no_hit_crosses_the_partition(crossing: str, prompt: str, tmp_path
     inner = ScriptedAgent(lambda _: reply, model="scripted")
     with World().cache(tmp_path / "answers.db", threshold=0.0) as cache:
         agent = CachedAgent(inner, cache)
-        with scope(Scope(user="ada")):
+        with within_scope(TaskScope(user="ada")):
             await complete(agent, ask(STRENGTH))
-        with scope(Scope(**{"user": "ada", **of})):  # type: ignore[arg-type]  # all are texts
+        with within_scope(TaskScope(**{"user": "ada", **of})):  # type: ignore[arg-type]  # all are texts
             try:
                 again = await complete(agent, ask(prompt, **changed))
             except NearfarError:  # the agent knows no adapters
@@ -172,10 +172,10 @@ async def test_an_answer_that_failed_is_computed_again(tmp_path: Path) -> None:
 async def test_no_store_neither_reads_nor_writes(tmp_path: Path) -> None:
     with World().cache(tmp_path / "answers.db") as cache:
         agent = CachedAgent(numbered(), cache)
-        with scope(Scope(caching="no-store")):
+        with within_scope(TaskScope(caching="no-store")):
             assert [await text_of(agent, ask(STRENGTH)) for _ in range(2)] == ["Answer 1.", "Answer 2."]
         assert await text_of(agent, ask(STRENGTH)) == "Answer 3."
-        with scope(Scope(caching="no-store")):
+        with within_scope(TaskScope(caching="no-store")):
             assert await text_of(agent, ask(STRENGTH)) == "Answer 4."
 
 

@@ -9,7 +9,7 @@ from anyio.lowlevel import checkpoint
 
 from nearfar.orchestrator.cache.agent import CachedAgent
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.task.sections.cache import CacheConfig
+from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.protocols import Agent, Capabilities, Limits, ScriptedAgent, Side, StepRequest, ToolCall, ToolSpec
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, ToolUse, UnicodeUse, run_check, usage_is_counted

@@ -12,8 +12,8 @@ from nearfar import MemoryStore
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
-from nearfar.orchestrator.task.scope import Scope
-from nearfar.orchestrator.task.sections.cache import LEAST_THRESHOLD, CacheConfig
+from nearfar.orchestrator.task.stores import LEAST_THRESHOLD, CacheConfig
+from nearfar.orchestrator.task.task import TaskScope
 from nearfar.protocols import AgentCard, Finished, FinishReason, Side, StepReply, Usage
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
@@ -33,10 +33,10 @@ def used(config: Path) -> Path:
     """A configuration whose cache has an answer, a hit and two judgements."""
     cache = AnswerCache(CacheConfig(path=config.parent / "answers.db", semantic=False))
     finished = Finished(reason=FinishReason.STOP, usage=Usage(input_tokens=10, output_tokens=5), model="large")
-    lookup = cache.look(ask(STRENGTH), CARD, Scope())
+    lookup = cache.look(ask(STRENGTH), CARD, TaskScope())
     cache.count(lookup.category, lookup.outcome)
     cache.keep(lookup, StepReply(text="Lift.", tool_calls=(), finished=finished), seconds=2.0, dollars=Decimal("0.25"))
-    hit = cache.look(ask(STRENGTH), CARD, Scope())
+    hit = cache.look(ask(STRENGTH), CARD, TaskScope())
     assert hit.answer is not None
     cache.use(hit, hit.answer)
     for is_same in (True, False):

@@ -11,7 +11,7 @@ from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.database import ErasedMemory
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.sync.messages import Peer
-from nearfar.orchestrator.task.sections.cache import CacheConfig
+from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.protocols import ScriptedAgent, Side, StepRequest, StoreUnavailable
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.tiers import Tier

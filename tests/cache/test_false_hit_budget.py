@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stored_answers import World
 
 from nearfar.orchestrator.cache.thresholds import CONFIDENCE, Interval, Judgement, learned_threshold, lower_bound, needed, upper_bound
-from nearfar.orchestrator.task.sections.cache import LEAST_THRESHOLD
+from nearfar.orchestrator.task.stores import LEAST_THRESHOLD
 
 judgements = st.lists(st.builds(Judgement, st.floats(0.5, 1.0), st.booleans()), max_size=300)
 

@@ -15,7 +15,7 @@ from nearfar import Hybrid, Policy, Records
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.lookups import PLANS, CategoryStatistics, statistics
 from nearfar.orchestrator.cache.plans import Intent, is_complete
-from nearfar.orchestrator.task.sections.cache import CacheConfig
+from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.protocols import DeadlineExceeded, ScriptedAgent, Side, StepRequest, Unavailable
 from nearfar.protocols.fakes import Reply
 

@@ -23,7 +23,7 @@ from streams import (
 )
 
 from nearfar import Hybrid, tool
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import Message, ProviderState, RequestRefused, Sensitivity, StepReply, ToolResult, complete
 
 pytestmark = pytest.mark.anyio

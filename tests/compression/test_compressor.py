@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearfar.orchestrator.compression.compressor import Compressed, compress
-from nearfar.orchestrator.compression.tokens import conversation_tokens, estimated_tokens
+from nearfar.orchestrator.compression.conversation import conversation_tokens, estimated_tokens
 from nearfar.protocols import ContextOverflow, Message, ToolCall, ToolResult
 
 MARK = re.compile(r"\s*\[… [\d,]+ characters left out\]\s*|\s*\[…\]\s*")

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nearfar.orchestrator.compression.compressor import compress, compress_and_summarize
-from nearfar.orchestrator.compression.summary import Summarizer, quoted, summarized
+from nearfar.orchestrator.compression.compressor import Summarizer, compress, compress_and_summarize, quoted, summarized
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, Unavailable
 
 pytestmark = pytest.mark.anyio

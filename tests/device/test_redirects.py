@@ -18,7 +18,7 @@ from tiny_gguf import TinyModel, write_tiny_gguf
 from nearfar.device.store import ModelStore, redirects
 from nearfar.device.store.hub import HubOptions
 from nearfar.device.store.redirects import PublicTransport, is_public
-from nearfar.orchestrator.util.certificate import ensure_certificate
+from nearfar.orchestrator.util.credentials import ensure_certificate
 from nearfar.protocols import ConfigError, Unavailable
 
 REFERENCE = f"hf:{REPOSITORY}:Q8_0"

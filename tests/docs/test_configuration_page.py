@@ -2,8 +2,10 @@
 
 import json
 import re
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pages import ROOT
@@ -15,29 +17,39 @@ from nearfar.cloud.config import ProviderConfig
 from nearfar.orchestrator.compose.agents import GatewayConfig, LocalFarConfig, NearConfig
 from nearfar.orchestrator.compose.config import Config
 from nearfar.orchestrator.compose.hub import HubConfig, WorkerConfig
-from nearfar.orchestrator.task.sections.auto import AutoConfig
-from nearfar.orchestrator.task.sections.cache import CacheConfig, CategoryConfig
-from nearfar.orchestrator.task.sections.compression import CompressionConfig
-from nearfar.orchestrator.task.sections.consolidation import ConsolidationConfig
-from nearfar.orchestrator.task.sections.guard import GuardConfig
-from nearfar.orchestrator.task.sections.memory import MemoryConfig, PeerConfig, RecallConfig
-from nearfar.orchestrator.task.sections.minions import MinionsConfig
-from nearfar.orchestrator.task.sections.privacy import PrivacyConfig
-from nearfar.orchestrator.task.sections.resilience import BreakerConfig, HedgeConfig
-from nearfar.orchestrator.task.sections.routing import (
+from nearfar.orchestrator.task.policy import (
+    PRESETS,
+    AutoConfig,
+    CompressionConfig,
+    GuardConfig,
+    MinionsConfig,
+    Policy,
+    Preset,
+    PrivacyConfig,
+    SubtasksConfig,
+    SupervisionConfig,
+)
+from nearfar.orchestrator.task.routing_policy import (
     AmountsConfig,
+    BreakerConfig,
     EvidenceConfig,
     FallbackConfig,
+    HedgeConfig,
     LimitsConfig,
     ObjectiveConfig,
     RouterConfig,
     StickinessConfig,
 )
-from nearfar.orchestrator.task.sections.rules import Rule, When
-from nearfar.orchestrator.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.sections.subtasks import SubtasksConfig
-from nearfar.orchestrator.task.sections.supervision import SupervisionConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.rules import Rule, When
+from nearfar.orchestrator.task.stores import (
+    CacheConfig,
+    CategoryConfig,
+    ConsolidationConfig,
+    MemoryConfig,
+    PeerConfig,
+    RecallConfig,
+    RunsConfig,
+)
 from nearfar.protocols import Prices
 
 PAGE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
@@ -104,3 +116,24 @@ def shown_default(field: FieldInfo) -> str:
     value = field.default.value if isinstance(field.default, Enum) else field.default
     value = str(value) if isinstance(value, Path) else value
     return f"`{json.dumps(value)}`"
+
+
+@pytest.mark.parametrize("page", ["routing.md", "configuration.md"])
+def test_table_of_presets_matches_the_code(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    table = re.search(r"<!-- presets -->\n\n((?:\|.*\n)+)", text)
+    assert table is not None
+    header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[1].splitlines()]
+    assert header == ["key", *(f"`{preset}`" for preset in Preset)]
+    for place, preset in enumerate(Preset, start=1):
+        shown = {row[0]: row[place] for row in rows if row[place]}
+        assert shown == {f"`{key}`": f"`{json.dumps(value)}`" for key, value in flat(PRESETS[preset])}
+
+
+def flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the keys as the file writes them, with their values."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value

@@ -6,7 +6,7 @@ import pytest
 from ledgers import Run
 
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -7,9 +7,8 @@ from nearfar.orchestrator.runs.ledger.ledger import EffectLedger, ledger_of
 from nearfar.orchestrator.runs.ledger.occurrences import Occurrences
 from nearfar.orchestrator.runs.run import KeptTask, Lease, digest
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task.approvals import Approver
 from nearfar.orchestrator.task.task import Task
-from nearfar.orchestrator.task.tools import Tool
+from nearfar.orchestrator.task.tools import Approver, Tool
 from nearfar.protocols import Message, ToolCall, ToolResult
 
 RUN = "run-1"

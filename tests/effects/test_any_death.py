@@ -15,7 +15,7 @@ from nearfar import effect_key, effect_transaction, tool
 from nearfar.orchestrator.runs.ledger.ledger import EffectLedger
 from nearfar.orchestrator.runs.ledger.occurrences import Made, Occurrences
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import ToolCall, ToolResult
 
 Action = tuple[str, str]

@@ -13,7 +13,7 @@ import pytest
 from nearfar import Hybrid, Policy, Strategy, tool
 from nearfar.orchestrator.cli.approval import call_text, terminal_approver
 from nearfar.orchestrator.task.events import ApprovalAsked, ToolStarted
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.util.escaping import spelled_out
 from nearfar.protocols import ApprovalRequest, ScriptedAgent, Sensitivity, Side, ToolCall, Unavailable
 

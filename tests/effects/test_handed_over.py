@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nearfar import Hybrid, Policy, Tool, effect_key, tool
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import ScriptedAgent, Side, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply
 

@@ -10,7 +10,7 @@ from nearfar import Hybrid, MemoryStore, Source, Tier, Tool, tool
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import memory_tools
 from nearfar.orchestrator.task.events import ToolFinished, ToolStarted
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import ScriptedAgent, ToolCall
 from nearfar.protocols.fakes import Reply
 

@@ -11,7 +11,7 @@ import pytest
 from ledgers import Run, made
 
 from nearfar import Hybrid, Policy, Tool, effect_key, tool
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import ScriptedAgent, Side, StepRequest, ToolCall, Unavailable
 
 pytestmark = pytest.mark.anyio

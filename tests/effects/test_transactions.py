@@ -18,7 +18,7 @@ from nearfar.orchestrator.runs.ledger.overdue import Overdue
 from nearfar.orchestrator.runs.ledger.running import RunningCall, run_unrecorded
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.storage.tables import Session
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.tools import Tool
 from nearfar.protocols import InvalidRequest, ToolCall
 

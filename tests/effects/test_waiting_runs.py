@@ -11,8 +11,8 @@ from nearfar.orchestrator.runs.ledger.approvals import waiting
 from nearfar.orchestrator.runs.run import RunState
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.task.events import ApprovalAsked, TaskEvent, ToolStarted
-from nearfar.orchestrator.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import (
     ApprovalNeeded,
     ApprovalRequest,

@@ -17,8 +17,7 @@ from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.safety.guard.quoting import quoted
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.guard import GuardConfig, OnDoubt
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import GuardConfig, OnDoubt, Policy
 from nearfar.orchestrator.task.tools import Tool
 from nearfar.protocols import ApprovalRequest, ConfigError, InvalidRequest, Message, ScriptedAgent, Sensitivity, Side, ToolCall, ToolResult
 from nearfar.protocols.fakes import Reply

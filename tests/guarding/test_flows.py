@@ -16,8 +16,7 @@ from nearfar.orchestrator.safety.guard.kinds import KINDS
 from nearfar.orchestrator.safety.guard.quoting import quoted, unquoted
 from nearfar.orchestrator.safety.guard.readings import Readings
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.tool_outcomes import LOOKED_UP
-from nearfar.orchestrator.task.tools import Tool
+from nearfar.orchestrator.task.tools import LOOKED_UP, Tool
 from nearfar.orchestrator.util.escaping import escaped, unescaped
 from nearfar.protocols import InvalidRequest, Message, ScriptedAgent, Sensitivity, Side, ToolCall, ToolResult, Unavailable
 from nearfar.protocols.fakes import Reply

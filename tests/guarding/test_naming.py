@@ -2,7 +2,7 @@
 
 import pytest
 
-from nearfar.orchestrator.task.naming import named_tools
+from nearfar.orchestrator.task.labels import named_tools
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ import logging
 import pytest
 
 from nearfar import Hybrid, Source, tool
-from nearfar.orchestrator.task.labels import Integrity
+from nearfar.orchestrator.task.labels import Integrity, is_prose, takes_addresses
 from nearfar.orchestrator.task.tools import Tool
-from nearfar.orchestrator.task.undeclared import is_prose, takes_addresses
 from nearfar.protocols import ScriptedAgent, ToolCall
 from nearfar.protocols.tiers import Tier
 

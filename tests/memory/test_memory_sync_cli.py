@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.task.scope import Scope
-from nearfar.orchestrator.task.sections.cache import CacheConfig
+from nearfar.orchestrator.task.stores import CacheConfig
+from nearfar.orchestrator.task.task import TaskScope
 from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Sensitivity, Side, StepReply, StepRequest, Usage, tokens
 from nearfar.protocols.token_keeping import add_token
 
@@ -129,7 +129,7 @@ def _answered(device: str, folder: Path, text: str) -> None:
         config.write('[cache]\npath = "answers.db"\nsemantic = false\n')
     cache = AnswerCache(CacheConfig(path=folder / "answers.db", semantic=False))
     asked = StepRequest(messages=(Message.user("Who is Bob?"),), sensitivity=Sensitivity.PUBLIC)
-    lookup = cache.look(asked, AgentCard(name="far", side=Side.FAR, model="large"), Scope())
+    lookup = cache.look(asked, AgentCard(name="far", side=Side.FAR, model="large"), TaskScope())
     finished = Finished(reason=FinishReason.STOP, usage=Usage(), model="large")
     assert cache.keep(lookup, StepReply(text=text, tool_calls=(), finished=finished), seconds=1.0, dollars=None)
     cache.close()

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from nearfar import Hybrid, Tool
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import Agent
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.server import serve

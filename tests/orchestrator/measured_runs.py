@@ -10,10 +10,9 @@ from nearfar.orchestrator.lab.worlds.apps import AppsWorld
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.orchestrator.routing.auto.outcomes import Outcome
 from nearfar.orchestrator.routing.run_record import RunRecord
-from nearfar.orchestrator.task.arm import Arm
-from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.profile import TaskProfile
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.modes import Strategy, TaskProfile
+from nearfar.orchestrator.task.policy import Policy
+from nearfar.orchestrator.task.results import Arm
 from nearfar.protocols import Sensitivity
 
 SEARCH_TOOLS = ("search", "open")

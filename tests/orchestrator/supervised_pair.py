@@ -9,8 +9,7 @@ from decimal import Decimal
 from linked import linked
 
 from nearfar import Hybrid, Tool, tool
-from nearfar.orchestrator.task.sections.supervision import SupervisionConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy, SupervisionConfig
 from nearfar.protocols import Message, Prices, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
 from nearfar.protocols.fakes import Reply
 

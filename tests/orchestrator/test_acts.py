@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from nearfar import Hybrid, Policy, Tool, tool
 from nearfar.orchestrator.compose.policy_file import PolicyFile
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.routing import FallbackConfig, FallbackTrigger
-from nearfar.orchestrator.task.sections.supervision import SupervisionConfig
+from nearfar.orchestrator.task.policy import SupervisionConfig
+from nearfar.orchestrator.task.routing_policy import FallbackConfig, FallbackTrigger
 from nearfar.protocols import (
     Capabilities,
     DeadlineExceeded,

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from nearfar import Config, Hybrid, MemoryStore, Policy, Records, Strategy, TaskMemory, load_config, tool
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.hybrid.arguments import HybridArguments, TaskOptions
-from nearfar.orchestrator.task.conversation import Prompt
-from nearfar.orchestrator.task.sections.cache import CacheConfig
+from nearfar.orchestrator.task.stores import CacheConfig
+from nearfar.orchestrator.task.task import Prompt
 from nearfar.orchestrator.task.tools import ToolOptions
 from nearfar.protocols import ConfigError, DeviceState, DeviceStateSource, InvalidRequest, Message, ScriptedAgent
 

@@ -13,7 +13,7 @@ from rich.text import Text
 import nearfar.orchestrator.cli as cli
 from nearfar.orchestrator.cli.printing import notes, output, show_error, spinner, warn
 from nearfar.orchestrator.lab.replay.calibration import _notes
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError
 
 PACKAGE = Path(cli.__file__).parents[2]

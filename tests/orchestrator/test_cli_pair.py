@@ -15,7 +15,7 @@ import segno
 
 from nearfar.orchestrator.cli import app, printing
 from nearfar.orchestrator.cli.worker import qr_code
-from nearfar.orchestrator.util.certificate import ensure_certificate
+from nearfar.orchestrator.util.credentials import ensure_certificate
 from nearfar.protocols import ConfigError
 from nearfar.protocols.channel import ServerTls
 from nearfar.protocols.hub import Hub, serve_hub

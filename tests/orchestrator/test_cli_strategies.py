@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from nearfar import Config, Hybrid, Policy
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.options import AgentChoice
-from nearfar.orchestrator.task.approvals import Approver
+from nearfar.orchestrator.task.tools import Approver
 from nearfar.protocols import ScriptedAgent, Side
 
 PLAN = {"subtasks": [{"id": "a", "task": "When?", "needs": []}, {"id": "b", "task": "Where?", "needs": ["a"]}]}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar import Hybrid
-from nearfar.orchestrator.task.conversation import conversation
+from nearfar.orchestrator.task.task import as_messages
 from nearfar.protocols import InvalidRequest, Message, NearfarError, ScriptedAgent, ToolCall, ToolResult
 
 CALL = ToolCall(id="c1", name="look", arguments={"place": "Aldara"})
@@ -15,11 +15,11 @@ FOREIGN_CALL = {"id": "c1", "type": "function", "function": {"name": "look", "ar
 
 
 def test_a_text_is_the_users() -> None:
-    assert conversation("Hello?") == (Message.user("Hello?"),)
+    assert as_messages("Hello?") == (Message.user("Hello?"),)
 
 
 def test_messages_of_openais_form_are_read_with_their_tool_calls() -> None:
-    assert conversation(
+    assert as_messages(
         [
             {"role": "developer", "content": "Be brief."},
             {"role": "user", "content": [{"type": "text", "text": "Where is "}, {"type": "text", "text": "Aldara?"}]},
@@ -38,8 +38,8 @@ def test_messages_of_openais_form_are_read_with_their_tool_calls() -> None:
 
 def test_messages_of_our_own_form_and_mappings_may_stand_side_by_side() -> None:
     told = (Message.user("Where?"), Message.assistant("", (CALL,)), Message.tool(ToolResult(call_id="c1", name="look", content="x")))
-    assert conversation([message.model_dump() for message in told]) == told
-    assert conversation([told[0], told[1], {"role": "tool", "tool_call_id": "c1", "content": "x"}]) == told
+    assert as_messages([message.model_dump() for message in told]) == told
+    assert as_messages([told[0], told[1], {"role": "tool", "tool_call_id": "c1", "content": "x"}]) == told
 
 
 @pytest.mark.anyio
@@ -68,14 +68,14 @@ async def test_a_task_takes_mappings() -> None:
 )
 def test_what_is_no_message_is_told_with_its_place(prompt: object, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
-        conversation(prompt)
+        as_messages(prompt)
 
 
 @pytest.mark.parametrize("arguments", ["{", "[1]", "null", 5])
 def test_arguments_of_a_call_that_are_no_object_are_refused(arguments: object) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": arguments}}
     with pytest.raises(InvalidRequest, match=r"messages\[1\]"):
-        conversation([{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}])
+        as_messages([{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}])
 
 
 SCALARS: st.SearchStrategy[Any] = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.binary(max_size=3)
@@ -87,7 +87,7 @@ VALUES = st.recursive(ROLES | SCALARS, lambda inner: st.lists(inner, max_size=3)
 @given(VALUES)
 def test_whatever_is_given_is_read_or_refused_by_an_error_of_the_tree(prompt: object) -> None:
     try:
-        messages = conversation(prompt)
+        messages = as_messages(prompt)
     except NearfarError:
         return
     assert all(isinstance(message, Message) for message in messages)

@@ -14,9 +14,8 @@ from nearfar import Hybrid
 from nearfar.device.llama import LlamaAgent
 from nearfar.orchestrator.compose.agents import model_path
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
-from nearfar.orchestrator.task.sections.memory import MemoryConfig
-from nearfar.orchestrator.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
+from nearfar.orchestrator.task.stores import MemoryConfig, RunsConfig
 from nearfar.protocols import ConfigError, NotFound, ScriptedAgent, Sensitivity
 
 pytestmark = pytest.mark.timeout(120)

@@ -16,11 +16,12 @@ import psutil
 import pytest
 
 from nearfar import Hybrid, Result
-from nearfar.orchestrator.agents.gateway_process import GatewayProcess, SocketFolder
+from nearfar.orchestrator.agents.pool import GatewayProcess
 from nearfar.orchestrator.compose.agents import LocalFarConfig, NearConfig, parse_far
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
-from nearfar.orchestrator.task.sections.routing import AmountsConfig, FallbackConfig, LimitsConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.storage.owners import SocketFolder
+from nearfar.orchestrator.task.policy import Policy
+from nearfar.orchestrator.task.routing_policy import AmountsConfig, FallbackConfig, LimitsConfig
 from nearfar.protocols import (
     DeadlineExceeded,
     IdempotencyConflict,
@@ -139,7 +140,7 @@ async def test_a_far_model_that_does_not_exist_is_reported_as_such() -> None:
 PARENT = """
 import asyncio
 from nearfar.orchestrator.compose.agents import LocalFarConfig
-from nearfar.orchestrator.agents.gateway_process import GatewayProcess
+from nearfar.orchestrator.agents.pool import GatewayProcess
 async def main():
     gateway = await GatewayProcess.start(LocalFarConfig(threads=1))
     print(gateway.process_id, flush=True)

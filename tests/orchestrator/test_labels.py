@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nearfar import Hybrid, tool
 from nearfar.orchestrator.task.labels import Integrity, Label, joined
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError, PrivacyViolation, ScriptedAgent, Sensitivity, Side, ToolCall
 from nearfar.protocols.tiers import TIERS, Tier
 

@@ -6,9 +6,7 @@ import pytest
 
 from nearfar import Hybrid, Result, tool
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.compression import CompressionConfig, CompressionUse
-from nearfar.orchestrator.task.sections.supervision import SupervisionConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import CompressionConfig, CompressionUse, Policy, SupervisionConfig
 from nearfar.protocols import ContextOverflow, Limits, Message, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 

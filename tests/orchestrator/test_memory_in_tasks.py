@@ -16,8 +16,7 @@ from nearfar.orchestrator.memory.in_tasks import NOTES, SCOPE, TaskMemory, memor
 from nearfar.orchestrator.memory.recall.agent_memory import WorkingMemory
 from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.cache import CacheConfig
-from nearfar.orchestrator.task.sections.memory import MemoryConfig, RecallConfig
+from nearfar.orchestrator.task.stores import CacheConfig, MemoryConfig, RecallConfig
 from nearfar.protocols import PrivacyViolation, ScriptedAgent, Side, StepRequest, StoreUnavailable, ToolCall
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.server import serve

@@ -12,9 +12,8 @@ from linked import LINKS, linked
 from nearfar import Hybrid, Records
 from nearfar.orchestrator.task.events import AgentText, CallEnded, TaskFinished
 from nearfar.orchestrator.task.modes import Mode, Strategy
-from nearfar.orchestrator.task.sections.minions import MinionsConfig
-from nearfar.orchestrator.task.sections.routing import AmountsConfig, LimitsConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import MinionsConfig, Policy
+from nearfar.orchestrator.task.routing_policy import AmountsConfig, LimitsConfig
 from nearfar.protocols import (
     BudgetExceeded,
     Capabilities,

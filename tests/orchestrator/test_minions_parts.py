@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from nearfar.orchestrator.strategies.minions_prompts import Job
 from nearfar.orchestrator.strategies.minions_reading import Finding, cut_into_chunks, occurs, read_assessment, read_finding, read_jobs, show
-from nearfar.orchestrator.task.sections.minions import MinionsConfig
+from nearfar.orchestrator.task.policy import MinionsConfig
 from nearfar.protocols import InvalidOutput
 
 TEXTS = st.text(alphabet=st.sampled_from("abc .\n。é"), max_size=400)

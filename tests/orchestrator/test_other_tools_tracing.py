@@ -31,7 +31,7 @@ import asyncio, sys
 from pathlib import Path
 from langchain_core.tracers.langchain import wait_for_all_tracers
 from nearfar import Hybrid
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import ScriptedAgent
 
 async def main(way: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from nearfar import Hybrid
 from nearfar.cloud.config import ProviderConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError, ProviderAuthError, ScriptedAgent, Sensitivity, Side
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]

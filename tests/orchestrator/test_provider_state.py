@@ -15,10 +15,9 @@ from nearfar.orchestrator.cache.admission import exact_key
 from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
 from nearfar.orchestrator.safety.privacy.texts import with_texts
 from nearfar.orchestrator.task.labels import Label
-from nearfar.orchestrator.task.scope import Scope
-from nearfar.orchestrator.task.sections.privacy import PrivacyConfig
-from nearfar.orchestrator.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy, PrivacyConfig
+from nearfar.orchestrator.task.stores import RunsConfig
+from nearfar.orchestrator.task.task import TaskScope
 from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import (
     Finished,
@@ -93,7 +92,7 @@ async def test_only_the_model_that_it_came_from_gets_a_state(side: Side, model: 
 
 def test_an_answers_key_does_not_depend_on_the_thoughts_before_it() -> None:
     card = agent_of(Side.FAR).card
-    keys = {exact_key(asking(conversation(state=state_of("far-1", thoughts))), card, Scope()) for thoughts in ("a", "b")}
+    keys = {exact_key(asking(conversation(state=state_of("far-1", thoughts))), card, TaskScope()) for thoughts in ("a", "b")}
     assert len(keys) == 1
 
 

@@ -16,8 +16,7 @@ from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
 from nearfar.orchestrator.memory.recall.turn import Turn
 from nearfar.orchestrator.memory.selection import Selection
-from nearfar.orchestrator.task.sections.cache import CacheConfig
-from nearfar.orchestrator.task.sections.consolidation import ConsolidationConfig
+from nearfar.orchestrator.task.stores import CacheConfig, ConsolidationConfig
 from nearfar.protocols import DeviceState, DeviceStateSource, PowerSource, ScriptedAgent, Side, StoreUnavailable
 from nearfar.protocols.namespaces import Namespace
 

@@ -12,12 +12,9 @@ from nearfar.orchestrator.routing.auto.chooser import Chooser
 from nearfar.orchestrator.routing.auto.estimates import Belief, mix_beliefs, unmeasured_dollars
 from nearfar.orchestrator.routing.auto.outcomes import outcomes_of
 from nearfar.orchestrator.routing.auto.selector import applied
-from nearfar.orchestrator.task.arm import Arm
-from nearfar.orchestrator.task.auto_decision import SelectionDecision
-from nearfar.orchestrator.task.modes import Mode, Strategy
-from nearfar.orchestrator.task.profile import TaskProfile
-from nearfar.orchestrator.task.sections.auto import AutoConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.modes import Mode, Strategy, TaskProfile
+from nearfar.orchestrator.task.policy import AutoConfig, Policy
+from nearfar.orchestrator.task.results import Arm, SelectionDecision
 from nearfar.protocols import ConfigError, PrivacyViolation, Sensitivity, Side
 
 SEARCH = TaskProfile.of("What is the mentor of the ceo of Orbix Labs?", SEARCH_TOOLS)

@@ -12,10 +12,8 @@ from nearfar import Hybrid, Strategy, tool
 from nearfar.orchestrator.routing.auto.chooser import Chooser
 from nearfar.orchestrator.routing.auto.estimates import Tallies
 from nearfar.orchestrator.routing.auto.outcomes import Outcome, ReportLog
-from nearfar.orchestrator.task.modes import Mode
-from nearfar.orchestrator.task.profile import TaskProfile
-from nearfar.orchestrator.task.sections.auto import AutoConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.modes import Mode, TaskProfile
+from nearfar.orchestrator.task.policy import AutoConfig, Policy
 from nearfar.protocols import ScriptedAgent, Sensitivity, Side
 
 TOOLS = ("send_mail", "search", "frobnicate", "")

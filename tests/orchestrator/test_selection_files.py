@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from measured_runs import outcome, run
 
 from nearfar.orchestrator.routing.auto.outcomes import ReportLog, outcomes_of, read_outcomes
-from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.profile import Shape, TaskProfile
+from nearfar.orchestrator.task.modes import Shape, Strategy, TaskProfile
 from nearfar.protocols import ConfigError
 
 PROFILE = TaskProfile.of("Who is Mira Falk?", ["search"])

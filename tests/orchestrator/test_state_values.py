@@ -10,7 +10,8 @@ from nearfar.orchestrator.strategies.context import TaskContext
 from nearfar.orchestrator.strategies.runtime import TaskGraphBuilder, TaskRuntime, add_node
 from nearfar.orchestrator.strategies.state import TaskState, as_json, value_of
 from nearfar.orchestrator.task.labels import OPEN, Integrity, Label
-from nearfar.orchestrator.task.task import Policy, Task
+from nearfar.orchestrator.task.policy import Policy
+from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Message
 from nearfar.protocols.tiers import Tier
 

@@ -20,8 +20,7 @@ from nearfar.orchestrator.strategies.subtasks_prompts import (
 )
 from nearfar.orchestrator.task.events import AgentText, AttemptEnded, CallEnded, SubtaskEnded, SubtasksPlanned, TaskEvent, TaskFinished
 from nearfar.orchestrator.task.modes import Mode, Strategy
-from nearfar.orchestrator.task.sections.subtasks import SubtasksConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy, SubtasksConfig
 from nearfar.protocols import (
     Capabilities,
     ConfigError,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nearfar.orchestrator.strategies.subtasks_plan import SubtaskPlan, checked_plan, read_plan
 from nearfar.orchestrator.strategies.subtasks_schedule import Shares, run_as_ready
-from nearfar.orchestrator.task.subtasks import Subtask, SubtaskOutcome
+from nearfar.orchestrator.task.events import Subtask, SubtaskOutcome
 from nearfar.protocols import InvalidOutput, InvalidRequest
 
 pytestmark = pytest.mark.anyio

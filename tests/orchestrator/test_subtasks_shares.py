@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from nearfar.orchestrator.strategies.subtasks_plan import SubtaskPlan, checked_plan
 from nearfar.orchestrator.strategies.subtasks_schedule import SharedAmount, Shares
-from nearfar.orchestrator.task.subtasks import Subtask
+from nearfar.orchestrator.task.events import Subtask
 
 AMOUNTS = st.floats(1e-3, 1e6)
 

@@ -7,7 +7,7 @@ from nearfar.orchestrator.compose.config import parse_config
 from nearfar.orchestrator.lab.worlds.apps import AppsWorld
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.orchestrator.strategies.toys import WORLD_TOOLS, require_own_tools
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import AgentCard, ConfigError, ScriptedAgent, Sensitivity, Side, ToolSpec, Unsupported
 
 TOY = AgentCard(name="near", side=Side.NEAR, model="nearfar-near", world="search, apps")

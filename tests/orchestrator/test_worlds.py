@@ -11,7 +11,7 @@ from nearfar.orchestrator.lab.worlds.program import Program
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.orchestrator.lab.worlds.world import Episode, SolvableWorld, Split, World, WorldTask
 from nearfar.orchestrator.strategies.prompts import plan_request, verify_plan_request, verify_progress_request
-from nearfar.orchestrator.task.transcript import transcript
+from nearfar.orchestrator.task.task import transcript
 from nearfar.protocols import InvalidRequest, Message, StepRequest, ToolCall, ToolResult, complete
 
 KINDS = ("person", "company", "city", "country", "thing", "event", "note")

@@ -17,10 +17,8 @@ from nearfar.orchestrator.safety.privacy.placeholders import Placeholder
 from nearfar.orchestrator.safety.privacy.records import PrivacyRecords
 from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
 from nearfar.orchestrator.task.labels import Label
-from nearfar.orchestrator.task.sections.cache import CacheConfig
-from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyConfig
-from nearfar.orchestrator.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import OnFinding, Policy, PrivacyConfig
+from nearfar.orchestrator.task.stores import CacheConfig, RunsConfig
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 

@@ -25,8 +25,7 @@ from nearfar.orchestrator.safety.privacy.gate import Gate
 from nearfar.orchestrator.safety.privacy.needles import Needles
 from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
 from nearfar.orchestrator.task.labels import Label
-from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import OnFinding, Policy, PrivacyConfig
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
 from nearfar.protocols.agent import complete
 from nearfar.protocols.client import RemoteAgent

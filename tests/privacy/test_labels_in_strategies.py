@@ -12,8 +12,8 @@ from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import NOTES, TaskMemory, memory_tools
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.cache import CacheConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
+from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult, Unavailable
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.tiers import TRUST

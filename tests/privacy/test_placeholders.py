@@ -17,10 +17,8 @@ from nearfar.orchestrator.safety.privacy.opened_text import OpenedText
 from nearfar.orchestrator.safety.privacy.placeholders import Placeholders
 from nearfar.orchestrator.task.events import AgentText, AttemptEnded, TaskFinished
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.cache import CacheConfig
-from nearfar.orchestrator.task.sections.compression import CompressionConfig, CompressionUse
-from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import CompressionConfig, CompressionUse, OnFinding, Policy, PrivacyConfig
+from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.protocols import (
     InvalidOutput,
     JsonSchema,

@@ -28,8 +28,8 @@ from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync.messages import Peer
 from nearfar.orchestrator.memory.sync.service import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, sync_once
-from nearfar.orchestrator.storage.postgres.database import PostgresDatabase
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.storage.postgres import PostgresDatabase
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import Message, NearfarError, ScriptedAgent, Sensitivity, StepEvent, StepRequest, ToolCall, complete
 from nearfar.protocols.access import Access
 from nearfar.protocols.attach import Worker

@@ -9,9 +9,8 @@ from nearfar import Hybrid, Tier, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.safety.privacy.records import PrivacyRecords
 from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
-from nearfar.orchestrator.task.sections.privacy import PrivacyConfig
-from nearfar.orchestrator.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy, PrivacyConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import InvalidOutput, Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply
 

@@ -12,8 +12,7 @@ from nearfar.orchestrator.safety.privacy.detection.finding import Finding
 from nearfar.orchestrator.safety.privacy.detection.standard import standard_detectors
 from nearfar.orchestrator.safety.privacy.gate import Found, Gate
 from nearfar.orchestrator.safety.privacy.seams import joins
-from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import OnFinding, Policy, PrivacyConfig
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
 from nearfar.protocols.fakes import Reply
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from certificates import HOSTS, Authority, CertificateAndKey
 
-from nearfar.orchestrator.util.certificate import ensure_certificate
+from nearfar.orchestrator.util.credentials import ensure_certificate
 from nearfar.protocols import (
     Agent,
     ConfigError,

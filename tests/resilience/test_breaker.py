@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from moved_clock import MovedClock
 
 from nearfar.orchestrator.agents.breaker import Health
-from nearfar.orchestrator.task.sections.resilience import BreakerConfig
+from nearfar.orchestrator.task.routing_policy import BreakerConfig
 from nearfar.protocols import (
     BudgetExceeded,
     Cancelled,

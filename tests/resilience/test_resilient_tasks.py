@@ -10,7 +10,7 @@ from nearfar import Hybrid, Policy, Tool, tool
 from nearfar.orchestrator.agents.breaker import Health
 from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.orchestrator.task.events import AgentText, TaskEvent, TaskFinished
-from nearfar.orchestrator.task.sections.resilience import BreakerConfig
+from nearfar.orchestrator.task.routing_policy import BreakerConfig
 from nearfar.protocols import RateLimited, ScriptedAgent, Side, Stalled, StepRequest, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.server import serve

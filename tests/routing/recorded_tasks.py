@@ -5,7 +5,7 @@ from random import Random
 
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import Sensitivity, Side
 
 NEAR, FAR = "phi", "gpt"

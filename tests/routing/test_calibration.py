@@ -16,7 +16,7 @@ from nearfar.orchestrator.lab.replay.calibration import Measure, budget_target, 
 from nearfar.orchestrator.lab.replay.recording import with_router
 from nearfar.orchestrator.lab.replay.replayed import Replayed, ReplayedTask
 from nearfar.orchestrator.task.modes import Mode, Strategy
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError, Sensitivity
 
 PARTS = 5

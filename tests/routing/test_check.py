@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from nearfar.orchestrator.routing.check import findings, require_usable
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError, Side
 
 AGENTS = {"near": Side.NEAR, "far": Side.FAR}

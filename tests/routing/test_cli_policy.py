@@ -49,7 +49,7 @@ def add(folder: Path, text: str) -> None:
 def test_a_good_policy_can_be_used() -> None:
     result = nearfar("check")
     assert result.exit_code == 0
-    assert "the policy can be used: strategy route, mode prefer_in_cloud, 1 rule" in result.stdout
+    assert "the policy can be used: preset balanced, strategy route, mode prefer_in_cloud, 1 rule" in result.stdout
 
 
 def test_a_warning_does_not_stop_a_policy(folder: Path) -> None:

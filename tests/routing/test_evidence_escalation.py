@@ -18,7 +18,7 @@ from nearfar.orchestrator.routing.evidence.escalation import Action, Escalation,
 from nearfar.orchestrator.routing.evidence.escalation_training import Examples, examples_of, out_of_fold_gains, train_escalation
 from nearfar.orchestrator.routing.evidence.signals import DRAFT, FREE, Cost, Finding, Look, free_findings, second_opinion
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
-from nearfar.orchestrator.task.sections.routing import ObjectiveConfig
+from nearfar.orchestrator.task.routing_policy import ObjectiveConfig
 from nearfar.protocols import ConfigError
 
 OPINIONS = {"near-2": Cost(dollars=0.001), "near-3": Cost(dollars=0.002)}

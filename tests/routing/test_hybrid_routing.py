@@ -11,7 +11,7 @@ from situations import priced
 from nearfar import Hybrid, Policy
 from nearfar.orchestrator.agents.pool import AgentHandle, AgentPool
 from nearfar.orchestrator.routing.router import Router
-from nearfar.orchestrator.task.route_decision import EstimateSource
+from nearfar.orchestrator.task.results import EstimateSource
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import (
     Agent,

@@ -7,7 +7,7 @@ import pytest
 from nearfar import tool
 from nearfar.orchestrator.hybrid.hybrid import Hybrid
 from nearfar.orchestrator.routing.traces import read_traces
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError, ScriptedAgent, Side, ToolCall
 
 pytestmark = pytest.mark.anyio

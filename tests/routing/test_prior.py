@@ -10,7 +10,7 @@ from nearfar.orchestrator.lab.training import prior_training
 from nearfar.orchestrator.routing.learned.features import MEASURES, measures
 from nearfar.orchestrator.routing.learned.prior import LEVEL, TRAFFIC, WEIGHT, AdaptivePrior, Prior, PriorNumbers, shipped
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
-from nearfar.orchestrator.task.route_decision import Impression
+from nearfar.orchestrator.task.results import Impression
 from nearfar.protocols import ConfigError, InvalidRequest, Side
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "routing"

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from situations import NOON, situation
 
-from nearfar.orchestrator.task.modes import Mode, Strategy
-from nearfar.orchestrator.task.sections.rules import Hours, Range, Rule, Ruling, Weekday, When, ruling
-from nearfar.orchestrator.task.situation import Situation
+from nearfar.orchestrator.task.modes import Mode, Situation, Strategy
+from nearfar.orchestrator.task.rules import Hours, Range, Rule, Ruling, Weekday, When, ruling
 from nearfar.protocols import DeviceState, PowerSource, Sensitivity, Thermal
 
 HOT = DeviceState(battery=0.1, power_source=PowerSource.BATTERY, thermal=Thermal.SERIOUS, is_offline=False)

@@ -20,9 +20,9 @@ from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.learned.examples import examples_of
 from nearfar.orchestrator.routing.traces import AgentOutcome
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.routing import AmountsConfig, LimitsConfig
-from nearfar.orchestrator.task.sections.rules import Rule
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
+from nearfar.orchestrator.task.routing_policy import AmountsConfig, LimitsConfig
+from nearfar.orchestrator.task.rules import Rule
 from nearfar.protocols import ConfigError, Sensitivity, Side
 
 TASKS = 160

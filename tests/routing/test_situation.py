@@ -2,7 +2,7 @@
 
 import pytest
 
-from nearfar.orchestrator.task.situation import estimated_tokens, language_of
+from nearfar.orchestrator.task.modes import estimated_tokens, language_of
 
 pytest.importorskip("py3langid", reason="rules about the language need the extra 'router'")
 

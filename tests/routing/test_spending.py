@@ -4,8 +4,7 @@ from datetime import datetime, timedelta
 
 from situations import NOON, task
 
-from nearfar.orchestrator.budgets.amounts import Caps, Units
-from nearfar.orchestrator.budgets.book import BudgetBook, Claim, Reservation, Scope
+from nearfar.orchestrator.budgets.book import BudgetBook, Caps, Claim, Reservation, Scope, Units
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.routing.spending import Spending
 

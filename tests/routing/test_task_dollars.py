@@ -10,9 +10,9 @@ from situations import priced
 from nearfar import Hybrid, Policy, tool
 from nearfar.orchestrator.routing.budget import DollarRateController
 from nearfar.orchestrator.routing.steering import Steering
-from nearfar.orchestrator.task.route_decision import Estimate, EstimateSource
-from nearfar.orchestrator.task.sections.routing import RouterConfig
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.results import Estimate, EstimateSource
+from nearfar.orchestrator.task.routing_policy import RouterConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import InvalidOutput, ScriptedAgent, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 

@@ -8,7 +8,7 @@ import pytest
 from run_stores import Opener
 
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

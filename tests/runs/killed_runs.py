@@ -18,7 +18,7 @@ from typing import Final
 import anyio
 
 from nearfar import Hybrid, MinionsConfig, Policy, tool
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import Message, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 

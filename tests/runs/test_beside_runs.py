@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from nearfar import Hybrid, MemoryStore, Policy, Records
-from nearfar.orchestrator.task.sections.cache import CacheConfig
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import CacheConfig, RunsConfig
 from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import ConfigError, ScriptedAgent, StoreCorrupt, StoreUnavailable
 

@@ -17,8 +17,8 @@ from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.strategies.context import TaskContext
 from nearfar.orchestrator.strategies.durable import DurableRuns
 from nearfar.orchestrator.task.events import TaskFinished
-from nearfar.orchestrator.task.sections.routing import AmountsConfig, LimitsConfig
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.routing_policy import AmountsConfig, LimitsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import (
     ApprovalNeeded,

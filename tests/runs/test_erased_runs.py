@@ -22,12 +22,10 @@ from nearfar.orchestrator.runs.erased import ErasedRuns
 from nearfar.orchestrator.runs.erasing import Holding, forget_holding, holding, runs_holding
 from nearfar.orchestrator.runs.run import KeptTask, RunFailure, digest
 from nearfar.orchestrator.runs.store import NAMING, RunStore
-from nearfar.orchestrator.storage.postgres.database import PostgresDatabase
-from nearfar.orchestrator.storage.sqlite.database import Database
-from nearfar.orchestrator.storage.sqlite.driver import PRAGMAS
-from nearfar.orchestrator.task.sections.cache import CacheConfig
-from nearfar.orchestrator.task.sections.memory import RecallConfig
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.storage.postgres import PostgresDatabase
+from nearfar.orchestrator.storage.sqlite import SqliteDatabase
+from nearfar.orchestrator.storage.sqlite_files import PRAGMAS
+from nearfar.orchestrator.task.stores import CacheConfig, RecallConfig, RunsConfig
 from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import Message, NotFound, RunBusy, ScriptedAgent, StepRequest, StoreUnavailable, ToolCall
@@ -323,8 +321,8 @@ def test_rewriting_leaves_nothing_of_deleted_rows_in_the_tables_of_postgres(
 async def test_an_erasure_that_a_reader_kept_from_overwriting_is_never_called_done(
     store: MemoryStore, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nearfar.orchestrator.storage.sqlite.database.PATIENCE", 0.0)
-    monkeypatch.setattr("nearfar.orchestrator.storage.sqlite.driver.PRAGMAS", (*PRAGMAS, "busy_timeout = 0"))
+    monkeypatch.setattr("nearfar.orchestrator.storage.sqlite.LOCK_TIMEOUT", 0.0)
+    monkeypatch.setattr("nearfar.orchestrator.storage.sqlite_files.PRAGMAS", (*PRAGMAS, "busy_timeout = 0"))
     await served(store, home, f"Who is {CANARY}?")
     with closing(sqlite3.connect(home / "runs" / "runs.db")) as reader:
         reader.execute("BEGIN")
@@ -339,8 +337,8 @@ async def test_an_erasure_that_a_reader_kept_from_overwriting_is_never_called_do
 async def test_what_a_program_erases_is_overwritten_as_soon_as_no_reader_is_in_the_way(
     store: MemoryStore, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nearfar.orchestrator.storage.sqlite.database.PATIENCE", 0.0)
-    monkeypatch.setattr("nearfar.orchestrator.storage.sqlite.driver.PRAGMAS", (*PRAGMAS, "busy_timeout = 0"))
+    monkeypatch.setattr("nearfar.orchestrator.storage.sqlite.LOCK_TIMEOUT", 0.0)
+    monkeypatch.setattr("nearfar.orchestrator.storage.sqlite_files.PRAGMAS", (*PRAGMAS, "busy_timeout = 0"))
     store.put(("people",), "carl", {"text": NOTE}, subject="carl")
     await served(store, home, "What is the number of Carl?")
     config = RunsConfig(folder=home / "runs")
@@ -358,9 +356,9 @@ async def test_what_a_program_erases_is_overwritten_as_soon_as_no_reader_is_in_t
 
 
 def test_a_reader_of_an_older_state_keeps_a_rewrite_from_calling_itself_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.orchestrator.storage.sqlite.database.PATIENCE", 0.0)
+    monkeypatch.setattr("nearfar.orchestrator.storage.sqlite.LOCK_TIMEOUT", 0.0)
     path = tmp_path / "runs.db"
-    with closing(Database(path, NAMING)) as database, closing(sqlite3.connect(path)) as reader:
+    with closing(SqliteDatabase(path, NAMING)) as database, closing(sqlite3.connect(path)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM parts").fetchall()
         with database.writing() as session:

@@ -9,8 +9,8 @@ from forgetful_server import ForgetfulServer, forgetful
 from nearfar import Hybrid, Records, tool
 from nearfar.orchestrator.runs.run import RunState
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.storage.postgres.database import PostgresDatabase, PostgresSession
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.storage.postgres import PostgresDatabase, PostgresSession
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import ScriptedAgent, StepRequest, ToolCall
 
 pytestmark = pytest.mark.anyio

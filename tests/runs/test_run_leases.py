@@ -17,8 +17,8 @@ from nearfar import Hybrid
 from nearfar.orchestrator.runs.leases import SharedOwners
 from nearfar.orchestrator.runs.run import KeptTask, Lease, digest
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.storage.postgres.database import PostgresDatabase
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.storage.postgres import PostgresDatabase
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Message, RunBusy, ScriptedAgent, StoreUnavailable
 
@@ -42,7 +42,7 @@ OTHER = """
 import sys, anyio
 from pathlib import Path
 from nearfar.orchestrator.runs.run import KeptTask, digest
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Message

@@ -13,10 +13,10 @@ from run_stores import Opener
 from nearfar.orchestrator.runs.fencing import held
 from nearfar.orchestrator.runs.run import KeptTask, Lease, RunFailure, RunState, digest
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.storage.sqlite.database import Database
+from nearfar.orchestrator.storage.sqlite import SqliteDatabase
 from nearfar.orchestrator.storage.tables import Session
 from nearfar.orchestrator.task.task import Task
-from nearfar.orchestrator.util.threads import in_thread
+from nearfar.orchestrator.util.runtime import in_thread
 from nearfar.protocols import Cancelled, IdempotencyConflict, InvalidRequest, Message, NotFound, RunBusy, StoreUnavailable
 
 pytestmark = pytest.mark.anyio
@@ -208,7 +208,7 @@ async def test_of_two_claims_by_one_process_one_wins(store: RunStore) -> None:
 
 async def test_a_hundred_thousand_runs_are_listed_by_their_indexes(store: RunStore) -> None:
     orders = [("", ""), ("state = ? AND", "runs_by_state"), ("user_name = ? AND", "runs_by_user")]
-    if not isinstance(store.database, Database):
+    if not isinstance(store.database, SqliteDatabase):
         pytest.skip("Postgres chooses by what it has counted")
     with store.database.reading() as session:
         for condition, index in orders:

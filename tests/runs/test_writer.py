@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.storage.sqlite.database import Database
+from nearfar.orchestrator.storage.sqlite import SqliteDatabase
 from nearfar.orchestrator.storage.tables import Session
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import StoreUnavailable
 
 
@@ -22,7 +22,7 @@ def test_where_nobody_can_write_all_who_wait_are_told_so_at_once(tmp_path: Path,
         may_go_on.wait()
 
     @contextmanager
-    def refused(database: Database) -> Iterator[Session]:
+    def refused(database: SqliteDatabase) -> Iterator[Session]:
         attempts.append(1)
         raise StoreUnavailable("another process is writing")
         yield
@@ -32,7 +32,7 @@ def test_where_nobody_can_write_all_who_wait_are_told_so_at_once(tmp_path: Path,
         assert has_begun.wait(10)
         waiting = [store.writer.submit(wait) for _ in range(20)]
         with monkeypatch.context() as patched:
-            patched.setattr(Database, "writing", refused)
+            patched.setattr(SqliteDatabase, "writing", refused)
             may_go_on.set()
             assert first.exception() is None
             assert all(isinstance(each.exception(), StoreUnavailable) for each in waiting)

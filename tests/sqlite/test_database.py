@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator.storage.sqlite import files
-from nearfar.orchestrator.storage.sqlite.database import Database
-from nearfar.orchestrator.storage.sqlite.errors import Naming
+from nearfar.orchestrator.storage import sqlite_files
+from nearfar.orchestrator.storage.sqlite import SqliteDatabase
+from nearfar.orchestrator.storage.sqlite_files import Naming
 from nearfar.orchestrator.storage.tables import Tables
 from nearfar.protocols import StoreCorrupt, StoreUnavailable
 
@@ -26,19 +26,19 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "folder" / "runs.db"
 
 
-def notes(database: Database) -> list[str]:
+def notes(database: SqliteDatabase) -> list[str]:
     with database.reading() as connection:
         return [note for (note,) in connection.execute("SELECT note FROM notes")]
 
 
 def test_parts_share_a_file_and_find_their_tables_again(path: Path) -> None:
-    first = Database(path, NAMING)
+    first = SqliteDatabase(path, NAMING)
     first.require(NOTES)
     first.require(PLACES)
     with first.writing() as connection:
         connection.execute("INSERT INTO notes VALUES ('kept')")
     first.close()
-    second = Database(path, NAMING)
+    second = SqliteDatabase(path, NAMING)
     second.require(PLACES)
     second.require(NOTES)
     assert notes(second) == ["kept"]
@@ -46,7 +46,7 @@ def test_parts_share_a_file_and_find_their_tables_again(path: Path) -> None:
 
 
 def test_a_block_that_fails_leaves_nothing(path: Path) -> None:
-    database = Database(path, NAMING)
+    database = SqliteDatabase(path, NAMING)
     database.require(NOTES)
 
     def failing() -> None:
@@ -61,7 +61,7 @@ def test_a_block_that_fails_leaves_nothing(path: Path) -> None:
 
 
 def test_the_files_are_for_their_owner_alone(path: Path) -> None:
-    database = Database(path, NAMING)
+    database = SqliteDatabase(path, NAMING)
     database.require(NOTES)
     assert {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {0o600}
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -69,7 +69,7 @@ def test_the_files_are_for_their_owner_alone(path: Path) -> None:
 
 
 def test_tables_of_a_newer_version_are_refused_and_left_alone(path: Path) -> None:
-    database = Database(path, NAMING)
+    database = SqliteDatabase(path, NAMING)
     database.require(PLACES)
     with pytest.raises(StoreUnavailable, match="version 3"):
         database.require(Tables("places", 2, "DROP TABLE places;\n"))
@@ -84,7 +84,7 @@ def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None
     other.execute("CREATE TABLE theirs (x)")
     other.close()
     with pytest.raises(StoreCorrupt, match="another program"):
-        Database(path, NAMING)
+        SqliteDatabase(path, NAMING)
     other = sqlite3.connect(path)
     assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("theirs",)]
     other.close()
@@ -94,7 +94,7 @@ def test_a_file_that_is_no_database_is_damaged(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(os.urandom(5000))
     with pytest.raises(StoreCorrupt, match="is not a run store"):
-        Database(path, NAMING)
+        SqliteDatabase(path, NAMING)
 
 
 def test_a_file_that_another_process_is_just_making_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,16 +108,16 @@ def test_a_file_that_another_process_is_just_making_is_waited_for(path: Path, mo
             waited.append(seconds)
             other.execute("ROLLBACK")
 
-        monkeypatch.setattr("nearfar.orchestrator.storage.sqlite.patience.time.sleep", wait)
-        with closing(Database(path, NAMING)) as database:
+        monkeypatch.setattr("nearfar.orchestrator.storage.sqlite.time.sleep", wait)
+        with closing(SqliteDatabase(path, NAMING)) as database:
             database.require(NOTES)
             assert notes(database) == []
         assert waited
 
 
 def test_files_that_others_make_and_remove_meanwhile_are_neither_refused_nor_missed(path: Path) -> None:
-    files.prepare(str(path), NAMING)
-    log, index = (Path(f"{path}{suffix}") for suffix in (files.LOG, files.LOG_INDEX))
+    sqlite_files.prepare(str(path), NAMING)
+    log, index = (Path(f"{path}{suffix}") for suffix in (sqlite_files.LOG, sqlite_files.LOG_INDEX))
     done = threading.Event()
 
     def open_and_close() -> None:
@@ -132,14 +132,14 @@ def test_files_that_others_make_and_remove_meanwhile_are_neither_refused_nor_mis
         others = pool.submit(open_and_close)
         try:
             for _ in range(3000):
-                files.prepare(str(path), NAMING)
+                sqlite_files.prepare(str(path), NAMING)
         finally:
             done.set()
         others.result()
 
 
 def test_a_child_process_must_open_its_own(path: Path) -> None:
-    database = Database(path, NAMING)
+    database = SqliteDatabase(path, NAMING)
     child = os.fork()
     if child == 0:
         try:

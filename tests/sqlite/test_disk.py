@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator.storage.sqlite.database import Database
-from nearfar.orchestrator.storage.sqlite.disk import Disk
-from nearfar.orchestrator.storage.sqlite.errors import Naming
+from nearfar.orchestrator.storage.sqlite import Disk, SqliteDatabase
+from nearfar.orchestrator.storage.sqlite_files import Naming
 from nearfar.protocols import StoreUnavailable
 
 NAMING = Naming(what="store", recovery="remove it")
@@ -23,7 +22,7 @@ def test_the_log_and_its_folder_are_handed_to_the_disk(tmp_path: Path, monkeypat
         synced.append(os.fstat(file).st_ino)
         plain(file)
 
-    with closing(Database(tmp_path / "store.db", NAMING)) as database:
+    with closing(SqliteDatabase(tmp_path / "store.db", NAMING)) as database:
         monkeypatch.setattr(os, "fsync", watched)
         database.sync()
         assert synced == [(tmp_path / "store.db-wal").stat().st_ino, tmp_path.stat().st_ino]
@@ -60,7 +59,7 @@ def test_a_disk_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def fails(file: int) -> None:
         raise OSError(5, "Input/output error")
 
-    with closing(Database(tmp_path / "store.db", NAMING)) as database:
+    with closing(SqliteDatabase(tmp_path / "store.db", NAMING)) as database:
         monkeypatch.setattr(os, "fsync", fails)
         with pytest.raises(StoreUnavailable, match="Input/output error"):
             database.sync()

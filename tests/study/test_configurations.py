@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.orchestrator.lab.study.configurations import STANDARD, Configuration, configuration_of, distinct, parse_configurations
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError
 
 

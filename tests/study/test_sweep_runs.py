@@ -17,7 +17,7 @@ from nearfar.orchestrator.lab.study.sweep import Budget, Sweep
 from nearfar.orchestrator.lab.study.workbench import Item, Workbench
 from nearfar.orchestrator.lab.study.worker import answer_of
 from nearfar.orchestrator.routing.run_record import RunRecord
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError, Unavailable, WorkerCrashed
 
 RUNS = ("device cloud cascade", "pevr/1", "eva/1+shadow")

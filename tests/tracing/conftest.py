@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.tracing.store import TraceStore, open_traces
 
 

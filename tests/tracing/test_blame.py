@@ -14,9 +14,7 @@ from nearfar.orchestrator.lab.blame.correction import Reference, StrongerAgent, 
 from nearfar.orchestrator.lab.blame.record import RecordedRun
 from nearfar.orchestrator.lab.blame.search import Blame, blame
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.subtasks import SubtasksConfig
-from nearfar.orchestrator.task.sections.supervision import SupervisionConfig
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy, SubtasksConfig, SupervisionConfig
 from nearfar.orchestrator.tracing.entries import EntriesLost
 from nearfar.orchestrator.tracing.store import TraceStore
 from nearfar.protocols import InvalidRequest, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall

@@ -13,7 +13,7 @@ from traced_tasks import LOOKUP, hybrid, lookup
 from nearfar import Hybrid, Records
 from nearfar.orchestrator.storage.tables import Session
 from nearfar.orchestrator.task.events import AttemptEnded, Routed
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.tracing.entries import AgentStepped, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan
 from nearfar.orchestrator.tracing.redaction import redacted
 from nearfar.orchestrator.tracing.store import TraceStore, insert, open_traces

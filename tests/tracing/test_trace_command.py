@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from nearfar import tool
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.tracing.store import insert, open_traces
 from nearfar.protocols import ToolCall
 

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from nearfar import Hybrid, tool
-from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import Prices, ScriptedAgent, Sensitivity, Side, ToolCall
 
 PUBLIC = Policy(sensitivity=Sensitivity.PUBLIC)

@@ -9,11 +9,11 @@ from ....protocols.tiers import Tier
 from ...safety.privacy.starting import THE_TASK
 from ...task.events import AttemptStarted, Routed
 from ...task.labels import Label, joined
-from ...task.route_decision import RouteDecision
+from ...task.results import RouteDecision
 from ...task.task import Task
-from ...task.tool_outcomes import Effect
+from ...task.tools import Effect
 from ...tracing.entries import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
-from ...util.canonical import canonical
+from ...util.json_text import canonical
 
 Action = str
 """A tool and its arguments, as canonical JSON."""

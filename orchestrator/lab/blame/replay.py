@@ -27,7 +27,7 @@ from ....protocols import (
 )
 from ....protocols.errors import MAPPINGS
 from ...agents.pool import AgentHandle, AgentPool
-from ...budgets.amounts import Commitment, Spent
+from ...budgets.book import Commitment, Spent
 from ...routing.router import Router
 from ...runs.ledger.approvals import Asked
 from ...runs.ledger.occurrences import Occurrence
@@ -39,13 +39,12 @@ from ...strategies.state import TaskState, recursion_limit
 from ...strategies.subtasks_run import part_key
 from ...strategies.tool_calls import ToolChecks
 from ...task.modes import AgentView
-from ...task.route_decision import RouteDecision
-from ...task.sections.routing import FALLBACK_ERRORS, LimitsConfig, RouterConfig
+from ...task.results import RouteDecision
+from ...task.routing_policy import FALLBACK_ERRORS, LimitsConfig, RouterConfig
 from ...task.task import Task
-from ...task.tool_outcomes import NOT_RUN, Effect
-from ...task.tools import Tool
+from ...task.tools import NOT_RUN, Effect, Tool
 from ...tracing.entries import TracedTool
-from ...util.untraced import untraced
+from ...util.runtime import untraced
 from .record import Action, Changes, Effects, RecordedRun, RecordedStep, action_of
 
 _NO_SPENT = Spent()

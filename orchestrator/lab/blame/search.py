@@ -11,7 +11,7 @@ from typing import Literal
 from ....protocols import InvalidRequest, Message, Side
 from ....protocols.messages import Value
 from ...agents.pool import AgentHandle
-from ...task.transcript import transcript
+from ...task.task import transcript
 from .correction import Corrector
 from .record import RecordedRun, RecordedStep, effects_of
 from .replay import Branch, Judge, replay

@@ -15,7 +15,7 @@ from pydantic import Field
 from ....protocols import ConfigError, Sensitivity
 from ....protocols.messages import Value
 from ...task.modes import Mode, Strategy
-from ...task.task import Policy
+from ...task.policy import Policy
 from .curve import Interval
 from .replayed import Replayed
 from .simulation import Served, served

@@ -9,7 +9,7 @@ from ....protocols import Side
 from ....protocols.messages import Value
 from ...routing.budget import TOLERANCE
 from ...routing.router import Router
-from ...task.task import Policy
+from ...task.policy import Policy
 from .held_out import Part
 from .recording import REFUSALS, Recording, freed, learn_costs, task_of, with_router
 

@@ -7,10 +7,9 @@ from typing import Final, Self
 from ....protocols import BudgetExceeded, Capabilities, ConfigError, PermissionDenied, Prices, Sensitivity, Side, Unsupported
 from ...routing.costs import RunningEstimates, TaskKind, TaskTaken
 from ...routing.traces import AgentOutcome, Trace, agents_of
-from ...task.conversation import conversation
-from ...task.modes import Mode, Strategy
-from ...task.situation import estimated_tokens
-from ...task.task import Policy, Task
+from ...task.modes import Mode, Strategy, estimated_tokens
+from ...task.policy import Policy
+from ...task.task import Task, as_messages
 
 LEAST_TASKS: Final = 20
 """Tasks below which a replay says nothing."""
@@ -62,7 +61,7 @@ class Recording:
 
 def task_of(case: Trace, policy: Policy) -> Task:
     """Return the recorded task as an app would pass it."""
-    return Task(messages=conversation(case.prompt), task_class=case.task_class, policy=policy)
+    return Task(messages=as_messages(case.prompt), task_class=case.task_class, policy=policy)
 
 
 def with_router(policy: Policy, **changes: object) -> Policy:

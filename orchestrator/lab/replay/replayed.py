@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Self
 from ....protocols import ConfigError, Side
 from ...routing.router import Router
 from ...routing.traces import Trace
-from ...task.route_decision import RouteDecision
-from ...task.task import Policy
+from ...task.policy import Policy
+from ...task.results import RouteDecision
 from ...util.embedding.embedder import Embedder
 from .held_out import Part, Progress, held_out
 from .online import Online, stream

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from ...util.html_page import page, table
+from ...util.escaping import page, table
 from ..study.figures import Picture
 from .curve import CurveFigures, Interval
 from .figures import draw

@@ -9,7 +9,7 @@ from ....protocols import Sensitivity, Side
 from ....protocols.messages import Value
 from ...routing.traces import Trace
 from ...task.modes import Mode, Strategy
-from ...task.task import Policy
+from ...task.policy import Policy
 from ...util.embedding.embedder import Embedder
 from .curve import CurveFigures, Interval, Point, curve_figures, estimated_means, quantiles
 from .held_out import Progress

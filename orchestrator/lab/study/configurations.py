@@ -19,7 +19,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from ....protocols import ConfigError
 from ....protocols.messages import Value
 from ...task.modes import Strategy
-from ...task.task import Policy
+from ...task.policy import Policy
 from .records import run_key
 
 EVENTS: Final = ("tool_error", "loop", "stall")
@@ -64,9 +64,9 @@ class Configuration(Value):
 
     @property
     def knobs(self) -> Json:
-        """Differences from the policy's defaults, strategy and sensitivity aside, in the shape of the `[policy]` section."""
+        """Differences from the policy's defaults, preset, strategy and sensitivity aside, in the shape of the `[policy]` section."""
         changed = _difference(self.policy.model_dump(mode="json"), Policy().model_dump(mode="json"))
-        return {name: value for name, value in changed.items() if name not in ("strategy", "sensitivity")}
+        return {name: value for name, value in changed.items() if name not in ("preset", "strategy", "sensitivity")}
 
     @property
     def uses_far(self) -> bool:
@@ -93,7 +93,7 @@ def configuration_of(label: str, changes: Mapping[str, Any], base: Policy, *, or
     strategy = str(changes.get("strategy", base.strategy))
     # Worlds' tasks are checked for whether they may leave the device before the first run.
     fixed = {"sensitivity": "public", "mode": _MODES.get(strategy, "auto")}
-    merged = _merged(base.model_dump(mode="json"), {**fixed, **_without_infinity(changes)})
+    merged = _merged(base.model_dump(mode="json", exclude_unset=True), {**fixed, **_without_infinity(changes)})
     try:
         return Configuration(label=label, policy=Policy.model_validate(merged), oracle=oracle)
     except ValidationError as error:

@@ -8,7 +8,7 @@ from ....protocols import ConfigError
 from ....protocols.messages import Value
 from ...routing.run_record import RunRecord
 from ...task.modes import Strategy
-from ...task.sections.auto import AutoConfig
+from ...task.policy import AutoConfig
 from ..auto_replay import Replay, replay
 from .outcomes import Outcomes
 from .paces import scheduled, triggered

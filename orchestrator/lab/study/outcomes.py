@@ -9,7 +9,7 @@ from typing import Final
 from ....protocols.messages import Value
 from ...routing.run_record import RunRecord
 from ...task.modes import Strategy
-from ...task.sections.supervision import SupervisionConfig
+from ...task.policy import SupervisionConfig
 from . import statistics
 from .statistics import Estimate, Unit
 

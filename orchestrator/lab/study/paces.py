@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ...task.modes import Strategy
-from ...task.sections.supervision import SupervisionConfig
+from ...task.policy import SupervisionConfig
 from .outcomes import Outcomes
 
 

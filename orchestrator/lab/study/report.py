@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ...routing.run_record import RunRecord
-from ...util.html_page import page, table
+from ...util.escaping import page, table
 from .figures import Picture, draw_all, draw_regret
 from .findings import Finding, findings
 from .headline import AutoHeadline, Comparison, Reached, WorldHeadline, auto_headline, headline

@@ -13,7 +13,7 @@ from ....protocols import ConfigError
 from ....protocols.messages import Value
 from ...compose.agents import FarConfig, LlamaConfig, NearConfig, model_path
 from ...task.modes import Strategy
-from ...task.task import Policy
+from ...task.policy import Policy
 from .configurations import STANDARD, Configuration, configuration_of, distinct, parse_configurations
 from .world_loading import SHIPPED
 

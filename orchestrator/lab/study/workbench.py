@@ -15,8 +15,8 @@ from ...compose.agents import far_handle, near_handle, reference_price
 from ...hybrid.hybrid import Hybrid
 from ...routing.run_record import Check, RunRecord
 from ...task.events import CallEnded, TaskEvent, TaskFinished
+from ...task.policy import Verdict
 from ...task.results import Call
-from ...task.sections.supervision import Verdict
 from ..worlds.world import Episode, Grade, SolvableWorld, World, WorldTask
 from .configurations import Configuration
 from .costs import EXECUTE, Reference, context_tokens, dollars, joules, peak_kv_bytes

@@ -23,7 +23,7 @@ from ....protocols import (
     Usage,
 )
 from ...strategies.prompts import CONTINUE, INTERVENE, PLAN, VERIFY_PLAN, VERIFY_PROGRESS
-from ...task.transcript import call_text
+from ...task.task import call_text
 from .program import Program, Progress, Step
 
 _CALL = re.compile(r"(\w+)\((.*)\)")

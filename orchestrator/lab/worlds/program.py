@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from ....protocols import ToolCall
-from ...task.transcript import call_text
+from ...task.task import call_text
 
 
 @dataclass(frozen=True, slots=True)

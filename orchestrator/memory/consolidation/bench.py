@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from ....protocols.namespaces import Namespace
-from ...compression.summary import Summarizer
-from ...task.sections.consolidation import ConsolidationConfig
+from ...compression.compressor import Summarizer
+from ...task.stores import ConsolidationConfig
 from ..store import MemoryStore
 from .journal import Journal
 

@@ -17,10 +17,10 @@ import anyio
 from ....protocols import AgentError, Message, NotFound, Sensitivity, StepRequest, ToolChoice, UserError, VersionConflict
 from ....protocols.namespaces import ItemAddress
 from ....protocols.tiers import TIERS
-from ...compression.summary import Summarizer, quoted
-from ...task.sections.consolidation import ConsolidationConfig
-from ...util.function_words import FUNCTION_WORDS
-from ...util.threads import in_thread
+from ...compression.compressor import Summarizer, quoted
+from ...compression.scoring import FUNCTION_WORDS
+from ...task.stores import ConsolidationConfig
+from ...util.runtime import in_thread
 from ..reading import MemoryItem
 from ..recall.granularity import SEMANTIC, TEXT
 from .bench import ALL, Bench, Slept

@@ -12,10 +12,10 @@ from ....protocols import Agent, DeviceState, DeviceStateSource, PowerSource, Pr
 from ....protocols.namespaces import Namespace
 from ....protocols.redact import log_defect
 from ...agents.pool import AgentPool
-from ...compression.summary import Summarizer
-from ...task.scope import Scope, scope
-from ...task.sections.consolidation import ConsolidationConfig, reason_to_wait
-from ...util.threads import in_thread
+from ...compression.compressor import Summarizer
+from ...task.stores import ConsolidationConfig, reason_to_wait
+from ...task.task import TaskScope, within_scope
+from ...util.runtime import in_thread
 from ..store import MemoryStore
 from .bench import Bench, Slept
 from .journal import Journal
@@ -207,7 +207,7 @@ class Rest:
             return True
         agent = await self._agent()
         sleepers = [Sleeper(self._store, each, agent=agent, device_state=self._device_state, policy=self._policy) for each in found]
-        with scope(Scope(caching="no-store")):  # a cache would keep data that is erased here
+        with within_scope(TaskScope(caching="no-store")):  # a cache would keep data that is erased here
             return not any([(await sleeper.run()).stopped for sleeper in sleepers])
 
     async def _agent(self) -> Agent | None:

@@ -13,14 +13,11 @@ import anyio
 from ....protocols import Message
 from ....protocols.namespaces import ItemAddress
 from ....protocols.tiers import Source, Tier
-from ...compression.compressor import compress
-from ...compression.conversation import TEXT_MARK
-from ...compression.facts import facts
-from ...compression.scoring import terms
-from ...compression.summary import Summarizer, summarized
-from ...compression.tokens import conversation_tokens, estimated_tokens
-from ...task.sections.consolidation import ConsolidationConfig
-from ...util.threads import in_thread
+from ...compression.compressor import Summarizer, compress, summarized
+from ...compression.conversation import TEXT_MARK, conversation_tokens, estimated_tokens
+from ...compression.scoring import facts, terms
+from ...task.stores import ConsolidationConfig
+from ...util.runtime import in_thread
 from ..reading import MemoryItem
 from ..recall.granularity import INDEX, SEARCHABLE, TEXT, Granularity, Span, episodic, span
 from .bench import ALL, Bench, Slept

@@ -9,8 +9,7 @@ from uuid import uuid4
 import orjson
 
 from ....protocols.namespaces import ItemAddress, Namespace
-from ...storage.postgres.connections import Connections
-from ...storage.postgres.scrubbing import scrub
+from ...storage.postgres import PostgresConnections, scrub
 from ..encoding import Sealer
 from ..engine import Forgotten, Hit, Logged, Position, Row, Transaction, Unembedded
 from ..operation import Dot, VersionVector
@@ -23,7 +22,7 @@ from .transaction import PostgresTransaction, read_forgotten
 from .vectors import SETTINGS, Vectors
 
 if TYPE_CHECKING:
-    from ...storage.postgres.connections import Connection
+    from ...storage.postgres import Connection
     from ..engine import Vector
 
 _CLAIM_SECONDS: Final = 120
@@ -77,7 +76,7 @@ class PostgresEngine:
         self._writing = threading.local()
         self._vectors = Vectors(embedder)
         settings = SETTINGS if embedder is not None else {}
-        self._connections = Connections(
+        self._connections = PostgresConnections(
             address, what="memory store", schema=schema, most=connections, patience=patience, longest=longest, settings=settings
         )
         try:

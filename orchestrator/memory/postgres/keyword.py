@@ -18,7 +18,7 @@ from ..selection import Selection
 from .selecting import Where, is_small
 
 if TYPE_CHECKING:
-    from ...storage.postgres.connections import Connection
+    from ...storage.postgres import Connection
 
 
 _UNSPACED: Final = (

@@ -7,7 +7,7 @@ from uuid import uuid4
 from ....protocols import ConfigError, StoreCorrupt, SyncRefused
 
 if TYPE_CHECKING:
-    from ...storage.postgres.connections import Connection
+    from ...storage.postgres import Connection
     from .vectors import Vectors
 
 VERSION: Final = 3

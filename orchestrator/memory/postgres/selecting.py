@@ -11,7 +11,7 @@ from ..selection import Comparison, Condition, Selection
 from .rows import as_json, number_of
 
 if TYPE_CHECKING:
-    from ...storage.postgres.connections import Connection
+    from ...storage.postgres import Connection
 
 _Term = tuple[str, list[object]]
 """A condition with its parameters."""

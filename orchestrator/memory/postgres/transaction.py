@@ -15,7 +15,7 @@ from .rows import INSERT, columns, digest, opened, sealed
 from .vectors import Vectors, VectorTable
 
 if TYPE_CHECKING:
-    from ...storage.postgres.connections import Connection
+    from ...storage.postgres import Connection
     from ..engine import Vector
 
 

@@ -16,7 +16,7 @@ from ..selection import Selection
 from .selecting import Where, is_small
 
 if TYPE_CHECKING:
-    from ...storage.postgres.connections import Connection
+    from ...storage.postgres import Connection
     from ..engine import Vector
 
 _INDEXED_AS_FLOAT: Final = 2000

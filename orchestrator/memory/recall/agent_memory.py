@@ -8,9 +8,9 @@ from typing import Any, Final, Self
 from ....protocols import VersionConflict
 from ....protocols.namespaces import ItemAddress, Namespace
 from ....protocols.tiers import Tier
-from ...compression.tokens import TokenCounter, estimated_tokens
-from ...task.sections.memory import BUDGET_TOKENS
-from ...util.threads import in_thread
+from ...compression.conversation import TokenCounter, estimated_tokens
+from ...task.stores import BUDGET_TOKENS
+from ...util.runtime import in_thread
 from ..engine import Change
 from ..reading import MemoryItem
 from ..rendering import Rendered, render

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from ....protocols.namespaces import ItemAddress, Namespace
-from ...storage.sqlite import driver, files
-from ...storage.sqlite.connections import Connection, Connections
+from ...storage import sqlite_files
+from ...storage.sqlite import Connection, SqliteConnections
 from ..encoding import Sealer
 from ..engine import Forgotten, Hit, Logged, Position, Row, Unembedded
 from ..operation import Dot, Operation, VersionVector
@@ -80,18 +80,18 @@ class SqliteEngine:
         device: str | None = None,
     ) -> None:
         self._path = os.path.abspath(path)
-        files.prepare(self._path, STORE)
+        sqlite_files.prepare(self._path, STORE)
         self._operations = OperationTable(sealer)
         self._vectors = VectorTable(embedder)
         self._keyword = KeywordSearch()
         self._cache: VectorCache | None = None
         self._cache_lock = threading.Lock()
-        self._connections = Connections(self._path, driver.of(key, APPLICATION), STORE, add_functions)
+        self._connections = SqliteConnections(self._path, sqlite_files.driver_for(key, APPLICATION), STORE, add_functions)
         try:
             with self._connections.writing() as connection:
                 if is_new(connection):
                     create(connection, device or secrets.token_hex(8))
-                if files.size(self._path) <= MOST_CHECKED:
+                if sqlite_files.size(self._path) <= MOST_CHECKED:
                     check(connection)
                 (self.device,) = connection.execute("SELECT device FROM replica").fetchone()
             self._tidy()
@@ -238,7 +238,7 @@ class SqliteEngine:
     def statistics(self) -> dict[str, int]:
         with self._connections.reading() as connection:
             counts = {name: connection.execute(query).fetchone()[0] for name, query in _COUNTS.items()}
-        return {**counts, "bytes": files.size(self._path)}
+        return {**counts, "bytes": sqlite_files.size(self._path)}
 
     def close(self) -> None:
         self._connections.close()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
-from ...storage.sqlite.connections import Connection
+from ...storage.sqlite import Connection
 from ..engine import Hit
 from .selecting import Where
 

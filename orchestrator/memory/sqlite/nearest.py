@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy
 
-from ...storage.sqlite.connections import Connection
+from ...storage.sqlite import Connection
 from ..engine import Hit
 from .estimates import FEW, IS_AVAILABLE, Codes, promising
 from .vectors import unpacked

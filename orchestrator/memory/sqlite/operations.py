@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from ....protocols.namespaces import ItemAddress
-from ...storage.sqlite.connections import Connection
+from ...storage.sqlite import Connection
 from ..encoding import Sealer, Subject, decode, encode, subjects_of
 from ..engine import Change, Logged
 from ..operation import Dot, Operation

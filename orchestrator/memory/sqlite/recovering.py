@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from ....protocols import StoreCorrupt
 from ....protocols.namespaces import ItemAddress
-from ...storage.sqlite import driver, files
-from ...storage.sqlite.connections import Connection
-from ...storage.sqlite.driver import Driver
+from ...storage import sqlite_files
+from ...storage.sqlite import Connection
+from ...storage.sqlite_files import Driver
 from ..encoding import Sealer
 from ..engine import Change, Row, Transaction
 from ..merge import merge, succeed
@@ -61,14 +61,14 @@ def recover(
     place = os.path.abspath(path)
     with tempfile.TemporaryDirectory(dir=os.path.dirname(place), prefix=".recovering-") as workshop:
         copy, new = os.path.join(workshop, "copy.db"), os.path.join(workshop, "new.db")
-        for suffix in ("", files.LOG):
+        for suffix in ("", sqlite_files.LOG):
             if os.path.exists(place + suffix):
                 shutil.copyfile(place + suffix, copy + suffix)
-        salvage = _Salvage(driver.of(key, APPLICATION), copy, OperationTable(sealer))
+        salvage = _Salvage(sqlite_files.driver_for(key, APPLICATION), copy, OperationTable(sealer))
         with contextlib.closing(SqliteEngine(new, key=key, sealer=sealer, device=salvage.device)) as engine:
             remade = _write(engine, salvage, now())
         aside = f"{place}.damaged-{int(now())}"
-        for suffix in files.SUFFIXES:
+        for suffix in sqlite_files.SUFFIXES:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(place + suffix, aside + suffix)
         os.rename(new, place)

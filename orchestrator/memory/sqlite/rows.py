@@ -12,8 +12,8 @@ import orjson
 
 from ....protocols import StoreCorrupt
 from ....protocols.namespaces import ItemAddress, Namespace
-from ...storage.sqlite.connections import Connection
-from ...storage.sqlite.errors import Naming
+from ...storage.sqlite import Connection
+from ...storage.sqlite_files import Naming
 from ..encoding import meta_fields, read_meta
 from ..engine import Row
 

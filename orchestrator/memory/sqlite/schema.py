@@ -6,9 +6,8 @@ The number of a row is `items.item`, which is never used for another item.
 from typing import Final
 
 from ....protocols import StoreCorrupt, SyncRefused
-from ...storage.sqlite.connections import Connection
-from ...storage.sqlite.driver import check_plain
-from ...storage.sqlite.log import empty_log
+from ...storage.sqlite import Connection, empty_log
+from ...storage.sqlite_files import check_plain
 from .rows import STORE, damaged
 
 APPLICATION: Final = 0x4E665253

@@ -7,7 +7,7 @@ from typing import Final
 
 from ....protocols.namespaces import Namespace
 from ....protocols.tiers import Tier
-from ...storage.sqlite.connections import Connection
+from ...storage.sqlite import Connection
 from ..item import Principal
 from ..selection import Condition, Selection, meets
 from .rows import end_of_prefix, namespace_range, value_of

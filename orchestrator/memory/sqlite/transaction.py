@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from ....protocols.namespaces import ItemAddress, Namespace
-from ...storage.sqlite.connections import Connection
+from ...storage.sqlite import Connection
 from ..engine import MOST_FORGOTTEN, Change, Forgotten, Unembedded, check_told
 from ..item import address_tag
 from ..operation import Operation, VersionVector, tick

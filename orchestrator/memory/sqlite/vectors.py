@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....protocols import InvalidRequest
-from ...storage.sqlite.connections import Connection
+from ...storage.sqlite import Connection
 from .rows import damaged, insert
 
 if TYPE_CHECKING:

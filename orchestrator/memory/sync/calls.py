@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import anyio
 
 from ....protocols import DeadlineExceeded, RateLimited
-from ...util.threads import in_thread
+from ...util.runtime import in_thread
 from ..changes import Watchers
 from .replica import Replica
 

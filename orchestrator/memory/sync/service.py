@@ -18,7 +18,7 @@ from ....protocols.status import Context
 from ....protocols.tiers import Tier
 from ....protocols.tokens import Tokens
 from ....protocols.v1 import memory_pb2 as pb
-from ...util.threads import in_thread
+from ...util.runtime import in_thread
 from .. import validation
 from ..item import Principal
 from ..reading import MemoryItem

@@ -13,7 +13,7 @@ import anyio
 from ....protocols import NearfarError, Unavailable
 from ....protocols.channel import ClientTls
 from ....protocols.namespaces import Namespace
-from ...util.threads import in_thread
+from ...util.runtime import in_thread
 from .calls import ahead, moves
 from .client import Link, connected
 from .messages import Batch, Hello, Peer, Received

@@ -5,12 +5,9 @@ from random import Random
 from typing import Final
 
 from ....protocols import ConfigError, PrivacyViolation, Sensitivity, Side
-from ...task.arm import RESERVED, Arm
-from ...task.auto_decision import ConsideredArm, SelectionDecision
-from ...task.modes import Mode, Strategy
-from ...task.profile import Shape, TaskProfile
-from ...task.sections.auto import AutoConfig
-from ...task.task import Policy
+from ...task.modes import Mode, Shape, Strategy, TaskProfile
+from ...task.policy import AutoConfig, Policy
+from ...task.results import RESERVED, Arm, ConsideredArm, SelectionDecision
 from .classes import ClassGuess, TaskClasses, lineage
 from .estimates import PRIOR_SCORE, Belief, Group, SideDollars, Tallies, beliefs_about, draw_score, mix_beliefs, unmeasured_dollars
 from .outcomes import Outcome

@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import exp, log
 from typing import Final
 
-from ...task.profile import NAME, NUMBER, Shape, TaskProfile
+from ...task.modes import NAME, NUMBER, Shape, TaskProfile
 
 SMOOTHING: Final = 0.2
 """Added to each feature's count in each class."""

@@ -14,8 +14,8 @@ from random import Random
 from typing import Final
 
 from ....protocols import Side
-from ...task.arm import Arm
 from ...task.modes import Strategy
+from ...task.results import Arm
 
 USUAL_CREDIBILITY: Final = 20.0
 """Outcomes that the wider group counts for, before anything is known of how groups differ."""

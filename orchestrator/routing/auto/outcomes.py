@@ -9,10 +9,9 @@ from pydantic import Field, ValidationError
 
 from ....protocols import ConfigError
 from ....protocols.messages import Value
-from ...task.arm import Arm
-from ...task.modes import Strategy
-from ...task.profile import TaskProfile
-from ...util.json_lines import append_line, read_lines
+from ...task.modes import Strategy, TaskProfile
+from ...task.results import Arm
+from ...util.json_text import append_line, read_lines
 from ..run_record import RunRecord
 
 

@@ -8,16 +8,11 @@ from typing import cast
 from pydantic import JsonValue, ValidationError
 
 from ....protocols import ConfigError, NearfarError, Side
-from ...task.arm import RESERVED, Arm
-from ...task.auto_decision import SelectionDecision
-from ...task.conversation import last_words
-from ...task.modes import Strategy
-from ...task.profile import TaskProfile
-from ...task.results import Result
-from ...task.sections.auto import AutoConfig
-from ...task.task import Policy, Task
-from ...task.tool_outcomes import Effect
-from ...task.tools import Tool
+from ...task.modes import Strategy, TaskProfile
+from ...task.policy import AutoConfig, Policy
+from ...task.results import RESERVED, Arm, Result, SelectionDecision
+from ...task.task import Task, last_words
+from ...task.tools import Effect, Tool
 from .chooser import Chooser
 from .estimates import SideDollars
 from .outcomes import Outcome, ReportLog, read_outcomes

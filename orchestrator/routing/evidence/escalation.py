@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 
 from ....protocols import ConfigError
 from ....protocols.messages import Value
-from ...task.sections.routing import ObjectiveConfig
+from ...task.routing_policy import ObjectiveConfig
 from .answers import Answer
 from .signals import CROWD, DRAFT, Cost, Finding, Look, crowd
 

@@ -10,7 +10,7 @@ from math import log, log1p
 from typing import Final
 from zlib import crc32
 
-from ...util.function_words import FUNCTION_WORDS
+from ...compression.scoring import FUNCTION_WORDS
 
 VERSION: Final = "hashed/2"
 """Version of the features; a head trained on another version cannot be used."""

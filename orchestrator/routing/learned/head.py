@@ -18,8 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from ....protocols import ConfigError
 from ....protocols.messages import Value
-from ...util.embedding.embedder import NAME
-from ...util.embedding.runtime import session
+from ...util.embedding.embedder import NAME, session
 from ..auto.classes import lineage
 from .features import VERSION, hashed, surface
 

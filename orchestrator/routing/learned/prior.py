@@ -16,7 +16,7 @@ from pydantic import Field
 
 from ....protocols import InvalidRequest, Side
 from ....protocols.messages import Value
-from ...task.route_decision import Impression
+from ...task.results import Impression
 from .features import MEASURES, measures
 
 NUMBERS: Final = "models/prior.json"

@@ -7,9 +7,8 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from ....protocols import ToolCall, ToolResult
-from ...task.tool_outcomes import Effect, outcome_of
-from ...task.tools import Tool
-from ...util.canonical import canonical, digest
+from ...task.tools import Effect, Tool, outcome_of
+from ...util.json_text import canonical, digest
 
 REPEATABLE: Final = frozenset({Effect.READ, Effect.IDEMPOTENT})
 """Effects that a resumed run may run again although there is a result."""

@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 
 from ....protocols import ToolCall, ToolResult
-from ...task.tool_outcomes import LOOKED_UP, UNKNOWN
+from ...task.tools import LOOKED_UP, UNKNOWN
 
 _STILL_RUNNING: Final = f"{UNKNOWN}an equal call ran past its time limit and still runs. It is not made again. Find out by other means"
 

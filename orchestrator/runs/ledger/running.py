@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from ....protocols import InvalidRequest, ToolCall, ToolResult
-from ...task.repeating import Repetition, noting
-from ...task.tool_outcomes import Effect, outcome_of
-from ...task.tools import Tool
-from ...util.threads import in_thread
+from ...task.tools import Effect, Repetition, Tool, noting, outcome_of
+from ...util.runtime import in_thread
 from .overdue import Overdue, looked_up, still_running
 from .transactions import AlreadyDone, EffectConnection, TransactionEnded, begin_in_file
 

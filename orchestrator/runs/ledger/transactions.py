@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Any, Final
 
 from ....protocols import InvalidRequest, StoreError, ToolResult
-from ...storage.sqlite.database import guarded
+from ...storage.sqlite import guarded_transaction
 from ...storage.tables import Rows, Session
 
 Keep = Callable[[Session, ToolResult], None]
@@ -108,7 +108,7 @@ def begin_in_file(path: str | os.PathLike[str], key: str) -> EffectConnection:
     Raises `AlreadyDone` if the effect is among them, and `sqlite3.Error`.
     """
     connection = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
-    transaction = EffectConnection(guarded(connection), lambda session, result: _mark(session, key, result))
+    transaction = EffectConnection(guarded_transaction(connection), lambda session, result: _mark(session, key, result))
     with ExitStack() as failing:
         failing.callback(transaction.abandon)
         transaction.execute(_MARKS)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from ....protocols import Message, ToolCall
-from ...task.naming import named_tools
+from ...task.labels import named_tools
 from ...task.tools import Tool
 from .arguments import doubtful
 from .flows import calls_cut_out

@@ -6,8 +6,7 @@ from typing import Literal, Protocol
 
 from ....protocols import Message, ToolCall
 from ....protocols.messages import Value
-from ...task.chosen import Chosen
-from ...task.labels import Label
+from ...task.labels import Chosen, Label
 from ...task.tools import Tool
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from ....protocols import Message, ToolCall, ToolResult
 from ...task.labels import Integrity
 from ...task.task import Task
-from ...task.tool_outcomes import Effect
-from ...task.tools import Tool
+from ...task.tools import Effect, Tool
 from ..privacy.starting import label_of_result
 from .arguments import doubtful
 from .choices import is_keyed, was_made

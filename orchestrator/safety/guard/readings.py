@@ -14,8 +14,7 @@ from typing import Final
 from pydantic import JsonValue
 
 from ....protocols import Message, ToolCall, ToolResult
-from ...task.tool_outcomes import LOOKED_UP, Effect
-from ...task.tools import Tool, is_cut
+from ...task.tools import LOOKED_UP, Effect, Tool, is_cut
 from ...util.escaping import unescaped
 from .flows import Anything, Fixed, Flow, Members, Planned, Reading, Several
 from .quoting import unquoted

@@ -10,12 +10,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from ....protocols import InvalidRequest, Message, ToolCall
-from ...task.labels import Integrity, Label, may_go
-from ...task.naming import named_tools
-from ...task.sections.guard import GuardConfig, OnDoubt
+from ...task.labels import Integrity, Label, may_go, named_tools
+from ...task.policy import GuardConfig, OnDoubt
 from ...task.task import Task
-from ...task.tool_outcomes import Effect
-from ...task.tools import Tool
+from ...task.tools import Effect, Tool
 from ..privacy.starting import label_of_result
 from .arguments import doubtful
 from .choices import is_keyed, is_planned, was_made

@@ -14,8 +14,8 @@ from ....protocols.redact import inspected_by
 from ....protocols.wire import request_to_proto
 from ...agents.pool import AgentHandle
 from ...task.labels import Label
-from ...task.scope import current_scope, scope
-from ...util.threads import in_thread
+from ...task.task import current_scope, within_scope
+from ...util.runtime import in_thread
 from .audit import Departure, Outcome
 from .needles import Needles
 from .opened_text import Listener, OpenedText
@@ -93,7 +93,7 @@ class Departing:
         something in this run only.
         """
         known = current_scope()
-        with scope(replace(known, caching="no-store") if self._names else known):
+        with within_scope(replace(known, caching="no-store") if self._names else known):
             if self._member.side is Side.NEAR:
                 yield
             else:

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import anyio
 
-from ...task.sections.privacy import PrivacyConfig
-from ...util.threads import run_in_daemon_thread
+from ...task.policy import PrivacyConfig
+from ...util.runtime import run_in_daemon_thread
 from .detection.composite import Detectors
 from .detection.finding import UNCHECKED, Detector, Finding, resolved
 from .seams import Part, joins

@@ -8,8 +8,8 @@ from typing import Final
 from ...memory.encoding import Subject
 from ...memory.operation import Dot
 from ...memory.sync.keys import SubjectKeys, tag_of
-from ...storage.sqlite.database import Database
-from ...storage.sqlite.errors import Naming
+from ...storage.sqlite import SqliteDatabase
+from ...storage.sqlite_files import Naming
 from ...storage.tables import Tables
 from ...task.labels import Label
 from .audit import Departure
@@ -31,7 +31,7 @@ class PrivacyRecords:
 
     def __init__(self, folder: Path, *, keep: int = 10_000) -> None:
         """Open the records in `folder`. Only the newest `keep` runs are kept."""
-        self.database = Database(folder / "privacy.db", _NAMING)
+        self.database = SqliteDatabase(folder / "privacy.db", _NAMING)
         self.database.require(_TABLES)
         self.keys = SubjectKeys(folder / "privacy.keys")
         for run in self._older_than(keep):

@@ -14,9 +14,9 @@ from ....protocols.messages import Value
 from ....protocols.tiers import Tier
 from ...agents.pool import AgentHandle
 from ...task.labels import OPEN, Label, may_go
-from ...task.sections.privacy import OnFinding, PrivacyConfig
+from ...task.policy import OnFinding, PrivacyConfig
 from ...task.task import Task
-from ...util.threads import in_thread
+from ...util.runtime import in_thread
 from .departing import Departing, unrecorded
 from .detection.finding import UNCHECKED, Detector, Finding
 from .detection.standard import standard_detectors

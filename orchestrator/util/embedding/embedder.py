@@ -1,11 +1,11 @@
 """Embed texts as vectors on this device: all-MiniLM-L6-v2 in int8, on onnxruntime with a single thread."""
 
+import os
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ....protocols import ConfigError
-from .runtime import session
 
 if TYPE_CHECKING:
     import numpy
@@ -55,9 +55,8 @@ class Embedder:
     def early(self, text: str) -> "Vector":
         """Return the output of the lower four of the six layers, of shape (768,), in two thirds of the time.
 
-        It has the means over the tokens after two layers and after four. They say less about the topic and more about wording and the
-        kind of
-        task, on which success depends. It is no unit vector.
+        It has the means over the tokens after two layers and after four. They say less about the topic and more about wording and the kind
+        of task, on which success depends. It is no unit vector.
         """
         vector: Vector = self._lower.run(["early"], {"input_ids": self._ids(text, EARLY_TOKENS)})[0]
         return vector
@@ -93,3 +92,28 @@ def _stacked(vectors: "Sequence[Vector]", width: int) -> "NDArray[numpy.float32]
     import numpy
 
     return numpy.stack(vectors) if vectors else numpy.empty((0, width), dtype=numpy.float32)
+
+
+def session(model: bytes, name: str) -> Any:  # noqa: ANN401 - onnxruntime carries no types
+    """Return a session on one thread. `name` is the model's name in errors.
+
+    Raises `ConfigError` if onnxruntime is not installed, or cannot run the model.
+    """
+    # From 1.29 on, onnxruntime reports to its maker unless it is told not to before it is imported.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    try:
+        import onnxruntime
+        from onnxruntime.capi import onnxruntime_pybind11_state as states
+    except ImportError as error:
+        raise ConfigError("this needs onnxruntime", hint="pip install 'nearfar[router]'") from error
+    options = onnxruntime.SessionOptions()
+    # Next to a busy llama.cpp, a second thread waits far longer than it computes.
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # They have no class in common but Exception.
+    errors = (states.Fail, states.InvalidArgument, states.InvalidGraph, states.InvalidProtobuf, states.NotImplemented)
+    try:
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except errors as error:
+        hint = "it is damaged: train the head, or build the embedder, again"
+        raise ConfigError(f"{name} is no ONNX model that can be run: {error}", hint=hint) from error

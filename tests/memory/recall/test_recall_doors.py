@@ -16,7 +16,7 @@ from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
 from nearfar.orchestrator.memory.recall.turn import Turn
 from nearfar.orchestrator.memory.rendering import render
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.orchestrator.task.sections.memory import RecallConfig
+from nearfar.orchestrator.task.stores import RecallConfig
 from nearfar.protocols import ScriptedAgent, ToolCall
 
 WORDS = ("badger", "potato", "shed", "roof", "harbour", "sedum", "kettle", "violin", "June", "Gdynia", "lamp", "?")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.compression.tokens import estimated_tokens
+from nearfar.orchestrator.compression.conversation import estimated_tokens
 from nearfar.orchestrator.memory.engine import Row
 from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.reading import MemoryItem

@@ -11,7 +11,7 @@ from nearfar.orchestrator.memory.recall.granularity import TEXT, Granularity, ep
 from nearfar.orchestrator.memory.recall.semantic import Fact
 from nearfar.orchestrator.memory.recall.turn import Turn
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.orchestrator.task.sections.consolidation import ConsolidationConfig
+from nearfar.orchestrator.task.stores import ConsolidationConfig
 from nearfar.protocols import Agent, DeviceStateSource
 from nearfar.protocols.tiers import Source, Tier
 

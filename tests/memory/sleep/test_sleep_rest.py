@@ -10,7 +10,7 @@ from nights import CATS, TRAVELS, Clock, Night
 
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.orchestrator.task.sections.consolidation import ConsolidationConfig, reason_to_wait
+from nearfar.orchestrator.task.stores import ConsolidationConfig, reason_to_wait
 from nearfar.protocols import DeviceState, PowerSource, ScriptedAgent, Thermal
 
 pytestmark = pytest.mark.anyio

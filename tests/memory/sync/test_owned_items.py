@@ -15,7 +15,7 @@ from nearfar.orchestrator.memory.recollection import label_of_recalled, recalled
 from nearfar.orchestrator.memory.rendering import render
 from nearfar.orchestrator.memory.sync.messages import Batch, SealedOperation
 from nearfar.orchestrator.task.labels import Integrity
-from nearfar.orchestrator.task.sections.memory import RecallConfig
+from nearfar.orchestrator.task.stores import RecallConfig
 from nearfar.protocols import InvalidRequest, PermissionDenied
 from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import LEAST_TRUST, Tier

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import JsonValue
 
-from ....task.tool_outcomes import Effect
-from ....task.tools import Tool, tool
+from ....task.tools import Effect, Tool, tool
 from .state import DAYS, FIRST_HOUR, LAST_HOUR, AppState, Event
 
 

@@ -1,11 +1,15 @@
-"""Canonical JSON (RFC 8785): equal values as equal text."""
+"""JSON as text: one canonical form of each value (RFC 8785), and files of JSON lines that several processes append to."""
 
+import errno
+import fcntl
 import hashlib
 import json
-from collections.abc import Mapping, Sequence, Set
+import os
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
-from typing import Final
+from pathlib import Path
+from typing import IO, Final
 
 from pydantic import BaseModel, JsonValue, SecretBytes, SecretStr
 from pydantic_core import to_jsonable_python
@@ -24,8 +28,7 @@ def digest(*values: object) -> str:
 def canonical(value: object) -> str:
     """Return JSON with sorted keys, no white space, and one way to write each number.
 
-    In addition to RFC 8785, whole numbers of any size keep all their digits, sets are sorted, secrets are written out, and values that
-    are
+    In addition to RFC 8785, whole numbers of any size keep all their digits, sets are sorted, secrets are written out, and values that are
     no JSON are written as pydantic does. Raises `PydanticSerializationError` for those that pydantic does not know.
     """
     match value:
@@ -95,3 +98,51 @@ def fingerprint(value: JsonValue) -> str:
 def hashed(value: JsonValue) -> str:
     text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line and a newline. An unfinished line of a process that died while it wrote is removed.
+
+    Raises `OSError`, and changes nothing, if the file ends with something else than a line of JSON: it is another program's.
+    A new file is for its owner alone: there may be words of tasks in it.
+    """
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        _cut_torn_line(file)
+        file.write(line + b"\n")
+
+
+def drop_lines(path: Path, goes: Callable[[bytes], bool]) -> None:
+    """Remove lines for which `goes` is true, in place and under the lock of those who append. Raises `OSError`."""
+    with path.open("rb+", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        before = file.read()
+        kept = b"".join(line + b"\n" for line in whole_lines(before) if line and not goes(line))
+        file.seek(0)
+        file.write(kept + bytes(len(before) - len(kept)))  # what goes is overwritten before the file is cut
+        os.fsync(file.fileno())
+        file.truncate(len(kept))
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """Return the whole lines of a file. A pipe is not waited for. Raises `OSError`."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        return whole_lines(file.read() or b"")
+
+
+def whole_lines(data: bytes) -> list[bytes]:
+    """Return the lines of a file. A last one without its newline was cut off while it was written, and is left out."""
+    return data[: data.rfind(b"\n") + 1].split(b"\n")
+
+
+def _cut_torn_line(file: IO[bytes]) -> None:
+    if file.seek(0, os.SEEK_END) == 0:
+        return
+    file.seek(-1, os.SEEK_END)
+    if file.read() != b"\n":
+        file.seek(0)
+        data = file.read()
+        whole = data.rfind(b"\n") + 1
+        if data[whole : whole + 1] not in (b"{", b"\0"):  # a power cut may leave zeros
+            raise OSError(errno.EINVAL, "it ends with something else than a line of JSON")
+        file.truncate(whole)

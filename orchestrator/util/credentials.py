@@ -1,4 +1,4 @@
-"""The certificate of a hub at home: self-signed, and trusted by its fingerprint."""
+"""Secrets from the environment or the keyring, and the self-signed certificate of a hub at home."""
 
 import datetime
 import ipaddress
@@ -11,9 +11,24 @@ from typing import TYPE_CHECKING
 from ...protocols import ConfigError
 from ...protocols.certificates import first_certificate
 from ...protocols.pairing import fingerprint_of
+from ...protocols.secrets import StoredKey
 
 if TYPE_CHECKING:
     from cryptography.x509 import GeneralName
+
+
+def secret(variable: str) -> str:
+    """Return the value of an environment variable, or of the keyring under the same name. Raises `ConfigError` if there is none."""
+    stored = StoredKey(variable)
+    if not stored.is_set():
+        raise ConfigError(f"{variable} is not set", hint=stored.how_to_set)
+    return stored.reveal()
+
+
+def find_secret(variable: str) -> str | None:
+    """Return the value of an environment variable, or of the keyring under the same name; None if there is none."""
+    return StoredKey(variable).find()
+
 
 _NAME = "nearfar-hub"
 _LIFETIME = datetime.timedelta(days=3650)

@@ -1,10 +1,4 @@
-"""Rules of a policy: their conditions and their decisions.
-
-Every restricting rule (`deny`, `only_on_device`, `only_in_cloud`) applies, wherever it stands. Of the preferring rules, the first that
-applies wins. An unknown condition, such as the battery of a desktop, counts as true in a rule that keeps the task on the device or
-denies
-it, and as false in any other: privacy fails closed. A task without a class is in no class: that is the app's decision and not unknown.
-"""
+"""TODO-DOC."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,10 +8,9 @@ from typing import Annotated, Final, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ....protocols import PowerSource, Sensitivity, Thermal
-from ....protocols.messages import ToolName, Value
-from ..modes import Mode, Strategy
-from ..situation import Situation, primary_language
+from ...protocols import PowerSource, Sensitivity, Thermal
+from ...protocols.messages import ToolName, Value
+from .modes import Mode, Situation, Strategy, primary_language
 
 T = TypeVar("T")
 

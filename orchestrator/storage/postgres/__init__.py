@@ -1,1 +1,0 @@
-"""Tables in Postgres: connections, transactions, and the server's errors."""

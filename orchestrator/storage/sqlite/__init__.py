@@ -1,1 +1,0 @@
-"""SQLite files: how they are opened, written by one connection and read by many, and their errors."""

@@ -1,1 +1,0 @@
-"""The sections of `nearfar.toml`, as plain data. Features import them; they import no feature."""

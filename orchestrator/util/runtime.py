@@ -1,0 +1,223 @@
+"""Run code: in threads, cancelled at once, in one event loop at a time, and out of sight of LangChain's tracers."""
+
+import asyncio
+import contextvars
+import os
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+import anyio
+
+from ...protocols import ConfigError
+from ...protocols.event_loop import other_loop
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+    from langchain_core.tracers.stdout import ConsoleCallbackHandler
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def in_thread(function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """Call a function in a thread and return its result. If the caller is cancelled, the function still runs to its end."""
+    import anyio.to_thread
+
+    return await anyio.to_thread.run_sync(partial(function, *arguments, **options))
+
+
+async def run_in_daemon_thread(function: Callable[[], object]) -> object:
+    """Call a function in a daemon thread and return its result, or raise its error.
+
+    A thread cannot be stopped. If the caller stops waiting it runs on, but it takes no place in a pool and does not keep the program from
+    ending.
+    """
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[object] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(result: object, error: BaseException | None) -> None:
+        if outcome.cancelled():
+            return
+        if error is None:
+            outcome.set_result(result)
+        else:
+            outcome.set_exception(error)
+
+    def work() -> None:
+        report: tuple[object, BaseException | None]
+        try:
+            report = (context.run(function), None)
+        except StopIteration as error:  # which a future refuses to carry
+            report = (None, RuntimeError(f"StopIteration: {error.value}"))
+        except BaseException as error:  # a thread boundary: raised again in the caller
+            report = (None, error)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, *report)
+
+    threading.Thread(target=work, name="nearfar tool", daemon=True).start()
+    return await outcome
+
+
+async def cancelled_at_once(work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` so that a cancellation ends it by one exception; return, or raise, when it has ended.
+
+    anyio repeats a cancellation at every await, also at those by which LangGraph closes the steps of its nodes.
+    """
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    finally:
+        await end(task)
+
+
+async def end(task: asyncio.Task[Any]) -> None:
+    """Cancel a task once, unless it is done, and wait for its end. Its error is ignored."""
+    if not task.done():
+        task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # asked for, so that asyncio does not report it as lost
+
+
+class HomeLoop:
+    """The event loop to which the agents, channels and locks of a `Hybrid` belong.
+
+    asyncio's connections, child processes and locks work in one loop only. Loops may follow each other, as with two calls of `asyncio.run`:
+    what belongs to the first is released while it shuts down. Two loops at the same time are refused. Calls may come from any thread.
+
+    Args:
+        release: closes what belongs to the loop, in that loop, such that it can be opened again.
+        forget: drops what belongs to a loop that is closed already, where nothing can be awaited any more.
+    """
+
+    def __init__(self, release: Callable[[], Awaitable[None]], forget: Callable[[], None]) -> None:
+        self.forgetting = [forget]
+        """Called in the new loop, before anything else is done there."""
+        self._release = release
+        self._lock = Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: AsyncGenerator[None] | None = None
+
+    async def enter(self) -> None:
+        """Make the running loop the home. Raises `ConfigError` if another loop is home, and is not closed."""
+        if self._moved():
+            self._end = _until_the_loop_ends(self._release)
+            await anext(self._end)
+
+    async def leave(self) -> None:
+        """Release what belongs to the loop now."""
+        if self._end is not None:
+            await self._end.aclose()
+
+    def _moved(self) -> bool:
+        running = asyncio.get_running_loop()
+        with self._lock:
+            before = self._loop
+            if before is running:
+                return False
+            if before is not None and not before.is_closed():
+                raise other_loop("this Hybrid")
+            self._loop = running
+            if before is not None:
+                for forget in self.forgetting:
+                    forget()
+            return True
+
+
+async def _until_the_loop_ends(release: Callable[[], Awaitable[None]]) -> AsyncGenerator[None]:
+    """Wait to be closed, which `asyncio.run` does with every generator before it closes its loop."""
+    try:
+        yield
+    finally:
+        await release()
+
+
+_IS_UNTRACED: Final[ContextVar[bool]] = ContextVar("nearfar_untraced", default=False)
+_SWITCHES: Final = ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING_V2")
+_DEADLY: Final = ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER")
+"""Variables with which LangChain raises an error instead of running anything."""
+_OFF: Final = ("", "0", "false", "False")
+
+
+def tracing_switches() -> list[str]:
+    """Name the variables that turn LangSmith's tracing on for whatever runs in this environment."""
+    return _set_in_environment(_SWITCHES)
+
+
+def deadly_switches() -> list[str]:
+    """Name the variables with which LangChain runs nothing."""
+    return _set_in_environment(_DEADLY)
+
+
+def is_untraced() -> bool:
+    """Return whether this is inside `untraced`."""
+    return _IS_UNTRACED.get()
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Hide what runs inside from LangChain's tracers and callbacks.
+
+    Otherwise, LangGraph shows the state of each graph, with prompts, memory and tool results, to LangSmith if variables say so that were
+    set for another app (`LANGSMITH_TRACING`, `LANGCHAIN_TRACING_V2`), to the callbacks of a surrounding runnable, and to handlers that
+    other packages have registered. Raises `ConfigError` if a variable is set with which LangChain runs nothing.
+    """
+    from langchain_core.callbacks import BaseCallbackHandler
+    from langchain_core.runnables.config import var_child_runnable_config
+    from langchain_core.tracers import context as tracers
+    from langsmith import tracing_context
+
+    if found := deadly_switches():
+        raise ConfigError(f"{found[0]} is set, with which LangChain runs nothing", hint=f"unset {found[0]}")
+    with ExitStack() as left:
+        left.enter_context(tracing_context(enabled=False, parent=False))
+        left.enter_context(_set(_IS_UNTRACED, True))
+        left.enter_context(_set(var_child_runnable_config, None))
+        for variable, _, kind, switch in tracers._configure_hooks:  # there is no public way to leave out what others have registered
+            is_switched_on = kind is not None and switch is not None and _set_in_environment([switch])
+            if is_switched_on or variable.get() is not None:  # where there is a handler already, none is made
+                left.enter_context(_set(variable, BaseCallbackHandler() if is_switched_on else None))
+        yield
+
+
+def without_callbacks(config: "RunnableConfig | None") -> "RunnableConfig | None":
+    """Return the configuration of a graph that tells no callback anything.
+
+    With `set_debug(True)`, LangChain prints the input and output of all that runs, unless a handler that prints is there already.
+    """
+    from langchain_core.globals import get_debug
+
+    if get_debug():
+        return {**(config or {}), "callbacks": [_silent_printer()]}
+    return None if config is None else {**config, "callbacks": None}
+
+
+def _silent_printer() -> "ConsoleCallbackHandler":
+    """Return a handler that LangChain takes for the one that prints. It ignores whatever it may be told."""
+    from langchain_core.tracers.stdout import ConsoleCallbackHandler
+
+    class Silent(ConsoleCallbackHandler):
+        ignore_llm = ignore_chain = ignore_agent = ignore_retriever = ignore_chat_model = ignore_retry = ignore_custom_event = True
+
+    return Silent()
+
+
+@contextmanager
+def _set(variable: ContextVar[Any], value: object) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def _set_in_environment(names: Sequence[str]) -> list[str]:
+    return [name for name in names if os.environ.get(name, "") not in _OFF]
