@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.runs.run import RunState as RunState
     from nearfar.orchestrator.runs.store import RunStore as RunStore
     from nearfar.orchestrator.safety.privacy.records import PrivacyRecords as PrivacyRecords
-    from nearfar.orchestrator.strategies.runtime import TaskGraph as TaskGraph
+    from nearfar.orchestrator.strategies.calls import TaskGraph as TaskGraph
     from nearfar.orchestrator.task.approvals import Approver as Approver
     from nearfar.orchestrator.task.arm import Arm as Arm
     from nearfar.orchestrator.task.auto_decision import ConsideredArm as ConsideredArm
@@ -419,7 +419,7 @@ _HOMES = {
     "Task": "orchestrator.task.task",
     "TaskEvent": "orchestrator.task.events",
     "TaskFinished": "orchestrator.task.events",
-    "TaskGraph": "orchestrator.strategies.runtime",
+    "TaskGraph": "orchestrator.strategies.calls",
     "TaskMemory": "orchestrator.memory.in_tasks",
     "TaskOptions": "orchestrator.hybrid.arguments",
     "TaskProfile": "orchestrator.task.profile",

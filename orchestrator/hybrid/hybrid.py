@@ -40,9 +40,8 @@ from ..runs.erased import ErasedRuns
 from ..runs.opening import beside
 from ..runs.store import RunStore
 from ..safety.privacy.records import PrivacyRecords
-from ..strategies.context import TaskContext
 from ..strategies.durable import DurableRuns, Work, open_runs, served
-from ..strategies.state import recursion_limit
+from ..strategies.state import TaskContext, recursion_limit
 from ..task.approvals import Approver
 from ..task.auto_decision import SelectionDecision
 from ..task.conversation import Prompt
@@ -85,8 +84,8 @@ if TYPE_CHECKING:
 
     from ..memory.in_tasks import TaskMemory
     from ..memory.store import MemoryStore
+    from ..strategies.calls import TaskGraph
     from ..strategies.graphs import Graphs
-    from ..strategies.runtime import TaskGraph
 
 _logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from ..safety.guard.run_guard import RunGuard, allowed, check_plan, with_data_qu
 from ..safety.privacy.records import PrivacyRecords
 from ..safety.privacy.run_privacy import RunPrivacy
 from ..safety.privacy.sessions import SessionLabels
-from ..strategies.context import TaskContext
+from ..strategies.state import TaskContext
 from ..strategies.tool_calls import ToolChecks
 from ..task.approvals import Approver
 from ..task.auto_decision import SelectionDecision

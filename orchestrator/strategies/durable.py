@@ -33,14 +33,13 @@ from ..task.sections.runs import RunsConfig
 from ..task.task import Task
 from ..util.threads import in_thread
 from ..util.untraced import untraced
-from .context import TaskContext
-from .state import TaskState, as_json
+from .state import TaskContext, TaskState, as_json
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from ..runs.checkpointer import RunCheckpointer
-    from .runtime import TaskGraph
+    from .calls import TaskGraph
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,7 @@ from ..task.results import Attempt, Call, Energy
 from ..task.route_decision import RouteDecision
 from ..task.sections.routing import FALLBACK_ERRORS, SHOWN
 from ..task.task import Task
-from .calls import CallLog, warn_of_refusal
-from .runtime import TaskRuntime, emit, is_heard
+from .calls import CallLog, TaskRuntime, emit, is_heard, warn_of_refusal
 from .state import TaskState, value_of
 
 Read = TypeVar("Read")
