@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ...protocols import AgentCard, ConfigError, StepReply, StepRequest, StoreError
-from ..routing.evidence.answers import agree
+from ..routing.checks import agree
 from ..task.scope import Scope
 from ..task.sections.cache import LEAST_THRESHOLD, CacheConfig, CategoryRules
 from ..util.arguments import require, require_callable, require_methods, wrong_type

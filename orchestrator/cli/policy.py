@@ -10,7 +10,7 @@ from rich.text import Text
 from ...protocols import ConfigError
 from ..compose.agents import other_handle
 from ..compose.config import Config
-from ..routing.check import Finding, findings, unknown_prices
+from ..routing.eligibility import Finding, findings, unknown_prices
 from ..task.results import Result
 from ..task.route_decision import AgentEstimate, ConsideredAgent, Estimate, RouteDecision
 from . import options

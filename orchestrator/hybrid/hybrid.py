@@ -34,7 +34,7 @@ from ..compose.config import Config, load_config
 from ..compose.hub import AttachedConfig
 from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
-from ..routing.check import unknown_prices
+from ..routing.eligibility import unknown_prices
 from ..routing.router import Router
 from ..runs.erased import ErasedRuns
 from ..runs.opening import beside

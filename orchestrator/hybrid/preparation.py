@@ -10,7 +10,7 @@ from ..agents.pool import AgentPool
 from ..cache.database import ErasedMemory
 from ..cache.plans import PlanCache
 from ..memory.recollection import Recollection
-from ..routing.auto.selector import Selector, with_open_choice
+from ..routing.auto import Selector, with_open_choice
 from ..routing.router import Router
 from ..runs.erased import ErasedRuns
 from ..runs.run import Bounds

@@ -13,9 +13,9 @@ from typing import Literal
 
 from ...protocols import ConfigError, Sensitivity
 from ...protocols.messages import Value
-from ..routing.auto.chooser import Chooser
-from ..routing.auto.outcomes import Outcome, outcomes_of
-from ..routing.run_record import RunRecord
+from ..routing.auto import Chooser
+from ..routing.outcomes import Outcome, outcomes_of
+from ..routing.traces import RunRecord
 from ..task.profile import TaskProfile
 from ..task.sections.auto import AutoConfig
 from ..task.task import Policy

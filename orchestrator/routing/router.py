@@ -34,9 +34,8 @@ from ..task.sections.routing import LimitsConfig, ObjectiveConfig, RouterConfig
 from ..task.sections.rules import RESTRICTIONS, Ruling, ruling
 from ..task.situation import Situation, estimated_tokens, language_of, primary_language
 from ..task.task import Policy, Task
-from .costs import RunningEstimates, TaskKind, TaskTaken
+from .costs import RunningEstimates, Spending, TaskKind, TaskTaken
 from .eligibility import Eligible, eligible
-from .spending import Spending
 from .steering import Sessions, Steering
 from .success import Success, SuccessModel
 from .traces import log_score, log_task, logged_outcomes

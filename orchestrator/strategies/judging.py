@@ -4,10 +4,9 @@ from pathlib import Path
 
 from ...protocols import ConfigError, Message, Side, StepRequest, ToolChoice
 from ..agents.pool import AgentHandle, AgentPool
-from ..routing.evidence.answers import Answer, agree
-from ..routing.evidence.checks import is_grounded, objection
-from ..routing.evidence.escalation import Action, Escalation
-from ..routing.evidence.signals import FREE, Cost, Finding, free_findings, second_opinion
+from ..routing.checks import Answer, agree, is_grounded, objection
+from ..routing.escalation import Action, Escalation
+from ..routing.signals import FREE, Cost, Signal, free_findings, second_opinion
 from ..task.conversation import last_words
 from ..task.results import Attempt
 from ..task.route_decision import RouteDecision
@@ -106,7 +105,7 @@ class Judging:
                 return verdict.reason if verdict.action is Action.ESCALATE else None
             findings[verdict.look] = await self._look(verdict.look)
 
-    def _free(self) -> dict[str, Finding]:
+    def _free(self) -> dict[str, Signal]:
         expected = {each.agent: each.estimate for each in self._turn.decision.considered}
         return free_findings(
             last_words(self._turn.task.messages),
@@ -117,10 +116,10 @@ class Judging:
             probabilities={agent: each.predicted for agent, each in expected.items() if each is not None},
         )
 
-    async def _look(self, name: str) -> Finding:
+    async def _look(self, name: str) -> Signal:
         """Ask another agent for a second opinion. Return an empty finding if it gives none."""
         opinion = await self._ask(self._handle(name))
-        return Finding() if opinion is None else second_opinion(Answer.of_text(self._text), Answer.of_text(opinion))
+        return Signal() if opinion is None else second_opinion(Answer.of_text(self._text), Answer.of_text(opinion))
 
     def _handle(self, name: str) -> AgentHandle:
         """Return a near agent by name. Raises `ConfigError` for a far or unknown one: second opinions stay on this device."""

@@ -1,7 +1,7 @@
 """What a task's graph is given and leaves behind: its state, the values beside it, and the labels of what flows through them.
 
-The state is plain JSON. Labels say how private the data of a conversation, and of the world that the tools act on, are, and whether untrusted
-content is in them.
+The state is plain JSON. Labels say how private the data of a conversation, and of the world that the tools act on, are, and whether
+untrusted content is in them.
 """
 
 import json

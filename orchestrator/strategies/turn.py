@@ -29,7 +29,7 @@ from ..agents.pool import AgentHandle, AgentPool
 from ..compression.compressor import Compressed, compress, compress_and_summarize
 from ..compression.summary import Ask, Summarizer
 from ..compression.tokens import conversation_tokens
-from ..routing.evidence.checks import ConfidenceWatch, EarlyStop
+from ..routing.checks import ConfidenceWatch, EarlyStop
 from ..safety.privacy.run_privacy import reach_of
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
 from ..task.labels import Label, may_go

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from measured_runs import PUBLIC, outcome
 
 from nearfar import Hybrid, Strategy, tool
-from nearfar.orchestrator.routing.auto.chooser import Chooser
-from nearfar.orchestrator.routing.auto.estimates import Tallies
-from nearfar.orchestrator.routing.auto.outcomes import Outcome, ReportLog
+from nearfar.orchestrator.routing.auto import Chooser
+from nearfar.orchestrator.routing.outcomes import Outcome, ReportLog, Tallies
 from nearfar.orchestrator.task.modes import Mode
 from nearfar.orchestrator.task.profile import TaskProfile
 from nearfar.orchestrator.task.sections.auto import AutoConfig

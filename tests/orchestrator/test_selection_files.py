@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from measured_runs import outcome, run
 
-from nearfar.orchestrator.routing.auto.outcomes import ReportLog, outcomes_of, read_outcomes
+from nearfar.orchestrator.routing.outcomes import ReportLog, outcomes_of, read_outcomes
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.profile import Shape, TaskProfile
 from nearfar.protocols import ConfigError

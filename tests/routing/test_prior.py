@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from nearfar.orchestrator.lab.training import prior_training
-from nearfar.orchestrator.routing.learned.features import MEASURES, measures
+from nearfar.orchestrator.routing.head import MEASURES, measures
 from nearfar.orchestrator.routing.learned.prior import LEVEL, TRAFFIC, WEIGHT, AdaptivePrior, Prior, PriorNumbers, shipped
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 from nearfar.orchestrator.task.route_decision import Impression

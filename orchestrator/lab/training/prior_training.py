@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from ....protocols import ConfigError
-from ...routing.learned.features import MEASURES, measures
+from ...routing.head import MEASURES, measures
 from ...routing.learned.prior import MOST_DEVIATIONS, PriorNumbers
 from ...routing.traces import Trace, agents_of
 

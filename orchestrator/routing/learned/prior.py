@@ -17,7 +17,7 @@ from pydantic import Field
 from ....protocols import InvalidRequest, Side
 from ....protocols.messages import Value
 from ...task.route_decision import Impression
-from .features import MEASURES, measures
+from ..head import MEASURES, measures
 
 NUMBERS: Final = "models/prior.json"
 MOST_DEVIATIONS: Final = 5.0

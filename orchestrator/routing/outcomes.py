@@ -1,21 +1,155 @@
-"""Belief the score and dollars of a configuration on a task, from the outcomes of wider and narrower groups of tasks.
+"""TODO"""
 
-Groups are nested: all tasks, the kind of tools, the class and those above it, the features within it. The estimate of each group starts
-from the one around it, moved by how much easier or harder its tasks are for all configurations, and is replaced by the group's own
-outcomes the faster, the more the groups were seen to differ (`Tallies.credibility`). A score is a share, so the belief about
-its mean is a Beta distribution.
-"""
-
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
+from itertools import pairwise
+from math import exp, log, sqrt
+from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, Literal
 
-from ....protocols import Side
-from ...task.arm import Arm
-from ...task.modes import Strategy
+from pydantic import Field, ValidationError
+
+from ...protocols import ConfigError, Side
+from ...protocols.messages import Value
+from ..task.arm import Arm
+from ..task.modes import Strategy
+from ..task.profile import NAME, NUMBER, Shape, TaskProfile
+from ..util.json_lines import append_line, read_lines
+from .traces import RunRecord
+
+SMOOTHING: Final = 0.2
+"""Added to each feature's count in each class."""
+LIKELY: Final = 0.02
+"""Probability below which a class is left out of account."""
+SURE: Final = 0.5
+"""Probability that a class must have; else its parent is tried, which has the probability of all its classes together."""
+
+
+@dataclass(slots=True)
+class _Class:
+    """The prompts seen of one class, with tools of one shape."""
+
+    prompts: int = 0
+    features: Counter[str] = field(default_factory=Counter)
+    total: int = 0
+    words: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassGuess:
+    """The class that a task seems to belong to."""
+
+    name: str
+    """The class as far as the guess is sure: `search/hops`, `search`, or empty."""
+    probability: float
+    familiarity: float
+    """Share of the prompt's words that tasks of this class have used before."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """The narrowest classes that it may be, and how probable each is among them."""
+
+
+UNKNOWN: Final = ClassGuess("", 0.0, 0.0)
+
+
+class TaskClasses:
+    """The classes of the tasks seen so far."""
+
+    def __init__(self) -> None:
+        self._classes: defaultdict[Shape, dict[str, _Class]] = defaultdict(dict)
+        """By the shape of the tools, then by name: one class may be met with several shapes."""
+        self._seen: set[tuple[str, str, tuple[str, ...]]] = set()
+        self._vocabulary: set[str] = set()
+
+    def add(self, name: str, profile: TaskProfile) -> None:
+        """Learn that a task is of a class; the same task under many configurations is one example."""
+        example = (name, profile.prompt, profile.tools)
+        if not name or not profile.prompt.strip() or example in self._seen:
+            return
+        self._seen.add(example)
+        known = self._classes[profile.shape].setdefault(name, _Class())
+        features = list(_features(profile))
+        known.prompts += 1
+        known.features.update(features)
+        known.total += len(features)
+        known.words.update(profile.words)
+        self._vocabulary.update(features)
+
+    def guess(self, profile: TaskProfile, *, minimum_familiarity: float) -> ClassGuess:
+        """Return the class of a task; `UNKNOWN` where its words or tools are new."""
+        scores = self._scores(profile)
+        if not scores:
+            return UNKNOWN
+        probabilities = _probabilities(scores)
+        name, probability = _deepest_sure(probabilities)
+        familiarity = self._familiarity(name, profile)
+        if not name or familiarity < minimum_familiarity:
+            return UNKNOWN
+        return ClassGuess(name, probability, familiarity, _shares(probabilities))
+
+    def _scores(self, profile: TaskProfile) -> dict[str, float]:
+        """Return the logarithms of the classes' probabilities, up to a constant. Words that no class has met are ignored."""
+        features = [feature for feature in _features(profile) if feature in self._vocabulary]
+        return {name: self._score(known, features) for name, known in self._of_shape(profile).items()}
+
+    def _of_shape(self, profile: TaskProfile) -> Mapping[str, _Class]:
+        return self._classes.get(profile.shape, {})
+
+    def _score(self, known: _Class, features: Sequence[str]) -> float:
+        norm = log(known.total + SMOOTHING * len(self._vocabulary))
+        return log(known.prompts) + sum(log(known.features[feature] + SMOOTHING) - norm for feature in features)
+
+    def _familiarity(self, name: str, profile: TaskProfile) -> float:
+        words = set(profile.words) - {NAME, NUMBER}
+        below = [known for other, known in self._of_shape(profile).items() if other == name or other.startswith(f"{name}/")]
+        return sum(any(word in known.words for known in below) for word in words) / len(words) if words else 0.0
+
+
+def lineage(name: str) -> tuple[str, ...]:
+    """Return a class and those above it, the widest first: `search`, `search/hops`."""
+    parts = name.split("/") if name else []
+    return tuple("/".join(parts[: depth + 1]) for depth in range(len(parts)))
+
+
+def _features(profile: TaskProfile) -> Iterator[str]:
+    """Yield words, pairs of neighbouring words, word counts, the prompt's form, relations and parts, and the tools."""
+    words = profile.words
+    yield from words
+    yield from (f"{first} {second}" for first, second in pairwise(("^", *words)))
+    yield from (f"{count} x {word}" for word, count in Counter(words).items())
+    yield f"form: {profile.form}"
+    yield f"relations: {profile.relations}"
+    yield f"parts: {profile.parts}"
+    yield from (f"tool: {tool}" for tool in sorted(profile.tools))
+
+
+def _probabilities(scores: Mapping[str, float]) -> dict[str, float]:
+    best = max(scores.values())
+    weights = {name: exp(score - best) for name, score in scores.items()}
+    total = sum(weights.values())
+    return {name: weight / total for name, weight in weights.items()}
+
+
+def _shares(probabilities: Mapping[str, float]) -> dict[str, float]:
+    likely = {name: probability for name, probability in probabilities.items() if probability >= LIKELY}
+    total = sum(likely.values())
+    return {name: probability / total for name, probability in likely.items()}
+
+
+def _deepest_sure(probabilities: Mapping[str, float]) -> tuple[str, float]:
+    """Return the narrowest class on the way to the likeliest one that is likely enough, with its probability; empty if none is."""
+    together: defaultdict[str, float] = defaultdict(float)
+    for name, probability in probabilities.items():
+        for level in lineage(name):
+            together[level] += probability
+    likeliest = min(probabilities, key=lambda name: (-probabilities[name], name))
+    for level in reversed(lineage(likeliest)):
+        if together[level] >= SURE:
+            return level, together[level]
+    return "", 0.0
+
 
 USUAL_CREDIBILITY: Final = 20.0
 """Outcomes that the wider group counts for, before anything is known of how groups differ."""
@@ -297,3 +431,112 @@ def _far(arms: Mapping[str, Arm], measured: Mapping[str, float], sides: SideDoll
     hybrids = [(arms[key].strategy, dollars) for key, dollars in measured.items()]
     likely = [max(dollars - near, 0.0) / FAR_SHARES[strategy] for strategy, dollars in hybrids if FAR_SHARES.get(strategy)]
     return max(likely, default=_UNKNOWN_FAR)
+
+
+class Outcome(Value):
+    """One task under one configuration: a line of the file that `Hybrid.report` appends to."""
+
+    type: Literal["outcome"] = "outcome"
+    task_class: str = ""
+    """The class of the task, from coarse to fine: `search/hops`. Empty: only its features are known."""
+    profile: TaskProfile
+    arm: Arm
+    label: str = ""
+    """How people call the configuration, such as `pevr/8`."""
+    score: float = Field(ge=0, le=1)
+    dollars: float | None = Field(ge=0, allow_inf_nan=False)
+    """US dollars of both sides; None: unknown."""
+
+
+def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
+    """Yield the outcomes of a sweep's runs.
+
+    Left out are those that tell nothing about a configuration: of an oracle, in shadow mode, of `auto` itself, and those that failed
+    before any agent was asked, as where the world could not start over or the process died.
+    Raises `ConfigError` for a configuration that this version cannot run.
+    """
+    for record in records:
+        if record.oracle or record.strategy == Strategy.AUTO or _is_shadow(record) or _never_began(record):
+            continue
+        yield Outcome(
+            task_class=f"{record.world}/{record.kind}",
+            profile=TaskProfile.of(record.prompt, record.tools, context_words=record.context_words),
+            arm=arm_of(record),
+            label=record.configuration,
+            score=record.score,
+            dollars=record.dollars,
+        )
+
+
+def arm_of(record: RunRecord) -> Arm:
+    """Return the configuration of a run. Raises `ConfigError` for an unknown strategy."""
+    # A sweep runs these two without the other side to fall back to; here the mode is the user's to say.
+    implied = ("mode",) if record.strategy in (Strategy.DEVICE, Strategy.CLOUD) else ()
+    knobs = {name: value for name, value in record.knobs.items() if name not in implied}
+    try:
+        return Arm(strategy=Strategy(record.strategy), knobs=knobs)
+    except ValueError as error:
+        raise ConfigError(f"run {record.key} has strategy {record.strategy!r}, which is unknown", hint="sweep again") from error
+
+
+def read_outcomes(path: Path) -> list[Outcome]:
+    """Read the outcomes of a file whose lines are runs of a sweep, or reports, or both. A last line that was cut off is left out.
+
+    Raises `ConfigError` that names the line which is neither.
+    """
+    try:
+        lines = read_lines(path)
+    except OSError as error:
+        hint = "`nearfar sweep` writes runs.jsonl; [policy.auto] names it"
+        raise ConfigError(f"the outcomes in {path} cannot be read: {error.strerror}", hint=hint) from error
+    parsed = (_outcome(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip())
+    return [outcome for outcome in parsed if outcome is not None]
+
+
+class ReportLog:
+    """The file of an app's own outcomes: one line each, written at once and under a lock, so that several processes can share it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def append(self, outcome: Outcome) -> None:
+        """Raises `ConfigError` where the file cannot be written."""
+        try:
+            append_line(self._path, outcome.model_dump_json().encode())
+        except OSError as error:
+            message = f"{self._path} cannot be written: {error.strerror or error}"
+            raise ConfigError(message, hint="[policy.auto] reports names it") from error
+
+    def read(self) -> list[Outcome]:
+        """Return the outcomes reported so far; none if the file does not exist."""
+        return read_outcomes(self._path) if self._path.exists() else []
+
+
+def _outcome(line: bytes, where: str) -> Outcome | None:
+    """Parse a line; None for a run that says nothing about a configuration."""
+    try:
+        fields = json.loads(line)
+        if isinstance(fields, dict) and fields.get("type") == "outcome":
+            outcome: Outcome | None = Outcome.model_validate_json(line)
+        else:
+            outcome = next(outcomes_of([RunRecord.model_validate_json(line)]), None)
+    except (ValueError, RecursionError, ConfigError) as error:
+        raise ConfigError(f"{where} is no outcome: {_problem(error)}", hint="mend or delete that line") from error
+    return outcome
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return ": ".join([*(str(part) for part in first["loc"]), first["msg"]])
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def _never_began(record: RunRecord) -> bool:
+    """Return True if the run failed before any call. Its tools are unknown then, so it would pass for a task without tools."""
+    return record.error is not None and record.near_calls + record.far_calls == 0
+
+
+def _is_shadow(record: RunRecord) -> bool:
+    supervision = record.knobs.get("supervision")
+    return isinstance(supervision, dict) and supervision.get("shadow") is True
