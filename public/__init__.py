@@ -92,7 +92,6 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.route_decision import ConsideredAgent as ConsideredAgent
     from nearfar.orchestrator.task.route_decision import Estimate as Estimate
     from nearfar.orchestrator.task.route_decision import EstimateSource as EstimateSource
-    from nearfar.orchestrator.task.route_decision import Impression as Impression
     from nearfar.orchestrator.task.route_decision import RouteDecision as RouteDecision
     from nearfar.orchestrator.task.sections.auto import AutoConfig as AutoConfig
     from nearfar.orchestrator.task.sections.cache import CacheConfig as CacheConfig
@@ -310,7 +309,6 @@ _HOMES = {
     "IdempotencyConflict": "protocols.errors",
     "IdleTimeouts": "orchestrator.task.sections.resilience",
     "Imported": "orchestrator.memory.transfer",
-    "Impression": "orchestrator.task.route_decision",
     "Integrity": "orchestrator.task.labels",
     "InternalError": "protocols.errors",
     "InvalidOutput": "protocols.errors",

@@ -23,7 +23,6 @@ from ...protocols import ConfigError
 from ...protocols.messages import Value
 from ..util.embedding.embedder import NAME
 from ..util.embedding.runtime import session
-from ..util.function_words import FUNCTION_WORDS
 from .outcomes import lineage
 
 if TYPE_CHECKING:
@@ -102,89 +101,6 @@ def surface(text: str) -> tuple[float, ...]:
 def _share(raw: bytes, characters: bytes) -> float:
     # Deleting them all and looking how much is left is far faster than a look at each.
     return 1 - len(raw.translate(None, characters)) / len(raw) if raw else 0.0
-
-
-MEASURES: Final = (
-    "characters",
-    "words",
-    "lines",
-    "sentences",
-    "digits",
-    "operators",
-    "brackets",
-    "backslashes",
-    "commas",
-    "questions",
-    "capitals",
-    "choices",
-    "indented lines",
-    "assignments",
-    "loops",
-    "single letters",
-    "negations",
-    "quantifiers",
-    "distinct words",
-    "function words",
-    "letters in a word",
-    "words in a sentence",
-)
-"""Names of the measures of `measures`, in its order."""
-
-
-def _words(listed: str) -> frozenset[str]:
-    return frozenset(listed.split())
-
-
-_PLAIN_WORD: Final = re.compile(r"[a-z]+")
-_CHOICE: Final = re.compile(r"\n\(?[A-J][.)] ")
-_OPERATORS: Final = b"-+*/=<>^%|"
-_BRACKETS: Final = b"([{"
-_LOOPS: Final = frozenset({"for", "while"})
-_LETTERS: Final = frozenset("bcdefghjklmnopqrstuvwxyz")
-"""Single letters that are no English words."""
-_NEGATIONS: Final = _words("not no except never neither nor without none false incorrect cannot")
-_QUANTIFIERS: Final = _words("all every each any some least most only exactly both more less greater fewer than")
-
-
-def measures(text: str) -> tuple[float, ...]:
-    """Measure what `MEASURES` names: counts as logarithms, then shares and means. Of a long text, the head and the tail count."""
-    seen = windowed(text)
-    raw = seen.encode("utf-8", "replace")
-    words = _PLAIN_WORD.findall(seen.lower())
-    count = max(len(words), 1)
-    sentences = seen.count(". ") + seen.count("? ") + seen.count("! ") + 1
-    counts = (
-        len(text),
-        len(words),
-        seen.count("\n"),
-        sentences,
-        _count(raw, _DIGITS),
-        _count(raw, _OPERATORS),
-        _count(raw, _BRACKETS),
-        seen.count("\\"),
-        seen.count(","),
-        seen.count("?"),
-        _count(raw, _CAPITALS),
-        len(_CHOICE.findall(seen)),
-        seen.count("\n  "),
-        seen.count(" = "),
-        sum(map(_LOOPS.__contains__, words)),
-        sum(map(_LETTERS.__contains__, words)),
-        sum(map(_NEGATIONS.__contains__, words)),
-        sum(map(_QUANTIFIERS.__contains__, words)),
-    )
-    return (
-        *map(log1p, counts),
-        len(set(words)) / count,
-        sum(map(FUNCTION_WORDS.__contains__, words)) / count,
-        sum(map(len, words)) / count,
-        len(words) / sentences,
-    )
-
-
-def _count(raw: bytes, characters: bytes) -> int:
-    # Deleting them all and looking how much is left is far faster than a look at each.
-    return len(raw) - len(raw.translate(None, characters))
 
 
 class HeadPart(StrEnum):

@@ -179,8 +179,6 @@ class Router:
         `Unavailable` where all are left alone after failures, and `BudgetExceeded` where every one would go beyond a limit.
         """
         decision = self.explain(task, agents, tools=tools, spent=spent)
-        if decision.impression is not None:
-            self.success.observe(decision.impression)
         quality = task.policy.objective.quality
         return self.steering.steered(decision, task.policy.router, quality=quality, commitments=commitments)
 
@@ -365,7 +363,6 @@ class Router:
             threshold=threshold,
             similarity=success.similarity,
             predictor=success.predictor,
-            impression=success.impression,
             is_bound=is_bound,
             task_class=task.task_class,
         )

@@ -13,20 +13,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from itertools import pairwise
-from math import exp, log, sqrt
+from math import exp, log, log1p, sqrt
 from pathlib import Path
 from threading import Lock
 from typing import Final, Literal
 
 from pydantic import Field, FiniteFloat
 
-from ...protocols import InvalidRequest
+from ...protocols import InvalidRequest, Side
 from ...protocols.messages import Value
 from ..task.modes import AgentView
-from ..task.route_decision import Estimate, EstimateSource, Impression, RouteDecision
+from ..task.route_decision import Estimate, EstimateSource, RouteDecision
 from ..util.embedding.embedder import Embedder
 from .head import Head, read_card
-from .learned.prior import AdaptivePrior, Prior
 from .outcomes import lineage
 
 DRIFT_TOLERANCE: Final = 0.1
@@ -320,8 +319,28 @@ def _check(what: str, value: float) -> None:
 
 logger = logging.getLogger(__name__)
 
+_LENGTH: Final = (5.563373, 0.886987)
+"""Mean and standard deviation of ln(1 + characters), over four kinds of recorded prompts."""
+_GAIN: Final = 0.047979
+"""P(far agent right) - P(near agent right), relative to an average prompt, for each standard deviation that a prompt is longer."""
+
+
+def length_gain(prompt: str) -> float:
+    """Return how much more the far side gains on a prompt of this length than on an average one, within -1 and 1."""
+    mean, deviation = _LENGTH
+    return min(max(_GAIN * (log1p(len(prompt)) - mean) / deviation, -1.0), 1.0)
+
+
+def prior_probability(side: Side, gain: float) -> float:
+    """Return the probability that an agent is right before any outcome: the sides differ by the gain, the difficulty is unknown."""
+    return (1 + (gain if side is Side.FAR else -gain)) / 2
+
+
 _ENOUGH: Final = 10
 """Outcomes of an agent from which an estimate is more than a guess."""
+
+
+Predictor = Literal["head", "prior", "nobody"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,19 +350,12 @@ class Success:
     estimates: Mapping[str, Estimate]
     predicted: Mapping[str, float]
     """Probabilities before the correction by outcomes."""
-    is_learned: bool = False
-    """A head predicted it."""
+    predictor: Predictor = "nobody"
+    """The model that read the prompt; `nobody` where it was not read."""
     similarity: float | None = None
     """Similarity of the prompt to those that the head was trained on."""
-    impression: Impression | None = None
-    """Impression of the prior; None where the head knew the prompt, or the prompt was not read."""
     reason: str = ""
-    """The prior's explanation of its estimate."""
-
-    @property
-    def predictor(self) -> Literal["head", "prior", "nobody"]:
-        """The model that read the prompt; `nobody` where it was not read."""
-        return "prior" if self.impression is not None else "head" if self.is_learned else "nobody"
+    """An explanation of the prior's estimate."""
 
 
 class SuccessModel:
@@ -352,8 +364,6 @@ class SuccessModel:
     def __init__(self) -> None:
         self._corrections: dict[Path | None, Correction] = {}
         self._heads: dict[Path, Head] = {}
-        self._prior = Prior()
-        self._adaptive = AdaptivePrior()
         self._lock = Lock()
 
     def unread(self, agents: Sequence[AgentView], task_class: str) -> Success:
@@ -367,17 +377,15 @@ class SuccessModel:
             known = self._head(head)
             known.require([agent.name for agent in agents])
             seen = known.predict(prompt, task_class)
+            similarity = seen.similarity
             if seen.is_familiar:
                 predicted = {agent.name: seen.probabilities[agent.name] for agent in agents}
-                return self._corrected(head, predicted, task_class, similarity=seen.similarity)
-            similarity = seen.similarity
-        impression = self._prior.look(prompt)
-        believed = {agent.name: self._adaptive.probability(agent.name, agent.side, impression) for agent in agents}
-        return self._corrected(None, believed, task_class, similarity=similarity, impression=impression)
-
-    def observe(self, impression: Impression) -> None:
-        """Count a prompt that is really served to the traffic that the prior is judged by."""
-        self._prior.observe(impression)
+                return self._corrected(head, predicted, task_class, predictor="head", similarity=similarity)
+        gain = length_gain(prompt)
+        predicted = {agent.name: prior_probability(agent.side, gain) for agent in agents}
+        size = "longer" if gain > 0 else "shorter"
+        reason = f"no head knows such prompts, so only the length counts: {size} than most"
+        return self._corrected(None, predicted, task_class, predictor="prior", similarity=similarity, reason=reason)
 
     def learn(self, decision: RouteDecision, agent: str, *, outcome: float, head: Path | None, task_class: str = "") -> None:
         """Take in how an agent did on a task, 0 to 1.
@@ -392,8 +400,6 @@ class SuccessModel:
             return
         basis = head if decision.predictor == "head" else None
         drift = self._correction(basis).learn(agent, task_class or decision.task_class, expected.estimate.predicted, outcome)
-        if decision.impression is not None:
-            self._adaptive.learn(agent, expected.side, decision.impression, outcome)
         if drift is not None:
             logger.warning("%s", drift)
 
@@ -410,8 +416,9 @@ class SuccessModel:
         predicted: Mapping[str, float],
         task_class: str,
         *,
+        predictor: Predictor = "nobody",
         similarity: float | None = None,
-        impression: Impression | None = None,
+        reason: str = "",
     ) -> Success:
         correction = self._correction(basis)
         found = {agent: correction.corrected(agent, task_class, probability) for agent, probability in predicted.items()}
@@ -419,8 +426,7 @@ class SuccessModel:
         estimates = {
             agent: Estimate(each.probability, each.deviation, _source(each, correction, agent, learned)) for agent, each in found.items()
         }
-        reason = "" if impression is None else self._prior.reason(impression)
-        return Success(estimates, predicted, basis is not None, similarity, impression, reason)
+        return Success(estimates, predicted, predictor, similarity, reason)
 
     def _head(self, folder: Path) -> Head:
         with self._lock:

@@ -2,25 +2,13 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import model_validator
 
 from ...protocols import Side
 from ...protocols.messages import Value
 from .modes import Mode, Strategy
-
-
-@dataclass(frozen=True, slots=True)
-class Impression:
-    """Measurements of a prompt by the prior."""
-
-    deviations: tuple[float, ...]
-    """Measures of the prompt, standardised and bounded."""
-    gain: float
-    """P(far side right) - P(near side right), relative to other prompts of the same traffic: 0 for an average one, within -1 and 1."""
-    is_familiar: bool
-    """The prompt looks like those that the prior was fitted to."""
-    by_length: bool
-    """Most recent prompts do not, so that the gain follows from the length alone."""
 
 
 class EstimateSource(StrEnum):
@@ -101,8 +89,6 @@ class RouteDecision(Value):
     """Similarity of the prompt to those that the head was trained on, 0 to 1; None: there was no head, or it does not look."""
     predictor: Literal["head", "prior", "nobody"] = "nobody"
     """Predictor of success that read the prompt."""
-    impression: Impression | None = None
-    """Measurements of the prompt by the prior; None: a head knew it, or nothing was predicted."""
     is_bound: bool = False
     """A rule, the session or a limit settled who comes first, whatever the advantage."""
     task_class: str = ""
@@ -111,6 +97,12 @@ class RouteDecision(Value):
     """Another agent than the best known one was chosen, to learn about it."""
     shadowed: tuple[str, ...] = ()
     """The order that the router would have chosen in shadow mode; empty: it decides."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_impression(cls, fields: Any) -> Any:  # noqa: ANN401 - anything may be validated
+        """Read decisions that were recorded with the measurements of a prior."""
+        return {name: value for name, value in fields.items() if name != "impression"} if isinstance(fields, dict) else fields
 
     def estimate_of(self, agent: str) -> AgentEstimate | None:
         """Return the estimate for an agent; None: there is none."""
