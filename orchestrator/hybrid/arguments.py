@@ -16,7 +16,7 @@ from ..cache.answers import AnswerCache
 from ..compose.agents import FAR_CONFIGS, FarConfig, NearConfig, far_handle, near_handle, other_handle
 from ..compose.hub import AttachedConfig
 from ..compose.policy_file import PolicyFile
-from ..routing.eligibility import require_usable
+from ..routing.policy_check import require_usable
 from ..task.approvals import Approver
 from ..task.conversation import conversation
 from ..task.modes import Mode, Strategy

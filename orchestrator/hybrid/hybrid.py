@@ -450,12 +450,9 @@ class Hybrid:
         """
         if not isinstance(score, (int, float)) or not 0 <= score <= 1:
             raise InvalidRequest(f"a score is between 0 and 1, not {score}", hint="1.0 for a task well done, 0.0 for one that failed")
-        policy = self.policy
-        self._router.report(result, policy.router, score=score, task_class=task_class)
         if self._cache is not None:
             self._cache.report(result.id, score)
-        if result.selection is not None:
-            self._preparation.selector.report(result, policy.auto, score=score, task_class=task_class)
+        self._router.report(result, self.policy, score=score, task_class=task_class)
 
     async def _serve(self, work: Work, options: TaskOptions) -> dict[str, Any]:
         """Run the task's graph and return its final state."""

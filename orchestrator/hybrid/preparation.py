@@ -10,7 +10,7 @@ from ..agents.pool import AgentPool
 from ..cache.database import ErasedMemory
 from ..cache.plans import PlanCache
 from ..memory.recollection import Recollection
-from ..routing.auto import Selector, with_open_choice
+from ..routing.auto import with_open_choice
 from ..routing.router import Router
 from ..runs.erased import ErasedRuns
 from ..runs.run import Bounds
@@ -57,7 +57,6 @@ class Preparation:
         traces: TraceStore | None,
         has_checkpointer: bool,
     ) -> None:
-        self.selector = Selector()
         self.sessions = SessionLabels()
         self.erased_memory: ErasedMemory | None = None
         """Empties the cache before a task, if the memory has erased something."""
@@ -103,9 +102,7 @@ class Preparation:
     def explain(self, task: Task, options: TaskOptions) -> SelectionDecision:
         """Return what `auto` would choose for the task, and why."""
         tools = list(self.context(options).tools)
-        task = self._router.ruled(task, tools=tools)
-        dollars = self._router.dollars_by_side(task, list(self._pool), tools=tools)
-        return self.selector.explain(task, tools=tools, sides=self._sides, dollars=dollars)
+        return self._router.explain_strategy(task, list(self._pool), tools=tools)
 
     def context(self, options: TaskOptions) -> TaskContext:
         """Return a context with the tools and the approver of a task that is not known yet."""
@@ -145,10 +142,7 @@ class Preparation:
         """Return the task with a strategy that has a graph: the rules' choice or, if they leave it open, that of `auto`."""
         tools = list(context.tools)
         task = with_open_choice(self._router.ruled(task, tools=tools), allowed(context.tools, task.allowed_tools))
-        if task.policy.strategy is not Strategy.AUTO:
-            return task
-        dollars = self._router.dollars_by_side(task, list(self._pool), tools=tools)
-        return self.selector.settle(task, tools=tools, sides=self._sides, dollars=dollars)
+        return self._router.with_strategy(task, list(self._pool), tools=tools)
 
     def _may_stay(self, task: Task, options: TaskOptions) -> bool:
         """Return whether near agents could serve the task alone."""

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
-from threading import Lock
 from typing import Final, cast
 
 from pydantic import JsonValue, ValidationError
@@ -23,19 +22,15 @@ from .outcomes import (
     PRIOR_SCORE,
     Belief,
     ClassGuess,
-    Group,
-    Outcome,
-    ReportLog,
+    OutcomeStore,
     SideDollars,
-    Tallies,
-    TaskClasses,
     beliefs_about,
     draw_score,
-    lineage,
+    groups_of,
     mix_beliefs,
-    read_outcomes,
     unmeasured_dollars,
 )
+from .traces import Outcome, append_outcome
 
 
 def objection_to(arm: Arm, profile: TaskProfile, policy: Policy, *, sides: Collection[Side]) -> str | None:
@@ -99,40 +94,29 @@ _NO_DOLLARS: Final[SideDollars] = {}
 
 
 class Chooser:
-    """Chooses a configuration for each task whose strategy is `auto`, and learns from outcomes.
+    """Chooses a configuration for each task whose strategy is `auto`.
 
     Args:
         settings: the `[policy.auto]` section.
-        outcomes: recorded outcomes to start from.
+        outcomes: the store that it learns from, or outcomes to start one with.
         has_defaults: whether the documented defaults are candidates too, measured or not.
         seed: seed of the exploration; None: a new one each time.
     """
 
     def __init__(
-        self, settings: AutoConfig, outcomes: Iterable[Outcome] = (), *, has_defaults: bool = True, seed: int | None = None
+        self,
+        settings: AutoConfig,
+        outcomes: OutcomeStore | Iterable[Outcome] = (),
+        *,
+        has_defaults: bool = True,
+        seed: int | None = None,
     ) -> None:
         self.settings = settings
-        self._classes = TaskClasses()
-        self._tallies = Tallies()
-        self._known: dict[str, tuple[Arm, str]] = {}
+        self.store = outcomes if isinstance(outcomes, OutcomeStore) else OutcomeStore(outcomes)
         self._has_defaults = has_defaults
         self._random = Random(seed)
         self._served = 0
         self._explored = 0
-        for outcome in outcomes:
-            self.learn(outcome)
-
-    def learn(self, outcome: Outcome) -> None:
-        """Take an outcome into account."""
-        profile, key = outcome.profile, outcome.arm.key
-        self._classes.add(outcome.task_class, profile)
-        self.offer(outcome.arm, outcome.label)
-        groups = _groups(profile, outcome.task_class)
-        self._tallies.add(key, groups, score=outcome.score, dollars=outcome.dollars)
-
-    def offer(self, arm: Arm, label: str = "") -> None:
-        """Make an arm a candidate, measured or not."""
-        self._known.setdefault(arm.key, (arm, label or arm.key))
 
     def choose(
         self, profile: TaskProfile, policy: Policy, *, sides: Collection[Side] = tuple(Side), dollars: SideDollars = _NO_DOLLARS
@@ -155,7 +139,7 @@ class Chooser:
         self, profile: TaskProfile, policy: Policy, *, sides: Collection[Side] = tuple(Side), dollars: SideDollars = _NO_DOLLARS
     ) -> SelectionDecision:
         """Return the best choice known, which `choose` makes unless it explores. Raises what `choose` raises."""
-        guess = self._classes.guess(profile, minimum_familiarity=self.settings.minimum_familiarity)
+        guess = self.store.classes.guess(profile, minimum_familiarity=self.settings.minimum_familiarity)
         candidates = self._candidates(profile, guess, policy, sides, dollars)
         allowed = _allowed(candidates, policy)
         return SelectionDecision(
@@ -179,7 +163,9 @@ class Chooser:
         arms = self._arms(profile)
         priors = {key: _prior(key, profile.shape) for key in arms}
         shares = guess.shares or {guess.name: 1.0}
-        beliefs = mix_beliefs([(share, beliefs_about(self._tallies, priors, _groups(profile, name))) for name, share in shares.items()])
+        beliefs = mix_beliefs(
+            [(share, beliefs_about(self.store.tallies, priors, groups_of(profile, name))) for name, share in shares.items()]
+        )
         measured = {key: belief.dollars for key, belief in beliefs.items() if belief.dollars is not None}
         expected = {**unmeasured_dollars({key: arm for key, (arm, _) in arms.items()}, measured, dollars), **measured}
         judged = (
@@ -191,7 +177,7 @@ class Chooser:
     def _arms(self, profile: TaskProfile) -> dict[str, tuple[Arm, str]]:
         """Return every arm by its key, with its label."""
         defaults = starting_points(profile.shape) if self._has_defaults else ()
-        return {**{default.key: (default, default.key) for default in defaults}, **self._known}
+        return {**{default.key: (default, default.key) for default in defaults}, **self.store.arms}
 
     def _judged(self, arm: Arm, label: str, belief: Belief, *, dollars: float, objection: str | None) -> ConsideredArm:
         return ConsideredArm(
@@ -215,15 +201,6 @@ class Chooser:
             return candidate.utility + drawn - (candidate.score - candidate.deviation)
 
         return max(allowed, key=worth)
-
-
-def _groups(profile: TaskProfile, task_class: str) -> tuple[Group, ...]:
-    """Return the nested groups of tasks that a task is in, the widest first.
-
-    A group is named by the path to it, so that a class met with other tools is another group and no name can stand for two.
-    """
-    path = (f"shape: {profile.shape}", *(f"class: {name}" for name in lineage(task_class)), f"form: {profile.form}")
-    return tuple(path[:depth] for depth in range(len(path) + 1))
 
 
 def _prior(key: str, shape: Shape) -> float:
@@ -308,14 +285,14 @@ logger = logging.getLogger(__name__)
 
 
 class Selector:
-    """Settles tasks whose strategy is `auto`, and takes in what the app reports of them.
+    """Settles tasks whose strategy is `auto`, from the store of outcomes and the files that its configuration names.
 
     Files are read once, when first needed. Calls may come from any thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: OutcomeStore) -> None:
+        self._store = store
         self._choosers: dict[AutoConfig, Chooser] = {}
-        self._lock = Lock()
 
     def settle(self, task: Task, *, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars) -> Task:
         """Return the task with a strategy, its knobs, and the reasons for them. `dollars`: what whole tasks were seen to take.
@@ -339,11 +316,11 @@ class Selector:
         """
         assert result.selection is not None, "the caller has looked"
         outcome = _outcome(result, result.selection, score, task_class)
-        with self._lock:
-            chooser = self._chooser(settings)
+        with self._store.lock:
+            self._chooser(settings)  # reads the file, before this outcome is in it, which would count twice
             if settings.reports is not None:
-                ReportLog(settings.reports).append(outcome)
-            chooser.learn(outcome)
+                append_outcome(settings.reports, outcome, setting="[policy.auto] reports")
+            self._store.add(outcome)
 
     def _decision(
         self, task: Task, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars, *, explores: bool
@@ -351,7 +328,7 @@ class Selector:
         """Return the chooser's decision, or the documented default where the chooser fails for a reason that is not the user's."""
         profile = _profile(task, tools)
         try:
-            with self._lock:
+            with self._store.lock:
                 chooser = self._chooser(task.policy.auto)
                 decide = chooser.choose if explores else chooser.explain
                 return decide(profile, task.policy, sides=sides, dollars=dollars)
@@ -363,12 +340,13 @@ class Selector:
             return default.model_copy(update={"reasons": (*default.reasons, f"auto failed ({error!r}), so the default serves")})
 
     def _chooser(self, settings: AutoConfig) -> Chooser:
-        chooser = self._choosers.get(settings)
-        if chooser is None:
-            recorded = read_outcomes(settings.outcomes) if settings.outcomes is not None else []
-            reported = ReportLog(settings.reports).read() if settings.reports is not None else []
-            chooser = self._choosers[settings] = Chooser(settings, (*recorded, *reported))
-        return chooser
+        if settings not in self._choosers:
+            if settings.outcomes is not None:
+                self._store.read(settings.outcomes)
+            if settings.reports is not None:
+                self._store.read(settings.reports, may_be_missing=True)
+            self._choosers[settings] = Chooser(settings, self._store)
+        return self._choosers[settings]
 
 
 def with_open_choice(task: Task, tools: Mapping[str, Tool]) -> Task:

@@ -23,7 +23,7 @@ from ...protocols import ConfigError
 from ...protocols.messages import Value
 from ..util.embedding.embedder import NAME
 from ..util.embedding.runtime import session
-from .outcomes import lineage
+from .costs import lineage
 
 if TYPE_CHECKING:
     import numpy

@@ -1,6 +1,13 @@
-"""TODO"""
+"""The store of outcomes, from which the router's estimates of agents and `auto`'s estimates of configurations are computed.
 
-import json
+Tasks are in nested groups: all tasks, the kind of tools, the class and those above it, the features within it. Each estimate of a narrow
+group starts from the one around it. For a configuration it is moved by how much easier or harder the group's tasks are for all of them, and
+is replaced by the group's own outcomes the faster, the more the groups were seen to differ (`Tallies.credibility`). A score is a share, so
+the belief about its mean is a Beta distribution. The class of a new task is guessed by multinomial naive Bayes over the words of its
+prompt, in which names and numbers count as such, and its tools; a prompt whose words the class has mostly not met belongs to none.
+"""
+
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,17 +15,19 @@ from itertools import pairwise
 from math import exp, log, sqrt
 from pathlib import Path
 from random import Random
-from typing import Final, Literal
+from threading import RLock
+from typing import Final
 
-from pydantic import Field, ValidationError
-
-from ...protocols import ConfigError, Side
-from ...protocols.messages import Value
+from ...protocols import Side
+from ..agents.pool import PaceSource, no_pace
 from ..task.arm import Arm
 from ..task.modes import Strategy
 from ..task.profile import NAME, NUMBER, Shape, TaskProfile
-from ..util.json_lines import append_line, read_lines
-from .traces import RunRecord
+from .costs import Group, RunningEstimates, lineage, nested
+from .success import Correction
+from .traces import Outcome, ScoredAnswer, read_outcomes
+
+logger = logging.getLogger(__name__)
 
 SMOOTHING: Final = 0.2
 """Added to each feature's count in each class."""
@@ -107,12 +116,6 @@ class TaskClasses:
         return sum(any(word in known.words for known in below) for word in words) / len(words) if words else 0.0
 
 
-def lineage(name: str) -> tuple[str, ...]:
-    """Return a class and those above it, the widest first: `search`, `search/hops`."""
-    parts = name.split("/") if name else []
-    return tuple("/".join(parts[: depth + 1]) for depth in range(len(parts)))
-
-
 def _features(profile: TaskProfile) -> Iterator[str]:
     """Yield words, pairs of neighbouring words, word counts, the prompt's form, relations and parts, and the tools."""
     words = profile.words
@@ -159,9 +162,6 @@ _PRIOR_OUTCOMES: Final = 400.0
 """Outcomes by which the usual credibility is outweighed by what the groups show."""
 _GROWTH: Final = 1.2
 """Growth of the number of outcomes after which the credibility is computed again."""
-
-Group = tuple[str, ...]
-"""A group of tasks by the path to it: `("shape: a prompt alone", "class: search")` lies in `("shape: a prompt alone",)`."""
 
 
 @dataclass(slots=True)
@@ -433,110 +433,77 @@ def _far(arms: Mapping[str, Arm], measured: Mapping[str, float], sides: SideDoll
     return max(likely, default=_UNKNOWN_FAR)
 
 
-class Outcome(Value):
-    """One task under one configuration: a line of the file that `Hybrid.report` appends to."""
+class OutcomeStore:
+    """All that is known of how tasks went: what agents took and how well they did, and how configurations of `auto` did.
 
-    type: Literal["outcome"] = "outcome"
-    task_class: str = ""
-    """The class of the task, from coarse to fine: `search/hops`. Empty: only its features are known."""
-    profile: TaskProfile
-    arm: Arm
-    label: str = ""
-    """How people call the configuration, such as `pevr/8`."""
-    score: float = Field(ge=0, le=1)
-    dollars: float | None = Field(ge=0, allow_inf_nan=False)
-    """US dollars of both sides; None: unknown."""
+    It holds what happened in this process and what stands in the files that it was told to read. The router's estimates of agents and
+    those of `auto` are computed from it. Calls may come from any thread; `lock` is to be held while the tallies are read.
 
-
-def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
-    """Yield the outcomes of a sweep's runs.
-
-    Left out are those that tell nothing about a configuration: of an oracle, in shadow mode, of `auto` itself, and those that failed
-    before any agent was asked, as where the world could not start over or the process died.
-    Raises `ConfigError` for a configuration that this version cannot run.
+    Args:
+        outcomes: of configurations, to start from.
+        paces: returns the pace of an agent measured before this process began, by its name.
     """
-    for record in records:
-        if record.oracle or record.strategy == Strategy.AUTO or _is_shadow(record) or _never_began(record):
-            continue
-        yield Outcome(
-            task_class=f"{record.world}/{record.kind}",
-            profile=TaskProfile.of(record.prompt, record.tools, context_words=record.context_words),
-            arm=arm_of(record),
-            label=record.configuration,
-            score=record.score,
-            dollars=record.dollars,
-        )
+
+    def __init__(self, outcomes: Iterable[Outcome] = (), *, paces: PaceSource = no_pace) -> None:
+        self.lock = RLock()
+        self.running = RunningEstimates(paces)
+        """What steps and tasks of each agent took."""
+        self.classes = TaskClasses()
+        self.tallies = Tallies()
+        self.arms: dict[str, tuple[Arm, str]] = {}
+        """Every configuration met, by its key, with its label."""
+        self._corrections: dict[Path | None, Correction] = {}
+        self._files: set[Path] = set()
+        for outcome in outcomes:
+            self.add(outcome)
+
+    def read(self, path: Path, *, may_be_missing: bool = False) -> None:
+        """Take in what a file tells, once. Raises `ConfigError` for a file that cannot be read, and nothing of it counts."""
+        with self.lock:
+            if path in self._files or (may_be_missing and not path.exists()):
+                self._files.add(path)
+                return
+            known = read_outcomes(path)
+            self._files.add(path)
+            for each in known:
+                self.add(each)
+
+    def add(self, outcome: Outcome | ScoredAnswer) -> None:
+        """Take in how a task went."""
+        with self.lock:
+            if isinstance(outcome, ScoredAnswer):
+                self._add_answer(outcome)
+                return
+            self.classes.add(outcome.task_class, outcome.profile)
+            self.offer(outcome.arm, outcome.label)
+            groups = groups_of(outcome.profile, outcome.task_class)
+            self.tallies.add(outcome.arm.key, groups, score=outcome.score, dollars=outcome.dollars)
+
+    def offer(self, arm: Arm, label: str = "") -> None:
+        """Make a configuration known, measured or not."""
+        self.arms.setdefault(arm.key, (arm, label or arm.key))
+
+    def correction(self, head: Path | None) -> Correction:
+        """Return the correction of the predictions of one head; None: of the prior."""
+        with self.lock:
+            if head not in self._corrections:
+                self._corrections[head] = Correction()
+            return self._corrections[head]
+
+    def _add_answer(self, answer: ScoredAnswer) -> None:
+        decision = answer.decision
+        estimate = decision.estimate_of(answer.agent)
+        if estimate is None:
+            return
+        correction = self.correction(answer.head if decision.predictor == "head" else None)
+        drift = correction.learn(answer.agent, answer.task_class or decision.task_class, estimate.predicted, answer.score)
+        if drift is not None:
+            logger.warning("%s", drift)
 
 
-def arm_of(record: RunRecord) -> Arm:
-    """Return the configuration of a run. Raises `ConfigError` for an unknown strategy."""
-    # A sweep runs these two without the other side to fall back to; here the mode is the user's to say.
-    implied = ("mode",) if record.strategy in (Strategy.DEVICE, Strategy.CLOUD) else ()
-    knobs = {name: value for name, value in record.knobs.items() if name not in implied}
-    try:
-        return Arm(strategy=Strategy(record.strategy), knobs=knobs)
-    except ValueError as error:
-        raise ConfigError(f"run {record.key} has strategy {record.strategy!r}, which is unknown", hint="sweep again") from error
+def groups_of(profile: TaskProfile, task_class: str) -> tuple[Group, ...]:
+    """Return the nested groups of tasks that a task is in, the widest first.
 
-
-def read_outcomes(path: Path) -> list[Outcome]:
-    """Read the outcomes of a file whose lines are runs of a sweep, or reports, or both. A last line that was cut off is left out.
-
-    Raises `ConfigError` that names the line which is neither.
+    A group is named by the path to it, so that a class met with other tools is another group and no name can stand for two.
     """
-    try:
-        lines = read_lines(path)
-    except OSError as error:
-        hint = "`nearfar sweep` writes runs.jsonl; [policy.auto] names it"
-        raise ConfigError(f"the outcomes in {path} cannot be read: {error.strerror}", hint=hint) from error
-    parsed = (_outcome(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip())
-    return [outcome for outcome in parsed if outcome is not None]
-
-
-class ReportLog:
-    """The file of an app's own outcomes: one line each, written at once and under a lock, so that several processes can share it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def append(self, outcome: Outcome) -> None:
-        """Raises `ConfigError` where the file cannot be written."""
-        try:
-            append_line(self._path, outcome.model_dump_json().encode())
-        except OSError as error:
-            message = f"{self._path} cannot be written: {error.strerror or error}"
-            raise ConfigError(message, hint="[policy.auto] reports names it") from error
-
-    def read(self) -> list[Outcome]:
-        """Return the outcomes reported so far; none if the file does not exist."""
-        return read_outcomes(self._path) if self._path.exists() else []
-
-
-def _outcome(line: bytes, where: str) -> Outcome | None:
-    """Parse a line; None for a run that says nothing about a configuration."""
-    try:
-        fields = json.loads(line)
-        if isinstance(fields, dict) and fields.get("type") == "outcome":
-            outcome: Outcome | None = Outcome.model_validate_json(line)
-        else:
-            outcome = next(outcomes_of([RunRecord.model_validate_json(line)]), None)
-    except (ValueError, RecursionError, ConfigError) as error:
-        raise ConfigError(f"{where} is no outcome: {_problem(error)}", hint="mend or delete that line") from error
-    return outcome
-
-
-def _problem(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]
-        return ": ".join([*(str(part) for part in first["loc"]), first["msg"]])
-    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-
-
-def _never_began(record: RunRecord) -> bool:
-    """Return True if the run failed before any call. Its tools are unknown then, so it would pass for a task without tools."""
-    return record.error is not None and record.near_calls + record.far_calls == 0
-
-
-def _is_shadow(record: RunRecord) -> bool:
-    supervision = record.knobs.get("supervision")
-    return isinstance(supervision, dict) and supervision.get("shadow") is True
+    return nested((f"shape: {profile.shape}", *(f"class: {name}" for name in lineage(task_class)), f"form: {profile.form}"))

@@ -6,7 +6,6 @@ filtering: the logistic likelihood is replaced by its quadratic approximation at
 Kalman filter). A drift detector notices when an agent begins to do better or worse than predicted.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +15,20 @@ from itertools import pairwise
 from math import exp, log, log1p, sqrt
 from pathlib import Path
 from threading import Lock
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import Field, FiniteFloat
 
 from ...protocols import InvalidRequest, Side
 from ...protocols.messages import Value
 from ..task.modes import AgentView
-from ..task.route_decision import Estimate, EstimateSource, RouteDecision
+from ..task.route_decision import Estimate, EstimateSource
 from ..util.embedding.embedder import Embedder
+from .costs import lineage
+
+if TYPE_CHECKING:
+    from .outcomes import OutcomeStore
 from .head import Head, read_card
-from .outcomes import lineage
 
 DRIFT_TOLERANCE: Final = 0.1
 """Change of the mean residual that is let pass; about half of the smallest change that is worth an alarm."""
@@ -317,8 +319,6 @@ def _check(what: str, value: float) -> None:
         raise InvalidRequest(f"{what} lies between 0 and 1, not at {value}", hint="pass None for an unknown outcome")
 
 
-logger = logging.getLogger(__name__)
-
 _LENGTH: Final = (5.563373, 0.886987)
 """Mean and standard deviation of ln(1 + characters), over four kinds of recorded prompts."""
 _GAIN: Final = 0.047979
@@ -359,10 +359,10 @@ class Success:
 
 
 class SuccessModel:
-    """Predicts, and learns from outcomes. Calls may come from any thread."""
+    """Predicts how well agents do a task, and corrects that by the store's outcomes. Calls may come from any thread."""
 
-    def __init__(self) -> None:
-        self._corrections: dict[Path | None, Correction] = {}
+    def __init__(self, outcomes: "OutcomeStore") -> None:
+        self._outcomes = outcomes
         self._heads: dict[Path, Head] = {}
         self._lock = Lock()
 
@@ -387,29 +387,6 @@ class SuccessModel:
         reason = f"no head knows such prompts, so only the length counts: {size} than most"
         return self._corrected(None, predicted, task_class, predictor="prior", similarity=similarity, reason=reason)
 
-    def learn(self, decision: RouteDecision, agent: str, *, outcome: float, head: Path | None, task_class: str = "") -> None:
-        """Take in how an agent did on a task, 0 to 1.
-
-        Args:
-            decision: by which it was served, with what was predicted.
-            head: of the policy.
-            task_class: as it is known by now; empty: as it was known then.
-        """
-        expected = next((each for each in decision.considered if each.agent == agent and each.estimate is not None), None)
-        if expected is None or expected.estimate is None:
-            return
-        basis = head if decision.predictor == "head" else None
-        drift = self._correction(basis).learn(agent, task_class or decision.task_class, expected.estimate.predicted, outcome)
-        if drift is not None:
-            logger.warning("%s", drift)
-
-    def _correction(self, basis: Path | None) -> Correction:
-        """Return the correction of the predictions of one head, or of the prior."""
-        with self._lock:
-            if basis not in self._corrections:
-                self._corrections[basis] = Correction()
-            return self._corrections[basis]
-
     def _corrected(
         self,
         basis: Path | None,
@@ -420,7 +397,7 @@ class SuccessModel:
         similarity: float | None = None,
         reason: str = "",
     ) -> Success:
-        correction = self._correction(basis)
+        correction = self._outcomes.correction(basis)
         found = {agent: correction.corrected(agent, task_class, probability) for agent, probability in predicted.items()}
         learned = EstimateSource.LEARNED if basis is not None else EstimateSource.PRIOR
         estimates = {

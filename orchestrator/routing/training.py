@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from ...protocols import ConfigError
 from .checks import Answer
+from .costs import lineage
 from .escalation import FARTHEST, MOST_PAID_LOOKS, EscalationCard, Fit, LearnedLook, Outlook, measures_of, sets_of
-from .outcomes import lineage
 from .signals import DRAFT, FREE, Cost, Look, Signal, free_findings, second_opinion
 from .traces import AgentOutcome, Trace
 

@@ -102,7 +102,9 @@ class RouteDecision(Value):
     @classmethod
     def _drop_impression(cls, fields: Any) -> Any:  # noqa: ANN401 - anything may be validated
         """Read decisions that were recorded with the measurements of a prior."""
-        return {name: value for name, value in fields.items() if name != "impression"} if isinstance(fields, dict) else fields
+        if isinstance(fields, dict) and "impression" in fields:
+            return {name: value for name, value in fields.items() if name != "impression"}
+        return fields
 
     def estimate_of(self, agent: str) -> AgentEstimate | None:
         """Return the estimate for an agent; None: there is none."""

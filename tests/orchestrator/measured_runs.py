@@ -8,8 +8,7 @@ from pydantic import JsonValue
 from nearfar.orchestrator.lab.study.records import run_key
 from nearfar.orchestrator.lab.worlds.apps import AppsWorld
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
-from nearfar.orchestrator.routing.outcomes import Outcome
-from nearfar.orchestrator.routing.traces import RunRecord
+from nearfar.orchestrator.routing.traces import Outcome, RunRecord
 from nearfar.orchestrator.task.arm import Arm
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.profile import TaskProfile

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from nearfar import Hybrid, Strategy, load_config, tool
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.routing.outcomes import read_outcomes
-from nearfar.orchestrator.routing.traces import RunRecord
+from nearfar.orchestrator.routing.traces import RunRecord, read_outcomes
 from nearfar.orchestrator.task.sections.auto import AutoConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.orchestrator.task.tools import Tool

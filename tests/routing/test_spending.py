@@ -7,7 +7,7 @@ from situations import NOON, task
 from nearfar.orchestrator.budgets.amounts import Caps, Units
 from nearfar.orchestrator.budgets.book import BudgetBook, Claim, Reservation, Scope
 from nearfar.orchestrator.budgets.storage import MemoryStorage
-from nearfar.orchestrator.routing.costs import Spending
+from nearfar.orchestrator.routing.eligibility import Spending
 
 
 class Clock:

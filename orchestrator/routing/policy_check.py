@@ -1,0 +1,317 @@
+"""Checking a policy beyond its types: rules that never apply, sides that contradict each other, agents that are missing or never asked."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Final
+
+from ...protocols import Capabilities, ConfigError, Prices, Sensitivity, Side
+from ..task.modes import Mode, Needs, Strategy
+from ..task.sections.routing import FallbackTrigger
+from ..task.sections.rules import RESTRICTIONS, Range, Rule, When, is_of_class
+from ..task.task import Policy
+from .eligibility import SIDES_OF_MODE, PolicyFinding, eligible
+from .escalation import Escalation
+from .head import read_card
+
+_SHARES: Final = ("battery", "budget_left")
+"""Conditions between 0 and 1."""
+
+
+def findings(policy: Policy, agents: Mapping[str, Side]) -> list[PolicyFinding]:
+    """Return all errors and warnings about a policy, errors first. `agents` are those of the team, by name."""
+    found = [
+        *_on_modes(policy),
+        *_on_agents(policy, agents),
+        *_on_strategies(policy, agents),
+        *_on_rules(policy, agents),
+        *_on_settings(policy),
+        *_on_files(policy, agents),
+    ]
+    return sorted(found, key=lambda finding: finding.kind)
+
+
+def require_usable(policy: Policy, agents: Mapping[str, Side]) -> None:
+    """Raise `ConfigError` where the policy cannot be used with these agents."""
+    errors = [finding for finding in findings(policy, agents) if finding.kind == "error"]
+    if errors:
+        raise ConfigError("\n".join(map(str, errors)), hint="nearfar policy check lists what else is strange")
+
+
+def _error(where: str, problem: str, hint: str = "") -> PolicyFinding:
+    return PolicyFinding(kind="error", where=where, problem=problem, hint=hint)
+
+
+def _warning(where: str, problem: str, hint: str = "") -> PolicyFinding:
+    return PolicyFinding(kind="warning", where=where, problem=problem, hint=hint)
+
+
+def _on_modes(policy: Policy) -> Iterator[PolicyFinding]:
+    first = {Strategy.DEVICE: Side.NEAR, Strategy.CLOUD: Side.FAR}.get(policy.strategy)
+    if first is not None and first not in SIDES_OF_MODE[policy.mode]:
+        yield _error("policy", f"strategy {policy.strategy} contradicts mode {policy.mode}", "change one of the two")
+    if policy.mode is Mode.ONLY_IN_CLOUD and policy.sensitivity is Sensitivity.PRIVATE:
+        yield _warning("policy", "mode only_in_cloud refuses every task that does not say it is public", 'sensitivity = "public"')
+
+
+def _on_agents(policy: Policy, agents: Mapping[str, Side]) -> Iterator[PolicyFinding]:
+    known = f"the agents are {', '.join(sorted(agents)) or 'none'}"
+    for rule in policy.rules:
+        if rule.agent is not None and rule.agent not in agents:
+            yield _error(_where(rule), f"there is no agent {rule.agent!r}", known)
+    second = policy.evidence.second_opinion
+    if second is not None and second not in agents:
+        yield _error("policy.evidence.second_opinion", f"there is no agent {second!r}", known)
+    elif second is not None and agents[second] is Side.FAR:
+        yield _error("policy.evidence.second_opinion", f"{second} is in the cloud, and looks stay on this device", "name a near agent")
+    for name in policy.fallback.order:
+        if name not in agents:
+            yield _error("policy.fallback.order", f"there is no agent {name!r}", known)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """An agent of which nothing is known but its name and side."""
+
+    name: str
+    side: Side
+    capabilities: Capabilities | None = None
+    prices: Prices | None = None
+
+
+def _on_strategies(policy: Policy, agents: Mapping[str, Side]) -> Iterator[PolicyFinding]:
+    """Find strategies that these agents cannot serve, and agents that no strategy asks."""
+    if not agents:
+        return
+    asked: set[str] = {policy.evidence.second_opinion or ""}
+    for way in _ways(policy):
+        try:
+            asked |= _asked(policy, agents, way.strategy, way.mode)
+        except ConfigError as error:
+            if way.where == "policy" and f"contradicts mode {policy.mode}" in error.message:
+                continue  # which is reported elsewhere
+            if way.is_for_some:
+                yield _warning(way.where, f"it refuses all its tasks: {error.message}", "a task may state another strategy")
+            else:
+                yield _error(way.where, f"strategy {way.strategy}: {error.message}", error.hint)
+    for name in agents:
+        if name not in asked:
+            problem = f"{name} can never be asked, unless a task states another mode or strategy"
+            yield _warning("policy", problem, "the modes and strategies of this policy and its rules leave it out")
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A strategy and a mode under which tasks are served, and what sets them."""
+
+    where: str
+    strategy: Strategy
+    mode: Mode
+    is_for_some: bool = False
+    """Only tasks under a rule's conditions are served so, and the rule leaves one of the two to the policy."""
+
+
+def _ways(policy: Policy) -> Iterator[_Way]:
+    yield _Way("policy", policy.strategy, policy.mode)
+    if policy.strategy is Strategy.SUBTASKS:
+        yield _Way("policy.subtasks.strategy", policy.subtasks.strategy, policy.mode)
+    for rule in policy.rules:
+        if rule.strategy is not None or rule.mode is not None:
+            is_for_some = rule.when != When() and None in (rule.strategy, rule.mode)
+            yield _Way(_where(rule), rule.strategy or policy.strategy, rule.mode or policy.mode, is_for_some)
+
+
+def _asked(policy: Policy, agents: Mapping[str, Side], strategy: Strategy, mode: Mode) -> set[str]:
+    """Return the agents that a public task may be given to. Raises `ConfigError` where none can serve it."""
+    team = [_Named(name, side) for name, side in agents.items()]
+    known = Strategy.ROUTE if strategy is Strategy.AUTO else strategy
+    executor = policy.supervision.executor
+    found = eligible(team, strategy=known, mode=mode, sensitivity=Sensitivity.PUBLIC, needs=Needs(), executor=executor)
+    return {agent.name for agent in found.agents} | {found.supervisor or ""}
+
+
+def _on_rules(policy: Policy, agents: Mapping[str, Side]) -> Iterator[PolicyFinding]:
+    names = [rule.name for rule in policy.rules]
+    for number, rule in enumerate(policy.rules):
+        if rule.name in names[:number]:
+            yield _warning(_where(rule), "another rule has the same name", "errors could mean either")
+        yield from _on_one_rule(rule, policy, agents)
+        over = next((earlier for earlier in policy.rules[:number] if _leaves_nothing(earlier, rule)), None)
+        if over is not None:
+            yield _warning(_where(rule), f"it can never have an effect: rule {over.name!r} before it decides the same in all its cases")
+        yield from _on_restricted(rule, [other for other in policy.rules if other is not rule])
+    yield from _on_pairs(policy)
+
+
+def _on_one_rule(rule: Rule, policy: Policy, agents: Mapping[str, Side]) -> Iterator[PolicyFinding]:
+    for name in _SHARES:
+        wanted: Range | None = getattr(rule.when, name)
+        if wanted is not None and (wanted.below or 0) > 1:
+            yield _warning(_where(rule), f"{name} lies between 0 and 1, so that it is always below {wanted.below:g}", "20 % is 0.2")
+    never = _never(rule.when, policy)
+    if never is not None:
+        closed = "; what is unknown counts as if it applied, so it always does" if rule.is_closed and "unknown" in never else ""
+        yield _warning(_where(rule), f"it can never match: {never}{closed}")
+    if rule.is_closed and rule.when.task_class:
+        yield _warning(
+            _where(rule), "a task that states no class is not covered: it matches no rule on task_class", "state it with each task"
+        )
+    side = agents.get(rule.agent or "")
+    if rule.mode is not None and side is not None and side not in SIDES_OF_MODE[rule.mode]:
+        yield _error(_where(rule), f"mode {rule.mode} keeps out {rule.agent}, which it names", "change one of the two")
+    is_for_private = rule.when.sensitivity is Sensitivity.PRIVATE
+    if is_for_private and rule.mode is Mode.ONLY_IN_CLOUD:
+        yield _error(_where(rule), "private tasks never leave the device, so that this refuses all of them", "deny says so plainly")
+    elif is_for_private and (rule.mode is Mode.PREFER_IN_CLOUD or side is Side.FAR):
+        yield _warning(_where(rule), "it can never have an effect: private tasks never leave the device")
+    if rule.when.thermal:
+        hint = "unknown: closed rules apply, others do not; `nearfar doctor` says what this device tells"
+        yield _warning(_where(rule), "not every device tells its thermal state", hint)
+    if rule.when.offline and rule.mode is Mode.ONLY_IN_CLOUD:
+        yield _warning(_where(rule), "without a network, nothing in the cloud can be reached")
+
+
+def _on_restricted(rule: Rule, others: list[Rule]) -> Iterator[PolicyFinding]:
+    """Warn where a restriction or a denial overrules the rule in all its cases, wherever that one stands."""
+    for other in others:
+        if not _takes_in(other.when, rule.when):
+            continue
+        if other.deny is not None and rule.mode in RESTRICTIONS:
+            yield _warning(_where(rule), f"it can never have an effect: rule {other.name!r} denies all its tasks")
+        if other.mode in RESTRICTIONS and rule.mode not in (None, other.mode, *RESTRICTIONS):
+            yield _warning(_where(rule), f"its mode can never have an effect: rule {other.name!r} says {other.mode} in all its cases")
+
+
+def _never(when: When, policy: Policy) -> str | None:
+    """Return why no situation can meet the conditions, as far as the policy shows; None if one can."""
+    for name in _SHARES:
+        wanted: Range | None = getattr(when, name)
+        if wanted is not None and ((wanted.at_least or 0) > 1 or (wanted.below is not None and wanted.below <= 0)):
+            return f"{name} lies between 0 and 1"
+    if when.tokens is not None and when.tokens.below is not None and when.tokens.below <= 0:
+        return "no prompt has fewer than 0 tokens"
+    limits = (policy.limits.session, policy.limits.user, policy.limits.day)
+    if when.budget_left is not None and not any(value is not None for limit in limits for value in limit.model_dump().values()):
+        return "budget_left is unknown without [policy.limits.session], [policy.limits.user] or [policy.limits.day]"
+    return None
+
+
+def _on_pairs(policy: Policy) -> Iterator[PolicyFinding]:
+    """Find restrictions that leave no side where both apply."""
+    restrictions = [rule for rule in policy.rules if rule.mode in RESTRICTIONS]
+    for one, other in combinations(restrictions, 2):
+        if one.mode is other.mode or _exclude_each_other(one.when, other.when):
+            continue
+        problem = f"where rule {one.name!r} applies too, one keeps the task on the device and the other in the cloud: it is refused"
+        is_always = one.when == When() and other.when == When()
+        yield (_error if is_always else _warning)(_where(other), problem, "narrow one of them")
+
+
+def _on_settings(policy: Policy) -> Iterator[PolicyFinding]:
+    router, route = policy.router, Strategy.ROUTE
+    strategies = {policy.strategy, policy.subtasks.strategy, *(rule.strategy for rule in policy.rules)}
+    steers = router.far_share is not None or router.dollars_per_hour is not None or router.explore_share or router.threshold
+    if steers and route not in strategies:
+        yield _warning("policy.router", f"threshold, budget and exploration only steer strategy route, not {policy.strategy}")
+    if steers and policy.mode is not Mode.AUTO:
+        yield _warning("policy.router", f"threshold, budget and exploration only steer mode auto, not {policy.mode}")
+    if router.threshold and (router.far_share is not None or router.dollars_per_hour is not None):
+        yield _warning("policy.router.threshold", "it has no effect: far_share or dollars_per_hour moves the threshold")
+    if policy.objective.quality == 0:
+        yield _warning("policy.objective.quality", "being right is worth nothing, so that the cheapest agent always serves")
+    if Strategy.CASCADE in strategies and FallbackTrigger.LOW_CONFIDENCE not in policy.fallback.triggers:
+        yield _warning("policy.fallback.triggers", "without low_confidence a cascade never doubts a draft")
+    yield from _on_limits(policy)
+
+
+def _on_files(policy: Policy, agents: Mapping[str, Side]) -> Iterator[PolicyFinding]:
+    """Check the files that the policy names: the head and the escalation."""
+    if policy.router.head is not None:
+        yield from _unless_usable("policy.router.head", lambda head: _require_head(head, agents), policy.router.head)
+    if policy.evidence.escalation is not None:
+        yield from _unless_usable("policy.evidence.escalation", Escalation.load, policy.evidence.escalation)
+
+
+def _require_head(folder: Path, agents: Mapping[str, Side]) -> None:
+    missing = sorted(set(agents) - set(read_card(folder).agents))
+    if missing:
+        raise ConfigError(f"the head in {folder} was not trained for {', '.join(missing)}", hint="nearfar router train --traces ...")
+
+
+def _unless_usable(where: str, use: Callable[[Path], object], path: Path) -> Iterator[PolicyFinding]:
+    try:
+        use(path)
+    except ConfigError as error:
+        yield _error(where, error.message, error.hint)
+
+
+def _on_limits(policy: Policy) -> Iterator[PolicyFinding]:
+    scopes = [(name, getattr(policy.limits, name)) for name in ("call", "task", "session", "day")]
+    for (inner, small), (outer, large) in combinations(scopes, 2):
+        for measure in type(small).model_fields:
+            one, other = getattr(small, measure), getattr(large, measure)
+            if one is not None and other is not None and one > other:
+                yield _warning(f"policy.limits.{inner}.{measure}", f"it has no effect: the {outer} may not even have {other:g}")
+
+
+def _leaves_nothing(earlier: Rule, later: Rule) -> bool:
+    """Return True if the earlier rule applies wherever the later one does and decides all that it decides. Restrictions always count."""
+    if later.deny is not None or later.mode in RESTRICTIONS or not _takes_in(earlier.when, later.when):
+        return False
+    if earlier.deny is not None:
+        return True
+    wanted = [name for name in ("mode", "strategy", "agent") if getattr(later, name) is not None]
+    return all(getattr(earlier, name) is not None for name in wanted)
+
+
+def _takes_in(wide: When, narrow: When) -> bool:
+    """Return True if every condition of the wide one is met whenever the narrow one's conditions are."""
+    named = [name for name in When.model_fields if getattr(wide, name) not in (None, ()) and name != "task_class"]
+    return _is_wider_class(wide, narrow) and all(_is_wider(getattr(wide, name), getattr(narrow, name)) for name in named)
+
+
+def _is_wider_class(wide: When, narrow: When) -> bool:
+    """Return True if the narrow one's classes are those of the wide one, or below them."""
+    if not wide.task_class:
+        return True
+    return bool(narrow.task_class) and all(is_of_class(name, wide.task_class) for name in narrow.task_class)
+
+
+def _is_wider(wide: object, narrow: object) -> bool:
+    if isinstance(wide, tuple) and isinstance(narrow, tuple):
+        return bool(narrow) and set(narrow) <= set(wide)
+    if isinstance(wide, Range) and isinstance(narrow, Range):
+        starts = wide.at_least is None or (narrow.at_least is not None and narrow.at_least >= wide.at_least)
+        return starts and (wide.below is None or (narrow.below is not None and narrow.below <= wide.below))
+    return wide == narrow
+
+
+def _exclude_each_other(one: When, other: When) -> bool:
+    """Return True if some condition cannot hold for both."""
+    for name in ("sensitivity", "offline", "power_source"):
+        first, second = getattr(one, name), getattr(other, name)
+        if first is not None and second is not None and first != second:
+            return True
+    for name in ("language", "thermal"):
+        first, second = getattr(one, name), getattr(other, name)
+        if first and second and set(first).isdisjoint(second):
+            return True
+    classes = [(first, second) for first in one.task_class for second in other.task_class]
+    if classes and not any(is_of_class(first, [second]) or is_of_class(second, [first]) for first, second in classes):
+        return True
+    ranges = ((getattr(one, name), getattr(other, name)) for name in ("tokens", "battery", "budget_left"))
+    return any(first is not None and second is not None and _are_apart(first, second) for first, second in ranges)
+
+
+def _are_apart(one: Range, other: Range) -> bool:
+    infinity = float("inf")
+
+    def ends_before(first: Range, second: Range) -> bool:
+        return (first.below if first.below is not None else infinity) <= (second.at_least if second.at_least is not None else -infinity)
+
+    return ends_before(one, other) or ends_before(other, one)
+
+
+def _where(rule: Rule) -> str:
+    return f"rule {rule.name!r}"
