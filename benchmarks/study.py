@@ -28,7 +28,7 @@ from nearfar.orchestrator.lab.study.report import write_report
 from nearfar.orchestrator.lab.study.statistics import Estimate
 from nearfar.orchestrator.lab.study.study import Study, StudyFile, make_study
 from nearfar.orchestrator.lab.study.sweep import Sweep
-from nearfar.orchestrator.routing.run_record import RunRecord
+from nearfar.orchestrator.routing.traces import RunRecord
 from nearfar.orchestrator.task.policy import Policy
 
 TURNS = 40

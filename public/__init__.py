@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.runs.run import RunState as RunState
     from nearfar.orchestrator.runs.store import RunStore as RunStore
     from nearfar.orchestrator.safety.privacy.records import PrivacyRecords as PrivacyRecords
-    from nearfar.orchestrator.strategies.runtime import TaskGraph as TaskGraph
+    from nearfar.orchestrator.strategies.calls import TaskGraph as TaskGraph
     from nearfar.orchestrator.task.events import AgentText as AgentText
     from nearfar.orchestrator.task.events import ApprovalAsked as ApprovalAsked
     from nearfar.orchestrator.task.events import AttemptEnded as AttemptEnded
@@ -107,7 +107,6 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.results import Energy as Energy
     from nearfar.orchestrator.task.results import Estimate as Estimate
     from nearfar.orchestrator.task.results import EstimateSource as EstimateSource
-    from nearfar.orchestrator.task.results import Impression as Impression
     from nearfar.orchestrator.task.results import Result as Result
     from nearfar.orchestrator.task.results import RouteDecision as RouteDecision
     from nearfar.orchestrator.task.results import SelectionDecision as SelectionDecision
@@ -314,7 +313,6 @@ _HOMES = {
     "IdempotencyConflict": "protocols.errors",
     "IdleTimeouts": "orchestrator.task.routing_policy",
     "Imported": "orchestrator.memory.transfer",
-    "Impression": "orchestrator.task.results",
     "Integrity": "orchestrator.task.labels",
     "InternalError": "protocols.errors",
     "InvalidOutput": "protocols.errors",
@@ -425,7 +423,7 @@ _HOMES = {
     "Task": "orchestrator.task.task",
     "TaskEvent": "orchestrator.task.events",
     "TaskFinished": "orchestrator.task.events",
-    "TaskGraph": "orchestrator.strategies.runtime",
+    "TaskGraph": "orchestrator.strategies.calls",
     "TaskMemory": "orchestrator.memory.in_tasks",
     "TaskOptions": "orchestrator.hybrid.arguments",
     "TaskProfile": "orchestrator.task.modes",

@@ -12,13 +12,16 @@ from nearfar.orchestrator.lab.worlds.oracle import guidance, verdict_on_plan, ve
 from nearfar.orchestrator.lab.worlds.program import Progress
 from nearfar.orchestrator.lab.worlds.search.questions import nested
 from nearfar.orchestrator.strategies.prompts import (
+    SubtaskResult,
+    aggregate_request,
     plan_request,
+    plan_subtasks_request,
     verify_plan_request,
     verify_progress_request,
     with_guidance,
     with_plan,
+    with_results,
 )
-from nearfar.orchestrator.strategies.subtasks_prompts import SubtaskResult, aggregate_request, plan_subtasks_request, with_results
 from nearfar.protocols import Message, ToolCall, ToolResult
 
 from .problems import AppsProblem, Problem, SearchProblem, wrong_call

@@ -8,7 +8,7 @@ from nearfar.orchestrator.hybrid.hybrid import Hybrid
 from nearfar.orchestrator.lab.worlds.apps.world import AppsWorld
 from nearfar.orchestrator.lab.worlds.search.world import SearchWorld
 from nearfar.orchestrator.lab.worlds.world import World
-from nearfar.orchestrator.strategies import fitting
+from nearfar.orchestrator.strategies import turn as fitting
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import CompressionConfig, CompressionUse, Policy
 from nearfar.protocols import NearfarError

@@ -15,9 +15,16 @@ from typing import Final
 from nearfar import Tool, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.lab.worlds.names import names
-from nearfar.orchestrator.strategies.minions_prompts import AGGREGATE_FINDINGS, READ_CHUNK, WRITE_JOBS
-from nearfar.orchestrator.strategies.prompts import CONTINUE, INTERVENE, PLAN, VERIFY_PLAN
-from nearfar.orchestrator.strategies.subtasks_prompts import PLAN_SUBTASKS
+from nearfar.orchestrator.strategies.prompts import (
+    AGGREGATE_FINDINGS,
+    CONTINUE,
+    INTERVENE,
+    PLAN,
+    PLAN_SUBTASKS,
+    READ_CHUNK,
+    VERIFY_PLAN,
+    WRITE_JOBS,
+)
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import MinionsConfig, Policy, SubtasksConfig, SupervisionConfig
 from nearfar.protocols import Agent, Message, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall

@@ -18,8 +18,7 @@ from nearfar.orchestrator.lab.blame.correction import Corrector, Reference, Stro
 from nearfar.orchestrator.lab.blame.record import RecordedRun
 from nearfar.orchestrator.lab.blame.search import blame
 from nearfar.orchestrator.lab.worlds.names import names
-from nearfar.orchestrator.lab.worlds.search import SearchWorld
-from nearfar.orchestrator.lab.worlds.search.world import exact_match
+from nearfar.orchestrator.lab.worlds.search.world import SearchWorld, exact_match
 from nearfar.orchestrator.lab.worlds.world import WorldTask
 from nearfar.orchestrator.task.events import AttemptStarted
 from nearfar.orchestrator.task.policy import Policy

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy
 
 from nearfar.orchestrator.routing.budget import FarShareController
-from nearfar.orchestrator.routing.learned.features import hashed, surface
+from nearfar.orchestrator.routing.head import hashed, surface
 from nearfar.orchestrator.routing.traces import Trace, agents_of
 
 from . import data

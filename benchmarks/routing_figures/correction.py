@@ -13,7 +13,7 @@ import numpy
 
 from nearfar.orchestrator.lab.replay.curve import with_interval
 from nearfar.orchestrator.routing.budget import FarShareController
-from nearfar.orchestrator.routing.correction import Correction, CorrectionPolicy
+from nearfar.orchestrator.routing.success import Correction, CorrectionPolicy
 from nearfar.orchestrator.routing.traces import Trace, agents_of
 
 from . import data

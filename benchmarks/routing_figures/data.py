@@ -4,9 +4,12 @@ import gzip
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
+
+LEAST_GAP: Final = 0.1
+"""Between the mean outcomes of two agents, from which one counts as the near side and the other as the far side."""
 
 
 def mmlu(folder: Path) -> list[Trace]:

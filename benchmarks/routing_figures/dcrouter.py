@@ -11,11 +11,10 @@ from typing import Any, Final
 import numpy
 
 from nearfar.orchestrator.lab.replay.curve import routing_curve
-from nearfar.orchestrator.lab.training.prior_training import LEAST_GAP
 from nearfar.orchestrator.lab.training.report import Remembered, loaded, predictions
 from nearfar.orchestrator.lab.training.training import train_head
-from nearfar.orchestrator.routing.learned.examples import Examples, examples_of, folds_of
 from nearfar.orchestrator.routing.traces import agents_of
+from nearfar.orchestrator.routing.training import Examples, examples_of, folds_of
 from nearfar.orchestrator.util.embedding.embedder import Embedder
 
 from . import data
@@ -52,7 +51,7 @@ def _recovered(examples: Examples, known: "numpy.ndarray[Any, Any]", asked: "num
         chances = predictions(head, tested)[1].astype(numpy.float64)
     outcomes, quality = tested.outcomes.astype(numpy.float64), examples.outcomes.mean(0)
     agents = range(len(examples.agents))
-    pairs = [(near, far) for near in agents for far in agents if quality[far] - quality[near] >= LEAST_GAP]
+    pairs = [(near, far) for near in agents for far in agents if quality[far] - quality[near] >= data.LEAST_GAP]
     return {
         (examples.agents[near], examples.agents[far]): routing_curve(
             chances[:, far] - chances[:, near], outcomes[:, near], outcomes[:, far]

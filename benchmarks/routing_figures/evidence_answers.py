@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy
 
 from nearfar.orchestrator.lab.replay.curve import with_interval
-from nearfar.orchestrator.routing.evidence.answers import Answer
-from nearfar.orchestrator.routing.evidence.escalation_training import Examples, out_of_fold_gains
-from nearfar.orchestrator.routing.evidence.signals import DRAFT, PROMPT, Cost, Finding, Look, prompt_surface, second_opinion, text_form
+from nearfar.orchestrator.routing.checks import Answer
+from nearfar.orchestrator.routing.signals import DRAFT, PROMPT, Cost, Look, Signal, prompt_surface, second_opinion, text_form
+from nearfar.orchestrator.routing.training import DraftExamples, out_of_fold_gains
 
 from .evidence_measures import Row, apgr, compared, folds, gains_of, read_rows, recovery, scores_of
 
@@ -78,7 +78,7 @@ def answer_figures(answer_set: AnswerSet, folder: Path, *, quick: bool) -> dict[
     }
 
 
-def _chosen_in_training(name: str, examples: Mapping[Pair, Examples], gains: "Mapping[Pair, Floats]") -> dict[str, Any]:
+def _chosen_in_training(name: str, examples: Mapping[Pair, DraftExamples], gains: "Mapping[Pair, Floats]") -> dict[str, Any]:
     """What comes of it where each fold serves with the pair that is the best one on the tasks that it is trained on."""
     chosen: list[Pair] = []
     expected, near, far = (numpy.zeros(len(each)) for each in 3 * [next(iter(gains.values()))])
@@ -94,7 +94,7 @@ def _chosen_in_training(name: str, examples: Mapping[Pair, Examples], gains: "Ma
     }
 
 
-def _best(candidates: Sequence[tuple[Pair, Examples]]) -> Pair:
+def _best(candidates: Sequence[tuple[Pair, DraftExamples]]) -> Pair:
     recovered = {pair: apgr(out_of_fold_gains(each), each.draft_scores, each.far_scores) for pair, each in candidates}
     return max(recovered, key=lambda pair: recovered[pair])
 
@@ -110,13 +110,13 @@ def _pairs(rows: Sequence[Row], far: str) -> list[Pair]:
     return [(draft, other) for draft in drafts for other in NEAR if other != draft]
 
 
-def _examples(rows: Sequence[Row], draft: str, opinions: Sequence[str], far: str) -> Examples:
+def _examples(rows: Sequence[Row], draft: str, opinions: Sequence[str], far: str) -> DraftExamples:
     looks = [Look(name=PROMPT), Look(name=DRAFT), *(Look(name=model, cost=_OPINION) for model in opinions)]
     findings = [_findings(row, draft, opinions) for row in rows]
-    return Examples(draft, far, looks, findings, scores_of(rows, draft), scores_of(rows, far))
+    return DraftExamples(draft, far, looks, findings, scores_of(rows, draft), scores_of(rows, far))
 
 
-def _findings(row: Row, draft: str, opinions: Sequence[str]) -> dict[str, Finding]:
+def _findings(row: Row, draft: str, opinions: Sequence[str]) -> dict[str, Signal]:
     drafted = _form(row, draft)
     found = {PROMPT: prompt_surface(row["prompt"]), DRAFT: drafted}
     for model in opinions:
@@ -125,6 +125,6 @@ def _findings(row: Row, draft: str, opinions: Sequence[str]) -> dict[str, Findin
     return found
 
 
-def _form(row: Row, model: str) -> Finding:
+def _form(row: Row, model: str) -> Signal:
     outcome = row["outcomes"][model]
     return text_form(outcome["answer"], row["prompt"], output_characters=outcome["output_chars"])

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from nearfar.orchestrator.routing.evidence.answers import Answer
-from nearfar.orchestrator.routing.evidence.escalation import Action, Escalation, price
-from nearfar.orchestrator.routing.evidence.escalation_training import Examples, out_of_fold_gains
-from nearfar.orchestrator.routing.evidence.signals import (
+from nearfar.orchestrator.routing.checks import Answer
+from nearfar.orchestrator.routing.escalation import Action, Escalation, price
+from nearfar.orchestrator.routing.signals import (
     DRAFT,
     PROMPT,
     SCHEMA,
     Cost,
-    Finding,
     Look,
+    Signal,
     call_check,
     call_form,
     prompt_surface,
     second_opinion,
 )
+from nearfar.orchestrator.routing.training import DraftExamples, out_of_fold_gains
 from nearfar.orchestrator.task.routing_policy import ObjectiveConfig
 
 from .evidence_measures import (
@@ -93,8 +93,8 @@ class _Draft:
     """The calls of one model on one task, and what a check of them found."""
 
     answer: Answer
-    form: Finding
-    check: Finding
+    form: Signal
+    check: Signal
     is_clean: bool
     """Nothing but calls was written."""
     dollars: float
@@ -124,14 +124,14 @@ class Calls:
         pairs = zip(self.drafts[first], self.drafts[second], strict=True)
         return numpy.array([not one.answer.agrees(other.answer) for one, other in pairs])
 
-    def examples(self, draft: str, opinions: Sequence[str]) -> Examples:
+    def examples(self, draft: str, opinions: Sequence[str]) -> DraftExamples:
         """Drafts of one model, with the opinions of others."""
         looks = [Look(name=name) for name in (PROMPT, DRAFT, SCHEMA)]
         looks += [Look(name=model, cost=Cost(dollars=float(self.near_dollars(model).mean()))) for model in opinions]
         findings = [self._findings(row, draft, opinions) for row in range(len(self.rows))]
-        return Examples(draft, FAR, looks, findings, scores_of(self.rows, draft), scores_of(self.rows, FAR))
+        return DraftExamples(draft, FAR, looks, findings, scores_of(self.rows, draft), scores_of(self.rows, FAR))
 
-    def _findings(self, row: int, model: str, opinions: Sequence[str]) -> dict[str, Finding]:
+    def _findings(self, row: int, model: str, opinions: Sequence[str]) -> dict[str, Signal]:
         draft = self.drafts[model][row]
         found = {PROMPT: self.prompts[row], DRAFT: draft.form, SCHEMA: draft.check}
         for name in opinions:
@@ -179,7 +179,7 @@ def _savings(calls: Calls) -> dict[str, Any]:
     }
 
 
-def _escalated(examples: Examples, far_dollars: "Floats") -> "Flags":
+def _escalated(examples: DraftExamples, far_dollars: "Floats") -> "Flags":
     """Which tasks go far, by a threshold that is chosen on the other folds: the most accurate one that saves as much as it has to."""
     goes_far = numpy.zeros(len(far_dollars), dtype=bool)
     gains = gains_of(examples)
@@ -194,11 +194,11 @@ def _escalated(examples: Examples, far_dollars: "Floats") -> "Flags":
     return goes_far
 
 
-Way = Callable[[Escalation, Mapping[str, Finding], Cost], tuple[Sequence[str], bool]]
+Way = Callable[[Escalation, Mapping[str, Signal], Cost], tuple[Sequence[str], bool]]
 """How a task is served: the paid looks that are taken, and whether it goes far."""
 
 
-def _sequence(calls: Calls, examples: Examples, parts: Sequence[Fold]) -> dict[str, Any]:
+def _sequence(calls: Calls, examples: DraftExamples, parts: Sequence[Fold]) -> dict[str, Any]:
     """One decision after the other, with what each look costs, against deciding at once and against taking all looks first."""
     ways: dict[str, Way] = {"decisions": _one_by_one, "no_look": _at_once, "all_looks": _after_all}
     costs = {look.name: price(look.cost, WORTH) for look in examples.looks}
@@ -219,7 +219,7 @@ def _sequence(calls: Calls, examples: Examples, parts: Sequence[Fold]) -> dict[s
     return found | {f"bfcl_sequence_utility_over_{name}": mean_with_interval(decisions - other) for name, other in utility.items()}
 
 
-def _served(calls: Calls, examples: Examples, parts: Sequence[Fold], way: Way) -> "tuple[list[Sequence[str]], Flags]":
+def _served(calls: Calls, examples: DraftExamples, parts: Sequence[Fold], way: Way) -> "tuple[list[Sequence[str]], Flags]":
     looks: list[Sequence[str]] = [()] * len(examples.findings)
     goes_far = numpy.zeros(len(looks), dtype=bool)
     for part in parts:
@@ -229,7 +229,7 @@ def _served(calls: Calls, examples: Examples, parts: Sequence[Fold], way: Way) -
     return looks, goes_far
 
 
-def _one_by_one(escalation: Escalation, findings: Mapping[str, Finding], far: Cost) -> tuple[Sequence[str], bool]:
+def _one_by_one(escalation: Escalation, findings: Mapping[str, Signal], far: Cost) -> tuple[Sequence[str], bool]:
     seen = _free(findings)
     taken = []
     while (verdict := escalation.decide(seen, far=far, objective=WORTH)).look is not None:
@@ -238,18 +238,18 @@ def _one_by_one(escalation: Escalation, findings: Mapping[str, Finding], far: Co
     return taken, verdict.action is Action.ESCALATE
 
 
-def _at_once(escalation: Escalation, findings: Mapping[str, Finding], far: Cost) -> tuple[Sequence[str], bool]:
+def _at_once(escalation: Escalation, findings: Mapping[str, Signal], far: Cost) -> tuple[Sequence[str], bool]:
     return (), _is_worth_it(escalation, _free(findings), far)
 
 
-def _after_all(escalation: Escalation, findings: Mapping[str, Finding], far: Cost) -> tuple[Sequence[str], bool]:
+def _after_all(escalation: Escalation, findings: Mapping[str, Signal], far: Cost) -> tuple[Sequence[str], bool]:
     return [name for name in findings if name not in _free(findings)], _is_worth_it(escalation, findings, far)
 
 
-def _free(findings: Mapping[str, Finding]) -> dict[str, Finding]:
+def _free(findings: Mapping[str, Signal]) -> dict[str, Signal]:
     return {name: findings[name] for name in (PROMPT, DRAFT, SCHEMA)}
 
 
-def _is_worth_it(escalation: Escalation, findings: Mapping[str, Finding], far: Cost) -> bool:
+def _is_worth_it(escalation: Escalation, findings: Mapping[str, Signal], far: Cost) -> bool:
     draft, right = escalation.probabilities(findings)
     return WORTH.quality * (right - draft) > price(far, WORTH)

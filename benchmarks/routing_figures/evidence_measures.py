@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy
 
 from nearfar.orchestrator.lab.replay.curve import routing_curve, with_interval
-from nearfar.orchestrator.routing.evidence.escalation import Escalation
-from nearfar.orchestrator.routing.evidence.escalation_training import Examples, train_escalation
-from nearfar.orchestrator.routing.evidence.signals import PROMPT, Look
+from nearfar.orchestrator.routing.escalation import Escalation
+from nearfar.orchestrator.routing.signals import PROMPT, Look
+from nearfar.orchestrator.routing.training import DraftExamples, train_escalation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,12 +56,12 @@ def folds(count: int) -> "Iterator[tuple[Rows, Rows]]":
         yield numpy.flatnonzero(fold != held), numpy.flatnonzero(fold == held)
 
 
-def trained(examples: Examples) -> list[Fold]:
+def trained(examples: DraftExamples) -> list[Fold]:
     """One escalation for each fold."""
     return [Fold(Escalation(train_escalation(examples.part(known))), known, held) for known, held in folds(len(examples.findings))]
 
 
-def gains_of(examples: Examples, parts: Sequence[Fold] = ()) -> "Floats":
+def gains_of(examples: DraftExamples, parts: Sequence[Fold] = ()) -> "Floats":
     """P(far right) - P(draft right) of each task after all looks, by the escalation that has not seen it."""
     gains = numpy.zeros(len(examples.findings))
     for part in parts or trained(examples):
@@ -76,7 +76,7 @@ def apgr(gains: "Floats", near: "Floats", far: "Floats") -> float:
     return routing_curve(gains.tolist(), near.tolist(), far.tolist()).recovered
 
 
-def recovery(name: str, gains: "Floats", examples: Examples) -> dict[str, Any]:
+def recovery(name: str, gains: "Floats", examples: DraftExamples) -> dict[str, Any]:
     """APGR with its interval, and the percentage of far calls that recovers half and four fifths of the gap."""
     curve, interval = with_interval(gains.tolist(), examples.draft_scores.tolist(), examples.far_scores.tolist())
     return {
@@ -86,7 +86,7 @@ def recovery(name: str, gains: "Floats", examples: Examples) -> dict[str, Any]:
     }
 
 
-def compared(name: str, examples: Examples, best_near: float) -> dict[str, Any]:
+def compared(name: str, examples: DraftExamples, best_near: float) -> dict[str, Any]:
     """What the recovery is to be compared with, on the same tasks."""
     near, far = examples.draft_scores, examples.far_scores
     random = numpy.random.default_rng(0)
@@ -100,7 +100,7 @@ def compared(name: str, examples: Examples, best_near: float) -> dict[str, Any]:
     }
 
 
-def calibration_error(examples: Examples, parts: Sequence[Fold]) -> float:
+def calibration_error(examples: DraftExamples, parts: Sequence[Fold]) -> float:
     """By how much P(draft right) is off on average, over ten equally large groups of tasks by that probability."""
     held = [(part.escalation, row) for part in parts for row in part.held]
     expected = numpy.array([escalation.probabilities(examples.findings[row])[0] for escalation, row in held])
@@ -117,6 +117,6 @@ def mean_with_interval(values: "Floats") -> dict[str, float]:
     return {"value": float(values.mean()), "low": float(low), "high": float(high)}
 
 
-def _prompt_only(examples: Examples) -> Examples:
+def _prompt_only(examples: DraftExamples) -> DraftExamples:
     findings = [{PROMPT: found[PROMPT]} for found in examples.findings]
-    return Examples(examples.draft, examples.far, [Look(name=PROMPT)], findings, examples.draft_scores, examples.far_scores)
+    return DraftExamples(examples.draft, examples.far, [Look(name=PROMPT)], findings, examples.draft_scores, examples.far_scores)

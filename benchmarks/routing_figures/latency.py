@@ -24,7 +24,7 @@ from nearfar.orchestrator.lab.replay.recording import RecordedAgent
 from nearfar.orchestrator.lab.training.export import write_head
 from nearfar.orchestrator.lab.training.likeness import LANDMARKS
 from nearfar.orchestrator.lab.training.training import train_head
-from nearfar.orchestrator.routing.learned.head import Head
+from nearfar.orchestrator.routing.head import Head
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.task import Task

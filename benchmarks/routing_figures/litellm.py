@@ -14,11 +14,11 @@ from statistics import fmean
 from typing import Any, Final
 
 from nearfar.orchestrator.lab.replay.curve import routing_curve
-from nearfar.orchestrator.lab.training.prior_training import LEAST_GAP
 from nearfar.orchestrator.routing.traces import Trace, agents_of
 
 from .._environments import HOUR, cache_folder, last_line, python_with
 from . import litellm_worker
+from .data import LEAST_GAP
 from .transfer import drawn, recorded
 
 RELEASE: Final = "1.109.1"

@@ -23,7 +23,7 @@ from nearfar.orchestrator.lab.replay.curve import curve_figures, routing_curve
 from nearfar.orchestrator.lab.study.statistics import Estimate
 from nearfar.orchestrator.lab.training.report import Remembered, loaded, predictions
 from nearfar.orchestrator.lab.training.training import train_head
-from nearfar.orchestrator.routing.learned.examples import Examples, examples_of, folds_of
+from nearfar.orchestrator.routing.training import Examples, examples_of, folds_of
 from nearfar.orchestrator.util.embedding.embedder import Embedder
 
 from . import data

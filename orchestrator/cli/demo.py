@@ -17,7 +17,7 @@ from ..lab.study.report import render, summary
 from ..lab.study.study import Study, StudyFile, make_study
 from ..lab.study.sweep import all_runs
 from ..lab.study.workbench import Item, Workbench
-from ..routing.run_record import RunRecord
+from ..routing.traces import RunRecord
 from ..task.policy import Policy
 from . import options
 from .printing import Line, notes, show

@@ -19,7 +19,7 @@ from ...protocols.messages import Message, Value
 from ..agents.pool import AgentHandle
 from ..compose.agents import EMBEDDED, GatewayConfig, model_path, probe_hardware, provider_keys, sends_key_in_plain_text
 from ..compose.config import Config
-from ..routing.check import unknown_prices
+from ..routing.eligibility import unknown_prices
 from ..task.policy import Policy
 from ..task.stores import LEAST_THRESHOLD, PeerConfig
 from ..util.runtime import deadly_switches, tracing_switches

@@ -10,7 +10,8 @@ from rich.text import Text
 from ...protocols import ConfigError
 from ..compose.agents import other_handle
 from ..compose.config import Config
-from ..routing.check import Finding, findings, unknown_prices
+from ..routing.eligibility import PolicyFinding, unknown_prices
+from ..routing.policy_check import findings
 from ..task.policy import Preset
 from ..task.results import AgentEstimate, ConsideredAgent, Estimate, Result, RouteDecision
 from . import options
@@ -99,7 +100,7 @@ def _unpriced(config: Config) -> dict[str, str]:
     return {member.name: member.model for member in members if member.is_unpriced}
 
 
-def _finding_lines(found: Sequence[Finding], config: Config) -> Iterator[Line]:
+def _finding_lines(found: Sequence[PolicyFinding], config: Config) -> Iterator[Line]:
     for finding in found:
         style = "bold red" if finding.kind == "error" else "bold yellow"
         yield Note(Text.assemble((f"{finding.kind}: ", style), f"{finding.where}: {finding.problem}"), style="")

@@ -12,11 +12,11 @@ from ...protocols import ConfigError, Side
 from ..lab.training.export import write_head
 from ..lab.training.from_traces import train_on_traces
 from ..lab.training.report import HeldOutReport
-from ..routing.evidence.checks import learn_early_stop
-from ..routing.evidence.escalation import Escalation, EscalationCard
-from ..routing.evidence.escalation_training import examples_of, train_escalation
-from ..routing.evidence.signals import Cost
+from ..routing.checks import learn_early_stop
+from ..routing.escalation import Escalation, EscalationCard
+from ..routing.signals import Cost
 from ..routing.traces import Trace
+from ..routing.training import draft_examples_of, train_escalation
 from . import options, recorded
 from .printing import Line, Note, show, table
 from .running import report_errors
@@ -69,7 +69,7 @@ def _learn_escalation(traces: Sequence[Trace], sides: Mapping[str, Side], *, see
     if not any(_has_answer(trace, draft) for trace in traces):
         return None, f"the traces do not hold {draft}'s answers"
     try:
-        return train_escalation(examples_of(traces, draft=draft, far=far, opinions=opinions), seed=seed), ""
+        return train_escalation(draft_examples_of(traces, draft=draft, far=far, opinions=opinions), seed=seed), ""
     except ConfigError as error:
         return None, str(error)
 

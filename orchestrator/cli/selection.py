@@ -49,7 +49,7 @@ def open_hybrid(selection: AgentChoice, config: Config, approver: Approver | Non
 
 def warn_outside_world(prompt: str, config: Config) -> None:
     """Warn if a shipped model is asked something outside the world that it was trained in."""
-    from ..lab.worlds.search import SearchWorld
+    from ..lab.worlds.search.world import SearchWorld
     from ..lab.worlds.wording import understands
 
     if not _some_embedded(config) or not prompt.strip() or understands(prompt.strip()):
@@ -63,7 +63,7 @@ def warn_outside_world(prompt: str, config: Config) -> None:
 
 def _world_tools() -> Sequence[Tool]:
     """Return the tools of the search world, on the passages of the demo's first question."""
-    from ..lab.worlds.search import SearchWorld
+    from ..lab.worlds.search.world import SearchWorld
 
     world = SearchWorld()
     return world.reset(world.tasks(1, DEMO_SEED)[0]).tools

@@ -21,7 +21,7 @@ from ..lab.study.records import RecordLog
 from ..lab.study.report import SUMMARY, write_report
 from ..lab.study.study import Study, StudyFile, make_study, read_study_file, with_options
 from ..lab.study.sweep import Sweep
-from ..routing.run_record import RunRecord
+from ..routing.traces import RunRecord
 from . import options
 from .printing import Line, notes, show, table, warn
 from .running import execute

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Final
 
 from ...protocols import ConfigError, Side
-from ..routing.check import require_usable
+from ..routing.policy_check import require_usable
 from ..task.policy import Policy
 from .config import load_config
 

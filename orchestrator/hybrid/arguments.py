@@ -15,7 +15,7 @@ from ..agents.pool import AgentHandle
 from ..compose.agents import FAR_CONFIGS, FarConfig, NearConfig, far_handle, near_handle, other_handle
 from ..compose.hub import AttachedConfig
 from ..compose.policy_file import PolicyFile
-from ..routing.check import require_usable
+from ..routing.policy_check import require_usable
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.stores import MemoryConfig, RunsConfig

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from ..memory.in_tasks import TaskMemory
     from ..memory.store import MemoryStore
-    from ..strategies.runtime import TaskGraph
+    from ..strategies.calls import TaskGraph
 
 _logger = logging.getLogger(__name__)
 
@@ -320,9 +320,6 @@ class Hybrid:
         """
         if not isinstance(score, (int, float)) or not 0 <= score <= 1:
             raise InvalidRequest(f"a score is between 0 and 1, not {score}", hint="1.0 for a task well done, 0.0 for one that failed")
-        policy = self.policy
-        self._router.report(result, policy.router, score=score, task_class=task_class)
         if self._records.cache is not None:
             self._records.cache.report(result.id, score)
-        if result.selection is not None:
-            self._pipeline.preparation.selector.report(result, policy.auto, score=score, task_class=task_class)
+        self._router.report(result, self.policy, score=score, task_class=task_class)

@@ -14,10 +14,9 @@ import anyio.to_thread
 
 from ...protocols import ConfigError, DeadlineExceeded, NearfarError
 from ..cache.plans import PlanCache
-from ..routing.check import unknown_prices
-from ..strategies.context import TaskContext
+from ..routing.eligibility import unknown_prices
 from ..strategies.durable import DurableRuns, Work, served
-from ..strategies.state import recursion_limit
+from ..strategies.state import TaskContext, recursion_limit
 from ..task.events import TaskEvent, TaskFinished
 from ..task.results import Result
 from ..task.task import Prompt, Task, scope_of, within_scope

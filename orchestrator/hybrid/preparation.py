@@ -10,14 +10,14 @@ from ..agents.pool import AgentPool
 from ..cache.database import ErasedMemory
 from ..cache.plans import PlanCache
 from ..memory.recollection import Recollection
-from ..routing.auto.selector import Selector, with_open_choice
+from ..routing.auto import with_open_choice
 from ..routing.router import Router
 from ..runs.erased import ErasedRuns
 from ..runs.run import Bounds
 from ..safety.guard.run_guard import RunGuard, allowed, check_plan, with_data_quoted
 from ..safety.privacy.run_privacy import RunPrivacy
 from ..safety.privacy.sessions import SessionLabels
-from ..strategies.context import TaskContext
+from ..strategies.state import TaskContext
 from ..strategies.tool_calls import ToolChecks
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
@@ -59,7 +59,6 @@ class Preparation:
     """Makes tasks, and the contexts that they run with, for one `Hybrid`."""
 
     def __init__(self, parts: Parts, plans: PlanCache | None) -> None:
-        self.selector = Selector()
         self.sessions = SessionLabels()
         self.erased_memory: ErasedMemory | None = None
         """Empties the cache before a task, if the memory has erased something."""
@@ -103,9 +102,7 @@ class Preparation:
     def explain(self, task: Task, options: TaskOptions) -> SelectionDecision:
         """Return what `auto` would choose for the task, and why."""
         tools = list(self.context(options).tools)
-        task = self._router.ruled(task, tools=tools)
-        dollars = self._router.dollars_by_side(task, list(self._pool), tools=tools)
-        return self.selector.explain(task, tools=tools, sides=self._sides, dollars=dollars)
+        return self._router.explain_strategy(task, list(self._pool), tools=tools)
 
     def context(self, options: TaskOptions) -> TaskContext:
         """Return a context with the tools and the approver of a task that is not known yet."""
@@ -145,10 +142,7 @@ class Preparation:
         """Return the task with a strategy that has a graph: the rules' choice or, if they leave it open, that of `auto`."""
         tools = list(context.tools)
         task = with_open_choice(self._router.ruled(task, tools=tools), allowed(context.tools, task.allowed_tools))
-        if task.policy.strategy is not Strategy.AUTO:
-            return task
-        dollars = self._router.dollars_by_side(task, list(self._pool), tools=tools)
-        return self.selector.settle(task, tools=tools, sides=self._sides, dollars=dollars)
+        return self._router.with_strategy(task, list(self._pool), tools=tools)
 
     def _may_stay(self, task: Task, options: TaskOptions) -> bool:
         """Return whether near agents could serve the task alone."""

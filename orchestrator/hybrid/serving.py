@@ -11,8 +11,7 @@ import anyio
 from ...protocols import DeadlineExceeded, NearfarError, Side
 from ...protocols.validation import parse_output
 from ..routing.router import Router
-from ..strategies.context import TaskContext
-from ..strategies.state import told_of, value_of
+from ..strategies.state import TaskContext, told_of, value_of
 from ..task.events import TaskEvent
 from ..task.labels import OPEN, Label
 from ..task.modes import Strategy

@@ -13,9 +13,8 @@ from typing import Literal
 
 from ...protocols import ConfigError, Sensitivity
 from ...protocols.messages import Value
-from ..routing.auto.chooser import Chooser
-from ..routing.auto.outcomes import Outcome, outcomes_of
-from ..routing.run_record import RunRecord
+from ..routing.auto import Chooser
+from ..routing.traces import Outcome, RunRecord, outcomes_of
 from ..task.modes import TaskProfile
 from ..task.policy import AutoConfig, Policy
 
@@ -170,7 +169,7 @@ def _chooser(settings: AutoConfig, cases: Sequence[_Case], outcomes: Iterable[Ou
     """Return a chooser among the recorded configurations."""
     chooser = Chooser(settings, outcomes, has_defaults=False, seed=seed)
     for outcome in cases[0].outcomes.values():
-        chooser.offer(outcome.arm, outcome.label)
+        chooser.store.offer(outcome.arm, outcome.label)
     return chooser
 
 
@@ -179,7 +178,7 @@ def _serve(case: _Case, chooser: Chooser, *, is_online: bool) -> tuple[str, str]
     decision = chooser.choose(case.profile, Policy(sensitivity=Sensitivity.PUBLIC))
     outcome = next(outcome for outcome in case.outcomes.values() if outcome.arm == decision.chosen)
     if is_online:
-        chooser.learn(outcome)
+        chooser.store.add(outcome)
     return outcome.label, decision.task_class
 
 

@@ -1,26 +1,45 @@
-"""Running estimates of what agents cost: seconds of a step, and tokens, dollars, seconds and joules of a whole task.
+"""What agents cost, from what they took so far, and what the limits leave.
 
 A step says little about a task with tools: each step reads again what all earlier ones have read and found. So whole tasks are counted, by
 their class and by whether they have tools.
 """
 
+import logging
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import sqrt
 from threading import Lock
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ...protocols import Prices, Side, Usage
 from ..agents.pool import Pace, PaceSource, no_pace
 from ..task.results import Estimate, EstimateSource
-from .auto.classes import lineage
+
+if TYPE_CHECKING:
+    pass
+
 
 MEMORY: Final = 30
 """Tasks over which a mean fades: a price that has changed is known after about so many."""
 _LEAST: Final = 5
 """Tasks of a class, or with prompts of one size, from which they stand for themselves."""
+
+
+Group = tuple[str, ...]
+"""A group of tasks by the path to it: `("no tools", "search")` lies in `("no tools",)`, and that in `()`, the group of all tasks."""
+
+
+def lineage(name: str) -> tuple[str, ...]:
+    """Return a class and those above it, the widest first: `search`, `search/hops`."""
+    parts = name.split("/") if name else []
+    return tuple("/".join(parts[: depth + 1]) for depth in range(len(parts)))
+
+
+def nested(path: Group) -> tuple[Group, ...]:
+    """Return the groups that hold a group and itself, the widest first."""
+    return tuple(path[:depth] for depth in range(len(path) + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +51,9 @@ class TaskKind:
     has_tools: bool = False
 
     @property
-    def groups(self) -> tuple[tuple[str, ...], ...]:
+    def groups(self) -> tuple[Group, ...]:
         """The kinds that hold this one and itself, the widest first."""
-        path = ("tools" if self.has_tools else "no tools", *lineage(self.task_class))
-        return tuple(path[:depth] for depth in range(len(path) + 1))
+        return nested(("tools" if self.has_tools else "no tools", *lineage(self.task_class)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +177,7 @@ class TaskTallies:
     """The tasks of one agent by their kind. Not for several threads at a time."""
 
     def __init__(self) -> None:
-        self._tallies: dict[tuple[str, ...], _Tally] = {}
+        self._tallies: dict[Group, _Tally] = {}
 
     def add(self, kind: TaskKind, task: TaskTaken) -> None:
         """Count a task in its kind and the wider ones."""
@@ -435,3 +453,6 @@ def _dollars(known: _Agent, side: Side, expected: _Expected, *, tokens: int, pri
         seen = known.dollars_per_token.quantiles
         return Estimate(seen.mean * (tokens + output.value), seen.mean * output.deviation, EstimateSource.MEASURED)
     return Estimate(0.0, 0.0, EstimateSource.PRIOR) if side is Side.NEAR else None
+
+
+logger = logging.getLogger(__name__)

@@ -1,10 +1,20 @@
-"""Which agents may serve a task at all, and in which order their sides are tried: mode, strategy, sensitivity, capability."""
+"""Which agents may serve a task: mode, strategy, sensitivity, capability, and what the limits leave."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
-from ...protocols import Capabilities, ConfigError, PrivacyViolation, Sensitivity, Side, Unsupported
+from ...protocols import Capabilities, ConfigError, PrivacyViolation, Sensitivity, Side, StoreUnavailable, Unsupported
+from ...protocols.messages import Value
+from ..budgets.book import MEASURES, BudgetBook, Scope, Spent
 from ..task.modes import FAR_FIRST, SUPERVISED, AgentView, Mode, Needs, Strategy
+from ..task.policy import Policy
+from ..task.routing_policy import AmountsConfig, LimitsConfig
+from ..task.task import Task
+
+if TYPE_CHECKING:
+    from ..budgets.account import Account
 
 SIDES_OF_MODE: dict[Mode, tuple[Side, ...]] = {
     Mode.ONLY_ON_DEVICE: (Side.NEAR,),
@@ -162,3 +172,120 @@ def _keep_capable(found: Eligible, needs: Needs) -> None:
 def _missing(needs: Needs, capabilities: Capabilities | None) -> list[str]:
     """Return the missing capabilities. A far agent that was not opened yet may have any; opening it finds out."""
     return needs.missing_in(capabilities) if capabilities is not None else []
+
+
+class PolicyFinding(Value):
+    """Something about a policy that its author should know."""
+
+    kind: Literal["error", "warning"]
+    """With an error the policy cannot be used."""
+    where: str
+    problem: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}" + (f" ({self.hint})" if self.hint else "")
+
+
+def unknown_prices(policy: Policy, models: Mapping[str, str]) -> Iterator[PolicyFinding]:
+    """Warn of each far agent of unknown price where dollars are limited. `models`: their models, by the agents' names."""
+    limits, hourly = policy.limits, policy.router.dollars_per_hour
+    scopes = ("call", "task", "session", "user", "day")
+    limited = [f"{name} (${most:g})" for name in scopes if (most := getattr(limits, name).dollars) is not None]
+    if not limited and hourly is None:
+        return
+    where = "policy.limits" if limited else "policy.router.dollars_per_hour"
+    said = ", ".join([*limited, *([] if hourly is None else [f"hour (${hourly:g})"])])
+    outcome = "not counted" if not limited or limits.unknown_price == "allow" else "refused"
+    for agent, model in models.items():
+        problem = f"dollars are limited per {said}, and the price of {agent} (model {model!r}) is unknown: its calls are {outcome}"
+        yield PolicyFinding(
+            kind="warning",
+            where=where,
+            problem=problem,
+            hint="state its prices, as in [far.prices], or import a table: nearfar prices import",
+        )
+
+
+logger = logging.getLogger(__name__)
+
+
+class Spending:
+    """The balances of a book, held against the limits of a policy. Calls may come from any thread."""
+
+    def __init__(self, book: BudgetBook) -> None:
+        self._book = book
+
+    def account(self, task: Task) -> "Account":
+        """Return the account that the task spends from."""
+        from ..budgets.account import Account  # it waits for others, which deciding and explaining never do
+
+        is_paced = task.policy.router.dollars_per_hour is not None and self._book.is_shared
+        limits = task.policy.limits
+        return Account(self._book, limits, task=task.idempotency_key, session=task.session, user=task.user, is_paced=is_paced)
+
+    def dollars_of_last_hour(self) -> float:
+        """Return the dollars that tasks under `dollars_per_hour` took in the last hour, of all processes; 0 if the book is not shared."""
+        try:
+            return self._book.dollars_of_last_hour() if self._book.is_shared else 0.0
+        except StoreUnavailable as error:
+            logger.warning("what other processes have spent in the last hour is not known: %s", error)
+            return 0.0
+
+    def share_left(self, task: Task) -> float | None:
+        """Return the smallest share left of the limits for the session, the user and the day; None if there are no such limits."""
+        shares = [_share_left(amounts, spent) for _, amounts, spent in self._scopes(task)]
+        return min((share for share in shares if share is not None), default=None)
+
+    def objection(self, task: Task, expected: Spent, *, spent: Spent) -> str | None:
+        """Return why the expected cost of the task would exceed a limit; None if it would not. `spent`: by the task so far.
+
+        What is reserved for calls under way is passed over here: most of it comes back before the call is made.
+        """
+        limits = task.policy.limits
+        for name, amounts, already in (("task", limits.task, spent), *self._scopes(task)):
+            for measure in MEASURES:
+                reason = _excess(measure, amounts, already, expected, allows_unknown=limits.unknown_price == "allow")
+                if reason is not None:
+                    return f"the limit for the {name}: {reason}"
+        return None
+
+    def _scopes(self, task: Task) -> Iterator[tuple[str, AmountsConfig, Spent]]:
+        """Yield the scopes that have a limit, with the limit and what is spent."""
+        for scope, amounts in _limited(task.policy.limits, task):
+            balance = self._book.balance(scope)
+            spent = balance.spent.spent
+            is_known = not balance.unpriced or task.policy.limits.unknown_price == "allow"
+            yield scope.kind, amounts, Spent(spent.dollars if is_known else None, spent.tokens, spent.seconds, spent.joules)
+
+
+def _limited(limits: LimitsConfig, task: Task) -> Iterator[tuple[Scope, AmountsConfig]]:
+    session = () if task.session is None else ((Scope("session", task.session), limits.session),)
+    for scope, amounts in (*session, (Scope("user", task.user), limits.user), (Scope("day"), limits.day)):
+        if amounts != AmountsConfig():
+            yield scope, amounts
+
+
+def _share_left(amounts: AmountsConfig, spent: Spent) -> float | None:
+    shares = []
+    for measure in MEASURES:
+        limit, used = getattr(amounts, measure), getattr(spent, measure)
+        if limit is not None:
+            shares.append(max(1 - used / limit, 0.0) if used is not None and limit else 0.0)
+    return min(shares, default=None)
+
+
+def _excess(measure: str, amounts: AmountsConfig, already: Spent, more: Spent, *, allows_unknown: bool) -> str | None:
+    """Return why a measure would exceed its limit, or None. Unknown joules pass; unknown dollars do not, since they are not free."""
+    limit, spent, expected = getattr(amounts, measure), getattr(already, measure), getattr(more, measure)
+    if limit is None or (measure in ("dollars", "joules") and expected == 0):
+        return None  # free agents may serve when all is spent, and when spending is unknown
+    if measure == "joules" or allows_unknown:
+        spent, expected = spent or 0.0, expected or 0.0
+    if spent is None or expected is None:
+        return f"the price is unknown, and no more than {limit:g} {measure} may be spent"
+    if limit == 0:
+        return f"it may spend no {measure}, so that only what takes none may serve"
+    if spent + expected > limit or spent >= limit:
+        return f"{spent:.4g} of {limit:g} {measure} are spent, and about {expected:.4g} more would be"
+    return None

@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING
 
 from ...protocols import (
@@ -27,16 +25,17 @@ from ..budgets.book import BudgetBook, Commitment, Spent
 from ..budgets.storage import MemoryStorage
 from ..task.modes import AgentView, Mode, Situation, Strategy, estimated_tokens, language_of, primary_language
 from ..task.policy import Policy
-from ..task.results import AgentEstimate, Call, ConsideredAgent, Estimate, EstimateSource, Result, RouteDecision
+from ..task.results import AgentEstimate, Call, ConsideredAgent, Estimate, EstimateSource, Result, RouteDecision, SelectionDecision
 from ..task.routing_policy import LimitsConfig, ObjectiveConfig, RouterConfig
 from ..task.rules import RESTRICTIONS, Ruling, ruling
 from ..task.task import Task, last_words
-from .costs import RunningEstimates, TaskKind, TaskTaken
-from .eligibility import Eligible, eligible
-from .spending import Spending
+from .auto import Selector
+from .costs import TaskKind, TaskTaken
+from .eligibility import Eligible, Spending, eligible
+from .outcomes import OutcomeStore
 from .steering import Sessions, Steering
 from .success import Success, SuccessModel
-from .traces import log_score, log_task, logged_outcomes
+from .traces import ScoredAnswer, log_score, log_task
 
 if TYPE_CHECKING:
     from ..budgets.account import Account
@@ -84,14 +83,13 @@ class Router:
         budgets: BudgetBook | None = None,
         health: Callable[[str], Health | None] = lambda _agent: None,
     ) -> None:
-        self.running = RunningEstimates(paces)
+        self.outcomes = OutcomeStore(paces=paces)
+        self.running = self.outcomes.running
+        self.auto = Selector(self.outcomes)
+        self.success = SuccessModel(self.outcomes)
         self.spending = Spending(budgets or BudgetBook(MemoryStorage(), now))
-        self.success = SuccessModel()
         self.sessions = Sessions(monotonic)
         self.steering = Steering(seed, monotonic, self.spending.dollars_of_last_hour)
-        self._lock = Lock()
-        self._relearned: set[Path] = set()
-        """Logs."""
         self._device_state = device_state
         self._health = health
         self._now = now
@@ -110,6 +108,19 @@ class Router:
             changes["strategy"] = found.strategy
         return task.model_copy(update={"policy": task.policy.model_copy(update=changes)})
 
+    def with_strategy(self, task: Task, agents: Sequence[AgentView], *, tools: Collection[str] = ()) -> Task:
+        """Return a task whose strategy is `auto` with the one that is chosen for it. Raises what `Selector.settle` raises."""
+        if task.policy.strategy is not Strategy.AUTO:
+            return task
+        dollars = self._dollars_by_side(task, agents, tools)
+        return self.auto.settle(task, tools=list(tools), sides={agent.side for agent in agents}, dollars=dollars)
+
+    def explain_strategy(self, task: Task, agents: Sequence[AgentView], *, tools: Collection[str] = ()) -> SelectionDecision:
+        """Return what `auto` would choose for the task, and why, whatever its strategy."""
+        task = self.ruled(task, tools=tools)
+        dollars = self._dollars_by_side(task, agents, tools)
+        return self.auto.explain(task, tools=list(tools), sides={agent.side for agent in agents}, dollars=dollars)
+
     def account(self, task: Task) -> "Account":
         """Return the account that the task spends from."""
         return self.spending.account(task)
@@ -118,7 +129,7 @@ class Router:
         """Return the decision for a task without learning from it and without exploring. Raises what `decide` raises."""
         policy = task.policy
         if policy.router.log is not None and policy.router.learn:
-            self._relearn(policy.router.log)
+            self.outcomes.read(policy.router.log, may_be_missing=True)
         found = self._ruling(task, tools)
         mode = _mode(task, found)
         remaining = eligible(
@@ -177,8 +188,6 @@ class Router:
         `Unavailable` where all are left alone after failures, and `BudgetExceeded` where every one would go beyond a limit.
         """
         decision = self.explain(task, agents, tools=tools, spent=spent)
-        if decision.impression is not None:
-            self.success.observe(decision.impression)
         quality = task.policy.objective.quality
         return self.steering.steered(decision, task.policy.router, quality=quality, commitments=commitments)
 
@@ -190,20 +199,6 @@ class Router:
         """Count what a task was billed, whether it was answered or not, against `dollars_per_hour`. None: the bill is unknown."""
         self.steering.settle(task.policy.router, commitments, dollars)
 
-    def dollars_by_side(self, task: Task, agents: Sequence[AgentView], *, tools: Collection[str]) -> dict[Side, float | None]:
-        """Return the dollars that such a task was seen to take of the cheapest agent of each side. None: no such task was billed.
-
-        Near agents without a price are free.
-        """
-        tokens, kind = _tokens(task), TaskKind(task.task_class, bool(tools))
-        found: dict[Side, float | None] = {}
-        for agent in agents:
-            dollars = self.running.costs(agent.name, agent.side, tokens=tokens, prices=agent.prices, kind=kind).dollars
-            is_known = dollars is not None and (dollars.source is not EstimateSource.PRIOR or not dollars.value)
-            value, other = dollars.value if dollars is not None and is_known else None, found.get(agent.side)
-            found[agent.side] = value if other is None else other if value is None else min(value, other)
-        return found
-
     def learn_costs(self, task: Task, agent: str, calls: Sequence[Call], *, tools: Collection[str]) -> None:
         """Learn what a task took of an agent, over all the calls of its attempt. Answers of a cache say nothing of the agent."""
         tokens = sum(call.usage.total_tokens for call in calls)
@@ -214,7 +209,7 @@ class Router:
     def learn(self, task: Task, decision: RouteDecision, agent: str, *, score: float) -> None:
         """Take in how well an agent did a task, 0 to 1, unless the policy wants nothing learned. Unknown outcomes are not reported here."""
         if task.policy.router.learn:
-            self.success.learn(decision, agent, outcome=score, head=task.policy.router.head)
+            self.outcomes.add(ScoredAnswer(decision, agent, score, task.policy.router.head))
 
     def conclude(self, task: Task, result: Result, *, tools: Collection[str]) -> None:
         """Take note of a task that was answered."""
@@ -228,24 +223,32 @@ class Router:
             except ConfigError as error:  # the answer is paid for, and stands without its record
                 logger.warning("a decision is not on record: %s", error)
 
-    def report(self, result: Result, settings: RouterConfig, *, score: float, task_class: str = "") -> None:
-        """Learn how good an answer was, 0 to 1. Raises `ConfigError` where the log cannot be written."""
-        if settings.learn and settings.log is not None:
-            self._relearn(settings.log)  # before this score is in it, which would count twice
+    def report(self, result: Result, policy: Policy, *, score: float, task_class: str = "") -> None:
+        """Learn how good an answer was, 0 to 1, and with it the strategy that `auto` chose. Raises `ConfigError` where a file cannot be
+        written."""
+        settings = policy.router
         if settings.learn:
-            self.success.learn(result.decision, result.agent, outcome=score, head=settings.head, task_class=task_class)
+            if settings.log is not None:  # before this score is in it, which would count twice
+                self.outcomes.read(settings.log, may_be_missing=True)
+            self.outcomes.add(ScoredAnswer(result.decision, result.agent, score, settings.head, task_class))
         if settings.log is not None:
             log_score(settings.log, result, score, task_class=task_class)
+        if result.selection is not None:
+            self.auto.report(result, policy.auto, score=score, task_class=task_class)
 
-    def _relearn(self, log: Path) -> None:
-        """Learn again, once, what was reported to earlier processes."""
-        with self._lock:
-            if log in self._relearned:
-                return
-            outcomes = list(logged_outcomes(log))
-            self._relearned.add(log)
-            for known in outcomes:
-                self.success.learn(known.decision, known.agent, outcome=known.score, head=known.head, task_class=known.task_class)
+    def _dollars_by_side(self, task: Task, agents: Sequence[AgentView], tools: Collection[str]) -> dict[Side, float | None]:
+        """Return the dollars that such a task was seen to take of the cheapest agent of each side. None: no such task was billed.
+
+        Near agents without a price are free.
+        """
+        tokens, kind = _tokens(task), TaskKind(task.task_class, bool(tools))
+        found: dict[Side, float | None] = {}
+        for agent in agents:
+            dollars = self.running.costs(agent.name, agent.side, tokens=tokens, prices=agent.prices, kind=kind).dollars
+            is_known = dollars is not None and (dollars.source is not EstimateSource.PRIOR or not dollars.value)
+            value, other = dollars.value if dollars is not None and is_known else None, found.get(agent.side)
+            found[agent.side] = value if other is None else other if value is None else min(value, other)
+        return found
 
     def _ruling(self, task: Task, tools: Collection[str]) -> Ruling:
         found = self._found(task, tools)
@@ -363,7 +366,6 @@ class Router:
             threshold=threshold,
             similarity=success.similarity,
             predictor=success.predictor,
-            impression=success.impression,
             is_bound=is_bound,
             task_class=task.task_class,
         )

@@ -1,24 +1,346 @@
-"""How probable it is that an agent does a task right: the learned head where the prompt is familiar, a prior elsewhere, both corrected."""
+"""How probable it is that an agent does a task right, as predicted for the prompt and corrected by outcomes, for each class of tasks.
 
-import logging
+The log-odds of a predicted probability are moved by the agent's offset for the class (`NestedOffsets`). An offset starts at 0: without
+outcomes the prediction stands, and a class without any inherits from the wider ones. Each outcome is one step of assumed-density
+filtering: the logistic likelihood is replaced by its quadratic approximation at the expected outcome (one Newton step, as in the extended
+Kalman filter). A drift detector notices when an agent begins to do better or worse than predicted.
+"""
+
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
+from itertools import pairwise
+from math import exp, log, log1p, sqrt
 from pathlib import Path
 from threading import Lock
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
+from pydantic import Field, FiniteFloat
+
+from ...protocols import InvalidRequest, Side
+from ...protocols.messages import Value
 from ..task.modes import AgentView
-from ..task.results import Estimate, EstimateSource, Impression, RouteDecision
+from ..task.results import Estimate, EstimateSource
 from ..util.embedding.embedder import Embedder
-from .correction import PRIOR, Corrected, Correction
-from .learned.head import Head, read_card
-from .learned.prior import AdaptivePrior, Prior
+from .costs import lineage
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from .outcomes import OutcomeStore
+from .head import Head, read_card
+
+DRIFT_TOLERANCE: Final = 0.1
+"""Change of the mean residual that is let pass; about half of the smallest change that is worth an alarm."""
+DRIFT_LIMIT: Final = 12.0
+"""Sum of residuals beyond the tolerance at which there is an alarm. Where nothing changes, 2,000 outcomes of an agent that is right half of
+the time, which vary the most, raise a false alarm in fewer than 1 of 30 cases. A change by 30 points is noticed after about 60 outcomes,
+one by 20 points after about 150."""
+
+
+class Drift(StrEnum):
+    """In which direction an agent has drifted."""
+
+    BETTER = "better"
+    WORSE = "worse"
+
+
+class DriftState(Value):
+    """The state of a detector since its last alarm."""
+
+    residuals: int = 0
+    mean: float = 0.0
+    rise: float = 0.0
+    """How far the residuals have lately summed up above their mean and the tolerance."""
+    fall: float = 0.0
+    """How far the residuals have lately summed up below their mean and the tolerance."""
+
+
+class DriftDetector:
+    """Watches the residuals of one agent. Not for several threads at a time."""
+
+    def __init__(self, state: DriftState | None = None) -> None:
+        self.state = state or DriftState()
+
+    def observe(self, residual: float) -> Drift | None:
+        """Take in a residual: the outcome less its predicted probability, from -1 to 1. After an alarm the detector starts over."""
+        count = self.state.residuals + 1
+        mean = self.state.mean + (residual - self.state.mean) / count
+        rise = max(self.state.rise + residual - mean - DRIFT_TOLERANCE, 0.0)
+        fall = max(self.state.fall + mean - residual - DRIFT_TOLERANCE, 0.0)
+        if max(rise, fall) > DRIFT_LIMIT:
+            self.state = DriftState()
+            return Drift.BETTER if rise > fall else Drift.WORSE
+        self.state = DriftState(residuals=count, mean=mean, rise=rise, fall=fall)
+        return None
+
+
+Message = tuple[float, float]
+"""A Gaussian by its precision and its mean times the precision, so that what is independent adds up."""
+
+_NOTHING: Final = (0.0, 0.0)
+
+
+class OffsetEvidence(Value):
+    """OffsetEvidence about the offset of a class from its own outcomes, without those of the classes inside it."""
+
+    precision: float = Field(default=0.0, ge=0)
+    shift: FiniteFloat = 0.0
+    """The mean that they speak for, times the precision."""
+    outcomes: int = Field(default=0, ge=0)
+    """Faded or not."""
+
+    def faded(self, kept: float) -> "OffsetEvidence":
+        """Return the evidence with a share of its precision."""
+        return OffsetEvidence(precision=kept * self.precision, shift=kept * self.shift, outcomes=self.outcomes)
+
+
+class NestedOffsets:
+    """The offsets of one agent, by the name of the class. Not for several threads at a time.
+
+    Args:
+        deviation: standard deviation of the difference between a class and the wider one, before any outcome.
+        evidence: what is known from the start.
+    """
+
+    def __init__(self, deviation: float, evidence: Mapping[str, OffsetEvidence]) -> None:
+        self.evidence: dict[str, OffsetEvidence] = {}
+        self._variance = deviation**2
+        self._inside: dict[str, Message] = {}
+        """Sum of what the classes inside each class tell it."""
+        self._outcomes: Counter[str] = Counter()
+        for name, known in evidence.items():
+            self.put(name, known)
+
+    def of(self, task_class: str) -> OffsetEvidence:
+        """Return the evidence of a class; empty if the class was never met."""
+        return self.evidence.get(task_class, _NO_EVIDENCE)
+
+    def outcomes(self, task_class: str) -> int:
+        """Return the number of outcomes of a class and those inside it."""
+        return self._outcomes[task_class]
+
+    def belief(self, task_class: str) -> tuple[float, float]:
+        """Return mean and variance of the offset of a class; one that was never met inherits from the wider ones."""
+        path = _path(task_class)
+        if not self.evidence:
+            return 0.0, len(path) * self._variance
+        told = [*(self._told(name) for name in path[1:]), _NOTHING]
+        mean = variance = 0.0
+        for name, (counted, shifted) in zip(path, told, strict=True):
+            variance += self._variance
+            precision, shift = self._known(name)
+            # What the class inside has told follows from its own evidence, which the next step brings in.
+            precision, shift = precision - counted + 1 / variance, shift - shifted + mean / variance
+            mean, variance = shift / precision, 1 / precision
+        return mean, variance
+
+    def put(self, task_class: str, evidence: OffsetEvidence) -> None:
+        """Replace the evidence of a class."""
+        path = _path(task_class)
+        before = {name: self._told(name) for name in path}
+        self._outcomes.update(dict.fromkeys(path, evidence.outcomes - self.of(task_class).outcomes))
+        self.evidence[task_class] = evidence
+        for wider, name in reversed(list(pairwise(path))):
+            (precision, shift), old, new = self._inside.get(wider, _NOTHING), before[name], self._told(name)
+            self._inside[wider] = (precision + new[0] - old[0], shift + new[1] - old[1])
+
+    def _known(self, name: str) -> Message:
+        """Return the evidence about a class's offset from its outcomes and those of the classes inside it."""
+        own = self.of(name)
+        precision, shift = self._inside.get(name, _NOTHING)
+        return own.precision + precision, own.shift + shift
+
+    def _told(self, name: str) -> Message:
+        """Return the message of a class to the wider one: its evidence, weakened by how much the two may differ."""
+        precision, shift = self._known(name)
+        doubt = 1 + precision * self._variance
+        return precision / doubt, shift / doubt
+
+
+_NO_EVIDENCE: Final = OffsetEvidence()
+
+
+def _path(task_class: str) -> tuple[str, ...]:
+    """Return a class and those above it, the widest first; the class of all tasks has the empty name."""
+    return ("", *lineage(task_class))
+
+
+PRIOR: Final = 0.5
+"""Probability of an agent of which nothing is predicted."""
+_AFTER_DRIFT: Final = 5.0
+"""Precision of what is known of each class that outlasts a drift: that of twenty outcomes of an agent that is right half of the time."""
+_LEAST: Final = 1e-4
+"""Probability as which a prediction of 0 counts; that of 1 likewise. Outcomes could never correct them."""
+_MOST_LOGIT: Final = 14.0
+"""Bound of corrected log-odds: a chance of one in a million."""
+
+
+class CorrectionPolicy(Value):
+    """How predictions are corrected."""
+
+    deviation: float = Field(default=0.5, gt=0, le=2)
+    """Standard deviation, in log-odds, of the difference between a class and the wider one, before any outcome. The smaller, the less a
+    single outcome changes; by default not more than 6 points in a class of its own."""
+    half_life: float = Field(default=2000.0, gt=0)
+    """Outcomes of an agent in a class after which one counts half."""
+
+
+class AgentState(Value):
+    """The learned state of one agent."""
+
+    evidence: Mapping[str, OffsetEvidence] = {}
+    """By class; that of all tasks has no name."""
+    drift: DriftState = DriftState()
+
+
+class CorrectionState(Value):
+    """The learned state of all agents."""
+
+    agents: Mapping[str, AgentState] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """A prediction in the light of outcomes."""
+
+    probability: float
+    """Above 0 and below 1."""
+    deviation: float
+    """How unsure the correction leaves it: a standard deviation, in probability."""
+    outcomes: int
+    """Outcomes of the agent on tasks of the class and of the classes inside it."""
+
+
+class Correction:
+    """The offsets of all agents. Calls may come from any thread.
+
+    Args:
+        policy: how much and for how long outcomes count.
+        state: of an earlier correction; None: nothing was learned.
+    """
+
+    def __init__(self, policy: CorrectionPolicy | None = None, *, state: CorrectionState | None = None) -> None:
+        self._policy = policy or CorrectionPolicy()
+        known = (state or CorrectionState()).agents
+        self._agents = {agent: _Agent(self._policy.deviation, learned) for agent, learned in known.items()}
+        self._unknown = _Agent(self._policy.deviation, AgentState())
+        """Stands for every agent that nothing was learned of."""
+        self._lock = Lock()
+
+    def corrected(self, agent: str, task_class: str, probability: float = PRIOR) -> Corrected:
+        """Return the corrected probability that an agent gets a task right.
+
+        Args:
+            agent: its name; for an unknown agent the prediction is returned as it is.
+            task_class: from coarse to fine, such as `search/hops`; empty: unknown.
+            probability: that it gets the task right, as predicted without outcomes.
+
+        Raises `InvalidRequest` for a probability outside 0 to 1.
+        """
+        _check("a probability", probability)
+        with self._lock:
+            return self._agents.get(agent, self._unknown).corrected(task_class, probability)
+
+    def learn(self, agent: str, task_class: str, probability: float, outcome: float | None) -> str | None:
+        """Learn from the outcome of a task; an unknown outcome (None) teaches nothing. The other arguments are those of `correct`.
+
+        Returns a sentence where the agent has drifted, so that what was learned of it counts for less from now on.
+        Raises `InvalidRequest` for a probability or an outcome outside 0 to 1.
+        """
+        _check("a probability", probability)
+        if outcome is None:
+            return None
+        _check("an outcome", outcome)
+        with self._lock:
+            known = self._agents.setdefault(agent, _Agent(self._policy.deviation, AgentState()))
+            drift = known.learn(task_class, probability, outcome, kept=0.5 ** (1 / self._policy.half_life))
+        return None if drift is None else _sentence(agent, drift)
+
+    @property
+    def state(self) -> CorrectionState:
+        """The learned state, for a later correction."""
+        with self._lock:
+            return CorrectionState(agents={agent: known.state for agent, known in self._agents.items()})
+
+
+class _Agent:
+    """Offsets and drift detector of one agent."""
+
+    def __init__(self, deviation: float, state: AgentState) -> None:
+        self._offsets = NestedOffsets(deviation, state.evidence)
+        self._detector = DriftDetector(state.drift)
+
+    @property
+    def state(self) -> AgentState:
+        return AgentState(evidence=dict(self._offsets.evidence), drift=self._detector.state)
+
+    def corrected(self, task_class: str, probability: float) -> Corrected:
+        mean, variance = self._offsets.belief(task_class)
+        found = _moved(probability, mean)
+        return Corrected(found, found * (1 - found) * sqrt(variance), self._offsets.outcomes(task_class))
+
+    def learn(self, task_class: str, probability: float, outcome: float, *, kept: float) -> Drift | None:
+        """Take an outcome in, of which the earlier ones of the class keep a share of their precision."""
+        mean, _ = self._offsets.belief(task_class)
+        expected = _moved(probability, mean)
+        residual, curvature = outcome - expected, expected * (1 - expected)
+        before = self._offsets.of(task_class).faded(kept)
+        after = OffsetEvidence(
+            precision=before.precision + curvature,
+            shift=before.shift + curvature * mean + residual,
+            outcomes=before.outcomes + 1,
+        )
+        self._offsets.put(task_class, after)
+        drift = self._detector.observe(residual)
+        if drift is not None:
+            for name, evidence in list(self._offsets.evidence.items()):
+                self._offsets.put(name, evidence.faded(_AFTER_DRIFT / max(evidence.precision, _AFTER_DRIFT)))
+        return drift
+
+
+def _moved(probability: float, offset: float) -> float:
+    """Add an offset to the log-odds of a probability."""
+    moved = min(max(_logit(probability) + offset, -_MOST_LOGIT), _MOST_LOGIT)
+    return 1 / (1 + exp(-moved))
+
+
+def _logit(probability: float) -> float:
+    inner = min(max(probability, _LEAST), 1 - _LEAST)
+    return log(inner / (1 - inner))
+
+
+def _sentence(agent: str, drift: Drift) -> str:
+    return f"{agent} does {drift} than it used to, so what was learned of it counts for little from now on"
+
+
+def _check(what: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise InvalidRequest(f"{what} lies between 0 and 1, not at {value}", hint="pass None for an unknown outcome")
+
+
+_LENGTH: Final = (5.563373, 0.886987)
+"""Mean and standard deviation of ln(1 + characters), over four kinds of recorded prompts."""
+_GAIN: Final = 0.047979
+"""P(far agent right) - P(near agent right), relative to an average prompt, for each standard deviation that a prompt is longer."""
+
+
+def length_gain(prompt: str) -> float:
+    """Return how much more the far side gains on a prompt of this length than on an average one, within -1 and 1."""
+    mean, deviation = _LENGTH
+    return min(max(_GAIN * (log1p(len(prompt)) - mean) / deviation, -1.0), 1.0)
+
+
+def prior_probability(side: Side, gain: float) -> float:
+    """Return the probability that an agent is right before any outcome: the sides differ by the gain, the difficulty is unknown."""
+    return (1 + (gain if side is Side.FAR else -gain)) / 2
+
 
 _ENOUGH: Final = 10
 """Outcomes of an agent from which an estimate is more than a guess."""
+
+
+Predictor = Literal["head", "prior", "nobody"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +350,20 @@ class Success:
     estimates: Mapping[str, Estimate]
     predicted: Mapping[str, float]
     """Probabilities before the correction by outcomes."""
-    is_learned: bool = False
-    """A head predicted it."""
+    predictor: Predictor = "nobody"
+    """The model that read the prompt; `nobody` where it was not read."""
     similarity: float | None = None
     """Similarity of the prompt to those that the head was trained on."""
-    impression: Impression | None = None
-    """Impression of the prior; None where the head knew the prompt, or the prompt was not read."""
     reason: str = ""
-    """The prior's explanation of its estimate."""
-
-    @property
-    def predictor(self) -> Literal["head", "prior", "nobody"]:
-        """The model that read the prompt; `nobody` where it was not read."""
-        return "prior" if self.impression is not None else "head" if self.is_learned else "nobody"
+    """An explanation of the prior's estimate."""
 
 
 class SuccessModel:
-    """Predicts, and learns from outcomes. Calls may come from any thread."""
+    """Predicts how well agents do a task, and corrects that by the store's outcomes. Calls may come from any thread."""
 
-    def __init__(self) -> None:
-        self._corrections: dict[Path | None, Correction] = {}
+    def __init__(self, outcomes: "OutcomeStore") -> None:
+        self._outcomes = outcomes
         self._heads: dict[Path, Head] = {}
-        self._prior = Prior()
-        self._adaptive = AdaptivePrior()
         self._lock = Lock()
 
     def unread(self, agents: Sequence[AgentView], task_class: str) -> Success:
@@ -64,42 +377,15 @@ class SuccessModel:
             known = self._head(head)
             known.require([agent.name for agent in agents])
             seen = known.predict(prompt, task_class)
+            similarity = seen.similarity
             if seen.is_familiar:
                 predicted = {agent.name: seen.probabilities[agent.name] for agent in agents}
-                return self._corrected(head, predicted, task_class, similarity=seen.similarity)
-            similarity = seen.similarity
-        impression = self._prior.look(prompt)
-        believed = {agent.name: self._adaptive.probability(agent.name, agent.side, impression) for agent in agents}
-        return self._corrected(None, believed, task_class, similarity=similarity, impression=impression)
-
-    def observe(self, impression: Impression) -> None:
-        """Count a prompt that is really served to the traffic that the prior is judged by."""
-        self._prior.observe(impression)
-
-    def learn(self, decision: RouteDecision, agent: str, *, outcome: float, head: Path | None, task_class: str = "") -> None:
-        """Take in how an agent did on a task, 0 to 1.
-
-        Args:
-            decision: by which it was served, with what was predicted.
-            head: of the policy.
-            task_class: as it is known by now; empty: as it was known then.
-        """
-        expected = next((each for each in decision.considered if each.agent == agent and each.estimate is not None), None)
-        if expected is None or expected.estimate is None:
-            return
-        basis = head if decision.predictor == "head" else None
-        drift = self._correction(basis).learn(agent, task_class or decision.task_class, expected.estimate.predicted, outcome)
-        if decision.impression is not None:
-            self._adaptive.learn(agent, expected.side, decision.impression, outcome)
-        if drift is not None:
-            logger.warning("%s", drift)
-
-    def _correction(self, basis: Path | None) -> Correction:
-        """Return the correction of the predictions of one head, or of the prior."""
-        with self._lock:
-            if basis not in self._corrections:
-                self._corrections[basis] = Correction()
-            return self._corrections[basis]
+                return self._corrected(head, predicted, task_class, predictor="head", similarity=similarity)
+        gain = length_gain(prompt)
+        predicted = {agent.name: prior_probability(agent.side, gain) for agent in agents}
+        size = "longer" if gain > 0 else "shorter"
+        reason = f"no head knows such prompts, so only the length counts: {size} than most"
+        return self._corrected(None, predicted, task_class, predictor="prior", similarity=similarity, reason=reason)
 
     def _corrected(
         self,
@@ -107,17 +393,17 @@ class SuccessModel:
         predicted: Mapping[str, float],
         task_class: str,
         *,
+        predictor: Predictor = "nobody",
         similarity: float | None = None,
-        impression: Impression | None = None,
+        reason: str = "",
     ) -> Success:
-        correction = self._correction(basis)
+        correction = self._outcomes.correction(basis)
         found = {agent: correction.corrected(agent, task_class, probability) for agent, probability in predicted.items()}
         learned = EstimateSource.LEARNED if basis is not None else EstimateSource.PRIOR
         estimates = {
             agent: Estimate(each.probability, each.deviation, _source(each, correction, agent, learned)) for agent, each in found.items()
         }
-        reason = "" if impression is None else self._prior.reason(impression)
-        return Success(estimates, predicted, basis is not None, similarity, impression, reason)
+        return Success(estimates, predicted, predictor, similarity, reason)
 
     def _head(self, folder: Path) -> Head:
         with self._lock:

@@ -5,20 +5,102 @@ They are read from files of traces, from the router's own log of decisions, or f
 
 import gzip
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, JsonValue, ValidationError
 
-from ...protocols import ConfigError, Sensitivity, Side
+from ...protocols import ConfigError, Sensitivity, Side, Usage
 from ...protocols.messages import Value
-from ..task.results import Result, RouteDecision
+from ..task.modes import Strategy, TaskProfile
+from ..task.results import Arm, Result, RouteDecision
 from ..task.task import Task, last_words
 from ..util.json_text import append_line, read_lines
-from .run_record import RunRecord
+
+
+def _as_utf8(text: str) -> str:
+    """Replace half a character, where a model was cut off: UTF-8 cannot encode it."""
+    return text.encode(errors="replace").decode()
+
+
+def _finite(figures: Mapping[str, float | None]) -> Mapping[str, float | None]:
+    """Replace NaN and infinities by None: JSON has neither."""
+    return {name: None if figure is None or not math.isfinite(figure) else figure for name, figure in figures.items()}
+
+
+Text = Annotated[str, AfterValidator(_as_utf8)]
+
+
+class Check(Value):
+    """One look of the supervisor at the work."""
+
+    turn: int = Field(ge=0)
+    """Executor turns done when it was made."""
+    trigger: str | None
+    """Trigger of the check: `interval`, `tool_error`, `loop`, `stall`, `long_observation`, `low_confidence`, `half_spent`, `answer`."""
+    verdict: Literal["continue", "intervene", "unreadable"] | None
+    """None where the supervisor failed."""
+
+
+class RunRecord(Value):
+    """One task under one configuration: a line of `runs.jsonl`."""
+
+    key: str
+    """Names the run: `run_key` of what was to be run, so that a sweep knows what it has."""
+    world: str
+    task: str
+    """The task's identifier in its world."""
+    prompt: Text
+    context_words: int = Field(default=0, ge=0)
+    """Length of the context that the task carried apart from its prompt."""
+    tools: tuple[str, ...]
+    """Names of the tools that the task offered."""
+    kind: str
+    difficulty: int
+    seed: int
+    """Seed that the task was drawn with."""
+    configuration: str
+    """A label such as `pevr/8`."""
+    strategy: str
+    knobs: Mapping[str, JsonValue] = {}
+    """Differences from the policy, apart from the strategy, in the shape of the `[policy]` section."""
+    oracle: bool = False
+    """The far side was the world's own solver: a ceiling, not a model."""
+    near_model: str | None
+    """None where the near side did not take part."""
+    far_model: str | None
+    answer: Text
+    error: Text | None = None
+    """`Class: message` where the run failed; its score is then 0."""
+    success: bool
+    score: float = Field(ge=0, le=1)
+    measures: Annotated[Mapping[str, float | None], AfterValidator(_finite)] = {}
+    """The world's own figures; None: it had no finite one for this run."""
+    turns: int = Field(ge=0)
+    """Steps of the executor."""
+    near_calls: int = Field(ge=0)
+    far_calls: int = Field(ge=0)
+    near_usage: Usage = Usage()
+    far_usage: Usage = Usage()
+    dollars: float | None
+    """US dollars of the far side; None: unknown. `dollars_source` says at whose price."""
+    dollars_source: str
+    seconds: float = Field(ge=0)
+    """Wall time."""
+    joules: float | None
+    """Energy of the near side; None: unknown."""
+    joules_source: Literal["measured", "estimated", "unavailable"]
+    peak_kv_bytes: int | None
+    """The largest KV cache that the near side needed; None: unknown."""
+    context_tokens: tuple[int, ...] = ()
+    """Prompt and output of each executor turn, in order."""
+    checks: tuple[Check, ...] = ()
+    interventions: int = Field(default=0, ge=0)
+    """Verdicts that were acted upon."""
 
 
 class AgentOutcome(Value):
@@ -105,10 +187,6 @@ class LoggedScore(Value):
     score: float = Field(ge=0, le=1)
 
 
-LogLine = Annotated[LoggedTask | LoggedScore, Field(discriminator="type")]
-LOG_LINE: Final[TypeAdapter[LogLine]] = TypeAdapter(LogLine)
-
-
 def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], time: datetime) -> None:
     """Append what was decided and done. Raises `ConfigError` where the file cannot be written."""
     is_public = task.policy.sensitivity is Sensitivity.PUBLIC and result.label.sensitivity is Sensitivity.PUBLIC
@@ -139,41 +217,72 @@ def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], ti
         head=task.policy.router.head,
         attempts=tuple(attempts),
     )
-    _append(path, line)
+    append_outcome(path, line, setting="[policy.router] log")
 
 
 def log_score(path: Path, result: Result, score: float, *, task_class: str) -> None:
     """Append how good an answer was. Raises `ConfigError` where the file cannot be written."""
-    _append(path, LoggedScore(id=result.id, agent=result.agent, task_class=task_class, score=score))
+    append_outcome(path, LoggedScore(id=result.id, agent=result.agent, task_class=task_class, score=score), setting="[policy.router] log")
+
+
+class Outcome(Value):
+    """One task under one configuration: a line of the file that `Hybrid.report` appends to."""
+
+    type: Literal["outcome"] = "outcome"
+    task_class: str = ""
+    """The class of the task, from coarse to fine: `search/hops`. Empty: only its features are known."""
+    profile: TaskProfile
+    arm: Arm
+    label: str = ""
+    """How people call the configuration, such as `pevr/8`."""
+    score: float = Field(ge=0, le=1)
+    dollars: float | None = Field(ge=0, allow_inf_nan=False)
+    """US dollars of both sides; None: unknown."""
+
+
+def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
+    """Yield the outcomes of a sweep's runs.
+
+    Left out are those that tell nothing about a configuration: of an oracle, in shadow mode, of `auto` itself, and those that failed
+    before any agent was asked, as where the world could not start over or the process died.
+    Raises `ConfigError` for a configuration that this version cannot run.
+    """
+    for record in records:
+        if record.oracle or record.strategy == Strategy.AUTO or _is_shadow(record) or _never_began(record):
+            continue
+        yield Outcome(
+            task_class=f"{record.world}/{record.kind}",
+            profile=TaskProfile.of(record.prompt, record.tools, context_words=record.context_words),
+            arm=arm_of(record),
+            label=record.configuration,
+            score=record.score,
+            dollars=record.dollars,
+        )
+
+
+def arm_of(record: RunRecord) -> Arm:
+    """Return the configuration of a run. Raises `ConfigError` for an unknown strategy."""
+    # A sweep runs these two without the other side to fall back to; here the mode is the user's to say.
+    implied = ("mode",) if record.strategy in (Strategy.DEVICE, Strategy.CLOUD) else ()
+    knobs = {name: value for name, value in record.knobs.items() if name not in implied}
+    try:
+        return Arm(strategy=Strategy(record.strategy), knobs=knobs)
+    except ValueError as error:
+        raise ConfigError(f"run {record.key} has strategy {record.strategy!r}, which is unknown", hint="sweep again") from error
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedOutcome:
-    """A scored answer, to learn from."""
+class ScoredAnswer:
+    """An agent's answer with its score."""
 
     decision: RouteDecision
+    """By which the task was served, with what was predicted."""
     agent: str
-    task_class: str
-    """Class that the app reported with the score; empty: unchanged."""
     score: float
-    head: Path | None
-
-
-def logged_outcomes(path: Path) -> Iterator[LoggedOutcome]:
-    """Yield the scored outcomes of a log, in the order in which they were reported; nothing if the file does not exist.
-
-    Raises `ConfigError` that names the line which belongs to no log.
-    """
-    tasks: dict[str, LoggedTask] = {}
-    for number, line in enumerate(_log_lines(path), start=1):
-        try:
-            entry = LOG_LINE.validate_json(line)
-        except ValidationError as error:
-            raise ConfigError(f"{path}, line {number} is no line of a router's log", hint="mend or delete that line") from error
-        if isinstance(entry, LoggedTask):
-            tasks[entry.id] = entry
-        elif (task := tasks.get(entry.id)) is not None:
-            yield LoggedOutcome(task.decision, entry.agent, entry.task_class, entry.score, task.head)
+    head: Path | None = None
+    """Folder of the policy's head."""
+    task_class: str = ""
+    """The class as it is known by now; empty: as it was known when the task was served."""
 
 
 def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | None:
@@ -201,20 +310,74 @@ def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | 
     return Trace(id=task.id, prompt=task.prompt, task_class=task.task_class, tools=task.tools, outcomes=outcomes) if outcomes else None
 
 
-def _log_lines(path: Path) -> list[bytes]:
+def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer]:
+    """Return what a file tells of how well tasks went, in the order in which it was written. A last line that was cut off is left out.
+
+    Lines may be runs of a sweep, reports on `auto`, and a router's log. Raises `ConfigError` that names the line which is none of them.
+    """
     try:
-        return [line for line in read_lines(path) if line.strip()]
-    except FileNotFoundError:
-        return []
+        lines = read_lines(path)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="[policy.router] log names it") from error
+        hint = "`nearfar sweep` writes runs.jsonl; [policy.auto] and [policy.router] name such files"
+        raise ConfigError(f"the outcomes in {path} cannot be read: {error.strerror}", hint=hint) from error
+    found: list[Outcome | ScoredAnswer] = []
+    tasks: dict[str, LoggedTask] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            known = _parsed(line, otherwise=RunRecord) if line.strip() else None
+            found += outcomes_of([known]) if isinstance(known, RunRecord) else [known] if isinstance(known, Outcome) else []
+        except (ValueError, RecursionError, ConfigError) as error:
+            raise ConfigError(f"{path}, line {number} is no outcome: {_problem(error)}", hint="mend or delete that line") from error
+        if isinstance(known, LoggedTask):
+            tasks[known.id] = known
+        elif isinstance(known, LoggedScore) and (task := tasks.get(known.id)) is not None:
+            found.append(ScoredAnswer(task.decision, known.agent, known.score, task.head, known.task_class))
+    return found
 
 
-def _append(path: Path, line: LoggedTask | LoggedScore) -> None:
+def append_outcome(path: Path, line: LoggedTask | LoggedScore | Outcome, *, setting: str) -> None:
+    """Append a line at once and under a lock, so that several processes can share a file.
+
+    Raises `ConfigError` where the file cannot be written. `setting` names it.
+    """
     try:
         append_line(path, line.model_dump_json().encode())
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror or error}", hint="[policy.router] log names it") from error
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}", hint=f"{setting} names it") from error
+
+
+Line = Trace | LoggedTask | LoggedScore | Outcome | RunRecord
+_KINDS: Final[Mapping[object, type[Line]]] = {"task": LoggedTask, "score": LoggedScore, "outcome": Outcome}
+
+
+def _parsed(line: bytes | str, *, otherwise: type[Trace | RunRecord]) -> Line:
+    """Parse a line by its type. Raises `ValueError` for a line that is none of these, `RecursionError` for one that is nested too deeply.
+
+    `otherwise`: what a line without a type should be; the runs of a sweep have a configuration.
+    """
+    fields = json.loads(line)
+    if not isinstance(fields, dict):
+        return otherwise.model_validate_json(line)
+    kind = _KINDS.get(fields.get("type")) or (RunRecord if "configuration" in fields else otherwise)
+    decision = fields.get("decision")
+    if kind is LoggedTask and isinstance(decision, dict) and decision.get("impression"):
+        _restore_prior(decision)
+        line = json.dumps(fields)
+    return kind.model_validate_json(line)
+
+
+def _restore_prior(decision: dict[str, Any]) -> None:
+    """Replace predictions that an earlier version had adapted to outcomes by those of its prior, as the outcomes are learned from again.
+
+    Raises `ValueError` where that cannot be done.
+    """
+    try:
+        gain = decision["impression"]["gain"]
+        for each in decision["considered"]:
+            if each["estimate"] is not None:
+                each["estimate"]["predicted"] = (1 + (gain if each["side"] == Side.FAR else -gain)) / 2
+    except (KeyError, TypeError) as error:
+        raise ValueError("its decision is damaged") from error
 
 
 _MOST_PROBLEMS: Final = 5
@@ -256,24 +419,22 @@ class _Reading:
 
     def take(self, line: str) -> None:
         """Raises `ValueError` for a line that is nothing of all this."""
-        fields = json.loads(line)
-        if isinstance(fields, dict) and fields.get("type") in ("task", "score"):
-            self._take_logged(LOG_LINE.validate_json(line))
-        elif isinstance(fields, dict) and "configuration" in fields:
-            self._take_run(RunRecord.model_validate_json(line))
-        else:
-            self._traces.append(Trace.model_validate_json(line))
+        match _parsed(line, otherwise=Trace):
+            case LoggedTask() as task:
+                self._tasks.append(task)
+            case LoggedScore() as scored:
+                self._scores[scored.id, scored.agent] = scored.score
+            case RunRecord() as run:
+                self._take_run(run)
+            case Trace() as trace:
+                self._traces.append(trace)
+            case Outcome():
+                raise ValueError("a report on `auto` is no trace")
 
     @property
     def traces(self) -> list[Trace]:
         logged = (trace_of(task, self._scores) for task in self._tasks)
         return [*self._traces, *(trace for trace in logged if trace is not None), *self._runs.values()]
-
-    def _take_logged(self, line: LoggedTask | LoggedScore) -> None:
-        if isinstance(line, LoggedTask):
-            self._tasks.append(line)
-        else:
-            self._scores[line.id, line.agent] = line.score
 
     def _take_run(self, run: RunRecord) -> None:
         agent = _AGENT_OF_RUN.get(run.configuration)
@@ -290,10 +451,10 @@ class _Reading:
 def _problem(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False)[0]
-        is_logged = first["loc"][:1] in (("task",), ("score",))  # the kind of a line in a log is no place in it
-        place = ".".join(map(str, first["loc"][is_logged:]))
-        return f"{place or 'the line'}: {first['msg']}"
-    return "it is nested too deeply" if isinstance(error, RecursionError) else f"it is no JSON: {error}"
+        return f"{'.'.join(map(str, first['loc'])) or 'the line'}: {first['msg']}"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return f"it is no JSON: {error}" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else str(error)
 
 
 def _text_lines(path: Path) -> Iterator[str]:
@@ -304,3 +465,13 @@ def _text_lines(path: Path) -> Iterator[str]:
             yield from (line for line in file if line.strip())
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise ConfigError(f"the traces in {path} cannot be read: {error}", hint="--traces names a file of JSON lines") from error
+
+
+def _never_began(record: RunRecord) -> bool:
+    """Return True if the run failed before any call. Its tools are unknown then, so it would pass for a task without tools."""
+    return record.error is not None and record.near_calls + record.far_calls == 0
+
+
+def _is_shadow(record: RunRecord) -> bool:
+    supervision = record.knobs.get("supervision")
+    return isinstance(supervision, dict) and supervision.get("shadow") is True

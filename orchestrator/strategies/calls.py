@@ -1,15 +1,23 @@
-"""Asking an agent once, for a role, such that the call and its price are on record whatever comes of it."""
+"""One call of an agent, recorded with its price whatever comes of it; and the graph that it is made in, as LangGraph runs it.
+
+Loading LangGraph takes longer than all the rest, so that nothing above the graphs imports this module before a task is served.
+"""
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing
 from decimal import Decimal
 from functools import cached_property
-from typing import TypedDict
+from typing import Any, Final, Self, TypedDict
 
 import anyio
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.runtime import Runtime
+from langgraph.types import Command
 
 from ...protocols import (
     Agent,
@@ -38,6 +46,8 @@ from ...protocols import (
     TextDelta,
     ToolCall,
     ToolCalled,
+    ToolSpec,
+    Unsupported,
     Usage,
     stream,
 )
@@ -46,16 +56,141 @@ from ..budgets.account import Allowance
 from ..budgets.book import Spent
 from ..safety.privacy.opened_text import Listener, OpenedText
 from ..safety.privacy.run_privacy import RunPrivacy
-from ..task.events import CallEnded
+from ..task.events import AgentText, CallEnded, TaskEvent
 from ..task.labels import Label
 from ..task.policy import Cause, Verdict
 from ..task.results import Call, price
 from ..task.routing_policy import FallbackConfig, IdleTimeouts
 from ..task.task import Task
-from .context import TaskContext
-from .runtime import TaskRuntime, emit
-from .state import Json, TaskState, as_json, label_of, value_of
-from .toys import require_own_tools
+from ..util.runtime import is_untraced, untraced, without_callbacks
+from .state import Json, TaskContext, TaskState, as_json, label_of, value_of
+
+TaskRuntime = Runtime[TaskContext]
+TaskGraphBuilder = StateGraph[TaskState, TaskContext, TaskState, TaskState]
+
+
+class TaskGraph(CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]):
+    """The compiled graph of a task. It is never traced, whatever app invokes it, and in whatever graph it is a node."""
+
+    @classmethod
+    def compiled(cls, builder: TaskGraphBuilder, **options: Any) -> Self:  # noqa: ANN401 - those of LangGraph's `compile`
+        """Compile a graph with LangGraph's options."""
+        return cls(**vars(builder.compile(**options)))  # as LangGraph's own `copy` makes one
+
+    def astream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> AsyncIterator[Any]:  # noqa: ANN401 - as LangGraph has it
+        """Run the graph as LangGraph does, without the callbacks of `config`."""
+        parts = super().astream(input, without_callbacks(config), **options)
+        return parts if is_untraced() else self._untraced(parts)
+
+    async def _untraced(self, parts: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async with aclosing(parts):  # type: ignore[type-var]  # as LangGraph has it, it is a generator
+            ended = object()
+            while True:
+                with untraced():  # around each part, as between two of them the caller's own code runs in the same context
+                    part = await anext(parts, ended)
+                if part is ended:
+                    return
+                yield part
+
+    def stream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - as LangGraph has it
+        """Run the graph as `astream` does. LangGraph refuses it, as the nodes are asynchronous, but would show the input to tracers
+        first."""
+        with closing(super().stream(input, without_callbacks(config), **options)) as parts:  # type: ignore[type-var]
+            ended = object()
+            while True:
+                with untraced():
+                    part = next(parts, ended)
+                if part is ended:
+                    return
+                yield part
+
+
+def emit(runtime: TaskRuntime, event: TaskEvent) -> None:
+    """Record and show what happens."""
+    given: TaskContext | None = runtime.context  # none where a graph runs by itself in another app
+    if given is not None and given.trace is not None:
+        given.trace.hear(event)
+    show(runtime, event)
+
+
+def show(runtime: TaskRuntime, event: TaskEvent) -> None:
+    """Pass an event on to the listener, or else to LangGraph's custom stream."""
+    given: TaskContext | None = runtime.context
+    listener = given.listener if given is not None else None
+    is_piece = isinstance(event, AgentText)  # placeholders in it were filled in already, as in a part of the whole text
+    if given is not None and given.privacy is not None and not is_piece:
+        event = given.privacy.filled_event(event)
+    (listener or runtime.stream_writer)(event)
+
+
+def is_heard(runtime: TaskRuntime) -> bool:
+    """Return whether the agents' text is shown while it streams. True if the graph runs by itself in another app, which may show it."""
+    given: TaskContext | None = runtime.context
+    return given is None or given.listener is not None
+
+
+Node = Callable[[TaskState, TaskRuntime], Awaitable[TaskState]]
+Edge = Callable[[TaskState], str]
+
+
+def add_node(graph: TaskGraphBuilder, name: str, node: Node, edge: Edge, following: Sequence[str]) -> None:
+    """Add a node; `edge` chooses among `following` by the state that the node leaves behind.
+
+    A conditional edge of LangGraph would do the same in a runnable of its own, in a thread where it is a plain function, and on a state
+    that is read once more: about a tenth of what a node of the graph costs.
+    """
+
+    async def node_and_edge(state: TaskState, runtime: TaskRuntime) -> Command[str]:
+        update = await node(state, runtime)
+        left: TaskState = {**state, **update}
+        return Command(update=update, goto=edge(left))
+
+    graph.add_node(name, node_and_edge, destinations=tuple(following))
+
+
+WORLD_TOOLS: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
+    "search": {"search": frozenset({"query"}), "open": frozenset({"title", "section"})},
+    "apps": {
+        "find_contact": frozenset({"name"}),
+        "add_contact": frozenset({"name", "phone"}),
+        "delete_contact": frozenset({"name"}),
+        "find_event": frozenset({"title"}),
+        "add_event": frozenset({"title", "day", "hour"}),
+        "move_event": frozenset({"event", "day", "hour"}),
+        "cancel_event": frozenset({"event"}),
+        "find_mails": frozenset({"sender"}),
+        "read_mail": frozenset({"mail"}),
+        "send_mail": frozenset({"to", "text"}),
+        "delete_mail": frozenset({"mail"}),
+        "find_note": frozenset({"title"}),
+        "add_note": frozenset({"title", "text"}),
+        "delete_note": frozenset({"title"}),
+        "pay": frozenset({"person", "amount"}),
+        "request_payment": frozenset({"person", "amount"}),
+    },
+}
+"""The parameters of each tool of the worlds that a shipped model's card may name."""
+_HINT: Final = 'name a real model, such as near="/models/qwen.gguf"; nearfar models pull gets one'
+
+
+def require_own_tools(card: AgentCard, tools: Sequence[ToolSpec]) -> None:
+    """Raise `Unsupported` where a model that knows generated worlds only is given a tool that is none of theirs.
+
+    A tool is one of theirs by its name and its parameters.
+    """
+    worlds = [] if card.world is None else card.world.split(", ")
+    if not worlds or not set(worlds) <= set(WORLD_TOOLS):
+        return
+    known = {name: parameters for world in worlds for name, parameters in WORLD_TOOLS[world].items()}
+    foreign = [tool.name for tool in tools if known.get(tool.name) != frozenset(_parameters(tool))]
+    if foreign:
+        knows = f"a demonstration model that knows nothing but the tools of its generated worlds ({card.world})"
+        raise Unsupported(f"{card.name} is {knows}: it cannot use {', '.join(foreign)}", hint=_HINT)
+
+
+def _parameters(tool: ToolSpec) -> Sequence[str]:
+    properties = tool.parameters.get("properties")
+    return list(properties) if isinstance(properties, dict) else []
 
 
 async def with_idle_timeout(events: AsyncIterator[StepEvent], timeouts: IdleTimeouts | None) -> AsyncGenerator[StepEvent, None]:

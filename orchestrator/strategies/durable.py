@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -24,20 +24,21 @@ from ..runs.cancelling import Cancelling
 from ..runs.ledger.approvals import decide, needed
 from ..runs.ledger.ledger import EffectLedger, ledger_of
 from ..runs.ledger.overdue import Overdue
+from ..runs.opening import open_store
 from ..runs.parts import RunParts, thread
 from ..runs.run import Bounds, KeptTask, Lease, RunFailure, RunState, damaged, digest, tightened, tightened_since
 from ..runs.store import RunStore
 from ..task.results import Result
+from ..task.stores import RunsConfig
 from ..task.task import Task
 from ..util.runtime import in_thread, untraced
-from .context import TaskContext
-from .state import TaskState, as_json
+from .state import TaskContext, TaskState, as_json
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from ..runs.checkpointer import RunCheckpointer
-    from .runtime import TaskGraph
+    from .calls import TaskGraph
 
 logger = logging.getLogger(__name__)
 
@@ -247,6 +248,15 @@ class DurableRuns:
             logger.warning("the end of run %s could not be recorded: %s", lease.run, failed)
         finally:
             self.store.let_go(lease)
+
+
+def open_runs(runs: RunStore | RunsConfig, closing: ExitStack, agents: tuple[str, ...], bounds: Bounding) -> DurableRuns:
+    """Return the runs in a store; one that is opened here is closed with the stack."""
+    if isinstance(runs, RunStore):
+        return DurableRuns(runs, agents, bounds)
+    store = open_store(runs)
+    closing.callback(store.close)
+    return DurableRuns(store, agents, bounds)
 
 
 async def served(work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:

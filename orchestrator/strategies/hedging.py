@@ -10,10 +10,9 @@ from ..routing.costs import RunningEstimates
 from ..task.modes import estimated_tokens
 from ..task.results import Call
 from ..util.runtime import end
-from .calls import CallLog
-from .runtime import TaskRuntime
+from .calls import CallLog, TaskRuntime
 from .state import TaskState, fresh_start
-from .turn import Turn
+from .turn import Turn, call_of
 
 T = TypeVar("T")
 
@@ -134,11 +133,6 @@ def hedge_of(turn: Turn, pool: AgentPool, running: RunningEstimates) -> Hedge | 
     if seen is None or seen.count < policy.observations or not is_possible:
         return None
     return Hedge(turn, other, delay=max(seen.p95, policy.least_seconds), tokens=tokens)
-
-
-def call_of(log: CallLog, turn: Turn) -> Call | None:
-    """Return the latest `execute` call of the turn's agent, which may have been asked to summarize, too."""
-    return next((call for call in reversed(log.made) if (call.agent, call.role) == (turn.handle.name, "execute")), None)
 
 
 def _cost(call: Call | None) -> str:

@@ -1,24 +1,17 @@
 """Evidence about a draft: before it calls a tool that may change something, and at its end, where the next agent may take over."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
-from ...protocols import ConfigError, Message, Side, StepRequest, ToolCall, ToolChoice
+from ...protocols import ConfigError, Message, Side, StepRequest, ToolChoice
 from ..agents.pool import AgentHandle, AgentPool
-from ..routing.evidence.answers import Answer, agree
-from ..routing.evidence.checks import is_grounded, objection
-from ..routing.evidence.escalation import Action, Escalation
-from ..routing.evidence.signals import FREE, Cost, Finding, free_findings, second_opinion
-from ..task.labels import Label
-from ..task.policy import Verdict
+from ..routing.checks import Answer, agree, is_grounded, objection
+from ..routing.escalation import Action, Escalation
+from ..routing.signals import FREE, Cost, Signal, free_findings, second_opinion
 from ..task.results import Attempt, RouteDecision
-from ..task.routing_policy import FALLBACK_ERRORS, FallbackTrigger
+from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import last_words
-from ..task.tools import Effect
 from .calls import CallLog
-from .context import TaskContext
-from .state import Json, label_of, value_of
+from .state import TaskContext, value_of
 from .turn import Turn
 
 _SECOND_SAMPLE_TEMPERATURE = {Side.NEAR: 0.7, Side.FAR: 1.0}
@@ -111,7 +104,7 @@ class Judging:
                 return verdict.reason if verdict.action is Action.ESCALATE else None
             findings[verdict.look] = await self._look(verdict.look)
 
-    def _free(self) -> dict[str, Finding]:
+    def _free(self) -> dict[str, Signal]:
         expected = {each.agent: each.estimate for each in self._turn.decision.considered}
         return free_findings(
             last_words(self._turn.task.messages),
@@ -122,10 +115,10 @@ class Judging:
             probabilities={agent: each.predicted for agent, each in expected.items() if each is not None},
         )
 
-    async def _look(self, name: str) -> Finding:
+    async def _look(self, name: str) -> Signal:
         """Ask another agent for a second opinion. Return an empty finding if it gives none."""
         opinion = await self._ask(self._handle(name))
-        return Finding() if opinion is None else second_opinion(Answer.of_text(self._text), Answer.of_text(opinion))
+        return Signal() if opinion is None else second_opinion(Answer.of_text(self._text), Answer.of_text(opinion))
 
     def _handle(self, name: str) -> AgentHandle:
         """Return a near agent by name. Raises `ConfigError` for a far or unknown one: second opinions stay on this device."""
@@ -172,53 +165,3 @@ def _cost(decision: RouteDecision, agent: str) -> Cost:
         return Cost()
     dollars, joules = (0.0 if figure is None else figure.value for figure in (expected.dollars, expected.joules))
     return Cost(dollars=dollars, seconds=expected.seconds.value, joules=joules)
-
-
-_PLANS: Final = ("plan", "adapt")
-"""Roles of calls that drop the steps before them, where a plan comes of them."""
-
-
-def act_doubt(turn: Turn, calls: Sequence[ToolCall], made: Sequence[Json], pool: AgentPool, context: TaskContext) -> str | None:
-    """Return why `calls` may not run before another agent was asked; None where they may.
-
-    Calls of tools that are declared `read` always may. Others need a step that has passed the evidence so far, where the draft will have to
-    pass it in the end, or where an agent far away may be asked in place of a near one. `made`: all calls of agents so far, with the step of
-    `calls`.
-    """
-    acting = [call.name for call in calls if (tool := context.tools.get(call.name)) and tool.declared.effect is not Effect.READ]
-    if not acting:
-        return None
-    confidence, limit = _confidence(turn, made), turn.task.policy.minimum_confidence
-    if confidence is None or confidence >= limit or not (turn.is_judged or _may_ask_far(turn, pool, context)):
-        return None
-    return f"confidence {confidence:.2f} is below {limit:.2f}, so {acting[0]} was not called"
-
-
-def _may_ask_far(turn: Turn, pool: AgentPool, context: TaskContext) -> bool:
-    """Return whether a later candidate, or the supervisor, is far away and may be told what the run has seen."""
-    if turn.handle.side is not Side.NEAR or FallbackTrigger.LOW_CONFIDENCE not in turn.task.policy.fallback.triggers:
-        return False
-    later = list(turn.decision.candidates[turn.position + 1 :])
-    if turn.decision.supervisor is not None and turn.position == 0:
-        later.append(turn.decision.supervisor)
-    others = [pool[name] for name in later if pool[name].side is Side.FAR]
-    label, opening = label_of(turn.state), value_of(Label, turn.state["opening"])
-    privacy = context.privacy
-    return any(privacy is None or privacy.may_go_on(other, label, opening) for other in others)
-
-
-def _confidence(turn: Turn, made: Sequence[Json]) -> float | None:
-    """Return the lowest confidence of the agent's steps; under supervision, of those that no check has covered."""
-    assert turn.draft is not None, "an attempt is under way"
-    if not turn.is_supervised:
-        return turn.draft.confidence
-    found: list[float] = []
-    has_plan = bool(turn.state["guidance"])
-    for call in reversed(made):
-        if has_plan and call["role"] in _PLANS and call["error"] is None:
-            break
-        if call["role"] == "verify" and call["error"] is None and not call["shadow"] and call["verdict"] != Verdict.UNREADABLE:
-            break
-        if call["role"] == "execute" and call["agent"] == turn.handle.name and call["error"] is None and call["confidence"] is not None:
-            found.append(call["confidence"])
-    return min(found, default=None)

@@ -11,8 +11,7 @@ from ..task.events import AgentText, AttemptEnded, AttemptStarted
 from ..task.results import Attempt, Call, Energy, RouteDecision
 from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
 from ..task.task import Task
-from .calls import CallLog, warn_of_refusal
-from .runtime import TaskRuntime, emit, is_heard
+from .calls import CallLog, TaskRuntime, emit, is_heard, warn_of_refusal
 from .state import TaskState, value_of
 
 Read = TypeVar("Read")

@@ -1,11 +1,22 @@
-"""Prompts of the supervised strategies. The embedded models are trained on exactly these words, so keep both in step.
+"""Prompts of the strategies, and how replies to them are read. The embedded models are trained on exactly these words: keep both in step.
 
-Instructions stand first and what grows stands last, so that a provider's prefix cache can serve repeated checks of one task.
+Instructions stand first and what grows stands last, so that a prefix cache serves repeated checks of one task, the rounds of one task, and
+the jobs on one chunk. Work is shown as in a transcript: the question, then a line that starts with `=` for its result.
 """
 
+import json
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ...protocols import Message
+from pydantic import JsonValue
+
+from ...protocols import FinishReason, JsonSchema, Message, StepReply
+from ...protocols.messages import Value
+from ...protocols.validation import parse_output
+from ..task.labels import Label
+from ..task.modes import Strategy
+from ..task.policy import Verdict
 from ..task.task import transcript
 
 CONTINUE = "CONTINUE"
@@ -60,3 +71,224 @@ def with_plan(task: str, plan: str) -> str:
 def with_guidance(task: str, guidance: str) -> str:
     """Return the executor's prompt under a summary and advice, which are empty until the supervisor first intervenes."""
     return f"{task}\n\n{guidance}" if guidance else task
+
+
+PLAN_SUBTASKS = (
+    "Cut the task into subtasks. Reply with JSON only: "
+    '{"subtasks": [{"id": "a", "task": "...", "needs": []}, {"id": "b", "task": "...", "needs": ["a"]}]}. '
+    "Each task must make sense on its own; a subtask is shown the results of those in its needs and of no others. "
+    "Leave needs empty where it can start at once. The last subtask gives the answer. "
+    "Do not carry them out. A task that cannot be cut is a single subtask."
+)
+AGGREGATE = "Answer the task from the results of its subtasks. Where one has failed, answer with what is there and say what is missing."
+
+SUBTASKS_SCHEMA: JsonSchema = {
+    "type": "object",
+    "properties": {
+        "subtasks": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "id": {"type": "string"},
+                    "task": {"type": "string"},
+                    "needs": {"type": "array", "items": {"type": "string"}},
+                },
+                "required": ["id", "task", "needs"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    "required": ["subtasks"],
+    "additionalProperties": False,
+}
+"""The reply to `plan_subtasks_request`; what a schema cannot say (known needs, no cycle) is checked afterwards."""
+
+
+class SubtaskResult(Value):
+    """The result of a subtask."""
+
+    task: str
+    """The subtask's own text."""
+    answer: str
+    """Its answer, or why there is none."""
+    is_failed: bool = False
+    label: Label = Label()
+    """The label of all that the subtask's agents were told."""
+
+
+def plan_subtasks_request(task: str, *, maximum_subtasks: int) -> tuple[Message, ...]:
+    """Ask for the subtasks of a task."""
+    return (Message.system(f"{PLAN_SUBTASKS} At most {maximum_subtasks} subtasks."), Message.user(task))
+
+
+def with_results(subtask: str, results: Sequence[SubtaskResult]) -> str:
+    """Return a subtask's prompt, with the results of those that it needs."""
+    return f"{subtask}\n\nResults:\n{_lines(results)}" if results else subtask
+
+
+def aggregate_request(task: str, results: Sequence[SubtaskResult]) -> tuple[Message, ...]:
+    """Ask for the answer to the task from what its subtasks came to."""
+    return (Message.system(AGGREGATE), Message.user(f"{task}\n\nResults:\n{_lines(results)}"))
+
+
+def json_answer_note(schema: JsonSchema) -> str:
+    """Return the text to append to a task whose answer must be JSON: not every agent can be made to keep to a schema."""
+    return f"\n\nThe answer must be JSON that is valid against this schema: {json.dumps(schema)}"
+
+
+def _lines(results: Sequence[SubtaskResult]) -> str:
+    return "\n".join(f"{result.task}\n{'= failed: ' if result.is_failed else '= '}{result.answer}" for result in results)
+
+
+WRITE_JOBS = (
+    "You answer a task about a long text that you cannot see. Small models read it for you, chunk by chunk: each of your jobs is done on "
+    "every chunk by itself, and you are shown what they find. Write simple jobs that ask for one thing each and can be done with a single "
+    'chunk. Reply with JSON only: {"jobs": [{"instruction": "...", "advice": "..."}]}; advice may be empty.'
+)
+AGGREGATE_FINDINGS = (
+    "You answer a task about a long text that you cannot see. Small models did jobs on it, chunk by chunk; below is what they found. "
+    "They err: weigh the citations. If it is enough, reply with JSON only: "
+    '{"answer": "...", "scratchpad": "", "jobs": []}. If not, and rounds are left, reply with JSON only: '
+    '{"answer": null, "scratchpad": "what you know so far", "jobs": [{"instruction": "...", "advice": "..."}]}; '
+    "of this round, only the scratchpad is shown to you again."
+)
+READ_CHUNK = (
+    "Do the job with this part of a text. Reply with JSON only: "
+    '{"explanation": "...", "citation": "...", "answer": "..."}. citation is copied word for word from the text. '
+    "If the text does not say, answer and citation are null."
+)
+
+_JOBS: JsonSchema = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"instruction": {"type": "string"}, "advice": {"type": "string"}},
+        "required": ["instruction", "advice"],
+        "additionalProperties": False,
+    },
+}
+_TEXT_OR_NULL: JsonSchema = {"type": ["string", "null"]}
+
+JOBS_SCHEMA: JsonSchema = {"type": "object", "properties": {"jobs": _JOBS}, "required": ["jobs"], "additionalProperties": False}
+"""The reply to `jobs_request`."""
+ASSESSMENT_SCHEMA: JsonSchema = {
+    "type": "object",
+    "properties": {"answer": _TEXT_OR_NULL, "scratchpad": {"type": "string"}, "jobs": _JOBS},
+    "required": ["answer", "scratchpad", "jobs"],
+    "additionalProperties": False,
+}
+"""The reply to `findings_request`."""
+FINDING_SCHEMA: JsonSchema = {
+    "type": "object",
+    "properties": {"explanation": {"type": "string"}, "citation": _TEXT_OR_NULL, "answer": _TEXT_OR_NULL},
+    "required": ["explanation", "citation", "answer"],
+    "additionalProperties": False,
+}
+"""The reply to `read_request`."""
+
+
+class Extent(Value):
+    """All that the far side is told about the text itself."""
+
+    characters: int
+    chunks: int
+
+    def __str__(self) -> str:
+        return f"The text has {self.characters} characters in {self.chunks} chunks."
+
+
+class Job(Value):
+    """A question that the small models are asked about every chunk."""
+
+    instruction: str
+    advice: str = ""
+
+
+def jobs_request(task: str, extent: Extent, *, maximum_jobs: int) -> tuple[Message, ...]:
+    """Ask for the jobs of the first round."""
+    return (Message.system(f"{WRITE_JOBS} At most {maximum_jobs} jobs."), Message.user(f"{task}\n\n{extent}"))
+
+
+def findings_request(
+    task: str, extent: Extent, findings: str, *, scratchpad: str, rounds_left: int, maximum_jobs: int
+) -> tuple[Message, ...]:
+    """Ask for the answer, or for the jobs of another round. `findings` is made by `minions_findings.show`."""
+    notes = f"Scratchpad:\n{scratchpad}\n\n" if scratchpad else ""
+    left = f"{rounds_left} rounds left, at most {maximum_jobs} jobs each." if rounds_left else "No rounds left: you must answer."
+    system = Message.system(AGGREGATE_FINDINGS)
+    return (system, Message.user(f"{task}\n\n{extent}\n\n{notes}Findings:\n{findings}\n\n{left}"))
+
+
+def read_request(job: Job, chunk: str) -> tuple[Message, ...]:
+    """Ask a small model to do one job on one chunk."""
+    advice = f"\nAdvice: {job.advice}" if job.advice.strip() else ""
+    return (Message.system(READ_CHUNK), Message.user(f"Text:\n{chunk}\n\nJob: {job.instruction}{advice}"))
+
+
+def answer_form(schema: JsonSchema) -> str:
+    """Return the text to append to a task whose answer must be JSON."""
+    return f"\n\nThe answer must be JSON, written as a string, that is valid against this schema: {json.dumps(schema)}"
+
+
+def read_json_reply(text: str, schema: JsonSchema) -> JsonValue:
+    """Return the JSON object in a reply, valid against `schema`; words and code fences around it are passed over.
+
+    Agents without the `json_schema` capability decorate what they were asked for. Raises `InvalidOutput`, which says what is wrong.
+    """
+    start, end = text.find("{"), text.rfind("}")
+    return parse_output(text[start : end + 1] if 0 <= start < end else text, schema)
+
+
+_STEP = re.compile(r"^\s*(?:[-*\u2022]|(?:step\s*)?\d+\s*[.):])\s*\S", re.IGNORECASE | re.MULTILINE)
+_VERDICT = re.compile(r"[\W_]*(CONTINUE|INTERVENE)(?![^\W_])[*_]*[.:]?[*_]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A check's verdict as it can be acted upon."""
+
+    verdict: Verdict
+    guidance: str = ""
+    """With INTERVENE: the new plan, or the summary and advice."""
+    problem: str = ""
+    """With an unreadable verdict: what is wrong with it."""
+
+
+def plan_problem(reply: StepReply, *, longest: int) -> str | None:
+    """Return why a reply is no plan; None where it is one."""
+    if reply.tool_calls:
+        return "it calls a tool instead of planning"
+    if reply.finished.reason is FinishReason.LENGTH:
+        return "the plan breaks off at the limit of its length"
+    return _guidance_problem(reply.text.strip(), longest=longest) or _step_problem(reply.text)
+
+
+def read_verdict(reply: StepReply, *, strategy: Strategy, longest: int) -> Judgement:
+    """Return the verdict of a reply: its first word, and below it what the strategy asks for."""
+    found = _VERDICT.match(reply.text)
+    if reply.tool_calls or found is None:
+        return Judgement(
+            Verdict.UNREADABLE, problem="it calls a tool" if reply.tool_calls else "its first word is neither CONTINUE nor INTERVENE"
+        )
+    if found[1].upper() == "CONTINUE":
+        return Judgement(Verdict.CONTINUE)
+    guidance = reply.text[found.end() :].strip()
+    problem = _guidance_problem(guidance, longest=longest) or (_step_problem(guidance) if strategy is Strategy.PEVR else None)
+    if problem is None and reply.finished.reason is FinishReason.LENGTH:
+        problem = "it breaks off at the limit of its length"
+    if problem is not None:
+        return Judgement(Verdict.UNREADABLE, problem=f"INTERVENE, but {problem}")
+    return Judgement(Verdict.INTERVENE, guidance=guidance)
+
+
+def _guidance_problem(text: str, *, longest: int) -> str | None:
+    if not text:
+        return "there is nothing in it"
+    if len(text) > longest:
+        return f"it has {len(text):,} characters, and at most {longest:,} are used"
+    return None
+
+
+def _step_problem(text: str) -> str | None:
+    return None if _STEP.search(text) else "it has no line that is a step, such as `1. open(...)`"

@@ -1,20 +1,45 @@
-"""The state of a task's graph: plain JSON that the graphs of all strategies share, and the values that its parts stand for."""
+"""What a task's graph is given and leaves behind: its state, the values beside it, and the labels of what flows through them.
+
+The state is plain JSON. Labels say how private the data of a conversation, and of the world that the tools act on, are, and whether
+untrusted content is in them.
+"""
 
 import json
-from collections.abc import Sequence
-from functools import cache
-from typing import Any, Final, TypedDict, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, TypeVar
 
-from ...protocols import Message, ToolResult
+import anyio
+
+from ...protocols import Message, Side, StepRequest, ToolResult, ToolSpec
 from ...protocols.messages import Value
+from ...protocols.tiers import Tier
+from ..agents.pool import AgentHandle
+from ..budgets.account import Account
+from ..cache.plans import PlanCache
+from ..memory.recollection import Recollection
 from ..runs.ledger.occurrences import Made
+from ..safety.guard.decision import CallContext
+from ..safety.guard.history import History
 from ..safety.guard.quoting import quoted
-from ..task.labels import OPEN, Integrity, Label
+from ..safety.privacy.run_privacy import PrivateResult, RunPrivacy
+from ..safety.privacy.starting import starting_label
+from ..safety.privacy.texts import changed_message
+from ..task.events import TaskEvent
+from ..task.labels import OPEN, Chosen, Integrity, Label, joined
 from ..task.modes import Strategy
 from ..task.policy import Policy
 from ..task.results import ToolOutcome
 from ..task.task import Task
+from ..task.tools import Tool
+from ..tracing.recorder import RunTrace
 from .prompts import with_guidance, with_plan
+from .tool_calls import PlannedCall, ToolCalls, ToolChecks
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+
 
 V = TypeVar("V", bound=Value)
 Json = dict[str, Any]
@@ -212,3 +237,204 @@ def _state(act: ToolOutcome) -> str:
 
 def _cut(text: str, times: int = 1) -> str:
     return text if len(text) <= times * _LONGEST else f"{text[: times * _LONGEST]}..."
+
+
+class Keeping(Protocol):
+    """Keeps the steps of a run's parts, each of which is a graph by itself, such that another process can go on with them."""
+
+    @property
+    def checkpointer(self) -> "BaseCheckpointSaver[Any]":
+        """The checkpointer of the parts' graphs."""
+        ...
+
+    def thread(self, part: str) -> dict[str, object]:
+        """Return the graph configuration that names the thread in which a part's steps are kept."""
+        ...
+
+
+@dataclass(frozen=True)
+class TaskContext:
+    """Non-JSON values that a run of a graph is given in addition to its state."""
+
+    tools: Mapping[str, Tool]
+    """Tools that the agents may call, by name."""
+    turn_taking: anyio.Lock | None = None
+    """Held while the tools of one message run, where several runs side by side must not race in one world."""
+    account: Account | None = None
+    """The task's budget account; None if the graph runs by itself in another app."""
+    plans: PlanCache | None = None
+    """Plans of earlier tasks; None: every plan is made from scratch."""
+    recollection: Recollection | None = None
+    """The memory items recalled for the task; None if the graph runs by itself in another app."""
+    tool_checks: ToolChecks = ToolChecks()
+    """The checks applied to tool calls."""
+    privacy: RunPrivacy | None = None
+    """The privacy rules applied to texts for far agents; None if the graph runs by itself in another app."""
+    outcomes: list[ToolOutcome] | None = None
+    """Collects the outcome of each tool call, also if the graph fails later; None: outcomes are not collected."""
+    keeping: Keeping | None = None
+    """Keeps the steps of parallel parts; None: they are not kept."""
+    trace: RunTrace | None = None
+    """Records what happens in the run; None: nothing is recorded."""
+    listener: Callable[[TaskEvent], None] | None = None
+    """Takes the events as they happen, those of a run being cancelled too; without one they go to LangGraph's custom stream."""
+
+    @classmethod
+    def of(cls, tools: Sequence[Tool]) -> "TaskContext":
+        return cls({tool.spec.name: tool for tool in tools})
+
+    @cached_property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools as models see them."""
+        return tuple(tool.spec for tool in self.tools.values())
+
+
+async def shown(state: TaskState, handle: AgentHandle, request: StepRequest, context: TaskContext) -> tuple[StepRequest, Label | None]:
+    """Return a step of an executor as the agent may see it, and the label of that; None: the agent sees everything.
+
+    A far agent continues with placeholders if the policy says so. Private data then stand in the results of tools alone: the agent wrote
+    the rest itself without having seen any of them, and the label of what it started from is kept apart.
+    """
+    privacy, label = context.privacy, label_of(state)
+    if privacy is None or not privacy.covers(handle, label):
+        return request, None
+    messages = await privacy.covered(handle, request.messages, _private(state))
+    return request.model_copy(update={"messages": messages}), value_of(Label, state["opening"])
+
+
+def as_told(standing: CallContext, handle: AgentHandle, state: TaskState, context: TaskContext) -> CallContext | None:
+    """Return what an executor was told of where it stands; None: all of it, as there are no placeholders."""
+    privacy = context.privacy
+    if privacy is None or handle.side is Side.NEAR or not len(privacy.placeholders):
+        return None
+    hide = privacy.placeholders.concealed
+    private = {result.position for result in _private(state)} if privacy.covers(handle, label_of(state)) else set()
+    conversation = [
+        message if message.role == "assistant" else changed_message(message, (lambda text: "") if place in private else hide)
+        for place, message in enumerate(standing.conversation)
+    ]
+    chosen = standing.chosen.model_copy(update={"plan": hide(standing.chosen.plan)})
+    return replace(standing, conversation=conversation, chosen=chosen, hide=hide)
+
+
+def seen_by(side: Side, state: TaskState) -> Label:
+    """Return the label of what an executor has seen. A far one has seen nothing private beyond what it started from, but untrusted
+    content."""
+    label = label_of(state)
+    if side != Side.FAR:
+        return label
+    opening = value_of(Label, state["opening"])
+    return label.model_copy(update={"tier": opening.tier})
+
+
+async def spill_before_tools(state: TaskState, calls: ToolCalls, context: TaskContext) -> Label:
+    """Write down, before they run, that private data, or what strangers chose, go into tools that change something.
+
+    From then on they may come back from any tool, in whatever part of the run, and so its results count as private, or as theirs. Returns
+    the label of that.
+    """
+    spilled = _spilled(state, calls)
+    if context.privacy is not None:
+        await context.privacy.spill(spilled)
+    return spilled
+
+
+def labels_after_tools(
+    state: TaskState, calls: ToolCalls, results: Sequence[ToolResult], context: TaskContext, *, recalled: Label, spilled: Label
+) -> TaskState:
+    """Return the state's update after tool calls: labels, private results, and the label of the tools' world.
+
+    Args:
+        recalled: the label of the memory items that the calls have read.
+        spilled: the label that `spill_before_tools` returned.
+    """
+    privacy = context.privacy
+    elsewhere, found = (OPEN, OPEN) if privacy is None else (privacy.world, privacy.found)
+    world = joined((value_of(Label, state["world"]), elsewhere, spilled))
+    label, private = joined((label_of(state), recalled, found)), list[PrivateResult]()
+    for position, planned in enumerate(calls.planned, start=len(state["messages"])):
+        result = planned.result_label.joined(world)
+        label = label.joined(result)
+        if result.tier is not Tier.SHARED:
+            private.append(PrivateResult(position=position, is_derived=planned.is_filled))
+    if privacy is not None and private:
+        said = [value_of(Message, message) for message in state["messages"]]
+        privacy.saw_in([*said, *map(Message.tool, results)], private)
+    return {
+        "label": as_json(label),
+        "private": [*state["private"], *map(as_json, private)],
+        "world": as_json(world),
+    }
+
+
+def _private(state: TaskState) -> list[PrivateResult]:
+    return [value_of(PrivateResult, result) for result in state["private"]]
+
+
+def _spilled(state: TaskState, calls: ToolCalls) -> Label:
+    """Return the label of data that go into tools with side effects: private data behind placeholders or in a near agent's words, and
+    untrusted content."""
+    draft = state["draft"]
+    assert draft is not None, "an attempt is under way"
+    label = label_of(state)
+    return calls.spilled(label if draft["side"] == Side.NEAR else OPEN).joined(calls.tainted(label))
+
+
+class Trust:
+    """The change that a message's tool calls make to the trusted part of the conversation.
+
+    The result of a trusted tool may be acted upon as long as untrusted content influenced neither its arguments nor those of any tool
+    with
+    side effects: it could come back from there. Once the run has read untrusted content, the call itself must have been chosen before,
+    too:
+    an agent that obeys such content finds or computes whatever it is told to.
+    """
+
+    def __init__(self, state: TaskState, calls: ToolCalls, standing: CallContext, around: Label) -> None:
+        """`around`: of what the calls have told of the memory, and of what is in the world that the tools act on."""
+        self._state = state
+        self._calls = calls
+        self._names = [call.name for call in standing.conversation[-1].tool_calls]
+        self._was_clean = standing.label.integrity is Integrity.TRUSTED
+        self._behind = len(standing.conversation)
+        self._around = around
+
+    def _is_clean(self, planned: PlannedCall) -> bool:
+        """Return whether a call ran, and neither its arguments nor its result come from untrusted content."""
+        is_trusted = planned.result_label.joined(self._around).integrity is Integrity.TRUSTED
+        return planned.reaches_tool and planned.provenance.is_grounded and is_trusted
+
+    def shown(self) -> list[ToolResult]:
+        """Return the results as agents see them: quoted as data if untrusted content influenced them."""
+        shown: list[ToolResult] = []
+        for planned in self._calls.planned:
+            assert planned.result is not None, "the calls have run"
+            shown.append(quoted(planned.result) if planned.reaches_tool and not self._is_clean(planned) else planned.result)
+        return shown
+
+    @property
+    def noted(self) -> TaskState:
+        """The state's update after the calls."""
+        chosen = as_json(value_of(Chosen, self._state["chosen"]).with_tools(self._names)) if self._was_clean else self._state["chosen"]
+        asked = [self._behind - 1] if self._was_clean else []
+        told = [
+            self._behind + place
+            for place, planned in enumerate(self._calls.planned)
+            if self._is_clean(planned) and planned.provenance.is_chosen
+        ]
+        return {"chosen": chosen, "trusted": [*self._state["trusted"], *asked, *told]}
+
+
+def left_by_history(task: Task, tools: Mapping[str, Tool]) -> Label:
+    """Return the label of what strangers left in the world that tools act on, in the conversation or session that the task goes on with."""
+    label = starting_label(task, tools)
+    if not label.is_disturbed and (label.integrity is Integrity.TRUSTED or not History(task, tools).is_tainted):
+        return OPEN
+    return Label(integrity=Integrity.UNTRUSTED, origins=label.origins, is_disturbed=True)
+
+
+def chosen_by_plan(state: TaskState, plan: str, context: TaskContext) -> Json:
+    """Return `Chosen` extended by the values that a plan names, provided that the run has not read untrusted content before."""
+    if label_of(state).integrity is Integrity.UNTRUSTED:
+        return state["chosen"]
+    return as_json(value_of(Chosen, state["chosen"]).with_plan(plan, context.tools))

@@ -1,34 +1,45 @@
-"""One look at a task's state by a node that serves it."""
+"""One turn of an agent: the attempt under way, whether its calls may run, and how its conversation fits the agent's context window."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
+from functools import partial
+from typing import Final, NamedTuple
+
+from langgraph.graph import END
 
 from ...protocols import (
     Agent,
+    AgentCard,
     BudgetExceeded,
+    ContextOverflow,
     InvalidOutput,
     Message,
     NearfarError,
     Side,
     StepReply,
     StepRequest,
+    ToolCall,
     ToolSpec,
     Unsupported,
     Usage,
 )
 from ...protocols.validation import parse_output
 from ..agents.pool import AgentHandle, AgentPool
-from ..routing.evidence.checks import ConfidenceWatch, EarlyStop
+from ..compression.compressor import Ask, Compressed, Summarizer, compress, compress_and_summarize
+from ..compression.conversation import conversation_tokens
+from ..routing.checks import ConfidenceWatch, EarlyStop
 from ..safety.privacy.run_privacy import reach_of
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
-from ..task.labels import may_go
+from ..task.labels import Label, may_go
 from ..task.modes import SUPERVISED
+from ..task.policy import CompressionConfig, CompressionUse, Verdict
 from ..task.results import Attempt, Call, Energy, RouteDecision
 from ..task.routing_policy import FallbackTrigger
 from ..task.task import Task
-from .runtime import TaskRuntime, emit, is_heard
-from .state import Json, TaskState, as_json, done_note, fresh_start, label_of, value_of
+from ..task.tools import Effect
+from .calls import CallLog, TaskRuntime, emit, is_heard
+from .state import Json, TaskContext, TaskState, as_json, done_note, fresh_start, label_of, value_of
 
 
 class Turn:
@@ -249,3 +260,220 @@ def _reinstated(attempt: Json, failed: str) -> Json:
     if attempt["outcome"] != "rejected":
         return attempt
     return {**attempt, "outcome": "accepted", "reason": f"{attempt['reason']}, but {failed} failed, so the draft stands"}
+
+
+def after_step(state: TaskState) -> str:
+    """Choose the node after `act`: `act` after a failed or corrected attempt, `tools` for calls, `judge` for an answer, else the end."""
+    if is_accepted(state):
+        return END
+    last = state["messages"][-1]
+    if state["draft"] is None or last["role"] != "assistant":
+        return "act"
+    return "tools" if last["tool_calls"] else "judge"
+
+
+def is_accepted(state: TaskState) -> bool:
+    """Return whether an attempt was accepted, be it a draft that was reinstated."""
+    return any(attempt["outcome"] == "accepted" for attempt in state["attempts"])
+
+
+def call_of(log: CallLog, turn: Turn) -> Call | None:
+    """Return the latest `execute` call of the turn's agent, which may have been asked to summarize, too."""
+    return next((call for call in reversed(log.made) if (call.agent, call.role) == (turn.handle.name, "execute")), None)
+
+
+_PLANS: Final = ("plan", "adapt")
+"""Roles of calls that drop the steps before them, where a plan comes of them."""
+
+
+def act_doubt(turn: Turn, calls: Sequence[ToolCall], made: Sequence[Json], pool: AgentPool, context: TaskContext) -> str | None:
+    """Return why `calls` may not run before another agent was asked; None where they may.
+
+    Calls of tools that are declared `read` always may. Others need a step that has passed the evidence so far, where the draft will have to
+    pass it in the end, or where an agent far away may be asked in place of a near one. `made`: all calls of agents so far, with the step of
+    `calls`.
+    """
+    acting = [call.name for call in calls if (tool := context.tools.get(call.name)) and tool.declared.effect is not Effect.READ]
+    if not acting:
+        return None
+    confidence, limit = _confidence(turn, made), turn.task.policy.minimum_confidence
+    if confidence is None or confidence >= limit or not (turn.is_judged or _may_ask_far(turn, pool, context)):
+        return None
+    return f"confidence {confidence:.2f} is below {limit:.2f}, so {acting[0]} was not called"
+
+
+def _may_ask_far(turn: Turn, pool: AgentPool, context: TaskContext) -> bool:
+    """Return whether a later candidate, or the supervisor, is far away and may be told what the run has seen."""
+    if turn.handle.side is not Side.NEAR or FallbackTrigger.LOW_CONFIDENCE not in turn.task.policy.fallback.triggers:
+        return False
+    later = list(turn.decision.candidates[turn.position + 1 :])
+    if turn.decision.supervisor is not None and turn.position == 0:
+        later.append(turn.decision.supervisor)
+    others = [pool[name] for name in later if pool[name].side is Side.FAR]
+    label, opening = label_of(turn.state), value_of(Label, turn.state["opening"])
+    privacy = context.privacy
+    return any(privacy is None or privacy.may_go_on(other, label, opening) for other in others)
+
+
+def _confidence(turn: Turn, made: Sequence[Json]) -> float | None:
+    """Return the lowest confidence of the agent's steps; under supervision, of those that no check has covered."""
+    assert turn.draft is not None, "an attempt is under way"
+    if not turn.is_supervised:
+        return turn.draft.confidence
+    found: list[float] = []
+    has_plan = bool(turn.state["guidance"])
+    for call in reversed(made):
+        if has_plan and call["role"] in _PLANS and call["error"] is None:
+            break
+        if call["role"] == "verify" and call["error"] is None and not call["shadow"] and call["verdict"] != Verdict.UNREADABLE:
+            break
+        if call["role"] == "execute" and call["agent"] == turn.handle.name and call["error"] is None and call["confidence"] is not None:
+            found.append(call["confidence"])
+    return min(found, default=None)
+
+
+_TRIES = 5
+"""Number of times that an agent is asked again with a shorter conversation."""
+_TIGHTER = 1.25
+"""Windows full that a conversation is taken for which was refused."""
+_LEAST_SHARE = 4
+"""At most one part in so many of the context window is kept free for the output."""
+_SLOPES = (0.25, 4.0)
+"""Between which lies what an agent counts for each token that we estimate."""
+_DISTANCE = 16
+"""Tokens by which two conversations have to differ to tell that from them."""
+
+
+class Fit(NamedTuple):
+    """One conversation: its length as we estimate it, and as the agent counted it, with its tools and all."""
+
+    estimated: int
+    counted: int
+
+
+def expected_at(counts: Sequence[Fit], budget: int) -> int:
+    """Return the estimate of a conversation that the agent would count as `budget` tokens, by a line through its last counts."""
+    last, before = counts[-1], counts[0]
+    distance = last.estimated - before.estimated
+    slope = 1.0 if abs(distance) < _DISTANCE else (last.counted - before.counted) / distance
+    least, most = _SLOPES
+    return last.estimated + int((budget - last.counted) / min(max(slope, least), most))
+
+
+class Fitting:
+    """One step of an executor, with as much of its conversation as fits its agent's context window.
+
+    Tokens are estimated, and the estimate is corrected by the agent's own counts of its last steps. The task's state keeps the whole
+    conversation; each step compresses it again, by what matters then.
+    """
+
+    def __init__(self, turn: Turn, card: AgentCard) -> None:
+        self._state = turn.state
+        self._policy = turn.task.policy.compression
+        use = self._policy.use
+        self._is_wanted = use is CompressionUse.ALWAYS or (use is CompressionUse.LAST_RESORT and not turn.has_successor)
+        self._card = card
+        self._window = card.limits.context_tokens
+        self._counts = [Fit(*pair) for pair in turn.state.get("counts", [])]
+        self._reason: str | None = None
+        """A sentence about how the conversation was shortened; None if it was not."""
+
+    @property
+    def noted(self) -> TaskState:
+        """The state's update after the step. It reports once for each attempt that the conversation was shortened."""
+        was_shortened = self._state.get("is_shortened", False)
+        reasons = [*self._state["reasons"], self._reason] if self._reason is not None and not was_shortened else self._state["reasons"]
+        counts = [list(pair) for pair in self._counts[-2:]]
+        return {"counts": counts, "is_shortened": was_shortened or self._reason is not None, "reasons": reasons}
+
+    async def ask(self, request: StepRequest, ask: Ask, summarizer: Summarizer | None) -> StepReply:
+        """Ask with the whole conversation, or a part of one that is too long. Raises `ContextOverflow` where no part is short enough."""
+        sent = await self._expected_to_fit(request, summarizer)
+        for tried in range(_TRIES):
+            try:
+                return self._measured(sent, await ask(sent))
+            except ContextOverflow:
+                if not self._is_wanted:
+                    raise
+                self._tighten(sent)
+                key = f"{request.idempotency_key}/shorter-{tried}"  # another content under the same key would be refused
+                sent = (await self._fitted(request, summarizer)).model_copy(update={"idempotency_key": key})
+        return self._measured(sent, await ask(sent))
+
+    async def _expected_to_fit(self, request: StepRequest, summarizer: Summarizer | None) -> StepRequest:
+        """Return the request, cut at once if the agent is expected to refuse it. If it cannot be cut, it is sent whole."""
+        if not self._is_wanted or not self._counts:
+            return request
+        try:
+            return await self._fitted(request, summarizer)
+        except ContextOverflow:
+            return request
+
+    async def _fitted(self, request: StepRequest, summarizer: Summarizer | None) -> StepRequest:
+        """Return the request within the window, as far as we can tell. Raises `ContextOverflow` where it cannot be cut that far."""
+        if self._window is None or not self._counts:
+            return request
+        reserve = min(self._policy.reserve_tokens, request.max_output_tokens or self._window, self._window // _LEAST_SHARE)
+        budget = max(expected_at(self._counts, self._window - reserve), 0)
+        compressed = await self._compressed(request, budget, summarizer)
+        if compressed.tokens == compressed.original_tokens:
+            return request
+        self._reason = _reason(self._card, compressed)
+        return request.model_copy(update={"messages": compressed.messages, "idempotency_key": f"{request.idempotency_key}/shorter"})
+
+    async def _compressed(self, request: StepRequest, budget: int, summarizer: Summarizer | None) -> Compressed:
+        if summarizer is None or not self._policy.summary_tokens:
+            return compress(request.messages, budget=budget)
+        return await compress_and_summarize(
+            request.messages,
+            budget=budget,
+            summary_tokens=min(self._policy.summary_tokens, budget // 2),
+            summarizer=summarizer,
+            sensitivity=request.sensitivity,
+        )
+
+    def _tighten(self, refused: StepRequest) -> None:
+        """Take a conversation for longer than we thought, and shorter ones in proportion."""
+        estimated = conversation_tokens(refused.messages)
+        self._window = self._card.limits.context_tokens or estimated
+        self._counts = [Fit(0, 0), Fit(estimated, max(estimated, int(self._window * _TIGHTER)))]
+
+    def _measured(self, sent: StepRequest, reply: StepReply) -> StepReply:
+        counted = reply.finished.usage.input_tokens
+        if counted and self._window is not None:
+            self._counts.append(Fit(conversation_tokens(sent.messages), counted))
+        return reply
+
+
+async def asked_with_less(
+    ask: Callable[[Sequence[Message], str], Awaitable[StepReply]], work: Sequence[Message], *, key: str, policy: CompressionConfig
+) -> StepReply:
+    """Ask a supervisor about the work; ask with half of it, and half of that, if it exceeds the context window. No other agent could
+    take over.
+
+    Raises `ContextOverflow` if even the last part does not fit.
+    """
+    for tried in range(_TRIES):
+        try:
+            return await ask(work, f"{key}/shorter-{tried}" if tried else key)
+        except ContextOverflow:
+            if policy.use is CompressionUse.NEVER:
+                raise
+            work = compress(work, budget=conversation_tokens(work) // 2).messages
+    return await ask(work, f"{key}/shorter-{_TRIES}")
+
+
+def summarizer_of(pool: AgentPool, turn: Turn, log: CallLog) -> Summarizer | None:
+    """Return the near agent that sums up, so that nothing leaves the device for it: the executor itself where it is near."""
+    near = [turn.handle] if turn.handle.side is Side.NEAR else [each for each in pool if each.side is Side.NEAR]
+    handle: AgentHandle | None = min(near, key=lambda each: each.is_elsewhere, default=None)
+    if handle is None or handle.card is None:
+        return None
+    return Summarizer(handle.card, partial(log.ask, handle, role="summarize", turn=turn.state["acted"]))
+
+
+def _reason(card: AgentCard, compressed: Compressed) -> str:
+    before, after = compressed.original_tokens, compressed.tokens
+    summary = compressed.summary
+    added = "" if summary is None else f"; no summary: {summary.problem}" if summary.problem else ", with a summary of the rest"
+    return f"the conversation was too long for {card.name}: of {before:,} tokens, as we estimate them, it was sent {after:,}{added}"

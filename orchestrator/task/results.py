@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
 from ...protocols import AgentCard, BudgetExceeded, EnergySource, Performance, Side, ToolCall, Usage
 from ...protocols.messages import Value
@@ -15,20 +15,6 @@ from .labels import Label, RecalledItem
 from .modes import Mode, Strategy, TaskProfile
 from .policy import Cause, Verdict
 from .tools import Effect
-
-
-@dataclass(frozen=True, slots=True)
-class Impression:
-    """Measurements of a prompt by the prior."""
-
-    deviations: tuple[float, ...]
-    """Measures of the prompt, standardised and bounded."""
-    gain: float
-    """P(far side right) - P(near side right), relative to other prompts of the same traffic: 0 for an average one, within -1 and 1."""
-    is_familiar: bool
-    """The prompt looks like those that the prior was fitted to."""
-    by_length: bool
-    """Most recent prompts do not, so that the gain follows from the length alone."""
 
 
 class EstimateSource(StrEnum):
@@ -109,8 +95,6 @@ class RouteDecision(Value):
     """Similarity of the prompt to those that the head was trained on, 0 to 1; None: there was no head, or it does not look."""
     predictor: Literal["head", "prior", "nobody"] = "nobody"
     """Predictor of success that read the prompt."""
-    impression: Impression | None = None
-    """Measurements of the prompt by the prior; None: a head knew it, or nothing was predicted."""
     is_bound: bool = False
     """A rule, the session or a limit settled who comes first, whatever the advantage."""
     task_class: str = ""
@@ -119,6 +103,14 @@ class RouteDecision(Value):
     """Another agent than the best known one was chosen, to learn about it."""
     shadowed: tuple[str, ...] = ()
     """The order that the router would have chosen in shadow mode; empty: it decides."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_impression(cls, fields: Any) -> Any:  # noqa: ANN401 - anything may be validated
+        """Read decisions that were recorded with the measurements of a prior."""
+        if isinstance(fields, dict) and "impression" in fields:
+            return {name: value for name, value in fields.items() if name != "impression"}
+        return fields
 
     def estimate_of(self, agent: str) -> AgentEstimate | None:
         """Return the estimate for an agent; None: there is none."""

@@ -9,9 +9,9 @@ from ledgers import Run, made
 from pydantic_core import CoreSchema, core_schema
 
 from nearfar import tool
-from nearfar.orchestrator.runs.ledger import effect_key
 from nearfar.orchestrator.runs.ledger.occurrences import Occurrences
 from nearfar.orchestrator.runs.ledger.records import EffectRecords
+from nearfar.orchestrator.runs.ledger.running import effect_key
 from nearfar.orchestrator.task.tools import Tool
 from nearfar.protocols import ApprovalRequest, LedgerConflict, RunBusy, ToolCall
 

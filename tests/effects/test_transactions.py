@@ -13,9 +13,9 @@ import pytest
 from ledgers import Run, made
 
 from nearfar import tool
-from nearfar.orchestrator.runs.ledger import effect_key, effect_transaction, transactions
+from nearfar.orchestrator.runs.ledger import transactions
 from nearfar.orchestrator.runs.ledger.overdue import Overdue
-from nearfar.orchestrator.runs.ledger.running import RunningCall, run_unrecorded
+from nearfar.orchestrator.runs.ledger.running import RunningCall, effect_key, effect_transaction, run_unrecorded
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.storage.tables import Session
 from nearfar.orchestrator.task.stores import RunsConfig

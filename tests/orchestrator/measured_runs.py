@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pydantic import JsonValue
 
 from nearfar.orchestrator.lab.study.records import run_key
-from nearfar.orchestrator.lab.worlds.apps import AppsWorld
-from nearfar.orchestrator.lab.worlds.search import SearchWorld
-from nearfar.orchestrator.routing.auto.outcomes import Outcome
-from nearfar.orchestrator.routing.run_record import RunRecord
+from nearfar.orchestrator.lab.worlds.apps.world import AppsWorld
+from nearfar.orchestrator.lab.worlds.search.world import SearchWorld
+from nearfar.orchestrator.routing.traces import Outcome, RunRecord
 from nearfar.orchestrator.task.modes import Strategy, TaskProfile
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.results import Arm

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from nearfar import Hybrid, Strategy, load_config, tool
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.routing.auto.outcomes import read_outcomes
-from nearfar.orchestrator.routing.run_record import RunRecord
+from nearfar.orchestrator.routing.traces import RunRecord, read_outcomes
 from nearfar.orchestrator.task.policy import AutoConfig, Policy
 from nearfar.orchestrator.task.tools import Tool
 from nearfar.protocols import ConfigError, InvalidRequest, Message, NotFound, ScriptedAgent, Sensitivity, Side

@@ -15,7 +15,7 @@ from nearfar import MemoryStore, Source, Tier
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory.operation import Dot, Operation
 from nearfar.orchestrator.memory.projection import change_of
-from nearfar.orchestrator.memory.sqlite import SqliteEngine
+from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from nearfar.orchestrator.strategies.minions_prompts import Job
-from nearfar.orchestrator.strategies.minions_reading import Finding, cut_into_chunks, occurs, read_assessment, read_finding, read_jobs, show
+from nearfar.orchestrator.strategies.minions import Finding, cut_into_chunks, occurs, read_assessment, read_finding, read_jobs, show
+from nearfar.orchestrator.strategies.prompts import Job
 from nearfar.orchestrator.task.policy import MinionsConfig
 from nearfar.protocols import InvalidOutput
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from nearfar import Hybrid, Policy, Preset, Prices, ScriptedAgent, Side, ToolCall, Unavailable, tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.compose.config import parse_config
-from nearfar.orchestrator.routing.check import findings
+from nearfar.orchestrator.routing.policy_check import findings
 from nearfar.orchestrator.task.policy import PRESETS
 from nearfar.protocols.fakes import Reply
 

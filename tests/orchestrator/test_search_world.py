@@ -1,8 +1,8 @@
 import pytest
 
-from nearfar.orchestrator.lab.worlds.search import Facts, PassageIndex, SearchWorld
-from nearfar.orchestrator.lab.worlds.search.facts import NOT_STATED, NOTHING_FOUND
-from nearfar.orchestrator.lab.worlds.search.world import exact_match, token_f1
+from nearfar.orchestrator.lab.worlds.search import Facts
+from nearfar.orchestrator.lab.worlds.search.facts import NOT_STATED, NOTHING_FOUND, PassageIndex
+from nearfar.orchestrator.lab.worlds.search.world import SearchWorld, exact_match, token_f1
 from nearfar.protocols import ToolCall
 
 KINDS = {"1 hop", "2 hops", "3 hops", "4 hops", "comparison", "fan-out", "list", "unanswerable"}

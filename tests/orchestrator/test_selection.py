@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measured_runs import APPS_TOOLS, PUBLIC, SEARCH_TOOLS, outcome, outcomes, runs
 
-from nearfar.orchestrator.routing.auto.chooser import Chooser
-from nearfar.orchestrator.routing.auto.estimates import Belief, mix_beliefs, unmeasured_dollars
-from nearfar.orchestrator.routing.auto.outcomes import outcomes_of
-from nearfar.orchestrator.routing.auto.selector import applied
+from nearfar.orchestrator.routing.auto import Chooser, applied
+from nearfar.orchestrator.routing.outcomes import Belief, mix_beliefs, unmeasured_dollars
+from nearfar.orchestrator.routing.traces import outcomes_of
 from nearfar.orchestrator.task.modes import Mode, Strategy, TaskProfile
 from nearfar.orchestrator.task.policy import AutoConfig, Policy
 from nearfar.orchestrator.task.results import Arm, SelectionDecision
@@ -58,8 +57,8 @@ def test_a_few_lucky_outcomes_do_not_mislead() -> None:
     draw = random.Random(1).random
     chooser = Chooser(FREE, outcomes(200, {Strategy.EVA: 0.8, Strategy.PEVR: 0.5}, profile=SEARCH, draw=draw))
     for _ in range(2):
-        chooser.learn(outcome(Strategy.PEVR, 1.0, profile=SEARCH, task_class="search/new"))
-        chooser.learn(outcome(Strategy.EVA, 0.0, profile=SEARCH, task_class="search/new"))
+        chooser.store.add(outcome(Strategy.PEVR, 1.0, profile=SEARCH, task_class="search/new"))
+        chooser.store.add(outcome(Strategy.EVA, 0.0, profile=SEARCH, task_class="search/new"))
     decision = chooser.choose(SEARCH, PUBLIC)
     assert decision.task_class == "search/new"
     assert decision.chosen.strategy is Strategy.EVA
@@ -230,11 +229,11 @@ def regret_of(odds: dict[Strategy, float], *, tasks: int, seed: int, learns: boo
     """The regret after each task of a bandit with known odds, played by Thompson sampling or by lot."""
     draws, chooser, regret = random.Random(seed), Chooser(AutoConfig(explore_share=1.0), has_defaults=False, seed=seed), [0.0]
     for strategy in odds:
-        chooser.offer(Arm(strategy=strategy))
+        chooser.store.offer(Arm(strategy=strategy))
     for _ in range(tasks):
         chosen = chooser.choose(SEARCH, PUBLIC).chosen.strategy if learns else draws.choice(list(odds))
         if learns:
-            chooser.learn(outcome(chosen, float(draws.random() < odds[chosen]), profile=SEARCH))
+            chooser.store.add(outcome(chosen, float(draws.random() < odds[chosen]), profile=SEARCH))
         regret.append(regret[-1] + max(odds.values()) - odds[chosen])
     return regret
 
@@ -257,11 +256,11 @@ def test_exploring_ends_with_the_best_arm() -> None:
     odds = {Strategy.DEVICE: 0.3, Strategy.CASCADE: 0.5, Strategy.EVA: 0.8}
     draws, chooser = random.Random(3), Chooser(AutoConfig(explore_share=1.0), has_defaults=False, seed=3)
     for strategy in odds:
-        chooser.offer(Arm(strategy=strategy))
+        chooser.store.offer(Arm(strategy=strategy))
     served: list[Strategy] = []
     for _ in range(300):
         served.append(strategy_of(chooser, SEARCH))
-        chooser.learn(outcome(served[-1], float(draws.random() < odds[served[-1]]), profile=SEARCH))
+        chooser.store.add(outcome(served[-1], float(draws.random() < odds[served[-1]]), profile=SEARCH))
     assert Counter(served[-100:])[Strategy.EVA] >= 80
 
 
@@ -306,5 +305,5 @@ def test_a_free_device_that_does_as_well_is_found_and_kept() -> None:
         chosen = chooser.choose(SEARCH, PUBLIC).chosen.strategy
         served.append(chosen)
         dollars = {Strategy.DEVICE: 0.0, Strategy.CLOUD: 0.3}.get(chosen, 0.15)
-        chooser.learn(outcome(chosen, 0.95 if chosen in (Strategy.DEVICE, Strategy.CLOUD) else 0.2, profile=SEARCH, dollars=dollars))
+        chooser.store.add(outcome(chosen, 0.95 if chosen in (Strategy.DEVICE, Strategy.CLOUD) else 0.2, profile=SEARCH, dollars=dollars))
     assert served[-50:].count(Strategy.DEVICE) >= 40

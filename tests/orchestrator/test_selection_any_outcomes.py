@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from measured_runs import PUBLIC, outcome
 
 from nearfar import Hybrid, Strategy, tool
-from nearfar.orchestrator.routing.auto.chooser import Chooser
-from nearfar.orchestrator.routing.auto.estimates import Tallies
-from nearfar.orchestrator.routing.auto.outcomes import Outcome, ReportLog
+from nearfar.orchestrator.routing.auto import Chooser
+from nearfar.orchestrator.routing.outcomes import Tallies
+from nearfar.orchestrator.routing.traces import Outcome, read_outcomes
 from nearfar.orchestrator.task.modes import Mode, TaskProfile
 from nearfar.orchestrator.task.policy import AutoConfig, Policy
 from nearfar.protocols import ScriptedAgent, Sensitivity, Side
@@ -63,9 +63,9 @@ def test_no_mix_of_classes_tools_reports_and_restarts_makes_auto_fail(
             chooser = Chooser(policy, [Outcome.model_validate_json(each.model_dump_json()) for each in known], seed=1)
             continue
         known.append(learned)
-        chooser.learn(learned)
+        chooser.store.add(learned)
     assert chooser.choose(last, PUBLIC).winner.objection is None
-    counted(chooser._tallies)
+    counted(chooser.store.tallies)
 
 
 @settings(max_examples=30, deadline=None)
@@ -82,7 +82,7 @@ def test_a_class_with_other_tools_is_told_apart() -> None:
     for _ in range(60):
         for profile, best in ((reading, Strategy.EVA), (acting, Strategy.PEVR)):
             for strategy in (Strategy.EVA, Strategy.PEVR):
-                chooser.learn(outcome(strategy, float(strategy is best), profile=profile, task_class="shop/orders"))
+                chooser.store.add(outcome(strategy, float(strategy is best), profile=profile, task_class="shop/orders"))
     assert chooser.choose(reading, PUBLIC).chosen.strategy is Strategy.EVA
     assert chooser.choose(acting, PUBLIC).chosen.strategy is Strategy.PEVR
     assert chooser.choose(acting, PUBLIC).task_class == "shop/orders"
@@ -115,7 +115,7 @@ async def test_tasks_of_one_class_with_other_tools_are_served_and_reported_acros
                 result = await pair.run(f"Is order {number} late?", tools=tools)
                 pair.report(result, score=number % 2, task_class="orders")
                 served += 1
-    assert served == len(ReportLog(tmp_path / "reports.jsonl").read()) == 48
+    assert served == len(read_outcomes(tmp_path / "reports.jsonl")) == 48
 
 
 @pytest.mark.anyio

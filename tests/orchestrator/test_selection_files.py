@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from measured_runs import outcome, run
 
-from nearfar.orchestrator.routing.auto.outcomes import ReportLog, outcomes_of, read_outcomes
+from nearfar.orchestrator.routing.traces import Outcome, append_outcome, outcomes_of, read_outcomes
 from nearfar.orchestrator.task.modes import Shape, Strategy, TaskProfile
 from nearfar.protocols import ConfigError
 
@@ -20,6 +20,7 @@ def test_runs_and_reports_can_stand_in_one_file(tmp_path: Path) -> None:
     path = tmp_path / "outcomes.jsonl"
     path.write_text(f"{run(label='eva/8').model_dump_json()}\n\n{REPORT.model_dump_json()}\n", encoding="utf-8")
     first, second = read_outcomes(path)
+    assert isinstance(first, Outcome)
     assert (first.task_class, first.label, first.arm.strategy, first.score) == ("search/1 hop", "eva/8", Strategy.EVA, 1.0)
     assert second == REPORT
 
@@ -50,8 +51,8 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
 def test_a_report_after_a_cut_line_replaces_it(tmp_path: Path) -> None:
     path = tmp_path / "outcomes.jsonl"
     path.write_text(f'{REPORT.model_dump_json()}\n{{"type": "outc', encoding="utf-8")
-    ReportLog(path).append(REPORT)
-    assert ReportLog(path).read() == [REPORT, REPORT]
+    append_outcome(path, REPORT, setting="[policy.auto] reports")
+    assert read_outcomes(path) == [REPORT, REPORT]
 
 
 @pytest.mark.parametrize(
@@ -93,5 +94,4 @@ def test_a_missing_file_says_what_writes_one(tmp_path: Path) -> None:
 
 def test_reports_that_cannot_be_kept_say_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be written"):
-        ReportLog(tmp_path).append(REPORT)
-    assert ReportLog(tmp_path / "none.jsonl").read() == []
+        append_outcome(tmp_path, REPORT, setting="[policy.auto] reports")

@@ -6,9 +6,8 @@ import pytest
 from langgraph.graph import END, START, StateGraph
 from pydantic import ValidationError
 
-from nearfar.orchestrator.strategies.context import TaskContext
-from nearfar.orchestrator.strategies.runtime import TaskGraphBuilder, TaskRuntime, add_node
-from nearfar.orchestrator.strategies.state import TaskState, as_json, value_of
+from nearfar.orchestrator.strategies.calls import TaskGraphBuilder, TaskRuntime, add_node
+from nearfar.orchestrator.strategies.state import TaskContext, TaskState, as_json, value_of
 from nearfar.orchestrator.task.labels import OPEN, Integrity, Label
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.task import Task

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.strategies.subtasks_plan import SubtaskPlan, checked_plan, read_plan
-from nearfar.orchestrator.strategies.subtasks_schedule import Shares, run_as_ready
+from nearfar.orchestrator.strategies.subtasks_plan import Shares, SubtaskPlan, checked_plan, read_plan, run_as_ready
 from nearfar.orchestrator.task.events import Subtask, SubtaskOutcome
 from nearfar.protocols import InvalidOutput, InvalidRequest
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.strategies.subtasks_plan import SubtaskPlan, checked_plan
-from nearfar.orchestrator.strategies.subtasks_schedule import SharedAmount, Shares
+from nearfar.orchestrator.strategies.subtasks_plan import SharedAmount, Shares, SubtaskPlan, checked_plan
 from nearfar.orchestrator.task.events import Subtask
 
 AMOUNTS = st.floats(1e-3, 1e6)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy
 
-from nearfar.orchestrator.routing.learned.examples import Examples
+from nearfar.orchestrator.routing.training import Examples
 from nearfar.orchestrator.util.embedding.embedder import Embedder
 
 AGENTS = ("near", "far")

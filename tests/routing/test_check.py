@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from nearfar.orchestrator.routing.check import findings, require_usable
+from nearfar.orchestrator.routing.policy_check import findings, require_usable
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError, Side

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.routing.correction import PRIOR, Correction, CorrectionPolicy, CorrectionState
+from nearfar.orchestrator.routing.success import PRIOR, Correction, CorrectionPolicy, CorrectionState
 from nearfar.protocols import InvalidRequest
 
 PROBABILITIES = st.floats(0, 1)

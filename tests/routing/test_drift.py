@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.routing.correction import Drift, DriftDetector, DriftState
+from nearfar.orchestrator.routing.success import Drift, DriftDetector, DriftState
 
 
 def residuals(random: Random, count: int, *, predicted: float, true: float) -> list[float]:

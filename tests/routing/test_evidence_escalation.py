@@ -13,11 +13,11 @@ numpy = pytest.importorskip("numpy", reason="looks are weighed with numpy")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.routing.evidence.answers import Answer
-from nearfar.orchestrator.routing.evidence.escalation import Action, Escalation, EscalationCard, Fit, LearnedLook, Outlook
-from nearfar.orchestrator.routing.evidence.escalation_training import Examples, examples_of, out_of_fold_gains, train_escalation
-from nearfar.orchestrator.routing.evidence.signals import DRAFT, FREE, Cost, Finding, Look, free_findings, second_opinion
+from nearfar.orchestrator.routing.checks import Answer
+from nearfar.orchestrator.routing.escalation import Action, Escalation, EscalationCard, Fit, LearnedLook, Outlook
+from nearfar.orchestrator.routing.signals import DRAFT, FREE, Cost, Look, Signal, free_findings, second_opinion
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
+from nearfar.orchestrator.routing.training import DraftExamples, draft_examples_of, out_of_fold_gains, train_escalation
 from nearfar.orchestrator.task.routing_policy import ObjectiveConfig
 from nearfar.protocols import ConfigError
 
@@ -52,8 +52,8 @@ def outcome(right: int, *, is_right: bool, random: Random, confidence: float | N
     return AgentOutcome(score=float(is_right), answer=str(answer), confidence=confidence)
 
 
-def examples(told: Sequence[Trace], opinions: Mapping[str, Cost] = OPINIONS) -> Examples:
-    return examples_of(told, draft="near", far="far", opinions=opinions)
+def examples(told: Sequence[Trace], opinions: Mapping[str, Cost] = OPINIONS) -> DraftExamples:
+    return draft_examples_of(told, draft="near", far="far", opinions=opinions)
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +61,12 @@ def learned() -> Escalation:
     return Escalation(train_escalation(examples(traces(600))))
 
 
-def free(answer: str = "42", *, confidence: float | None = 0.8) -> dict[str, Finding]:
+def free(answer: str = "42", *, confidence: float | None = 0.8) -> dict[str, Signal]:
     found = free_findings("What is 20 + 22?", answer, is_valid=None, is_grounded=None, confidence=confidence)
     return {name: finding for name, finding in found.items() if finding.measures}
 
 
-def opinion(draft: str, answer: str) -> Finding:
+def opinion(draft: str, answer: str) -> Signal:
     return second_opinion(Answer.of_text(draft), Answer.of_text(answer))
 
 
@@ -106,7 +106,7 @@ def test_free_looks_come_first(learned: Escalation) -> None:
 def test_a_dearer_far_agent_is_never_worth_more(one: float, other: float, second: str) -> None:
     cheap, dear = sorted((one, other))
     escalation = _CARDS["two looks"]
-    seen = {DRAFT: Finding({"is right": float(second == "42")})}
+    seen = {DRAFT: Signal({"is right": float(second == "42")})}
     worth = [escalation.decide(seen, far=Cost(dollars=dollars)).worth for dollars in (cheap, dear)]
     assert worth[0] >= worth[1] - 1e-9
     assert escalation.decide(seen, far=Cost(dollars=1.0)).action is Action.ACCEPT
@@ -145,20 +145,20 @@ _CARDS = {
 
 
 def test_a_look_is_worth_what_it_may_change_less_its_price() -> None:
-    verdict = _CARDS["one look"].decide({DRAFT: Finding({"is right": 1.0})}, far=Cost(dollars=0.2))
+    verdict = _CARDS["one look"].decide({DRAFT: Signal({"is right": 1.0})}, far=Cost(dollars=0.2))
     # In one of two cases the gain becomes 0.4, of which the far agent takes 0.2.
     assert verdict.worth == pytest.approx(0.5 * (0.4 - 0.2) - 0.05, abs=1e-6)
     assert (verdict.action, verdict.look) == (Action.LOOK, "first")
 
 
 def test_a_look_is_worth_more_where_another_may_follow_it() -> None:
-    verdict = _CARDS["two looks"].decide({DRAFT: Finding({"is right": 1.0})}, far=Cost(dollars=0.2))
+    verdict = _CARDS["two looks"].decide({DRAFT: Signal({"is right": 1.0})}, far=Cost(dollars=0.2))
     after_first = [max(0.0, 0.5 * sum(max(0.0, gain + move - 0.2) for move in (-0.3, 0.3)) - 0.01, gain - 0.2) for gain in (-0.4, 0.4)]
     assert verdict.worth == pytest.approx(sum(after_first) / 2 - 0.05, abs=1e-6)
 
 
 def test_the_weights_of_the_policy_decide_what_a_look_is_worth() -> None:
-    seen = {DRAFT: Finding({"is right": 1.0})}
+    seen = {DRAFT: Signal({"is right": 1.0})}
     escalation = _CARDS["one look"]
     assert escalation.decide(seen, far=Cost(dollars=0.2), objective=ObjectiveConfig(dollars=10.0)).action is Action.ACCEPT
     assert escalation.decide(seen, far=Cost(seconds=9.0), objective=ObjectiveConfig(seconds=0.0)).action is Action.LOOK
@@ -180,9 +180,9 @@ def test_gains_out_of_fold_are_higher_where_the_far_agent_really_helps() -> None
 
 def test_looks_that_could_not_be_taken_count_as_unknown(learned: Escalation) -> None:
     known, _ = learned.probabilities(free() | {"near-2": opinion("42", "43")})
-    unknown, _ = learned.probabilities(free() | {"near-2": Finding()})
+    unknown, _ = learned.probabilities(free() | {"near-2": Signal()})
     assert known < unknown
-    assert learned.decide(free() | {"near-2": Finding(), "near-3": Finding()}, far=FAR).action is not Action.LOOK
+    assert learned.decide(free() | {"near-2": Signal(), "near-3": Signal()}, far=FAR).action is not Action.LOOK
 
 
 def test_a_saved_escalation_decides_the_same(learned: Escalation, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_other_agents_and_missing_looks_are_refused(learned: Escalation) -> None
 
 def test_findings_of_an_unknown_look_are_refused(learned: Escalation) -> None:
     with pytest.raises(ConfigError, match="without the looks near-9"):
-        learned.decide(free() | {"near-9": Finding({"agrees": 1.0})}, far=FAR)
+        learned.decide(free() | {"near-9": Signal({"agrees": 1.0})}, far=FAR)
 
 
 def test_traces_with_an_unknown_outcome_are_left_out_and_counted() -> None:
@@ -233,7 +233,7 @@ def test_an_opinion_that_some_traces_lack_is_learned_from_the_others() -> None:
     ]
     escalation = Escalation(train_escalation(examples(told)))
     agreed, _ = escalation.probabilities(free() | {"near-2": opinion("42", "42")})
-    assert agreed > escalation.probabilities(free() | {"near-2": Finding()})[0]
+    assert agreed > escalation.probabilities(free() | {"near-2": Signal()})[0]
 
 
 def test_too_few_traces_are_refused_with_how_many_were_left_out() -> None:
@@ -244,7 +244,7 @@ def test_too_few_traces_are_refused_with_how_many_were_left_out() -> None:
 
 def test_an_agent_that_is_always_right_cannot_be_learned_from() -> None:
     told = examples(traces(60))
-    always = Examples("near", "far", told.looks, told.findings, told.draft_scores, numpy.ones(60))
+    always = DraftExamples("near", "far", told.looks, told.findings, told.draft_scores, numpy.ones(60))
     with pytest.raises(ConfigError, match="'far' are all the same"):
         train_escalation(always)
 
@@ -253,11 +253,11 @@ def test_more_paid_looks_than_can_be_weighed_are_refused() -> None:
     told = examples(traces(60))
     many = [*told.looks, *(Look(name=f"more-{number}", cost=Cost(dollars=1)) for number in range(4))]
     with pytest.raises(ConfigError, match="6 looks cost something"):
-        train_escalation(Examples("near", "far", many, told.findings, told.draft_scores, told.far_scores))
+        train_escalation(DraftExamples("near", "far", many, told.findings, told.draft_scores, told.far_scores))
 
 
 def test_a_learned_head_adds_what_it_predicts() -> None:
-    told = examples_of(traces(60), draft="near", far="far", opinions={}, predict=lambda prompt: {"near": 0.5, "far": 0.9})
+    told = draft_examples_of(traces(60), draft="near", far="far", opinions={}, predict=lambda prompt: {"near": 0.5, "far": 0.9})
     (prompt,) = (each for each in train_escalation(told).looks if each.name == "prompt")
     assert {"log odds of near", "log odds of far"} <= set(prompt.measures)
 
@@ -266,10 +266,10 @@ def test_deciding_needs_no_torch(learned: Escalation, tmp_path: Path) -> None:
     learned.save(tmp_path / "escalation.json")
     code = (
         "import sys; from pathlib import Path\n"
-        "from nearfar.orchestrator.routing.evidence.escalation import Escalation\n"
-        "from nearfar.orchestrator.routing.evidence.signals import Cost, Finding\n"
+        "from nearfar.orchestrator.routing.escalation import Escalation\n"
+        "from nearfar.orchestrator.routing.signals import Cost, Signal\n"
         f"escalation = Escalation.load(Path({str(tmp_path / 'escalation.json')!r}))\n"
-        "found = {look.name: Finding() for look in escalation.card.looks if look.is_free}\n"
+        "found = {look.name: Signal() for look in escalation.card.looks if look.is_free}\n"
         "escalation.decide(found, far=Cost(dollars=1.0))\n"
         "print('torch' in sys.modules)"
     )

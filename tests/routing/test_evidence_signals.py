@@ -2,8 +2,8 @@
 
 import pytest
 
-from nearfar.orchestrator.routing.evidence.answers import Answer
-from nearfar.orchestrator.routing.evidence.signals import (
+from nearfar.orchestrator.routing.checks import Answer
+from nearfar.orchestrator.routing.signals import (
     CROWD,
     FREE,
     Cost,

@@ -5,7 +5,7 @@ from math import isfinite, log
 from hypothesis import given
 from hypothesis import strategies as some
 
-from nearfar.orchestrator.routing.learned.features import BUCKETS, SURFACE, WINDOW, hashed, surface, windowed
+from nearfar.orchestrator.routing.head import BUCKETS, SURFACE, WINDOW, hashed, surface, windowed
 
 ANY_TEXT = some.text(some.characters(exclude_categories=()))
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as some
 
 from nearfar.orchestrator.lab.training.export import write_head
 from nearfar.orchestrator.lab.training.training import train_head
-from nearfar.orchestrator.routing.learned.head import CARD, LIKENESS, WORDS, Head, read_card
+from nearfar.orchestrator.routing.head import CARD, LIKENESS, WORDS, Head, read_card
 from nearfar.orchestrator.util.embedding.embedder import Embedder
 from nearfar.protocols import ConfigError
 
@@ -37,7 +37,7 @@ sys.meta_path.insert(0, NoTorch())
 socket.socket = socket.create_connection = socket.getaddrinfo = refuse
 from pathlib import Path
 from nearfar.orchestrator.util.embedding.embedder import Embedder
-from nearfar.orchestrator.routing.learned.head import Head
+from nearfar.orchestrator.routing.head import Head
 
 from nearfar.orchestrator.task.modes import Mode
 from nearfar.orchestrator.lab.replay.recording import RecordedAgent

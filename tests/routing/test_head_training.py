@@ -21,9 +21,9 @@ from nearfar.orchestrator.lab.training.likeness import fit_likeness
 from nearfar.orchestrator.lab.training.report import calibration, loaded
 from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.lab.training.words import Features, words_logits
-from nearfar.orchestrator.routing.learned.examples import Examples, examples_of, folds_of
-from nearfar.orchestrator.routing.learned.head import CARD, LIKENESS, WORDS, Head
+from nearfar.orchestrator.routing.head import CARD, LIKENESS, WORDS, Head
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
+from nearfar.orchestrator.routing.training import Examples, examples_of, folds_of
 from nearfar.orchestrator.util.embedding.embedder import Embedder
 from nearfar.protocols import ConfigError
 

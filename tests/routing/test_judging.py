@@ -8,10 +8,10 @@ import pytest
 from situations import priced
 
 from nearfar import Hybrid, Policy, Result, tool
-from nearfar.orchestrator.routing.evidence.escalation import Escalation
-from nearfar.orchestrator.routing.evidence.escalation_training import examples_of, train_escalation
-from nearfar.orchestrator.routing.evidence.signals import Cost
+from nearfar.orchestrator.routing.escalation import Escalation
+from nearfar.orchestrator.routing.signals import Cost
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace, read_traces
+from nearfar.orchestrator.routing.training import draft_examples_of, train_escalation
 from nearfar.protocols import ConfigError, ScriptedAgent, Side, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply
 
@@ -124,7 +124,7 @@ def learned(path: Path, *, draft: str = "near") -> Path:
         scores = {draft: float(is_right), "second": None, "far": float(number % 40 != 1)}
         outcomes = {agent: AgentOutcome(score=scores[agent], answer=answers[agent]) for agent in answers}
         traces.append(Trace(prompt=f"Count number {number}.", outcomes=outcomes))
-    examples = examples_of(traces, draft=draft, far="far", opinions={"second": Cost(seconds=0.5)})
+    examples = draft_examples_of(traces, draft=draft, far="far", opinions={"second": Cost(seconds=0.5)})
     Escalation(train_escalation(examples)).save(path)
     return path
 

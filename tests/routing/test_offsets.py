@@ -7,7 +7,7 @@ numpy = pytest.importorskip("numpy", reason="the joint Gaussian is computed with
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.routing.correction import NestedOffsets, OffsetEvidence
+from nearfar.orchestrator.routing.success import NestedOffsets, OffsetEvidence
 
 CLASSES = ("", "a", "a/x", "a/y", "a/y/z", "b", "b/x")
 DIFFERENCES = {"": ("",), "a": ("", "a"), "a/x": ("", "a", "a/x"), "a/y": ("", "a", "a/y"), "b": ("", "b"), "b/x": ("", "b", "b/x")}

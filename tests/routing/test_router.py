@@ -11,6 +11,7 @@ from situations import FAR, NEAR, NOON, Stand, priced, task
 from nearfar.orchestrator.budgets.book import Spent
 from nearfar.orchestrator.routing.costs import StepTaken
 from nearfar.orchestrator.routing.router import Router
+from nearfar.orchestrator.routing.traces import ScoredAnswer
 from nearfar.orchestrator.task.modes import Mode, Strategy
 from nearfar.orchestrator.task.results import EstimateSource, RouteDecision
 from nearfar.orchestrator.task.task import Task
@@ -332,5 +333,5 @@ def test_tasks_that_nobody_looked_at_leave_what_a_head_predicts_alone() -> None:
     head = Path("head")
     private = task(policy={"sensitivity": "private"})
     for _ in range(50):
-        taught.success.learn(taught.decide(private, PAIR), "near", outcome=1.0, head=head)
-    assert taught.success._correction(head).corrected("near", "", 0.2).probability == pytest.approx(0.2)
+        taught.outcomes.add(ScoredAnswer(taught.decide(private, PAIR), "near", 1.0, head))
+    assert taught.outcomes.correction(head).corrected("near", "", 0.2).probability == pytest.approx(0.2)

@@ -17,8 +17,8 @@ from nearfar.orchestrator.lab.replay.replayed import Replayed, replay
 from nearfar.orchestrator.lab.replay.simulation import Simulation, simulate, simulation, thresholds
 from nearfar.orchestrator.lab.training.export import write_head
 from nearfar.orchestrator.lab.training.training import train_head
-from nearfar.orchestrator.routing.learned.examples import examples_of
 from nearfar.orchestrator.routing.traces import AgentOutcome
+from nearfar.orchestrator.routing.training import examples_of
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.routing_policy import AmountsConfig, LimitsConfig

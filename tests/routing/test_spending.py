@@ -6,7 +6,7 @@ from situations import NOON, task
 
 from nearfar.orchestrator.budgets.book import BudgetBook, Caps, Claim, Reservation, Scope, Units
 from nearfar.orchestrator.budgets.storage import MemoryStorage
-from nearfar.orchestrator.routing.spending import Spending
+from nearfar.orchestrator.routing.eligibility import Spending
 
 
 class Clock:

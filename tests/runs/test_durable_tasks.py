@@ -14,8 +14,8 @@ from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.runs import cancelling
 from nearfar.orchestrator.runs.run import Bounds, Lease, RunFailure, RunState
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.strategies.context import TaskContext
 from nearfar.orchestrator.strategies.durable import DurableRuns
+from nearfar.orchestrator.strategies.state import TaskContext
 from nearfar.orchestrator.task.events import TaskFinished
 from nearfar.orchestrator.task.routing_policy import AmountsConfig, LimitsConfig
 from nearfar.orchestrator.task.stores import RunsConfig

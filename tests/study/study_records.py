@@ -3,7 +3,7 @@
 from typing import Any
 
 from nearfar.orchestrator.lab.study.records import run_key
-from nearfar.orchestrator.routing.run_record import RunRecord
+from nearfar.orchestrator.routing.traces import RunRecord
 from nearfar.protocols import Usage
 
 KNOBS: dict[str, tuple[str, dict[str, Any]]] = {

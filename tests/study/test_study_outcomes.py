@@ -9,7 +9,7 @@ from nearfar.orchestrator.lab.study.headline import auto_headline, headline
 from nearfar.orchestrator.lab.study.outcomes import Outcomes
 from nearfar.orchestrator.lab.study.paces import plan_only
 from nearfar.orchestrator.lab.study.statistics import Estimate
-from nearfar.orchestrator.routing.run_record import Check, RunRecord
+from nearfar.orchestrator.routing.traces import Check, RunRecord
 
 pytest.importorskip("numpy")
 

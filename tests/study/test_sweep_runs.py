@@ -16,7 +16,7 @@ from nearfar.orchestrator.lab.study.study import Study, StudyFile, make_study
 from nearfar.orchestrator.lab.study.sweep import Budget, Sweep
 from nearfar.orchestrator.lab.study.workbench import Item, Workbench
 from nearfar.orchestrator.lab.study.worker import answer_of
-from nearfar.orchestrator.routing.run_record import RunRecord
+from nearfar.orchestrator.routing.traces import RunRecord
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError, Unavailable, WorkerCrashed
 

@@ -33,10 +33,9 @@ from ...runs.ledger.approvals import Asked
 from ...runs.ledger.occurrences import Occurrence
 from ...safety.guard.run_guard import RunGuard
 from ...safety.privacy.run_privacy import RunPrivacy
-from ...strategies.context import TaskContext
 from ...strategies.graphs import Graphs
-from ...strategies.state import TaskState, recursion_limit
-from ...strategies.subtasks_run import part_key
+from ...strategies.state import TaskContext, TaskState, recursion_limit
+from ...strategies.subtasks import part_key
 from ...strategies.tool_calls import ToolChecks
 from ...task.modes import AgentView
 from ...task.results import RouteDecision

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ....protocols import ConfigError
-from ...routing.learned.examples import Examples, examples_of, folds_of
+from ...routing.training import Examples, examples_of, folds_of
 from ...util.embedding.embedder import Embedder
 from ..training.export import write_head
 from ..training.training import train_head

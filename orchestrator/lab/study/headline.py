@@ -6,7 +6,7 @@ from typing import Final
 
 from ....protocols import ConfigError
 from ....protocols.messages import Value
-from ...routing.run_record import RunRecord
+from ...routing.traces import RunRecord
 from ...task.modes import Strategy
 from ...task.policy import AutoConfig
 from ..auto_replay import Replay, replay

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Final
 
 from ....protocols.messages import Value
-from ...routing.run_record import RunRecord
+from ...routing.traces import RunRecord
 from ...task.modes import Strategy
 from ...task.policy import SupervisionConfig
 from . import statistics

@@ -15,7 +15,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from ....protocols import NearfarError, Unavailable, WorkerCrashed
 from ....protocols.errors import BY_REASON
-from ...routing.run_record import RunRecord
+from ...routing.traces import RunRecord
 from .study import Study
 from .workbench import Item
 from .worker import LONGEST_LINE, Json

@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 import anyio
 
 from ....protocols import ConfigError, DeadlineExceeded, NearfarError, Unavailable, WorkerCrashed
-from ...routing.run_record import RunRecord
+from ...routing.traces import RunRecord
 from .pools import as_error
 from .study import Study
 from .workbench import Item, Workbench

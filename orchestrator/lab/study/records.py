@@ -13,7 +13,7 @@ from typing import IO, Self
 from pydantic import JsonValue, ValidationError
 
 from ....protocols import ConfigError
-from ...routing.run_record import RunRecord
+from ...routing.traces import RunRecord
 
 
 def run_key(*, world: str, task: str, seed: int, strategy: str, knobs: Mapping[str, JsonValue], oracle: bool) -> str:

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from ...routing.run_record import RunRecord
+from ...routing.traces import RunRecord
 from ...util.escaping import page, table
 from .figures import Picture, draw_all, draw_regret
 from .findings import Finding, findings

@@ -9,7 +9,7 @@ from typing import Literal
 import anyio
 
 from ....protocols import NearfarError, WorkerCrashed
-from ...routing.run_record import RunRecord
+from ...routing.traces import RunRecord
 from ..worlds.world import WorldTask
 from .pools import Pool
 from .records import RecordLog

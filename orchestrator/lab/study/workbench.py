@@ -13,7 +13,7 @@ from ....protocols import Agent, AgentCard, ConfigError, NearfarError, Side, Usa
 from ....protocols.messages import Value
 from ...compose.agents import far_handle, near_handle, reference_price
 from ...hybrid.hybrid import Hybrid
-from ...routing.run_record import Check, RunRecord
+from ...routing.traces import Check, RunRecord
 from ...task.events import CallEnded, TaskEvent, TaskFinished
 from ...task.policy import Verdict
 from ...task.results import Call

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ...routing.learned.head import Blend, Part
+from ...routing.head import Blend, HeadPart
 
 if TYPE_CHECKING:
     import torch
 
-    from ...routing.learned.examples import Floats
+    from ...routing.training import Floats
 
 
-def fit_blend(parts: "Mapping[Part, Floats]", outcomes: "Floats") -> Blend:
+def fit_blend(parts: "Mapping[HeadPart, Floats]", outcomes: "Floats") -> Blend:
     """Fit a blend on what the parts said of prompts that they had not seen, each of shape (prompts, agents); NaN where unknown."""
     import numpy
     import torch
@@ -27,5 +27,5 @@ def fit_blend(parts: "Mapping[Part, Floats]", outcomes: "Floats") -> Blend:
 
     minimise([logarithms, bias], loss)
     slopes = dict(zip(parts, logarithms.detach().exp().tolist(), strict=True))
-    weights = {part: slope / slopes[Part.WORDS] for part, slope in slopes.items()}
-    return Blend(weights=weights, temperature=1 / slopes[Part.WORDS], bias=tuple(bias.detach().tolist()))
+    weights = {part: slope / slopes[HeadPart.WORDS] for part, slope in slopes.items()}
+    return Blend(weights=weights, temperature=1 / slopes[HeadPart.WORDS], bias=tuple(bias.detach().tolist()))

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ....protocols import ConfigError
-from ...routing.learned.features import SURFACE
-from ...routing.learned.head import CARD, LIKENESS, WORDS, HeadCard
+from ...routing.head import CARD, LIKENESS, SURFACE, WORDS, HeadCard
 from ...util.embedding.embedder import EARLY_WIDTH, NAME
 from .likeness import MOST_DEVIATIONS, NEAREST, REACH, LikenessPart, surface_weight
 from .training import Parts

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ....protocols import ConfigError
-from ...routing.learned.examples import examples_of
 from ...routing.traces import Trace
+from ...routing.training import examples_of
 from ...util.embedding.embedder import Embedder
 from .report import HeldOutReport, held_out_report
 from .training import Parts, train_head

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from ...routing.learned.examples import Floats
+    from ...routing.training import Floats
 
 LANDMARKS: Final = 2048
 REACH: Final = 0.2

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from pydantic import Field
 
 from ....protocols.messages import Value
-from ...routing.learned.examples import Examples, folds_of
-from ...routing.learned.head import EmbedsText, Head, sigmoid
+from ...routing.head import EmbedsText, Head, sigmoid
+from ...routing.training import Examples, folds_of
 from ..replay.curve import curve_figures
 from ..study.statistics import Estimate
 from .export import write_head
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import numpy
 
-    from ...routing.learned.examples import Floats
+    from ...routing.training import Floats
 
     Column = numpy.ndarray[tuple[int], numpy.dtype[numpy.float32]]
 

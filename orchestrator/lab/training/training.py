@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ...routing.learned.examples import ClassLogits, Examples, fit_classes, folds_of
-from ...routing.learned.head import Blend, Part
+from ...routing.head import Blend, HeadPart
+from ...routing.training import ClassLogits, Examples, fit_classes, folds_of
 from .blend import fit_blend
 from .likeness import LikenessPart, fit_likeness
 from .words import Features, WordsPart, fit_words, words_logits
 
 if TYPE_CHECKING:
-    from ...routing.learned.examples import Floats
+    from ...routing.training import Floats
 
 FOLDS: Final = 3
 """In which the words part predicts what it has not seen."""
@@ -47,15 +47,15 @@ def fit_head(examples: Examples, *, seed: int) -> Parts:
     import numpy
 
     features = Features.of(examples.prompts)
-    unseen = {Part.WORDS: _unseen_words(features, examples, seed)}
+    unseen = {HeadPart.WORDS: _unseen_words(features, examples, seed)}
     alone = fit_blend(unseen, examples.outcomes)
     likeness: LikenessPart | None = None
     classes: ClassLogits = {}
     if examples.embeddings is not None:
-        offset = unseen[Part.WORDS] / numpy.float32(alone.temperature) + numpy.array(alone.bias, dtype=numpy.float32)
-        likeness, unseen[Part.LIKENESS] = fit_likeness(examples.embeddings, features.surface, examples.outcomes, offset, seed)
+        offset = unseen[HeadPart.WORDS] / numpy.float32(alone.temperature) + numpy.array(alone.bias, dtype=numpy.float32)
+        likeness, unseen[HeadPart.LIKENESS] = fit_likeness(examples.embeddings, features.surface, examples.outcomes, offset, seed)
     if any(examples.classes):
-        classes, unseen[Part.CLASS] = fit_classes(examples.classes, examples.outcomes)
+        classes, unseen[HeadPart.CLASS] = fit_classes(examples.classes, examples.outcomes)
     return Parts(
         agents=tuple(examples.agents),
         prompts=len(examples.prompts),
@@ -78,10 +78,10 @@ def _unseen_words(features: Features, examples: Examples, seed: int) -> "Floats"
     return logits
 
 
-def _choices(parts: "Mapping[Part, Floats]") -> list[tuple[Part, ...]]:
+def _choices(parts: "Mapping[HeadPart, Floats]") -> list[tuple[HeadPart, ...]]:
     """Return the choices of parts: the words with none, each and all of the other available parts."""
-    choices: list[tuple[Part, ...]] = [(Part.WORDS,)]
-    for part in (Part.LIKENESS, Part.CLASS):
+    choices: list[tuple[HeadPart, ...]] = [(HeadPart.WORDS,)]
+    for part in (HeadPart.LIKENESS, HeadPart.CLASS):
         if part in parts:
             choices += [(*chosen, part) for chosen in choices]
     return choices

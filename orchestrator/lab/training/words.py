@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ...routing.learned.features import BUCKETS, hashed, surface
+from ...routing.head import BUCKETS, hashed, surface
 
 if TYPE_CHECKING:
     import torch
 
-    from ...routing.learned.examples import Floats, Rows
+    from ...routing.training import Floats, Rows
 
 WEIGHT_DECAY: Final = 1.6
 """Added to the summed loss, times half of the squared weights: the inverse of the usual C of a logistic regression."""

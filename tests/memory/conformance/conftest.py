@@ -15,7 +15,7 @@ pytest.importorskip("numpy")
 from nearfar import MemoryStore, Principal
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
-from nearfar.orchestrator.memory.sqlite import SqliteEngine
+from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 
 ENGINES = ("plain", "sqlite", "postgres")
 VIEWED = "viewed"

@@ -10,7 +10,7 @@ from nearfar.orchestrator.memory.engine import Change, Engine, Transaction
 from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.merge import succeed
 from nearfar.orchestrator.memory.operation import Dot
-from nearfar.orchestrator.memory.postgres import PostgresEngine
+from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
 from nearfar.orchestrator.memory.projection import change_of
 from nearfar.orchestrator.memory.selection import Selection
 from nearfar.protocols.namespaces import ItemAddress

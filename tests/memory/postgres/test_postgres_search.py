@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from postgres_writes import ALL, NOW, Opener, Vector, put, put_all, unit
 
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
-from nearfar.orchestrator.memory.postgres import PostgresEngine, vectors
+from nearfar.orchestrator.memory.postgres import vectors
+from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
 from nearfar.orchestrator.memory.postgres.keyword import words_asked, words_of
 from nearfar.orchestrator.memory.postgres.selecting import Where
 from nearfar.orchestrator.memory.selection import Comparison, Condition, Selection

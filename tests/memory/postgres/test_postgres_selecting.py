@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from postgres_writes import NOW, put_within
 
 from nearfar.orchestrator.memory.item import Meta, Principal
-from nearfar.orchestrator.memory.postgres import PostgresEngine
+from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
 from nearfar.orchestrator.memory.selection import Comparison, Condition, Selection, selects
 from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Tier

@@ -12,7 +12,7 @@ from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.merge import merge, succeed
 from nearfar.orchestrator.memory.operation import Dot
 from nearfar.orchestrator.memory.selection import Selection
-from nearfar.orchestrator.memory.sqlite import SqliteEngine
+from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 from nearfar.orchestrator.memory.sqlite.transaction import SqliteTransaction
 from nearfar.protocols.namespaces import ItemAddress
 

@@ -11,7 +11,8 @@ from sqlite_writes import ALL, put, put_within, vector
 
 from nearfar.orchestrator.memory.engine import Row
 from nearfar.orchestrator.memory.item import Meta
-from nearfar.orchestrator.memory.sqlite import SqliteEngine, nearest
+from nearfar.orchestrator.memory.sqlite import nearest
+from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 from nearfar.orchestrator.memory.sqlite.rows import decode_texts, encode_row, encode_texts, seed_of
 from nearfar.protocols import StoreCorrupt
 from nearfar.protocols.namespaces import ItemAddress

@@ -13,7 +13,7 @@ from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.merge import heads_of, merge
 from nearfar.orchestrator.memory.operation import Dot, Operation
-from nearfar.orchestrator.memory.sqlite import SqliteEngine
+from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync import wire
 from nearfar.orchestrator.memory.sync.facts import Facts

@@ -1,16 +1,31 @@
-"""`Chooser`: settles `auto` for each task, and learns from outcomes."""
+"""`auto`: settles which strategy, with which knobs, serves each task, and learns from outcomes."""
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
-from typing import Final
+from typing import Final, cast
 
-from ....protocols import ConfigError, PrivacyViolation, Sensitivity, Side
-from ...task.modes import Mode, Shape, Strategy, TaskProfile
-from ...task.policy import AutoConfig, Policy
-from ...task.results import RESERVED, Arm, ConsideredArm, SelectionDecision
-from .classes import ClassGuess, TaskClasses, lineage
-from .estimates import PRIOR_SCORE, Belief, Group, SideDollars, Tallies, beliefs_about, draw_score, mix_beliefs, unmeasured_dollars
-from .outcomes import Outcome
+from pydantic import JsonValue, ValidationError
+
+from ...protocols import ConfigError, NearfarError, PrivacyViolation, Sensitivity, Side
+from ..task.modes import Mode, Shape, Strategy, TaskProfile
+from ..task.policy import AutoConfig, Policy
+from ..task.results import RESERVED, Arm, ConsideredArm, Result, SelectionDecision
+from ..task.task import Task, last_words
+from ..task.tools import Effect, Tool
+from .outcomes import (
+    PRIOR_SCORE,
+    Belief,
+    ClassGuess,
+    OutcomeStore,
+    SideDollars,
+    beliefs_about,
+    draw_score,
+    groups_of,
+    mix_beliefs,
+    unmeasured_dollars,
+)
+from .traces import Outcome, append_outcome
 
 
 def objection_to(arm: Arm, profile: TaskProfile, policy: Policy, *, sides: Collection[Side]) -> str | None:
@@ -74,40 +89,29 @@ _NO_DOLLARS: Final[SideDollars] = {}
 
 
 class Chooser:
-    """Chooses a configuration for each task whose strategy is `auto`, and learns from outcomes.
+    """Chooses a configuration for each task whose strategy is `auto`.
 
     Args:
         settings: the `[policy.auto]` section.
-        outcomes: recorded outcomes to start from.
+        outcomes: the store that it learns from, or outcomes to start one with.
         has_defaults: whether the documented defaults are candidates too, measured or not.
         seed: seed of the exploration; None: a new one each time.
     """
 
     def __init__(
-        self, settings: AutoConfig, outcomes: Iterable[Outcome] = (), *, has_defaults: bool = True, seed: int | None = None
+        self,
+        settings: AutoConfig,
+        outcomes: OutcomeStore | Iterable[Outcome] = (),
+        *,
+        has_defaults: bool = True,
+        seed: int | None = None,
     ) -> None:
         self.settings = settings
-        self._classes = TaskClasses()
-        self._tallies = Tallies()
-        self._known: dict[str, tuple[Arm, str]] = {}
+        self.store = outcomes if isinstance(outcomes, OutcomeStore) else OutcomeStore(outcomes)
         self._has_defaults = has_defaults
         self._random = Random(seed)
         self._served = 0
         self._explored = 0
-        for outcome in outcomes:
-            self.learn(outcome)
-
-    def learn(self, outcome: Outcome) -> None:
-        """Take an outcome into account."""
-        profile, key = outcome.profile, outcome.arm.key
-        self._classes.add(outcome.task_class, profile)
-        self.offer(outcome.arm, outcome.label)
-        groups = _groups(profile, outcome.task_class)
-        self._tallies.add(key, groups, score=outcome.score, dollars=outcome.dollars)
-
-    def offer(self, arm: Arm, label: str = "") -> None:
-        """Make an arm a candidate, measured or not."""
-        self._known.setdefault(arm.key, (arm, label or arm.key))
 
     def choose(
         self, profile: TaskProfile, policy: Policy, *, sides: Collection[Side] = tuple(Side), dollars: SideDollars = _NO_DOLLARS
@@ -130,7 +134,7 @@ class Chooser:
         self, profile: TaskProfile, policy: Policy, *, sides: Collection[Side] = tuple(Side), dollars: SideDollars = _NO_DOLLARS
     ) -> SelectionDecision:
         """Return the best choice known, which `choose` makes unless it explores. Raises what `choose` raises."""
-        guess = self._classes.guess(profile, minimum_familiarity=self.settings.minimum_familiarity)
+        guess = self.store.classes.guess(profile, minimum_familiarity=self.settings.minimum_familiarity)
         candidates = self._candidates(profile, guess, policy, sides, dollars)
         allowed = _allowed(candidates, policy)
         return SelectionDecision(
@@ -154,7 +158,9 @@ class Chooser:
         arms = self._arms(profile)
         priors = {key: _prior(key, profile.shape) for key in arms}
         shares = guess.shares or {guess.name: 1.0}
-        beliefs = mix_beliefs([(share, beliefs_about(self._tallies, priors, _groups(profile, name))) for name, share in shares.items()])
+        beliefs = mix_beliefs(
+            [(share, beliefs_about(self.store.tallies, priors, groups_of(profile, name))) for name, share in shares.items()]
+        )
         measured = {key: belief.dollars for key, belief in beliefs.items() if belief.dollars is not None}
         expected = {**unmeasured_dollars({key: arm for key, (arm, _) in arms.items()}, measured, dollars), **measured}
         judged = (
@@ -166,7 +172,7 @@ class Chooser:
     def _arms(self, profile: TaskProfile) -> dict[str, tuple[Arm, str]]:
         """Return every arm by its key, with its label."""
         defaults = starting_points(profile.shape) if self._has_defaults else ()
-        return {**{default.key: (default, default.key) for default in defaults}, **self._known}
+        return {**{default.key: (default, default.key) for default in defaults}, **self.store.arms}
 
     def _judged(self, arm: Arm, label: str, belief: Belief, *, dollars: float, objection: str | None) -> ConsideredArm:
         return ConsideredArm(
@@ -190,15 +196,6 @@ class Chooser:
             return candidate.utility + drawn - (candidate.score - candidate.deviation)
 
         return max(allowed, key=worth)
-
-
-def _groups(profile: TaskProfile, task_class: str) -> tuple[Group, ...]:
-    """Return the nested groups of tasks that a task is in, the widest first.
-
-    A group is named by the path to it, so that a class met with other tools is another group and no name can stand for two.
-    """
-    path = (f"shape: {profile.shape}", *(f"class: {name}" for name in lineage(task_class)), f"form: {profile.form}")
-    return tuple(path[:depth] for depth in range(len(path) + 1))
 
 
 def _prior(key: str, shape: Shape) -> float:
@@ -250,3 +247,121 @@ def _ground(profile: TaskProfile, chosen: ConsideredArm, allowed: Sequence[Consi
 
 def _score(candidate: ConsideredArm) -> str:
     return f"{candidate.score:.2f} \u00b1 {candidate.deviation:.2f}"
+
+
+def applied(arm: Arm, policy: Policy) -> Policy:
+    """Return the policy that serves a task with an arm: the arm's knobs override the policy's own.
+
+    Raises `ConfigError` for knobs that no policy has, and for those that are the user's alone.
+    """
+    reserved = sorted(set(arm.knobs) & set(RESERVED))
+    if reserved:
+        raise ConfigError(f"configuration {arm.key} sets {reserved[0]!r}", hint="that is for the policy to say, not for outcomes")
+    current = cast("dict[str, JsonValue]", policy.model_dump(mode="json"))
+    try:
+        return Policy.model_validate({**_merged(current, arm.knobs), "strategy": arm.strategy})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        hint = "its outcomes were measured with another version; sweep again"
+        raise ConfigError(f"configuration {arm.key} cannot be used: {where}: {first['msg']}", hint=hint) from error
+
+
+def _merged(base: Mapping[str, JsonValue], over: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return `base` with the values of `over`, merged section by section."""
+    merged = dict(base)
+    for name, value in over.items():
+        section = merged.get(name)
+        merged[name] = _merged(section, value) if isinstance(section, dict) and isinstance(value, dict) else value
+    return merged
+
+
+logger = logging.getLogger(__name__)
+
+
+class Selector:
+    """Settles tasks whose strategy is `auto`, from the store of outcomes and the files that its configuration names.
+
+    Files are read once, when first needed. Calls may come from any thread.
+    """
+
+    def __init__(self, store: OutcomeStore) -> None:
+        self._store = store
+        self._choosers: dict[AutoConfig, Chooser] = {}
+
+    def settle(self, task: Task, *, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars) -> Task:
+        """Return the task with a strategy, its knobs, and the reasons for them. `dollars`: what whole tasks were seen to take.
+
+        Raises `ConfigError` for outcomes that cannot be read or used, `PrivacyViolation` where only a far agent is left for a private task.
+        """
+        if task.policy.strategy is not Strategy.AUTO:
+            return task
+        decision = self._decision(task, tools, sides, dollars, explores=True)
+        settled = {"policy": applied(decision.chosen, task.policy), "reasons": (*task.reasons, *decision.reasons), "selection": decision}
+        return task.model_copy(update=settled)
+
+    def explain(self, task: Task, *, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars) -> SelectionDecision:
+        """Return the decision for a task without settling it, whatever its strategy. Raises what `settle` raises."""
+        return self._decision(task, tools, sides, dollars, explores=False)
+
+    def report(self, result: Result, settings: AutoConfig, *, score: float, task_class: str = "") -> None:
+        """Learn how well a result was whose strategy `auto` chose, and keep it where the settings name a file.
+
+        Raises `ConfigError` where the file cannot be written.
+        """
+        assert result.selection is not None, "the caller has looked"
+        outcome = _outcome(result, result.selection, score, task_class)
+        with self._store.lock:
+            self._chooser(settings)  # reads the file, before this outcome is in it, which would count twice
+            if settings.reports is not None:
+                append_outcome(settings.reports, outcome, setting="[policy.auto] reports")
+            self._store.add(outcome)
+
+    def _decision(
+        self, task: Task, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars, *, explores: bool
+    ) -> SelectionDecision:
+        """Return the chooser's decision, or the documented default where the chooser fails for a reason that is not the user's."""
+        profile = _profile(task, tools)
+        try:
+            with self._store.lock:
+                chooser = self._chooser(task.policy.auto)
+                decide = chooser.choose if explores else chooser.explain
+                return decide(profile, task.policy, sides=sides, dollars=dollars)
+        except NearfarError:
+            raise
+        except Exception as error:  # the boundary of a task: what was learned may not keep it from being served
+            logger.warning("auto failed and the default serves: %r", error)
+            default = Chooser(AutoConfig()).explain(profile, task.policy, sides=sides)
+            return default.model_copy(update={"reasons": (*default.reasons, f"auto failed ({error!r}), so the default serves")})
+
+    def _chooser(self, settings: AutoConfig) -> Chooser:
+        if settings not in self._choosers:
+            if settings.outcomes is not None:
+                self._store.read(settings.outcomes)
+            if settings.reports is not None:
+                self._store.read(settings.reports, may_be_missing=True)
+            self._choosers[settings] = Chooser(settings, self._store)
+        return self._choosers[settings]
+
+
+def with_open_choice(task: Task, tools: Mapping[str, Tool]) -> Task:
+    """Return the task with strategy `auto` if no strategy was chosen for it and it has a tool that is not declared read-only."""
+    is_chosen = "strategy" in task.policy.model_fields_set
+    if is_chosen or all(tool.declared.effect is Effect.READ for tool in tools.values()):
+        return task
+    return task.model_copy(update={"policy": task.policy.model_copy(update={"strategy": Strategy.AUTO})})
+
+
+def _profile(task: Task, tools: Sequence[str]) -> TaskProfile:
+    return TaskProfile.of(last_words(task.messages), tools, context_words=len((task.context or "").split()))
+
+
+def _outcome(result: Result, selection: SelectionDecision, score: float, task_class: str) -> Outcome:
+    return Outcome(
+        task_class=task_class or selection.task_class,
+        profile=selection.profile,
+        arm=selection.chosen,
+        label=selection.winner.label,
+        score=score,
+        dollars=None if result.dollars is None else float(result.dollars),
+    )

@@ -10,12 +10,11 @@ from typing import Final
 
 from pydantic import Field
 
-from ....protocols import InvalidOutput, Message, ToolCall, ToolSpec
-from ....protocols.messages import JsonSchema, Value
-from ....protocols.validation import check_arguments, parse_output
-from ..learned.features import SURFACE, surface
-from .answers import Answer, is_literal, number_of
-from .checks import is_grounded
+from ...protocols import InvalidOutput, Message, ToolCall, ToolSpec
+from ...protocols.messages import JsonSchema, Value
+from ...protocols.validation import check_arguments, parse_output
+from .checks import Answer, is_grounded, is_literal, number_of
+from .head import SURFACE, surface
 
 PROMPT: Final = "prompt"
 DRAFT: Final = "draft"
@@ -53,7 +52,7 @@ class Look(Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Signal:
     """The result of a look."""
 
     measures: Mapping[str, float] = field(default_factory=dict)
@@ -62,13 +61,13 @@ class Finding:
     """Answer of the agent that was asked: the draft, or a second opinion on the task; None: no agent was asked."""
 
 
-def prompt_surface(prompt: str, probabilities: Mapping[str, float] | None = None) -> Finding:
+def prompt_surface(prompt: str, probabilities: Mapping[str, float] | None = None) -> Signal:
     """Measure the surface of a prompt, and the learned head's prediction for each agent as log odds."""
     predicted = {f"log odds of {agent}": log_odds(probability) for agent, probability in (probabilities or {}).items()}
-    return Finding(dict(zip(SURFACE, surface(prompt), strict=True)) | predicted)
+    return Signal(dict(zip(SURFACE, surface(prompt), strict=True)) | predicted)
 
 
-def text_form(draft: str | None, prompt: str, *, output_characters: int | None = None) -> Finding:
+def text_form(draft: str | None, prompt: str, *, output_characters: int | None = None) -> Signal:
     """Measure the kind of answer a text is, without judging it. `output_characters`: length of all that the agent wrote, if known."""
     text = (draft or "").strip()
     written = {} if output_characters is None else {"length of the output": math.log1p(output_characters)}
@@ -79,10 +78,10 @@ def text_form(draft: str | None, prompt: str, *, output_characters: int | None =
         "is a literal": float(is_literal(text)),
         "stands in the prompt": float(bool(text) and text in prompt),
     }
-    return Finding(measures | written, Answer.of_text(text))
+    return Signal(measures | written, Answer.of_text(text))
 
 
-def call_form(calls: Sequence[ToolCall], tools: Sequence[ToolSpec], prompt: str) -> Finding:
+def call_form(calls: Sequence[ToolCall], tools: Sequence[ToolSpec], prompt: str) -> Signal:
     """Measure the kind of calls a draft makes: how many, of how many tools, and how much of them the prompt mentions."""
     given = list(_groundedness(calls, prompt))
     called = [tool for tool in tools if any(call.name == tool.name for call in calls)]
@@ -100,54 +99,54 @@ def call_form(calls: Sequence[ToolCall], tools: Sequence[ToolSpec], prompt: str)
         "called tool in the prompt": max((_share(_described(tool), spoken) for tool in called or tools), default=0.0),
         "best tool in the prompt": max((_share(_described(tool), spoken) for tool in tools), default=0.0),
     }
-    return Finding(measures, Answer.of_calls(calls))
+    return Signal(measures, Answer.of_calls(calls))
 
 
-def schema_check(text: str, schema: JsonSchema) -> Finding:
+def schema_check(text: str, schema: JsonSchema) -> Signal:
     """Check that a text is JSON and valid against a schema. Raises `InvalidRequest` for an invalid schema."""
     try:
         parse_output(text, schema)
     except InvalidOutput:
-        return Finding({"is valid": 0.0})
-    return Finding({"is valid": 1.0})
+        return Signal({"is valid": 0.0})
+    return Signal({"is valid": 1.0})
 
 
-def call_check(calls: Sequence[ToolCall], tools: Sequence[ToolSpec]) -> Finding:
+def call_check(calls: Sequence[ToolCall], tools: Sequence[ToolSpec]) -> Signal:
     """Check that each call names a declared tool and has all required arguments, of the right types, and no others.
 
     Raises `InvalidRequest` for a tool whose schema is none.
     """
     declared = {tool.name: tool.parameters.get("properties", {}) for tool in tools}
     undeclared = any(set(call.arguments) - set(declared.get(call.name, ())) for call in calls)
-    return Finding({"is valid": float(all(_is_valid(call, tools) for call in calls)), "has further arguments": float(undeclared)})
+    return Signal({"is valid": float(all(_is_valid(call, tools) for call in calls)), "has further arguments": float(undeclared)})
 
 
-def grounding(answer: str, messages: Sequence[Message]) -> Finding:
+def grounding(answer: str, messages: Sequence[Message]) -> Signal:
     """Check whether the tool results among the messages support the answer; the finding is empty if there are no tool results."""
     if not any(message.tool_result is not None for message in messages):
-        return Finding()
-    return Finding({"is grounded": float(is_grounded(answer, messages))})
+        return Signal()
+    return Signal({"is grounded": float(is_grounded(answer, messages))})
 
 
-def token_confidence(confidences: Sequence[float | None]) -> Finding:
+def token_confidence(confidences: Sequence[float | None]) -> Signal:
     """Measure the lowest confidence of the draft's steps, as log odds; the finding is empty if none is known.
 
     Each is that of the lowest window of tokens in the step (DeepConf, arXiv 2508.15260).
     """
     known = [confidence for confidence in confidences if confidence is not None]
-    return Finding({"lowest confidence": log_odds(min(known))} if known else {})
+    return Signal({"lowest confidence": log_odds(min(known))} if known else {})
 
 
-def self_consistency(draft: Answer, samples: Sequence[Answer]) -> Finding:
+def self_consistency(draft: Answer, samples: Sequence[Answer]) -> Signal:
     """Measure the share of further samples of the same agent that agree with its draft (arXiv 2203.11171); empty without samples."""
     if not samples:
-        return Finding()
+        return Signal()
     most = max(sum(sample.agrees(other) for other in samples) for sample in samples)
     agreeing = fmean(draft.agrees(sample) for sample in samples)
-    return Finding({"share that agrees": agreeing, "share of the largest group": most / len(samples)})
+    return Signal({"share that agrees": agreeing, "share of the largest group": most / len(samples)})
 
 
-def second_opinion(draft: Answer, opinion: Answer, *, is_valid: bool | None = None, further: Mapping[str, float] | None = None) -> Finding:
+def second_opinion(draft: Answer, opinion: Answer, *, is_valid: bool | None = None, further: Mapping[str, float] | None = None) -> Signal:
     """Compare another agent's answer, or a second one of the same agent, with the draft.
 
     Args:
@@ -161,7 +160,7 @@ def second_opinion(draft: Answer, opinion: Answer, *, is_valid: bool | None = No
         "calls more often": float(len(opinion.tools) - len(draft.tools)),
         "says nothing": float(not opinion.parts),
     }
-    return Finding(measures | _known("is valid", is_valid) | dict(further or {}), opinion)
+    return Signal(measures | _known("is valid", is_valid) | dict(further or {}), opinion)
 
 
 def free_findings(
@@ -172,7 +171,7 @@ def free_findings(
     is_grounded: bool | None,
     confidence: float | None,
     probabilities: Mapping[str, float] | None = None,
-) -> dict[str, Finding]:
+) -> dict[str, Signal]:
     """Return the findings of all free looks at a draft, from what a trace records of it.
 
     Args:
@@ -185,8 +184,8 @@ def free_findings(
     return {
         PROMPT: prompt_surface(prompt, probabilities),
         DRAFT: text_form(draft, prompt),
-        SCHEMA: Finding(_known("is valid", is_valid)),
-        GROUNDING: Finding(_known("is grounded", is_grounded)),
+        SCHEMA: Signal(_known("is valid", is_valid)),
+        GROUNDING: Signal(_known("is grounded", is_grounded)),
         CONFIDENCE: token_confidence([confidence]),
     }
 

@@ -4,39 +4,24 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from ...protocols import Capabilities, ConfigError, Prices, Sensitivity, Side
-from ...protocols.messages import Value
 from ..task.modes import Mode, Needs, Strategy
-from ..task.policy import OnFinding, Policy, Preset
+from ..task.policy import Policy
 from ..task.routing_policy import FallbackTrigger
 from ..task.rules import RESTRICTIONS, Range, Rule, When, is_of_class
-from .eligibility import SIDES_OF_MODE, eligible
-from .evidence.escalation import Escalation
-from .learned.head import read_card
+from .eligibility import SIDES_OF_MODE, PolicyFinding, eligible
+from .escalation import Escalation
+from .head import read_card
 
 _SHARES: Final = ("battery", "budget_left")
 """Conditions between 0 and 1."""
 
 
-class Finding(Value):
-    """Something about a policy that its author should know."""
-
-    kind: Literal["error", "warning"]
-    """With an error the policy cannot be used."""
-    where: str
-    problem: str
-    hint: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.problem}" + (f" ({self.hint})" if self.hint else "")
-
-
-def findings(policy: Policy, agents: Mapping[str, Side]) -> list[Finding]:
+def findings(policy: Policy, agents: Mapping[str, Side]) -> list[PolicyFinding]:
     """Return all errors and warnings about a policy, errors first. `agents` are those of the team, by name."""
     found = [
-        *_on_preset(policy),
         *_on_modes(policy),
         *_on_agents(policy, agents),
         *_on_strategies(policy, agents),
@@ -54,42 +39,15 @@ def require_usable(policy: Policy, agents: Mapping[str, Side]) -> None:
         raise ConfigError("\n".join(map(str, errors)), hint="nearfar policy check lists what else is strange")
 
 
-def unknown_prices(policy: Policy, models: Mapping[str, str]) -> Iterator[Finding]:
-    """Warn of each far agent of unknown price where dollars are limited. `models`: their models, by the agents' names."""
-    limits, hourly = policy.limits, policy.router.dollars_per_hour
-    scopes = ("call", "task", "session", "user", "day")
-    limited = [f"{name} (${most:g})" for name in scopes if (most := getattr(limits, name).dollars) is not None]
-    if not limited and hourly is None:
-        return
-    where = "policy.limits" if limited else "policy.router.dollars_per_hour"
-    said = ", ".join([*limited, *([] if hourly is None else [f"hour (${hourly:g})"])])
-    outcome = "not counted" if not limited or limits.unknown_price == "allow" else "refused"
-    for agent, model in models.items():
-        problem = f"dollars are limited per {said}, and the price of {agent} (model {model!r}) is unknown: its calls are {outcome}"
-        yield _warning(where, problem, "state its prices, as in [far.prices], or import a table: nearfar prices import")
+def _error(where: str, problem: str, hint: str = "") -> PolicyFinding:
+    return PolicyFinding(kind="error", where=where, problem=problem, hint=hint)
 
 
-def _error(where: str, problem: str, hint: str = "") -> Finding:
-    return Finding(kind="error", where=where, problem=problem, hint=hint)
+def _warning(where: str, problem: str, hint: str = "") -> PolicyFinding:
+    return PolicyFinding(kind="warning", where=where, problem=problem, hint=hint)
 
 
-def _warning(where: str, problem: str, hint: str = "") -> Finding:
-    return Finding(kind="warning", where=where, problem=problem, hint=hint)
-
-
-def _on_preset(policy: Policy) -> Iterator[Finding]:
-    """Find keys that take back the promise of the preset `private`. Of the others, any key may be given another value."""
-    if policy.preset is not Preset.PRIVATE:
-        return
-    if policy.sensitivity is Sensitivity.PUBLIC:
-        yield _warning("policy.sensitivity", "it takes back what preset private promises: tasks that do not say so are public")
-    if policy.privacy.findings is not OnFinding.STAY:
-        yield _warning(
-            "policy.privacy.findings", "it takes back what preset private promises: texts leave in which something looks private"
-        )
-
-
-def _on_modes(policy: Policy) -> Iterator[Finding]:
+def _on_modes(policy: Policy) -> Iterator[PolicyFinding]:
     first = {Strategy.DEVICE: Side.NEAR, Strategy.CLOUD: Side.FAR}.get(policy.strategy)
     if first is not None and first not in SIDES_OF_MODE[policy.mode]:
         yield _error("policy", f"strategy {policy.strategy} contradicts mode {policy.mode}", "change one of the two")
@@ -97,7 +55,7 @@ def _on_modes(policy: Policy) -> Iterator[Finding]:
         yield _warning("policy", "mode only_in_cloud refuses every task that does not say it is public", 'sensitivity = "public"')
 
 
-def _on_agents(policy: Policy, agents: Mapping[str, Side]) -> Iterator[Finding]:
+def _on_agents(policy: Policy, agents: Mapping[str, Side]) -> Iterator[PolicyFinding]:
     known = f"the agents are {', '.join(sorted(agents)) or 'none'}"
     for rule in policy.rules:
         if rule.agent is not None and rule.agent not in agents:
@@ -122,7 +80,7 @@ class _Named:
     prices: Prices | None = None
 
 
-def _on_strategies(policy: Policy, agents: Mapping[str, Side]) -> Iterator[Finding]:
+def _on_strategies(policy: Policy, agents: Mapping[str, Side]) -> Iterator[PolicyFinding]:
     """Find strategies that these agents cannot serve, and agents that no strategy asks."""
     if not agents:
         return
@@ -173,7 +131,7 @@ def _asked(policy: Policy, agents: Mapping[str, Side], strategy: Strategy, mode:
     return {agent.name for agent in found.agents} | {found.supervisor or ""}
 
 
-def _on_rules(policy: Policy, agents: Mapping[str, Side]) -> Iterator[Finding]:
+def _on_rules(policy: Policy, agents: Mapping[str, Side]) -> Iterator[PolicyFinding]:
     names = [rule.name for rule in policy.rules]
     for number, rule in enumerate(policy.rules):
         if rule.name in names[:number]:
@@ -186,7 +144,7 @@ def _on_rules(policy: Policy, agents: Mapping[str, Side]) -> Iterator[Finding]:
     yield from _on_pairs(policy)
 
 
-def _on_one_rule(rule: Rule, policy: Policy, agents: Mapping[str, Side]) -> Iterator[Finding]:
+def _on_one_rule(rule: Rule, policy: Policy, agents: Mapping[str, Side]) -> Iterator[PolicyFinding]:
     for name in _SHARES:
         wanted: Range | None = getattr(rule.when, name)
         if wanted is not None and (wanted.below or 0) > 1:
@@ -214,7 +172,7 @@ def _on_one_rule(rule: Rule, policy: Policy, agents: Mapping[str, Side]) -> Iter
         yield _warning(_where(rule), "without a network, nothing in the cloud can be reached")
 
 
-def _on_restricted(rule: Rule, others: list[Rule]) -> Iterator[Finding]:
+def _on_restricted(rule: Rule, others: list[Rule]) -> Iterator[PolicyFinding]:
     """Warn where a restriction or a denial overrules the rule in all its cases, wherever that one stands."""
     for other in others:
         if not _takes_in(other.when, rule.when):
@@ -239,7 +197,7 @@ def _never(when: When, policy: Policy) -> str | None:
     return None
 
 
-def _on_pairs(policy: Policy) -> Iterator[Finding]:
+def _on_pairs(policy: Policy) -> Iterator[PolicyFinding]:
     """Find restrictions that leave no side where both apply."""
     restrictions = [rule for rule in policy.rules if rule.mode in RESTRICTIONS]
     for one, other in combinations(restrictions, 2):
@@ -250,7 +208,7 @@ def _on_pairs(policy: Policy) -> Iterator[Finding]:
         yield (_error if is_always else _warning)(_where(other), problem, "narrow one of them")
 
 
-def _on_settings(policy: Policy) -> Iterator[Finding]:
+def _on_settings(policy: Policy) -> Iterator[PolicyFinding]:
     router, route = policy.router, Strategy.ROUTE
     strategies = {policy.strategy, policy.subtasks.strategy, *(rule.strategy for rule in policy.rules)}
     steers = router.far_share is not None or router.dollars_per_hour is not None or router.explore_share or router.threshold
@@ -267,7 +225,7 @@ def _on_settings(policy: Policy) -> Iterator[Finding]:
     yield from _on_limits(policy)
 
 
-def _on_files(policy: Policy, agents: Mapping[str, Side]) -> Iterator[Finding]:
+def _on_files(policy: Policy, agents: Mapping[str, Side]) -> Iterator[PolicyFinding]:
     """Check the files that the policy names: the head and the escalation."""
     if policy.router.head is not None:
         yield from _unless_usable("policy.router.head", lambda head: _require_head(head, agents), policy.router.head)
@@ -281,14 +239,14 @@ def _require_head(folder: Path, agents: Mapping[str, Side]) -> None:
         raise ConfigError(f"the head in {folder} was not trained for {', '.join(missing)}", hint="nearfar router train --traces ...")
 
 
-def _unless_usable(where: str, use: Callable[[Path], object], path: Path) -> Iterator[Finding]:
+def _unless_usable(where: str, use: Callable[[Path], object], path: Path) -> Iterator[PolicyFinding]:
     try:
         use(path)
     except ConfigError as error:
         yield _error(where, error.message, error.hint)
 
 
-def _on_limits(policy: Policy) -> Iterator[Finding]:
+def _on_limits(policy: Policy) -> Iterator[PolicyFinding]:
     scopes = [(name, getattr(policy.limits, name)) for name in ("call", "task", "session", "day")]
     for (inner, small), (outer, large) in combinations(scopes, 2):
         for measure in type(small).model_fields:

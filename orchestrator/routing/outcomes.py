@@ -1,21 +1,157 @@
-"""Belief the score and dollars of a configuration on a task, from the outcomes of wider and narrower groups of tasks.
+"""The store of outcomes, from which the router's estimates of agents and `auto`'s estimates of configurations are computed.
 
-Groups are nested: all tasks, the kind of tools, the class and those above it, the features within it. The estimate of each group starts
-from the one around it, moved by how much easier or harder its tasks are for all configurations, and is replaced by the group's own
-outcomes the faster, the more the groups were seen to differ (`Tallies.credibility`). A score is a share, so the belief about
-its mean is a Beta distribution.
+Tasks are in nested groups: all tasks, the kind of tools, the class and those above it, the features within it. Each estimate of a narrow
+group starts from the one around it. For a configuration it is moved by how much easier or harder the group's tasks are for all of them, and
+is replaced by the group's own outcomes the faster, the more the groups were seen to differ (`Tallies.credibility`). A score is a share, so
+the belief about its mean is a Beta distribution. The class of a new task is guessed by multinomial naive Bayes over the words of its
+prompt, in which names and numbers count as such, and its tools; a prompt whose words the class has mostly not met belongs to none.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
+from itertools import pairwise
+from math import exp, log, sqrt
+from pathlib import Path
 from random import Random
+from threading import RLock
 from typing import Final
 
-from ....protocols import Side
-from ...task.modes import Strategy
-from ...task.results import Arm
+from ...protocols import Side
+from ..agents.pool import PaceSource, no_pace
+from ..task.modes import NAME, NUMBER, Shape, Strategy, TaskProfile
+from ..task.results import Arm
+from .costs import Group, RunningEstimates, lineage, nested
+from .success import Correction
+from .traces import Outcome, ScoredAnswer, read_outcomes
+
+logger = logging.getLogger(__name__)
+
+SMOOTHING: Final = 0.2
+"""Added to each feature's count in each class."""
+LIKELY: Final = 0.02
+"""Probability below which a class is left out of account."""
+SURE: Final = 0.5
+"""Probability that a class must have; else its parent is tried, which has the probability of all its classes together."""
+
+
+@dataclass(slots=True)
+class _Class:
+    """The prompts seen of one class, with tools of one shape."""
+
+    prompts: int = 0
+    features: Counter[str] = field(default_factory=Counter)
+    total: int = 0
+    words: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassGuess:
+    """The class that a task seems to belong to."""
+
+    name: str
+    """The class as far as the guess is sure: `search/hops`, `search`, or empty."""
+    probability: float
+    familiarity: float
+    """Share of the prompt's words that tasks of this class have used before."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """The narrowest classes that it may be, and how probable each is among them."""
+
+
+UNKNOWN: Final = ClassGuess("", 0.0, 0.0)
+
+
+class TaskClasses:
+    """The classes of the tasks seen so far."""
+
+    def __init__(self) -> None:
+        self._classes: defaultdict[Shape, dict[str, _Class]] = defaultdict(dict)
+        """By the shape of the tools, then by name: one class may be met with several shapes."""
+        self._seen: set[tuple[str, str, tuple[str, ...]]] = set()
+        self._vocabulary: set[str] = set()
+
+    def add(self, name: str, profile: TaskProfile) -> None:
+        """Learn that a task is of a class; the same task under many configurations is one example."""
+        example = (name, profile.prompt, profile.tools)
+        if not name or not profile.prompt.strip() or example in self._seen:
+            return
+        self._seen.add(example)
+        known = self._classes[profile.shape].setdefault(name, _Class())
+        features = list(_features(profile))
+        known.prompts += 1
+        known.features.update(features)
+        known.total += len(features)
+        known.words.update(profile.words)
+        self._vocabulary.update(features)
+
+    def guess(self, profile: TaskProfile, *, minimum_familiarity: float) -> ClassGuess:
+        """Return the class of a task; `UNKNOWN` where its words or tools are new."""
+        scores = self._scores(profile)
+        if not scores:
+            return UNKNOWN
+        probabilities = _probabilities(scores)
+        name, probability = _deepest_sure(probabilities)
+        familiarity = self._familiarity(name, profile)
+        if not name or familiarity < minimum_familiarity:
+            return UNKNOWN
+        return ClassGuess(name, probability, familiarity, _shares(probabilities))
+
+    def _scores(self, profile: TaskProfile) -> dict[str, float]:
+        """Return the logarithms of the classes' probabilities, up to a constant. Words that no class has met are ignored."""
+        features = [feature for feature in _features(profile) if feature in self._vocabulary]
+        return {name: self._score(known, features) for name, known in self._of_shape(profile).items()}
+
+    def _of_shape(self, profile: TaskProfile) -> Mapping[str, _Class]:
+        return self._classes.get(profile.shape, {})
+
+    def _score(self, known: _Class, features: Sequence[str]) -> float:
+        norm = log(known.total + SMOOTHING * len(self._vocabulary))
+        return log(known.prompts) + sum(log(known.features[feature] + SMOOTHING) - norm for feature in features)
+
+    def _familiarity(self, name: str, profile: TaskProfile) -> float:
+        words = set(profile.words) - {NAME, NUMBER}
+        below = [known for other, known in self._of_shape(profile).items() if other == name or other.startswith(f"{name}/")]
+        return sum(any(word in known.words for known in below) for word in words) / len(words) if words else 0.0
+
+
+def _features(profile: TaskProfile) -> Iterator[str]:
+    """Yield words, pairs of neighbouring words, word counts, the prompt's form, relations and parts, and the tools."""
+    words = profile.words
+    yield from words
+    yield from (f"{first} {second}" for first, second in pairwise(("^", *words)))
+    yield from (f"{count} x {word}" for word, count in Counter(words).items())
+    yield f"form: {profile.form}"
+    yield f"relations: {profile.relations}"
+    yield f"parts: {profile.parts}"
+    yield from (f"tool: {tool}" for tool in sorted(profile.tools))
+
+
+def _probabilities(scores: Mapping[str, float]) -> dict[str, float]:
+    best = max(scores.values())
+    weights = {name: exp(score - best) for name, score in scores.items()}
+    total = sum(weights.values())
+    return {name: weight / total for name, weight in weights.items()}
+
+
+def _shares(probabilities: Mapping[str, float]) -> dict[str, float]:
+    likely = {name: probability for name, probability in probabilities.items() if probability >= LIKELY}
+    total = sum(likely.values())
+    return {name: probability / total for name, probability in likely.items()}
+
+
+def _deepest_sure(probabilities: Mapping[str, float]) -> tuple[str, float]:
+    """Return the narrowest class on the way to the likeliest one that is likely enough, with its probability; empty if none is."""
+    together: defaultdict[str, float] = defaultdict(float)
+    for name, probability in probabilities.items():
+        for level in lineage(name):
+            together[level] += probability
+    likeliest = min(probabilities, key=lambda name: (-probabilities[name], name))
+    for level in reversed(lineage(likeliest)):
+        if together[level] >= SURE:
+            return level, together[level]
+    return "", 0.0
+
 
 USUAL_CREDIBILITY: Final = 20.0
 """Outcomes that the wider group counts for, before anything is known of how groups differ."""
@@ -25,9 +161,6 @@ _PRIOR_OUTCOMES: Final = 400.0
 """Outcomes by which the usual credibility is outweighed by what the groups show."""
 _GROWTH: Final = 1.2
 """Growth of the number of outcomes after which the credibility is computed again."""
-
-Group = tuple[str, ...]
-"""A group of tasks by the path to it: `("shape: a prompt alone", "class: search")` lies in `("shape: a prompt alone",)`."""
 
 
 @dataclass(slots=True)
@@ -297,3 +430,79 @@ def _far(arms: Mapping[str, Arm], measured: Mapping[str, float], sides: SideDoll
     hybrids = [(arms[key].strategy, dollars) for key, dollars in measured.items()]
     likely = [max(dollars - near, 0.0) / FAR_SHARES[strategy] for strategy, dollars in hybrids if FAR_SHARES.get(strategy)]
     return max(likely, default=_UNKNOWN_FAR)
+
+
+class OutcomeStore:
+    """All that is known of how tasks went: what agents took and how well they did, and how configurations of `auto` did.
+
+    It holds what happened in this process and what stands in the files that it was told to read. The router's estimates of agents and
+    those of `auto` are computed from it. Calls may come from any thread; `lock` is to be held while the tallies are read.
+
+    Args:
+        outcomes: of configurations, to start from.
+        paces: returns the pace of an agent measured before this process began, by its name.
+    """
+
+    def __init__(self, outcomes: Iterable[Outcome] = (), *, paces: PaceSource = no_pace) -> None:
+        self.lock = RLock()
+        self.running = RunningEstimates(paces)
+        """What steps and tasks of each agent took."""
+        self.classes = TaskClasses()
+        self.tallies = Tallies()
+        self.arms: dict[str, tuple[Arm, str]] = {}
+        """Every configuration met, by its key, with its label."""
+        self._corrections: dict[Path | None, Correction] = {}
+        self._files: set[Path] = set()
+        for outcome in outcomes:
+            self.add(outcome)
+
+    def read(self, path: Path, *, may_be_missing: bool = False) -> None:
+        """Take in what a file tells, once. Raises `ConfigError` for a file that cannot be read, and nothing of it counts."""
+        with self.lock:
+            if path in self._files or (may_be_missing and not path.exists()):
+                self._files.add(path)
+                return
+            known = read_outcomes(path)
+            self._files.add(path)
+            for each in known:
+                self.add(each)
+
+    def add(self, outcome: Outcome | ScoredAnswer) -> None:
+        """Take in how a task went."""
+        with self.lock:
+            if isinstance(outcome, ScoredAnswer):
+                self._add_answer(outcome)
+                return
+            self.classes.add(outcome.task_class, outcome.profile)
+            self.offer(outcome.arm, outcome.label)
+            groups = groups_of(outcome.profile, outcome.task_class)
+            self.tallies.add(outcome.arm.key, groups, score=outcome.score, dollars=outcome.dollars)
+
+    def offer(self, arm: Arm, label: str = "") -> None:
+        """Make a configuration known, measured or not."""
+        self.arms.setdefault(arm.key, (arm, label or arm.key))
+
+    def correction(self, head: Path | None) -> Correction:
+        """Return the correction of the predictions of one head; None: of the prior."""
+        with self.lock:
+            if head not in self._corrections:
+                self._corrections[head] = Correction()
+            return self._corrections[head]
+
+    def _add_answer(self, answer: ScoredAnswer) -> None:
+        decision = answer.decision
+        estimate = decision.estimate_of(answer.agent)
+        if estimate is None:
+            return
+        correction = self.correction(answer.head if decision.predictor == "head" else None)
+        drift = correction.learn(answer.agent, answer.task_class or decision.task_class, estimate.predicted, answer.score)
+        if drift is not None:
+            logger.warning("%s", drift)
+
+
+def groups_of(profile: TaskProfile, task_class: str) -> tuple[Group, ...]:
+    """Return the nested groups of tasks that a task is in, the widest first.
+
+    A group is named by the path to it, so that a class met with other tools is another group and no name can stand for two.
+    """
+    return nested((f"shape: {profile.shape}", *(f"class: {name}" for name in lineage(task_class)), f"form: {profile.form}"))

@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import Field, ValidationError
 
-from ....protocols import ConfigError
-from ....protocols.messages import Value
-from ...task.routing_policy import ObjectiveConfig
-from .answers import Answer
-from .signals import CROWD, DRAFT, Cost, Finding, Look, crowd
+from ...protocols import ConfigError
+from ...protocols.messages import Value
+from ..task.routing_policy import ObjectiveConfig
+from .checks import Answer
+from .signals import CROWD, DRAFT, Cost, Look, Signal, crowd
 
 if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
     Floats = NDArray[numpy.float64]
+
 
 VERSION: Final = "escalation/1"
 """Version of the card's format; a card of another version cannot be used."""
@@ -100,7 +101,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class EscalationDecision:
     """The action to take on a draft, and the reason."""
 
     action: Action
@@ -153,7 +154,7 @@ class Escalation:
         if missing:
             raise ConfigError(f"the escalation needs looks that cannot be taken: {', '.join(missing)}", hint="train one without them")
 
-    def probabilities(self, findings: Mapping[str, Finding]) -> tuple[float, float]:
+    def probabilities(self, findings: Mapping[str, Signal]) -> tuple[float, float]:
         """Return the probabilities that the draft is right and that the far agent would be, given findings by the name of their look.
 
         A look that could not be taken has a finding without measures. Raises `ConfigError` for a look that it does not know.
@@ -169,11 +170,11 @@ class Escalation:
 
     def decide(
         self,
-        findings: Mapping[str, Finding],
+        findings: Mapping[str, Signal],
         *,
         far: Cost,
         objective: ObjectiveConfig = ObjectiveConfig(),  # noqa: B008 - immutable
-    ) -> Verdict:
+    ) -> EscalationDecision:
         """Choose what is worth most.
 
         Args:
@@ -186,14 +187,14 @@ class Escalation:
         draft, far_right = self.probabilities(findings)
         free = next((look.name for look in self.card.looks if look.is_free and look.name not in findings), None)
         if free is not None:
-            return Verdict(Action.LOOK, free, draft, far_right, 0.0, f"a look at {free} costs nothing")
+            return EscalationDecision(Action.LOOK, free, draft, far_right, 0.0, f"a look at {free} costs nothing")
         worth = self._worth(self._seen(findings), far_right - draft, far, objective)
         best = max(worth, key=lambda option: worth[option])
         action = Action.LOOK if best in self._paid else Action(best)
         reason = _reason(action, best, draft, far_right, worth)
-        return Verdict(action, best if action is Action.LOOK else None, draft, far_right, worth[best], reason)
+        return EscalationDecision(action, best if action is Action.LOOK else None, draft, far_right, worth[best], reason)
 
-    def _seen(self, findings: Mapping[str, Finding]) -> tuple[str, ...]:
+    def _seen(self, findings: Mapping[str, Signal]) -> tuple[str, ...]:
         return tuple(look for look in self._paid if look in findings)
 
     def _worth(self, seen: tuple[str, ...], gain: float, far: Cost, objective: ObjectiveConfig) -> dict[str, float]:
@@ -235,7 +236,7 @@ def sets_of(paid: Sequence[str]) -> list[tuple[str, ...]]:
     return [seen for size in range(len(paid) + 1) for seen in combinations(paid, size)]
 
 
-def measures_of(looks: Sequence[LearnedLook], seen: Sequence[str], findings: Mapping[str, Finding]) -> list[float]:
+def measures_of(looks: Sequence[LearnedLook], seen: Sequence[str], findings: Mapping[str, Signal]) -> list[float]:
     """Return the numbers that a fit reads: for each free or seen look, 1 if it found nothing, and its measures (NaN: unknown).
 
     Where two or more answers besides the draft were seen, how they lie to each other follows.
@@ -243,11 +244,11 @@ def measures_of(looks: Sequence[LearnedLook], seen: Sequence[str], findings: Map
     values: list[float] = []
     taken = [look for look in looks if look.is_free or look.name in seen]
     for look in taken:
-        found = findings.get(look.name, Finding()).measures
+        found = findings.get(look.name, Signal()).measures
         values += [float(not found), *(found.get(measure, math.nan) for measure in look.measures)]
     answering = [look.name for look in taken if look.gives_answer and look.name != DRAFT]
     if len(answering) > 1:
-        draft = findings.get(DRAFT, Finding()).answer or Answer(())
+        draft = findings.get(DRAFT, Signal()).answer or Answer(())
         answers = [findings[name].answer for name in answering if name in findings]
         found = crowd(draft, [answer for answer in answers if answer is not None])
         values += [found[measure] for measure in CROWD]

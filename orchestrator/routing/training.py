@@ -1,21 +1,154 @@
-"""Learning from traces when to escalate: two calibrated regressions for each set of looks, and by how much a further look moves them."""
+"""Learning from traces: the examples that a head is trained on, and when to escalate.
 
+An escalation has two calibrated regressions for each set of looks, and by how much a further look moves them.
+"""
+
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ....protocols import ConfigError
-from ..traces import AgentOutcome, Trace
-from .answers import Answer
+from ...protocols import ConfigError
+from .checks import Answer
+from .costs import lineage
 from .escalation import FARTHEST, MOST_PAID_LOOKS, EscalationCard, Fit, LearnedLook, Outlook, measures_of, sets_of
-from .signals import DRAFT, FREE, Cost, Finding, Look, free_findings, second_opinion
+from .signals import DRAFT, FREE, Cost, Look, Signal, free_findings, second_opinion
+from .traces import AgentOutcome, Trace
 
 if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
-    Floats = NDArray[numpy.float64]
+    Floats = NDArray[numpy.float32]
     Rows = NDArray[numpy.int64]
+    Doubles = NDArray[numpy.float64]
+
+
+LEAST_PROMPTS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Prompts, and the outcome of each agent on them.
+
+    `outcomes` has shape (prompts, agents), from 0 (wrong) to 1 (right); NaN where an agent was not tried or the outcome is unknown.
+    `embeddings` has
+    shape (prompts, 768), from `Embedder.early`, or is None. `classes` names the class of each prompt, from coarse to fine
+    (`search/hops`),
+    or nothing; without any, it is empty.
+    """
+
+    prompts: Sequence[str]
+    agents: Sequence[str]
+    outcomes: "Floats"
+    embeddings: "Floats | None" = None
+    classes: Sequence[str] = ()
+
+    def part(self, rows: "Rows") -> "Examples":
+        """Return the examples of some rows."""
+        embeddings = None if self.embeddings is None else self.embeddings[rows]
+        classes = [self.classes[row] for row in rows] if self.classes else ()
+        return Examples([self.prompts[row] for row in rows], self.agents, self.outcomes[rows], embeddings, classes)
+
+    def check(self) -> None:
+        """Raise `ConfigError` for fewer than 20 prompts, or an agent whose outcomes are all missing or all the same."""
+        import numpy
+
+        if len(self.prompts) < LEAST_PROMPTS:
+            raise ConfigError(
+                f"{len(self.prompts)} prompts are too few to train a head on", hint=f"it takes {LEAST_PROMPTS}, and better 1,000"
+            )
+        for place, agent in enumerate(self.agents):
+            known = self.outcomes[:, place][~numpy.isnan(self.outcomes[:, place])]
+            if not len(known):
+                raise ConfigError(f"no trace says how {agent!r} did", hint="leave the agent out, or run it on some of the tasks")
+            if known.min() == known.max():
+                raise ConfigError(
+                    f"the {len(known)} known outcomes of {agent!r} are all the same", hint="a head learns from successes and failures"
+                )
+
+
+def examples_of(traces: Sequence[Trace], agents: Sequence[str]) -> Examples:
+    """Convert traces to one example per prompt, in the order in which they are first met.
+
+    Traces of the same prompt become one, with the mean of an agent's known scores: were they apart, a prompt that is held out would have
+    been seen. It has the class of the first of them. Raises `ConfigError` for an agent that no trace tells of.
+    """
+    import numpy
+
+    met = {agent for trace in traces for agent in trace.outcomes}
+    unknown = [agent for agent in agents if agent not in met]
+    if unknown or not agents:
+        raise ConfigError(f"no trace tells of {', '.join(unknown) or 'any agent'}", hint=f"the traces tell of {', '.join(sorted(met))}")
+    together: dict[str, list[Trace]] = {}
+    for trace in traces:
+        together.setdefault(trace.prompt, []).append(trace)
+    outcomes = numpy.array([[_mean_score(group, agent) for agent in agents] for group in together.values()], dtype=numpy.float32)
+    return Examples(list(together), tuple(agents), outcomes, classes=[group[0].task_class for group in together.values()])
+
+
+def folds_of(prompts: Sequence[str], folds: int, seed: int) -> "Rows":
+    """Assign each prompt to a fold, at random and of equal size but for one; the same prompt is always in the same fold."""
+    import numpy
+
+    places = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
+    drawn = numpy.random.default_rng(seed).permutation(len(places)) % folds
+    return numpy.array([drawn[places[prompt]] for prompt in prompts], dtype=numpy.int64)
+
+
+def _mean_score(traces: Sequence[Trace], agent: str) -> float:
+    scores = [outcome.score for trace in traces if (outcome := trace.outcomes.get(agent)) is not None and outcome.score is not None]
+    return sum(scores) / len(scores) if scores else float("nan")
+
+
+PRIOR: Final = 10.0
+"""Outcomes that the class above counts for."""
+SURE: Final = 0.98
+"""The most that a mean may be, and 1 minus the least."""
+ALL: Final = ""
+"""The class above all."""
+
+ClassLogits = Mapping[str, tuple[float, ...]]
+"""Log-odds of each agent, by class."""
+
+
+def fit_classes(classes: Sequence[str], outcomes: "Floats") -> "tuple[ClassLogits, Floats]":
+    """Return the agents' log-odds by class, and for each prompt the log-odds as if its outcomes had not been seen.
+
+    `outcomes` has shape (prompts, agents), NaN where unknown. A class has the mean of its outcomes and of ten more, which are those of
+    the
+    class above it.
+    """
+    import numpy
+
+    right, tried = numpy.nan_to_num(outcomes), (~numpy.isnan(outcomes)).astype(numpy.float32)
+    sums: defaultdict[str, Floats] = defaultdict(lambda: numpy.zeros((2, outcomes.shape[1]), dtype=numpy.float32))
+    for name, row in zip(classes, numpy.stack([right, tried], axis=1), strict=True):
+        for level in (ALL, *lineage(name)):
+            sums[level] += row
+    nothing = numpy.zeros((2, outcomes.shape[1]), dtype=numpy.float32)
+    known = {name: tuple(_logits(_mean(sums, name, nothing)).tolist()) for name in sums}
+    unseen = [_mean(sums, name, row) for name, row in zip(classes, numpy.stack([right, tried], axis=1), strict=True)]
+    return known, _logits(numpy.stack(unseen))
+
+
+def _mean(sums: "Mapping[str, Floats]", name: str, without: "Floats") -> "Floats":
+    """Return the mean outcomes in a class, without those of one prompt."""
+    right, tried = sums[ALL] - without
+    mean: Floats = (right + 0.5) / (tried + 1)
+    for level in lineage(name):
+        right, tried = sums[level] - without
+        mean = (right + PRIOR * mean) / (tried + PRIOR)
+    return mean
+
+
+def _logits(means: "Floats") -> "Floats":
+    import numpy
+
+    clipped = numpy.clip(means, 1 - SURE, SURE)
+    logits: Floats = numpy.log(clipped / (1 - clipped)).astype(numpy.float32)
+    return logits
+
 
 PENALTY: Final = 50.0
 """On half the squared weights of standardised measures: few traces move them little from 0."""
@@ -35,7 +168,7 @@ Predict = Callable[[str], Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Examples:
+class DraftExamples:
     """Drafts with what all looks found, and how both agents did.
 
     `draft_scores` and `far_scores` have shape (examples,), from 0 to 1.
@@ -44,19 +177,21 @@ class Examples:
     draft: str
     far: str
     looks: Sequence[Look]
-    findings: Sequence[Mapping[str, Finding]]
-    draft_scores: "Floats"
-    far_scores: "Floats"
+    findings: Sequence[Mapping[str, Signal]]
+    draft_scores: "Doubles"
+    far_scores: "Doubles"
     left_out: int = 0
     """Traces in which one of both scores was unknown."""
 
-    def part(self, rows: "Rows") -> "Examples":
+    def part(self, rows: "Rows") -> "DraftExamples":
         """Return the examples of some rows."""
         findings = [self.findings[row] for row in rows]
-        return Examples(self.draft, self.far, self.looks, findings, self.draft_scores[rows], self.far_scores[rows])
+        return DraftExamples(self.draft, self.far, self.looks, findings, self.draft_scores[rows], self.far_scores[rows])
 
 
-def examples_of(traces: Sequence[Trace], *, draft: str, far: str, opinions: Mapping[str, Cost], predict: Predict | None = None) -> Examples:
+def draft_examples_of(
+    traces: Sequence[Trace], *, draft: str, far: str, opinions: Mapping[str, Cost], predict: Predict | None = None
+) -> DraftExamples:
     """Return drafts of one agent as examples, judged by the free looks and by the opinions of other agents.
 
     Args:
@@ -71,7 +206,7 @@ def examples_of(traces: Sequence[Trace], *, draft: str, far: str, opinions: Mapp
     findings = [_findings(trace, draft, opinions, predict) for trace in told]
     free = [name for name in FREE if any(found[name].measures for found in findings)]
     looks = [*(Look(name=name) for name in free), *(Look(name=agent, cost=cost) for agent, cost in opinions.items())]
-    return Examples(
+    return DraftExamples(
         draft=draft,
         far=far,
         looks=looks,
@@ -82,7 +217,7 @@ def examples_of(traces: Sequence[Trace], *, draft: str, far: str, opinions: Mapp
     )
 
 
-def train_escalation(examples: Examples, *, seed: int = 0) -> EscalationCard:
+def train_escalation(examples: DraftExamples, *, seed: int = 0) -> EscalationCard:
     """Fit every set of looks, and how each further look moves the gain.
 
     Raises `ConfigError` for fewer than 40 examples, outcomes that are all the same, or more than 5 paid looks.
@@ -108,7 +243,7 @@ def train_escalation(examples: Examples, *, seed: int = 0) -> EscalationCard:
     )
 
 
-def out_of_fold_gains(examples: Examples, *, seed: int = 0) -> "Floats":
+def out_of_fold_gains(examples: DraftExamples, *, seed: int = 0) -> "Doubles":
     """Return P(far right) - P(draft right) of each example after all looks, from regressions that have not seen it. Raises what
     `train_escalation` raises."""
     _check(examples)
@@ -120,7 +255,7 @@ def _score(trace: Trace, agent: str) -> float | None:
     return trace.outcomes[agent].score if agent in trace.outcomes else None
 
 
-def _findings(trace: Trace, agent: str, opinions: Mapping[str, Cost], predict: Predict | None) -> dict[str, Finding]:
+def _findings(trace: Trace, agent: str, opinions: Mapping[str, Cost], predict: Predict | None) -> dict[str, Signal]:
     outcome = trace.outcomes[agent]
     found = free_findings(
         trace.prompt,
@@ -134,13 +269,13 @@ def _findings(trace: Trace, agent: str, opinions: Mapping[str, Cost], predict: P
     return found | {other: _opinion(draft, trace.outcomes.get(other)) for other in opinions}
 
 
-def _opinion(draft: Answer, other: AgentOutcome | None) -> Finding:
+def _opinion(draft: Answer, other: AgentOutcome | None) -> Signal:
     if other is None:
-        return Finding()
+        return Signal()
     return second_opinion(draft, Answer.of_text(other.answer), is_valid=other.is_valid)
 
 
-def _check(examples: Examples) -> None:
+def _check(examples: DraftExamples) -> None:
     count = len(examples.findings)
     if count < LEAST_TRACES:
         left_out = f", {examples.left_out} are left out because an outcome is unknown" if examples.left_out else ""
@@ -153,7 +288,7 @@ def _check(examples: Examples) -> None:
         raise ConfigError(f"{paid} looks cost something", hint=f"name {MOST_PAID_LOOKS} at most")
 
 
-def _learned(examples: Examples) -> list[LearnedLook]:
+def _learned(examples: DraftExamples) -> list[LearnedLook]:
     found = []
     for look in examples.looks:
         findings = [findings[look.name] for findings in examples.findings if look.name in findings]
@@ -163,7 +298,7 @@ def _learned(examples: Examples) -> list[LearnedLook]:
     return found
 
 
-def _fitted(examples: Examples, looks: Sequence[LearnedLook], seen: tuple[str, ...], seed: int) -> "tuple[Fit, Floats]":
+def _fitted(examples: DraftExamples, looks: Sequence[LearnedLook], seen: tuple[str, ...], seed: int) -> "tuple[Fit, Doubles]":
     """Fit the regressions on a set of looks, and return them with the gains that they predict out of fold."""
     import numpy
 
@@ -176,7 +311,7 @@ def _fitted(examples: Examples, looks: Sequence[LearnedLook], seen: tuple[str, .
     return fit, far_chance - draft_chance
 
 
-def _calibrated(table: "Floats", scores: "Floats", folds: "Rows") -> "tuple[Floats, Floats]":
+def _calibrated(table: "Doubles", scores: "Doubles", folds: "Rows") -> "tuple[Doubles, Doubles]":
     """Fit a regression on the standardised table. Return its weights and its predictions out of fold, both calibrated (Platt 1999)."""
     import numpy
 
@@ -192,7 +327,7 @@ def _calibrated(table: "Floats", scores: "Floats", folds: "Rows") -> "tuple[Floa
     return weights, _sigmoid(unseen * slope + bias)
 
 
-def _regression(table: "Floats", scores: "Floats", penalty: float) -> "Floats":
+def _regression(table: "Doubles", scores: "Doubles", penalty: float) -> "Doubles":
     """Fit a penalised logistic regression by Newton's method. Return the weights, the bias last."""
     import numpy
 
@@ -211,7 +346,7 @@ def _regression(table: "Floats", scores: "Floats", penalty: float) -> "Floats":
     return weights
 
 
-def _standard(table: "Floats") -> "tuple[Floats, Floats]":
+def _standard(table: "Doubles") -> "tuple[Doubles, Doubles]":
     """Return mean and deviation of each column, over the rows in which it is known."""
     import numpy
 
@@ -222,15 +357,15 @@ def _standard(table: "Floats") -> "tuple[Floats, Floats]":
     return centre, numpy.where(deviation > _LEAST_DEVIATION, deviation, 1.0)
 
 
-def _filled(table: "Floats", centre: "Floats", scale: "Floats") -> "Floats":
+def _filled(table: "Doubles", centre: "Doubles", scale: "Doubles") -> "Doubles":
     """Standardise the table; unknown values become the mean."""
     import numpy
 
-    filled: Floats = numpy.nan_to_num(numpy.clip((table - centre) / scale, -FARTHEST, FARTHEST))
+    filled: Doubles = numpy.nan_to_num(numpy.clip((table - centre) / scale, -FARTHEST, FARTHEST))
     return filled
 
 
-def _outlook(seen: tuple[str, ...], look: str, before: "Floats", after: "Floats") -> Outlook:
+def _outlook(seen: tuple[str, ...], look: str, before: "Doubles", after: "Doubles") -> Outlook:
     """Group the examples by the gain before the look. A calibrated belief does not move on average, so the moves of a group cancel out."""
     import numpy
 
@@ -241,12 +376,12 @@ def _outlook(seen: tuple[str, ...], look: str, before: "Floats", after: "Floats"
     return Outlook(seen=seen, look=look, gains=_rounded(numpy.array(gains)), moves=tuple(_rounded(move - move.mean()) for move in moves))
 
 
-def _sigmoid(values: "Floats") -> "Floats":
+def _sigmoid(values: "Doubles") -> "Doubles":
     import numpy
 
-    chances: Floats = 1 / (1 + numpy.exp(-numpy.clip(values, -30, 30)))
+    chances: Doubles = 1 / (1 + numpy.exp(-numpy.clip(values, -30, 30)))
     return chances
 
 
-def _rounded(values: "Floats") -> tuple[float, ...]:
+def _rounded(values: "Doubles") -> tuple[float, ...]:
     return tuple(float(f"{value:.{_DIGITS}g}") for value in values)

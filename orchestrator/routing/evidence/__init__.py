@@ -1,1 +1,0 @@
-"""Evidence about a draft: cheap looks at it, what each costs, and when to escalate."""

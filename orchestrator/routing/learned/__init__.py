@@ -1,1 +1,0 @@
-"""The learned head: what a prompt says about which agent will get it right, before any token is generated."""
