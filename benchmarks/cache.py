@@ -33,7 +33,7 @@ from typing import Any, Final
 
 import numpy
 
-from nearfar.orchestrator.cache import lookups
+from nearfar.orchestrator.cache import thresholds as lookups
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.database import Stored
 from nearfar.orchestrator.cache.guards import objection

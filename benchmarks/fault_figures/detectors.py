@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from nearfar.orchestrator.safety.privacy.detection.composite import Detectors
-from nearfar.orchestrator.safety.privacy.detection.finding import Finding
-from nearfar.orchestrator.safety.privacy.detection.standard import STRUCTURED, StandardDetectors, standard_detectors
+from nearfar.orchestrator.safety.detection.detector import Detectors, Finding
+from nearfar.orchestrator.safety.detection.standard import STRUCTURED, StandardDetectors, standard_detectors
 
 _FILE: Final = "pii/presidio_synth_v2_first700.json.gz"
 _TYPES: Final = {

@@ -15,7 +15,7 @@ from nearfar.cloud.gateway import serve_gateway
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
-from nearfar.orchestrator.safety.privacy.needles import Needles
+from nearfar.orchestrator.safety.known_secrets import Needles
 from nearfar.protocols import Message, NearfarError, ScriptedAgent, Side, ToolCall, ToolResult
 from nearfar.protocols.client import RemoteAgent
 

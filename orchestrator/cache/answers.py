@@ -17,16 +17,83 @@ from ..task.scope import Scope
 from ..task.sections.cache import LEAST_THRESHOLD, CacheConfig, CategoryRules
 from ..util.arguments import require, require_callable, require_methods, wrong_type
 from ..util.embedding.embedder import NAME
-from .admission import exact_key, objection_to_reply, partition_key, question_of
-from .categories import category_of
+from .admission import category_of, exact_key, objection_to_reply, partition_key, question_of
 from .database import CacheDatabase, Stored, clear, clearings, read_stored, reply_json
 from .guards import objection
-from .lookups import NOTHING, Outcome, count
-from .neighbours import Neighbours
-from .thresholds import Thresholds
+from .thresholds import NOTHING, Outcome, Thresholds, count
 
 if TYPE_CHECKING:
-    from .neighbours import Vector
+    from ..util.embedding.embedder import Vector
+
+
+_PARTITIONS: Final = 64
+"""Held in memory; those that were not asked for longest are read again from the file."""
+
+
+class _Partition:
+    """The vectors of one partition, in a matrix that grows by doubling."""
+
+    def __init__(self, width: int) -> None:
+        import numpy
+
+        self.ids: list[int] = []
+        self._rows = numpy.empty((16, width), dtype=numpy.float32)
+
+    @property
+    def matrix(self) -> "Vector":
+        return self._rows[: len(self.ids)]
+
+    def add(self, identifier: int, vector: "Vector") -> None:
+        import numpy
+
+        if len(self.ids) == len(self._rows):
+            self._rows = numpy.concatenate([self._rows, numpy.empty_like(self._rows)])
+        self._rows[len(self.ids)] = vector
+        self.ids.append(identifier)
+
+
+class Neighbours:
+    """Finds the stored questions nearest to one. Not for use from several threads at a time."""
+
+    def __init__(self) -> None:
+        self._partitions: OrderedDict[str, _Partition] = OrderedDict()
+
+    def nearest(self, connection: sqlite3.Connection, partition: str, vector: "Vector", *, most: int) -> list[tuple[int, float]]:
+        """Ids and cosine similarities of the nearest unit vectors, nearest first. An answer may have been removed since."""
+        import numpy
+
+        held = self._refreshed(connection, partition, len(vector))
+        similarities = held.matrix @ vector
+        if len(similarities) > most:
+            places = numpy.argpartition(-similarities, most)[:most]
+        else:
+            places = numpy.arange(len(similarities))
+        ordered = places[numpy.argsort(-similarities[places], kind="stable")]
+        return [(held.ids[place], float(similarities[place])) for place in ordered]
+
+    def forget(self) -> None:
+        """Drop everything from memory."""
+        self._partitions.clear()
+
+    def drop(self, partition: str) -> None:
+        """Read a partition again when it is next asked for, since answers of it were removed."""
+        self._partitions.pop(partition, None)
+
+    def _refreshed(self, connection: sqlite3.Connection, partition: str, width: int) -> _Partition:
+        import numpy
+
+        held = self._partitions.setdefault(partition, _Partition(width))
+        self._partitions.move_to_end(partition)
+        if len(self._partitions) > _PARTITIONS:
+            self._partitions.popitem(last=False)
+        last = held.ids[-1] if held.ids else 0
+        query = "SELECT id, vector FROM answers WHERE partition = ? AND id > ? AND vector IS NOT NULL ORDER BY id"
+        for identifier, blob in connection.execute(query, (partition, last)):
+            vector = numpy.frombuffer(blob, dtype=numpy.float32)
+            if len(vector) == width:
+                held.add(identifier, vector)
+        return held
+
 
 logger = logging.getLogger(__name__)
 

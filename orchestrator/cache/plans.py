@@ -17,8 +17,8 @@ from ..task.scope import scope_of
 from ..task.sections.cache import CacheConfig
 from ..util.canonical import fingerprint
 from .database import CacheDatabase, clearings
-from .lookups import NOTHING, PLANS, Saved, count
-from .wording.canonical import Canonical
+from .guards import Canonical
+from .thresholds import NOTHING, PLANS, Saved, count
 
 if TYPE_CHECKING:
     from ..task.task import Task

@@ -11,8 +11,7 @@ from rich.progress import track
 from ...protocols import ConfigError
 from ..cache.answers import AnswerCache
 from ..cache.database import ErasedMemory
-from ..cache.lookups import CategoryStatistics, statistics
-from ..cache.thresholds import Calibration, Interval, calibrated, judged, needed, read_pairs
+from ..cache.thresholds import Calibration, CategoryStatistics, Interval, calibrated, judged, needed, read_pairs, statistics
 from ..task.sections.cache import CacheConfig
 from . import options
 from .printing import Line, Note, notes, right, show, table

@@ -7,8 +7,7 @@ from datetime import datetime
 import typer
 
 from ...protocols import ConfigError, NotFound
-from ..safety.privacy.audit import Departure
-from ..safety.privacy.records import PrivacyRecords
+from ..safety.privacy_records import Departure, PrivacyRecords
 from . import options
 from .printing import Line, Note, right, show, table
 from .running import report_errors

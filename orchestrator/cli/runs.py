@@ -10,11 +10,11 @@ from rich.table import Column
 from rich.text import Text
 
 from ...protocols import ConfigError, InvalidRequest, NearfarError
-from ..runs.details import RunDetails, details
 from ..runs.erasing import rewrite
 from ..runs.opening import open_store
 from ..runs.run import Run, RunState
 from ..runs.store import RunStore
+from ..runs.watching import RunDetails, details
 from ..task.sections.runs import RunsConfig
 from ..util.escaping import spelled_out
 from ..util.threads import in_thread

@@ -14,7 +14,7 @@ from rich.tree import Tree
 from ...protocols import ConfigError
 from ..runs.run import title
 from ..task.sections.runs import RunsConfig
-from ..tracing.rows import Row, dollars_text, label_text, rows_of
+from ..tracing.page import Row, dollars_text, label_text, rows_of
 from ..tracing.store import TraceLine, TraceStore, open_traces
 from ..util.escaping import printable
 from . import options

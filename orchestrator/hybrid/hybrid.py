@@ -36,10 +36,10 @@ from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
 from ..routing.check import unknown_prices
 from ..routing.router import Router
-from ..runs.erased import ErasedRuns
+from ..runs.erasing import ErasedRuns
 from ..runs.opening import beside
 from ..runs.store import RunStore
-from ..safety.privacy.records import PrivacyRecords
+from ..safety.privacy_records import PrivacyRecords
 from ..strategies.context import TaskContext
 from ..strategies.durable import DurableRuns, Work, open_runs, served
 from ..strategies.state import recursion_limit

@@ -12,12 +12,12 @@ from ..cache.plans import PlanCache
 from ..memory.recollection import Recollection
 from ..routing.auto.selector import Selector, with_open_choice
 from ..routing.router import Router
-from ..runs.erased import ErasedRuns
+from ..runs.erasing import ErasedRuns
 from ..runs.run import Bounds
-from ..safety.guard.run_guard import RunGuard, allowed, check_plan, with_data_quoted
-from ..safety.privacy.records import PrivacyRecords
-from ..safety.privacy.run_privacy import RunPrivacy
-from ..safety.privacy.sessions import SessionLabels
+from ..safety.guard import RunGuard, allowed, check_plan, with_data_quoted
+from ..safety.labels import SessionLabels
+from ..safety.privacy import RunPrivacy
+from ..safety.privacy_records import PrivacyRecords
 from ..strategies.context import TaskContext
 from ..strategies.tool_calls import ToolChecks
 from ..task.approvals import Approver

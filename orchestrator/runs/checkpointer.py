@@ -24,9 +24,8 @@ from ...protocols import Cancelled, StoreUnavailable, Unsupported
 from ..storage.tables import Session, TableDatabase
 from ..storage.writer import Writer
 from ..util.threads import in_thread
-from .fencing import held
-from .parts import EPOCH, PART
-from .run import VERSION, Lease, damaged
+from .leases import held
+from .run import EPOCH, PART, VERSION, Lease, damaged_run
 
 _KINDS: Final = ("bytearray", "bytes", "msgpack", "null")
 """Kinds of serialized values; the serializer would read others."""
@@ -162,13 +161,13 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
     def _tuple(self, session: Session, row: Sequence[Any], part: str = "") -> CheckpointTuple:
         run, namespace, identifier, parent, version, kind, content, checksum, metadata = row
         if not isinstance(version, int):
-            raise damaged(run)
+            raise damaged_run(run)
         if version > VERSION:
             message = f"the checkpoint of run {run} is of version {version}, and this nearfar knows version {VERSION}"
             raise StoreUnavailable(message, hint="update nearfar on this machine")
         checkpoint = self._loaded(run, kind, content, checksum, metadata)
         if not isinstance(checkpoint, dict) or any(name not in checkpoint for name in _PARTS):
-            raise damaged(run)
+            raise damaged_run(run)
         place: RunnableConfig = {"configurable": {"thread_id": run, "checkpoint_ns": namespace.removeprefix(part)}}
         return CheckpointTuple(
             config=_config(place, identifier),
@@ -189,10 +188,10 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
     def _loaded(self, run: str, kind: str, content: bytes, checksum: int, told: str) -> Any:  # noqa: ANN401 - a value of any channel
         try:
             if kind not in _KINDS or _checksum(kind, content, told) != checksum:
-                raise damaged(run)
+                raise damaged_run(run)
             return self.serde.loads_typed((kind, content))
         except (ValueError, TypeError) as error:
-            raise damaged(run) from error
+            raise damaged_run(run) from error
 
 
 def _checksum(kind: str, content: bytes, told: str) -> int:

@@ -58,7 +58,7 @@ def _erase_traces(config: RunsConfig, runs: Sequence[str]) -> None:
 
 
 def _erase_privacy(config: RunsConfig, runs: Sequence[str]) -> None:
-    from ..safety.privacy.records import PrivacyRecords
+    from ..safety.privacy_records import PrivacyRecords
 
     if (config.folder / "privacy.db").exists():
         with closing(PrivacyRecords(config.folder, keep=config.keep)) as records:

@@ -1,15 +1,19 @@
-"""Runs and their records."""
+"""Runs, their records, the leases on them, and their LangGraph thread configurations."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ...protocols import Sensitivity, StoreCorrupt
 from ...protocols.messages import Value
 from ..task.auto_decision import SelectionDecision
 from ..task.modes import Mode
 from ..task.task import Policy, RecalledItem, Task
+
+if TYPE_CHECKING:
+    from .checkpointer import RunCheckpointer
+
 
 VERSION: Final = 1
 """Version of the format of a run's task, checkpoints and outcome."""
@@ -131,7 +135,31 @@ def title(task: Task) -> str:
     return words if len(words) <= TITLE else f"{words[: TITLE - 1]}\u2026"
 
 
-def damaged(run: str) -> StoreCorrupt:
+def damaged_run(run: str) -> StoreCorrupt:
     return StoreCorrupt(
-        f"the record of run {run} is damaged", hint="remove it with `nearfar runs forget` and begin it again; other runs are not affected"
+        f"the record of run {run} is damaged",
+        hint="remove it with `nearfar runs forget` and begin it again; other runs are not affected",
     )
+
+
+EPOCH: Final = "nearfar_epoch"
+"""Key in `configurable`: the epoch of the owner that writes."""
+PART: Final = "nearfar_part"
+"""Key in `configurable`: the name of a part of the run, which is a graph of its own."""
+
+
+def thread(lease: Lease) -> dict[str, object]:
+    """Return the configuration of the task's own graph."""
+    return {"thread_id": lease.run, EPOCH: lease.epoch}
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """The parts of a run that this process owns."""
+
+    checkpointer: "RunCheckpointer"
+    lease: Lease
+
+    def thread(self, part: str) -> dict[str, object]:
+        """Return the configuration of a part's graph, which is kept with the run."""
+        return {**thread(self.lease), PART: part}

@@ -13,18 +13,50 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ...protocols import Cancelled, IdempotencyConflict, InvalidRequest, NotFound, RunBusy, StoreCorrupt, StoreUnavailable
 from ..storage.sqlite.database import Database
 from ..storage.sqlite.errors import Naming
-from ..storage.tables import Session, TableDatabase
+from ..storage.tables import Session, TableDatabase, Tables
 from ..storage.writer import Change, Writer
 from ..task.sections.runs import RunsConfig
 from ..util.threads import in_thread
-from .fencing import held
-from .leases import LocalOwners, Owners, SharedOwners
-from .ledger.records import TABLES as EFFECTS
-from .run import VERSION, KeptTask, Lease, Run, RunFailure, RunState, damaged, title
-from .schema import TABLES
+from .effects import TABLES as EFFECTS
+from .leases import LocalOwners, Owners, SharedOwners, held
+from .run import VERSION, KeptTask, Lease, Run, RunFailure, RunState, damaged_run, title
 
 if TYPE_CHECKING:
     from .checkpointer import RunCheckpointer
+
+
+TABLES: Final = Tables(
+    part="runs",
+    version=1,
+    sql="""
+CREATE TABLE runs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL UNIQUE, user_name TEXT NOT NULL, state TEXT NOT NULL,
+    strategy TEXT NOT NULL, title TEXT NOT NULL, digest TEXT NOT NULL, version INTEGER NOT NULL, began REAL NOT NULL,
+    owner TEXT, epoch INTEGER NOT NULL, steps INTEGER NOT NULL, is_cancelled INTEGER NOT NULL, ended INTEGER, ended_at REAL
+);
+CREATE INDEX runs_by_state ON runs (state, number);
+CREATE INDEX runs_by_user ON runs (user_name, number);
+CREATE INDEX runs_by_user_and_state ON runs (user_name, state, number);
+CREATE INDEX runs_by_end ON runs (ended) WHERE ended IS NOT NULL;
+CREATE TABLE tasks (run TEXT PRIMARY KEY, content TEXT NOT NULL);
+CREATE TABLE outcomes (run TEXT PRIMARY KEY, content TEXT NOT NULL);
+CREATE TABLE checkpoints (
+    run TEXT NOT NULL, namespace TEXT NOT NULL, sequence INTEGER NOT NULL, checkpoint TEXT NOT NULL, parent TEXT,
+    version INTEGER NOT NULL, kind TEXT NOT NULL, content BLOB NOT NULL, checksum INTEGER NOT NULL, metadata TEXT NOT NULL,
+    PRIMARY KEY (run, namespace)
+);
+CREATE TABLE pending (
+    run TEXT NOT NULL, namespace TEXT NOT NULL, checkpoint TEXT NOT NULL, task TEXT NOT NULL, place INTEGER NOT NULL,
+    path TEXT NOT NULL, channel TEXT NOT NULL, kind TEXT NOT NULL, content BLOB NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (run, namespace, task, place)
+);
+""",
+)
+"""`sequence` numbers a run's checkpoints, of which each graph's last is kept; `pending` is what tasks of the step behind it have written.
+
+`ended` numbers the runs in the order in which they ended.
+"""
+
 
 logger = logging.getLogger(__name__)
 
@@ -378,7 +410,7 @@ class RunStore:
         try:
             return Run.model_validate({**known, "epoch": epoch, "owner": owner, "is_orphaned": is_orphaned, "began": began})
         except ValueError as error:
-            raise damaged(run) from error
+            raise damaged_run(run) from error
 
     def _is_at_work(self, session: Session, owner: str | None, lease: Lease) -> bool:
         if owner == self.owners.name:
@@ -390,11 +422,11 @@ class RunStore:
         try:
             return KeptTask.model_validate_json("" if row is None else row[0])
         except ValueError as error:
-            raise damaged(run) from error
+            raise damaged_run(run) from error
 
 
 def _failure(run: str, content: str) -> RunFailure:
     try:
         return RunFailure.model_validate_json(content)
     except ValueError as error:
-        raise damaged(run) from error
+        raise damaged_run(run) from error

@@ -44,8 +44,8 @@ from ...protocols import (
 from ..agents.pool import AgentHandle
 from ..budgets.account import Allowance
 from ..budgets.amounts import Spent
-from ..safety.privacy.opened_text import Listener, OpenedText
-from ..safety.privacy.run_privacy import RunPrivacy
+from ..safety.outbound_filter import Listener, OpenedText
+from ..safety.privacy import RunPrivacy
 from ..task.events import CallEnded
 from ..task.labels import Label
 from ..task.results import Call, price

@@ -11,7 +11,7 @@ from ...protocols import ToolSpec
 from ..budgets.account import Account
 from ..cache.plans import PlanCache
 from ..memory.recollection import Recollection
-from ..safety.privacy.run_privacy import RunPrivacy
+from ..safety.privacy import RunPrivacy
 from ..task.events import TaskEvent
 from ..task.results import ToolOutcome
 from ..task.tools import Tool

@@ -20,14 +20,12 @@ from ...protocols import (
     RunBusy,
     StoreError,
 )
-from ..runs.cancelling import Cancelling
-from ..runs.ledger.approvals import decide, needed
-from ..runs.ledger.ledger import EffectLedger, ledger_of
-from ..runs.ledger.overdue import Overdue
+from ..runs.ledger import EffectLedger, decide, ledger_of, needed
 from ..runs.opening import open_store
-from ..runs.parts import RunParts, thread
-from ..runs.run import Bounds, KeptTask, Lease, RunFailure, RunState, damaged, digest, tightened, tightened_since
+from ..runs.run import Bounds, KeptTask, Lease, RunFailure, RunParts, RunState, damaged_run, digest, thread, tightened, tightened_since
 from ..runs.store import RunStore
+from ..runs.tool_calls import Overdue
+from ..runs.watching import Cancelling
 from ..task.results import Result
 from ..task.sections.runs import RunsConfig
 from ..task.task import Task
@@ -193,7 +191,7 @@ class DurableRuns:
         try:
             return Result.model_validate_json(found if isinstance(found, str) else "")
         except ValueError as error:
-            raise damaged(run) from error
+            raise damaged_run(run) from error
 
     def _check(self, run: str, kept: KeptTask, context: TaskContext) -> None:
         lacking = [f"tool {name!r}" for name in kept.tools if name not in context.tools]

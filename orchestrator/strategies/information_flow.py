@@ -6,12 +6,11 @@ from dataclasses import replace
 from ...protocols import Message, Side, StepRequest, ToolResult
 from ...protocols.tiers import Tier
 from ..agents.pool import AgentHandle
-from ..safety.guard.decision import CallContext
-from ..safety.guard.history import History
-from ..safety.guard.quoting import quoted
-from ..safety.privacy.run_privacy import PrivateResult
-from ..safety.privacy.starting import starting_label
-from ..safety.privacy.texts import changed_message
+from ..safety.guard import CallContext, History
+from ..safety.labels import starting_label
+from ..safety.placeholders import map_message_texts
+from ..safety.plan_matching import quoted
+from ..safety.privacy import PrivateResult
 from ..task.chosen import Chosen
 from ..task.labels import OPEN, Integrity, Label, joined
 from ..task.task import Task
@@ -43,7 +42,7 @@ def as_told(standing: CallContext, handle: AgentHandle, state: TaskState, contex
     hide = privacy.placeholders.concealed
     private = {result.position for result in _private(state)} if privacy.covers(handle, label_of(state)) else set()
     conversation = [
-        message if message.role == "assistant" else changed_message(message, (lambda text: "") if place in private else hide)
+        message if message.role == "assistant" else map_message_texts(message, (lambda text: "") if place in private else hide)
         for place, message in enumerate(standing.conversation)
     ]
     chosen = standing.chosen.model_copy(update={"plan": hide(standing.chosen.plan)})

@@ -14,9 +14,9 @@ from ..budgets.amounts import Spent
 from ..memory.recollection import Recollection
 from ..routing.costs import StepTaken
 from ..routing.router import Router
-from ..runs.ledger.occurrences import Occurrences
-from ..safety.guard.decision import CallContext
-from ..safety.privacy.starting import starting_label
+from ..runs.tool_calls import Occurrences
+from ..safety.guard import CallContext
+from ..safety.labels import starting_label
 from ..task.chosen import Chosen
 from ..task.events import ApprovalAsked, Routed, ToolFinished, ToolStarted
 from ..task.labels import Label, joined

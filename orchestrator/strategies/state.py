@@ -7,8 +7,8 @@ from typing import Any, Final, TypedDict, TypeVar
 
 from ...protocols import Message, ToolResult
 from ...protocols.messages import Value
-from ..runs.ledger.occurrences import Made
-from ..safety.guard.quoting import quoted
+from ..runs.tool_calls import Made
+from ..safety.plan_matching import quoted
 from ..task.labels import OPEN, Integrity, Label
 from ..task.modes import Strategy
 from ..task.results import ToolOutcome

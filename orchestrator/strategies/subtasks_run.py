@@ -17,7 +17,7 @@ from ...protocols import DeadlineExceeded, Message, NearfarError
 from ...protocols.messages import Value
 from ..budgets.account import Account
 from ..budgets.amounts import Spent
-from ..safety.privacy.run_privacy import PrivateResult
+from ..safety.privacy import PrivateResult
 from ..task.chosen import Chosen
 from ..task.events import (
     AgentText,

@@ -10,11 +10,9 @@ import anyio
 
 from ...protocols import ApprovalRequest, NearfarError, PrivacyViolation, ToolCall, ToolResult
 from ...protocols.tiers import Tier
-from ..runs.ledger.approvals import Asked
-from ..runs.ledger.occurrences import Made, Occurrence, Occurrences
-from ..runs.ledger.overdue import Overdue
-from ..runs.ledger.running import run_unrecorded
-from ..safety.guard.decision import CallContext, Decision, Guard
+from ..runs.ledger import Asked
+from ..runs.tool_calls import Made, Occurrence, Occurrences, Overdue, run_unrecorded
+from ..safety.guard import CallContext, Decision, Guard
 from ..task.approvals import Approver
 from ..task.labels import OPEN, Integrity, Label, joined, may_go
 from ..task.results import ToolOutcome

@@ -20,7 +20,7 @@ from ...protocols import (
 from ...protocols.validation import parse_output
 from ..agents.pool import AgentHandle, AgentPool
 from ..routing.evidence.checks import ConfidenceWatch, EarlyStop
-from ..safety.privacy.run_privacy import reach_of
+from ..safety.privacy import reach_of
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
 from ..task.labels import may_go
 from ..task.modes import SUPERVISED

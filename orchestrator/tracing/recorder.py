@@ -1,6 +1,7 @@
-"""Record a run while it happens. Taking an entry takes microseconds: the writing thread does the rest."""
+"""Record a run while it happens."""
 
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -17,9 +18,46 @@ from ..task.labels import Label
 from ..task.results import Call, Result
 from ..task.task import Task
 from ..task.tools import Tool
-from .entries import ENTRY, AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
-from .redaction import redacted
-from .store import TraceStore, insert, is_kept
+from .store import (
+    ENTRY,
+    AgentStepped,
+    AnyEntry,
+    EntriesLost,
+    Happened,
+    Labelled,
+    RunBegan,
+    RunEnded,
+    ToolRan,
+    TracedTool,
+    TraceStore,
+    insert,
+    is_kept,
+)
+
+REDACTED: Final = "[redacted]"
+_SECRETS: Final = (
+    ("bearer ", r"(?i:(?<=\bbearer )[\w.~+/=-]{8,})"),
+    ("key=", r"(?i:(?<=[?&]key=)[^&\s\"\\]+)"),
+    ("PRIVATE KEY-----", r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^\"]*?-----END [A-Z ]*PRIVATE KEY-----"),
+    *((f"{word}-", rf"\b{word}-[A-Za-z0-9][\w*.-]{{15,}}") for word in ("sk", "pk", "rk", "key")),  # OpenAI, Stripe and those that follow
+    ("AIza", r"\bAIza[\w-]{20,}"),
+    ("AKIA", r"\bAKIA[0-9A-Z]{16}\b"),
+    *((f"gh{letter}_", rf"\bgh{letter}_\w{{20,}}") for letter in "pousr"),
+    ("xox", r"\bxox[abeoprs]-[\w-]{10,}"),
+    ("eyJ", r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+"),  # JSON Web Tokens
+)
+"""A substring in lower case, and the pattern of a credential that contains it. Most texts hold no substring, and looking for it is fast."""
+_PATTERNS: Final = tuple((mark.lower(), re.compile(pattern)) for mark, pattern in _SECRETS)
+
+
+def redacted(text: str) -> str:
+    """Return the text without anything that looks like a key, a token or a private key."""
+    lowered = text.lower()
+    for mark, pattern in _PATTERNS:
+        if mark in lowered:
+            text = pattern.sub(REDACTED, text)
+    return text
+
 
 logger = logging.getLogger(__name__)
 

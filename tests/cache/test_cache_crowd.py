@@ -15,7 +15,7 @@ from stored_answers import World, ask
 
 from nearfar.orchestrator.cache.admission import exact_key, partition_key
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.cache.lookups import statistics
+from nearfar.orchestrator.cache.thresholds import statistics
 from nearfar.orchestrator.task.scope import Scope
 from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.protocols import AgentCard, Message, Side, StepRequest, StoreUnavailable

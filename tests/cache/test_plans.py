@@ -13,8 +13,8 @@ from stored_answers import PRICES
 
 from nearfar import Hybrid, Policy
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.cache.lookups import PLANS, CategoryStatistics, statistics
 from nearfar.orchestrator.cache.plans import Intent, is_complete
+from nearfar.orchestrator.cache.thresholds import PLANS, CategoryStatistics, statistics
 from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.protocols import DeadlineExceeded, ScriptedAgent, Side, StepRequest, Unavailable
 from nearfar.protocols.fakes import Reply

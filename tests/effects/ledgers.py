@@ -3,10 +3,10 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 
-from nearfar.orchestrator.runs.ledger.ledger import EffectLedger, ledger_of
-from nearfar.orchestrator.runs.ledger.occurrences import Occurrences
+from nearfar.orchestrator.runs.ledger import EffectLedger, ledger_of
 from nearfar.orchestrator.runs.run import KeptTask, Lease, digest
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.runs.tool_calls import Occurrences
 from nearfar.orchestrator.task.approvals import Approver
 from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.task.tools import Tool

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from ledgers import Run
 
 from nearfar import effect_key, effect_transaction, tool
-from nearfar.orchestrator.runs.ledger.ledger import EffectLedger
-from nearfar.orchestrator.runs.ledger.occurrences import Made, Occurrences
+from nearfar.orchestrator.runs.ledger import EffectLedger
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.runs.tool_calls import Made, Occurrences
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import ToolCall, ToolResult
 

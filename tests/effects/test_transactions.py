@@ -13,10 +13,9 @@ import pytest
 from ledgers import Run, made
 
 from nearfar import tool
-from nearfar.orchestrator.runs.ledger import effect_key, effect_transaction, transactions
-from nearfar.orchestrator.runs.ledger.overdue import Overdue
-from nearfar.orchestrator.runs.ledger.running import RunningCall, run_unrecorded
+from nearfar.orchestrator.runs import effects as transactions
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.runs.tool_calls import Overdue, RunningCall, effect_key, effect_transaction, run_unrecorded
 from nearfar.orchestrator.storage.tables import Session
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.orchestrator.task.tools import Tool

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nearfar import Hybrid, Strategy, Tool, effect_key, tool
-from nearfar.orchestrator.runs.ledger.approvals import waiting
+from nearfar.orchestrator.runs.ledger import waiting
 from nearfar.orchestrator.runs.run import RunState
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.task.events import ApprovalAsked, TaskEvent, ToolStarted

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from nearfar import Hybrid, Policy, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.safety.guard.flows import Fixed, Flow, Reading, flows_of, problem_of
-from nearfar.orchestrator.safety.guard.kinds import KINDS
-from nearfar.orchestrator.safety.guard.quoting import quoted, unquoted
-from nearfar.orchestrator.safety.guard.readings import Readings
+from nearfar.orchestrator.safety.plan_matching import Readings, quoted, unquoted
+from nearfar.orchestrator.safety.plan_parser import Fixed, Flow, Reading, flows_of, problem_of
+from nearfar.orchestrator.safety.text_values import KINDS
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.tool_outcomes import LOOKED_UP
 from nearfar.orchestrator.task.tools import Tool

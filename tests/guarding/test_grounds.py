@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from nearfar.orchestrator.safety.guard.arguments import free_values
-from nearfar.orchestrator.safety.guard.grounds import Grounds, Strength
-from nearfar.orchestrator.safety.guard.moments import Moments, moments
+from nearfar.orchestrator.safety.provenance import Grounds, Strength, free_values
+from nearfar.orchestrator.safety.text_values import Moments, moments
 from nearfar.protocols import JsonSchema
 
 STRONG, WEAK, NONE = Strength.STRONG, Strength.WEAK, Strength.NONE
@@ -131,7 +130,7 @@ def test_each_text_of_a_long_run_is_read_once(monkeypatch: pytest.MonkeyPatch) -
         read.append(text)
         return moments(text)
 
-    monkeypatch.setattr("nearfar.orchestrator.safety.guard.grounds.moments", noted)
+    monkeypatch.setattr("nearfar.orchestrator.safety.provenance.moments", noted)
     said, told = Grounds(["pay Ann"]), [f"row {number}" for number in range(20)]
     for count in range(20):
         assert said.extended(told[:count]).strength("somebody else") is NONE

@@ -12,8 +12,8 @@ from nearfar import Hybrid, tool
 from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.budgets.account import most_prompt_tokens
 from nearfar.orchestrator.cache.admission import exact_key
-from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
-from nearfar.orchestrator.safety.privacy.texts import with_texts
+from nearfar.orchestrator.safety.placeholders import map_request_texts
+from nearfar.orchestrator.safety.privacy import RunPrivacy
 from nearfar.orchestrator.task.labels import Label
 from nearfar.orchestrator.task.scope import Scope
 from nearfar.orchestrator.task.sections.privacy import PrivacyConfig
@@ -98,7 +98,7 @@ def test_an_answers_key_does_not_depend_on_the_thoughts_before_it() -> None:
 
 
 def test_a_message_whose_words_change_on_the_way_loses_its_state() -> None:
-    kept, lost = (with_texts(asking(conversation("Ann is there.")), _without(name)) for name in ("Bo", "Ann"))
+    kept, lost = (map_request_texts(asking(conversation("Ann is there.")), _without(name)) for name in ("Bo", "Ann"))
     assert (states(kept), states(lost)) == ([state_of("far-1")], [None])
 
 

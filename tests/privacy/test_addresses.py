@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from benchmarks.fault_figures.addresses import COUNT, FILLED, spellings, with_placeholder
 from nearfar import Tier
-from nearfar.orchestrator.safety.privacy.opened_text import OpenedText
-from nearfar.orchestrator.safety.privacy.placeholders import Placeholders
+from nearfar.orchestrator.safety.outbound_filter import OpenedText
+from nearfar.orchestrator.safety.placeholders import Placeholders
 from nearfar.protocols import InvalidOutput
 
 SECRET = "aaaa"

@@ -12,10 +12,9 @@ from nearfar import Hybrid, Tier, tool
 from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.safety.privacy.audit import Departure
-from nearfar.orchestrator.safety.privacy.placeholders import Placeholder
-from nearfar.orchestrator.safety.privacy.records import PrivacyRecords
-from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
+from nearfar.orchestrator.safety.placeholders import Placeholder
+from nearfar.orchestrator.safety.privacy import RunPrivacy
+from nearfar.orchestrator.safety.privacy_records import Departure, PrivacyRecords
 from nearfar.orchestrator.task.labels import Label
 from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyConfig

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.safety.privacy.detection import accounts, internet, keys, national_ids, people, phones, postal, readings
-from nearfar.orchestrator.safety.privacy.detection.composite import Detectors
-from nearfar.orchestrator.safety.privacy.detection.finding import Finding, resolved
-from nearfar.orchestrator.safety.privacy.detection.phones import PhoneDetector
-from nearfar.orchestrator.safety.privacy.detection.standard import standard_detectors
+from nearfar.orchestrator.safety.detection import accounts, contacts, id_numbers, keys, standard
+from nearfar.orchestrator.safety.detection.contacts import PhoneDetector
+from nearfar.orchestrator.safety.detection.detector import Detectors, Finding, resolved
+from nearfar.orchestrator.safety.detection.standard import standard_detectors
 
 EMAIL, CARD, SSN = "jane.doe@example.com", "4111111111111111", "460-89-9847"
 _WAYS = 15_000
@@ -25,12 +24,12 @@ _WAYS = 15_000
 
 
 def _patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
-    modules: tuple[ModuleType, ...] = (accounts, internet, keys, national_ids, people, phones, postal, readings)
+    modules: tuple[ModuleType, ...] = (accounts, contacts, id_numbers, keys, standard)
     for module in modules:
         for name, value in vars(module).items():
             if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
                 yield f"{module.__name__.rpartition('.')[2]}.{name}", value
-    yield from ((f"readings.codes.{number}", code.pattern) for number, code in enumerate(readings._CODES))
+    yield from ((f"standard.codes.{number}", code.pattern) for number, code in enumerate(standard._CODES))
 
 
 PATTERNS = dict(_patterns())
@@ -144,7 +143,7 @@ def test_only_so_many_numbers_of_a_text_are_held_against_numbering_plans(monkeyp
 
 @given(st.text(max_size=400))
 def test_readings_are_in_proportion_to_the_text_and_know_where_they_come_from(text: str) -> None:
-    made = list(readings.readings(text))
+    made = list(standard.readings(text))
     assert sum(len(reading.text) for reading in made) <= 24 * len(text)
     for reading in made:
         assert len(reading.text) == len(reading.starts) == len(reading.ends)

@@ -17,13 +17,12 @@ from pydantic import ValidationError
 from nearfar import Hybrid, Tier, tool
 from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.safety.privacy.detection.accounts import CARD, IBAN, passes_iban, passes_luhn
-from nearfar.orchestrator.safety.privacy.detection.composite import Detectors
-from nearfar.orchestrator.safety.privacy.detection.finding import UNCHECKED, Finding, resolved
-from nearfar.orchestrator.safety.privacy.detection.internet import EMAIL
-from nearfar.orchestrator.safety.privacy.gate import Gate
-from nearfar.orchestrator.safety.privacy.needles import Needles
-from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
+from nearfar.orchestrator.safety.detection.accounts import CARD, IBAN, passes_iban, passes_luhn
+from nearfar.orchestrator.safety.detection.contacts import EMAIL
+from nearfar.orchestrator.safety.detection.detector import UNCHECKED, Detectors, Finding, resolved
+from nearfar.orchestrator.safety.known_secrets import Needles
+from nearfar.orchestrator.safety.privacy import RunPrivacy
+from nearfar.orchestrator.safety.scanner import Gate
 from nearfar.orchestrator.task.labels import Label
 from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyConfig
 from nearfar.orchestrator.task.task import Policy

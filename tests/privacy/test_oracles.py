@@ -8,7 +8,7 @@ import pytest
 from benchmarks.fault_figures.placeholders import ORACLES, Oracle, measured_bits
 from nearfar import Hybrid, Tier, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.safety.privacy.placeholders import MOST_CALLS, Placeholder, Placeholders
+from nearfar.orchestrator.safety.placeholders import MOST_CALLS, Placeholder, Placeholders
 from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import (

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from nearfar import Hybrid, Tier, Tool, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.safety.privacy.opened_text import OpenedText
-from nearfar.orchestrator.safety.privacy.placeholders import Placeholders
+from nearfar.orchestrator.safety.outbound_filter import OpenedText
+from nearfar.orchestrator.safety.placeholders import Placeholders
 from nearfar.orchestrator.task.events import AgentText, AttemptEnded, TaskFinished
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.sections.cache import CacheConfig

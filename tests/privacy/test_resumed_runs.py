@@ -7,8 +7,8 @@ import pytest
 
 from nearfar import Hybrid, Tier, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.safety.privacy.records import PrivacyRecords
-from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
+from nearfar.orchestrator.safety.privacy import RunPrivacy
+from nearfar.orchestrator.safety.privacy_records import PrivacyRecords
 from nearfar.orchestrator.task.sections.privacy import PrivacyConfig
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.orchestrator.task.task import Policy

@@ -7,11 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar import Hybrid, tool
-from nearfar.orchestrator.safety.privacy.detection.composite import Detectors
-from nearfar.orchestrator.safety.privacy.detection.finding import Finding
-from nearfar.orchestrator.safety.privacy.detection.standard import standard_detectors
-from nearfar.orchestrator.safety.privacy.gate import Found, Gate
-from nearfar.orchestrator.safety.privacy.seams import joins
+from nearfar.orchestrator.safety.detection.detector import Detectors, Finding
+from nearfar.orchestrator.safety.detection.standard import standard_detectors
+from nearfar.orchestrator.safety.scanner import Found, Gate, joins
 from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult

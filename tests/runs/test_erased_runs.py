@@ -18,8 +18,7 @@ from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory.erasing import Erased, Wording
 from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
 from nearfar.orchestrator.memory.recollection import recalled_item
-from nearfar.orchestrator.runs.erased import ErasedRuns
-from nearfar.orchestrator.runs.erasing import Holding, forget_holding, holding, runs_holding
+from nearfar.orchestrator.runs.erasing import ErasedRuns, Holding, forget_holding, holding, runs_holding
 from nearfar.orchestrator.runs.run import KeptTask, RunFailure, digest
 from nearfar.orchestrator.runs.store import NAMING, RunStore
 from nearfar.orchestrator.storage.postgres.database import PostgresDatabase

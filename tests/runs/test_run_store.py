@@ -10,7 +10,7 @@ import anyio
 import pytest
 from run_stores import Opener
 
-from nearfar.orchestrator.runs.fencing import held
+from nearfar.orchestrator.runs.leases import held
 from nearfar.orchestrator.runs.run import KeptTask, Lease, RunFailure, RunState, digest
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.storage.sqlite.database import Database

@@ -10,10 +10,10 @@ import anyio
 import pytest
 
 from nearfar import Hybrid, Policy, Strategy, tool
-from nearfar.orchestrator.runs.details import details
-from nearfar.orchestrator.runs.ledger.approvals import waiting
+from nearfar.orchestrator.runs.ledger import waiting
 from nearfar.orchestrator.runs.run import KeptTask, RunState, digest
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.runs.watching import details
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import ApprovalNeeded, Message, ScriptedAgent, StepRequest, StoreCorrupt, StoreUnavailable, ToolCall, Unavailable

@@ -17,8 +17,7 @@ from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.sections.subtasks import SubtasksConfig
 from nearfar.orchestrator.task.sections.supervision import SupervisionConfig
 from nearfar.orchestrator.task.task import Policy
-from nearfar.orchestrator.tracing.entries import EntriesLost
-from nearfar.orchestrator.tracing.store import TraceStore
+from nearfar.orchestrator.tracing.store import EntriesLost, TraceStore
 from nearfar.protocols import InvalidRequest, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 
 pytestmark = pytest.mark.anyio

@@ -14,9 +14,19 @@ from nearfar import Hybrid
 from nearfar.orchestrator.storage.tables import Session
 from nearfar.orchestrator.task.events import AttemptEnded, Routed
 from nearfar.orchestrator.task.sections.runs import RunsConfig
-from nearfar.orchestrator.tracing.entries import AgentStepped, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan
-from nearfar.orchestrator.tracing.redaction import redacted
-from nearfar.orchestrator.tracing.store import TraceStore, insert, open_traces
+from nearfar.orchestrator.tracing.recorder import redacted
+from nearfar.orchestrator.tracing.store import (
+    AgentStepped,
+    EntriesLost,
+    Happened,
+    Labelled,
+    RunBegan,
+    RunEnded,
+    ToolRan,
+    TraceStore,
+    insert,
+    open_traces,
+)
 from nearfar.protocols import DeadlineExceeded, NotFound, ScriptedAgent, StepRequest, StoreUnavailable, ToolCall, Unavailable
 from nearfar.protocols.tiers import Tier
 

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from ....protocols import Message, Sensitivity, Side, StepRequest, ToolCall, complete
 from ...agents.pool import AgentHandle
-from ...safety.privacy.run_privacy import RunPrivacy
-from ...safety.privacy.texts import changed_message
+from ...safety.placeholders import map_message_texts
+from ...safety.privacy import RunPrivacy
 from .record import RecordedRun, RecordedStep, action_of
 
 
@@ -122,7 +122,7 @@ class StrongerAgent:
         departing = await self._privacy.departing(self._member, asked, self._label, role="correct")
         with departing.watched():
             reply = await departing.accepted(await complete(await self._member.open(), departing.request))
-        said = changed_message(reply.message, self._privacy.placeholders.filled)
+        said = map_message_texts(reply.message, self._privacy.placeholders.filled)
         return None if _says_the_same(said, step.reply) else said
 
 

@@ -29,10 +29,10 @@ from ....protocols.errors import MAPPINGS
 from ...agents.pool import AgentHandle, AgentPool
 from ...budgets.amounts import Commitment, Spent
 from ...routing.router import Router
-from ...runs.ledger.approvals import Asked
-from ...runs.ledger.occurrences import Occurrence
-from ...safety.guard.run_guard import RunGuard
-from ...safety.privacy.run_privacy import RunPrivacy
+from ...runs.ledger import Asked
+from ...runs.tool_calls import Occurrence
+from ...safety.guard import RunGuard
+from ...safety.privacy import RunPrivacy
 from ...strategies.context import TaskContext
 from ...strategies.graphs import Graphs
 from ...strategies.state import TaskState, recursion_limit
@@ -44,7 +44,7 @@ from ...task.sections.routing import FALLBACK_ERRORS, LimitsConfig, RouterConfig
 from ...task.task import Task
 from ...task.tool_outcomes import NOT_RUN, Effect
 from ...task.tools import Tool
-from ...tracing.entries import TracedTool
+from ...tracing.store import TracedTool
 from ...util.untraced import untraced
 from .record import Action, Changes, Effects, RecordedRun, RecordedStep, action_of
 
