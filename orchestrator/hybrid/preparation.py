@@ -14,7 +14,7 @@ from ..routing.auto.selector import Selector, with_open_choice
 from ..routing.router import Router
 from ..runs.erasing import ErasedRuns
 from ..runs.run import Bounds
-from ..safety.guard import RunGuard, allowed, check_plan, with_data_quoted
+from ..safety.guard import Guard, check_plan, select_tools, with_data_quoted
 from ..safety.labels import SessionLabels
 from ..safety.privacy import RunPrivacy
 from ..safety.privacy_records import PrivacyRecords
@@ -119,8 +119,8 @@ class Preparation:
         records = None if self._privacy is None else self._privacy.of(task.idempotency_key)
         privacy = RunPrivacy.of(task, records=records, told=self.sessions.told(task))
         context = replace(self.context(options), account=self._router.account(task), recollection=recollection, privacy=privacy)
-        tools = allowed(context.tools, task.allowed_tools)
-        guard = RunGuard.of(task, tools)
+        tools = select_tools(context.tools, task.allowed_tools)
+        guard = Guard(task, tools)
         trace = None if self._traces is None else RunTrace.of(self._traces, task, tools)
         tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard)
         return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[])
@@ -144,7 +144,7 @@ class Preparation:
     def _with_strategy(self, task: Task, context: TaskContext) -> Task:
         """Return the task with a strategy that has a graph: the rules' choice or, if they leave it open, that of `auto`."""
         tools = list(context.tools)
-        task = with_open_choice(self._router.ruled(task, tools=tools), allowed(context.tools, task.allowed_tools))
+        task = with_open_choice(self._router.ruled(task, tools=tools), select_tools(context.tools, task.allowed_tools))
         if task.policy.strategy is not Strategy.AUTO:
             return task
         dollars = self._router.dollars_by_side(task, list(self._pool), tools=tools)

@@ -1,4 +1,9 @@
-"""Provenance of values: find out whether the arguments of a tool call come from trusted texts (the taint check)."""
+"""Provenance of values: find out whether the arguments of a tool call come from trusted texts (the taint check).
+
+A value comes from a text that says it: in any spacing, and a number or a date in any notation. A part of a longer word, address or path is
+another value, which an attacker may have chosen. Look-alikes are not equal: an argument reaches its tool as it is. Case makes a
+difference, except in schemes, hosts, and the first letters of plain words.
+"""
 
 import json
 import re
@@ -13,66 +18,154 @@ from pydantic import JsonValue
 
 from ...protocols import JsonSchema, ToolCall
 from ..task.tools import Tool
-from .text_values import Moments, moments, numbers_in
+from .text_values import Times, find_times, numbers_in
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-COMMON: Final = _words(
-    "about after again all also and any anybody anyone anything are ask back before but call can change check could day delete did "
-    "done down each every everybody everyone everything few file files find first folder for friend from get give has have her here "
-    "him his how just know last latest let like list look mail mails make many message messages more most move much must name need "
-    "new next none not note now off old one only open order other our out own pay people please read recent room same see send set "
-    "she show some such take tell than that the their them then there these they this those today tomorrow too two until update use "
-    "user users very want was way what when where which who whole will with work would year yes yesterday yet you your"
+_COMMON: Final = frozenset(
+    [
+        "about",
+        "after",
+        "again",
+        "all",
+        "also",
+        "and",
+        "any",
+        "anybody",
+        "anyone",
+        "anything",
+        "are",
+        "ask",
+        "back",
+        "before",
+        "but",
+        "call",
+        "can",
+        "change",
+        "check",
+        "could",
+        "day",
+        "delete",
+        "did",
+        "done",
+        "down",
+        "each",
+        "every",
+        "everybody",
+        "everyone",
+        "everything",
+        "few",
+        "file",
+        "files",
+        "find",
+        "first",
+        "folder",
+        "for",
+        "friend",
+        "from",
+        "get",
+        "give",
+        "has",
+        "have",
+        "her",
+        "here",
+        "him",
+        "his",
+        "how",
+        "just",
+        "know",
+        "last",
+        "latest",
+        "let",
+        "like",
+        "list",
+        "look",
+        "mail",
+        "mails",
+        "make",
+        "many",
+        "message",
+        "messages",
+        "more",
+        "most",
+        "move",
+        "much",
+        "must",
+        "name",
+        "need",
+        "new",
+        "next",
+        "none",
+        "not",
+        "note",
+        "now",
+        "off",
+        "old",
+        "one",
+        "only",
+        "open",
+        "order",
+        "other",
+        "our",
+        "out",
+        "own",
+        "pay",
+        "people",
+        "please",
+        "read",
+        "recent",
+        "room",
+        "same",
+        "see",
+        "send",
+        "set",
+        "she",
+        "show",
+        "some",
+        "such",
+        "take",
+        "tell",
+        "than",
+        "that",
+        "the",
+        "their",
+        "them",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "those",
+        "today",
+        "tomorrow",
+        "too",
+        "two",
+        "until",
+        "update",
+        "use",
+        "user",
+        "users",
+        "very",
+        "want",
+        "was",
+        "way",
+        "what",
+        "when",
+        "where",
+        "which",
+        "who",
+        "whole",
+        "will",
+        "with",
+        "work",
+        "would",
+        "year",
+        "yes",
+        "yesterday",
+        "yet",
+        "you",
+        "your",
+    ]
 )
-
-
-_ADDRESS: Final = re.compile(
-    r"(?P<scheme>[a-z][a-z0-9+.-]*://)?(?P<local>[^\s@/?#]*@)?(?P<host>[\w.-]+)(?P<rest>.*)", re.IGNORECASE | re.DOTALL
-)
-_BETWEEN: Final = re.compile(r"(\s+)")
-_JOINTS: Final = re.compile(r"[-'’.,;:!?()\"]")
-"""Between the words of a compound or a name, and around words."""
-_LOCAL_JOINTS: Final = re.compile(r"[._+-]")
-
-
-def folded(text: str) -> str:
-    """Return the text in lower case, letter by letter. A letter whose lower case is of another alphabet stays: the kelvin sign is not k."""
-    return text.lower() if text.isascii() else "".join(map(_small, text))
-
-
-def is_same(value: str, found: str) -> bool:
-    """Return whether two texts that differ in nothing but case mean the same.
-
-    Paths, identifiers and passwords are case-sensitive. Hosts and schemes are not (RFC 3986, 6.2.2.1), and a plain word may begin with a
-    capital at the beginning of a sentence.
-    """
-    return value == found or all(map(_is_same_word, _BETWEEN.split(value), _BETWEEN.split(found)))
-
-
-def _is_same_word(value: str, found: str) -> bool:
-    if value == found:
-        return True
-    one, other = _ADDRESS.fullmatch(value), _ADDRESS.fullmatch(found)
-    if one is not None and other is not None and (one["scheme"] or one["local"] or one["host"].lower().startswith("www.")):
-        return one["rest"] == other["rest"] and _begin_alike(one["local"] or "", other["local"] or "", _LOCAL_JOINTS)
-    return _begin_alike(value, found, _JOINTS)
-
-
-def _begin_alike(value: str, found: str, joints: "re.Pattern[str]") -> bool:
-    """Tell whether they differ in nothing but the first letters of plain words. They have the same length."""
-    pairs = zip(joints.split(value.removesuffix("@")), joints.split(found.removesuffix("@")), strict=True)
-    return all(one == other or (one.isalpha() and one[1:] == other[1:]) for one, other in pairs)
-
-
-def _small(letter: str) -> str:
-    small = letter.lower()
-    return small if len(small) == 1 and (letter.isascii() or not small.isascii()) else letter
-
-
+"""Words that identify nothing: finding one in the user's request does not show that a value came from it."""
 _JOINING: Final = frozenset("-_.@/\\:+#~=&%?*")
 """Characters that hold an address, a path or a name together where there is no space."""
 _OPENING: Final = frozenset("/\\~*@=&?%+")
@@ -96,73 +189,73 @@ _LEAST: Final = 3
 """Letters of a word that names anything."""
 
 
-class Strength(IntEnum):
+class MatchStrength(IntEnum):
     """Strength of the match between a value and the trusted texts."""
 
     NONE = 0
-    """It was not."""
+    """No text says it."""
     WEAK = 1
-    """The value is so short or common that the text may mean something else."""
+    """It is so short or common that the text may mean something else."""
     STRONG = 2
 
 
-class Grounds:
+class TrustedTexts:
     """Trusted texts. A text of JSON stands for the values in it."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self._known: dict[str, _Said] = {}
-        """Parsed texts, shared with the sets made by `extended`, so that each text is parsed once in a run."""
-        self._said = self._read(texts)
+        self._known: dict[str, _TrustedText] = {}
+        """Parsed texts, shared with the sets made by `plus`, so that each text is parsed once in a run."""
+        self._texts = self._read(texts)
 
-    def extended(self, texts: Iterable[str]) -> "Grounds":
+    def plus(self, texts: Iterable[str]) -> "TrustedTexts":
         """Return a set of these texts and `texts`."""
-        more = Grounds(())
+        more = TrustedTexts(())
         more._known = self._known
-        more._said = [*self._said, *self._read(texts)]
+        more._texts = [*self._texts, *self._read(texts)]
         return more
 
-    def strength(self, value: str | float) -> Strength:
+    def strength(self, value: str | float) -> MatchStrength:
         """Return how strongly a value matches the texts."""
         if not isinstance(value, str):
             return self._of_number(Decimal(value) if isinstance(value, int) else Decimal(str(value)))
         value = _normalised(value)
         found = self._of_text(value)
-        if found is Strength.NONE and len(parts := [part for part in _LIST.split(value) if part]) > 1:
+        if found is MatchStrength.NONE and len(parts := [part for part in _LIST.split(value) if part]) > 1:
             return min(map(self._of_text, parts))
         return found
 
-    def _read(self, texts: Iterable[str]) -> "list[_Said]":
-        return [self._known.setdefault(text, _Said(text)) for text in texts]
+    def _read(self, texts: Iterable[str]) -> "list[_TrustedText]":
+        return [self._known.setdefault(text, _TrustedText(text)) for text in texts]
 
-    def _of_number(self, number: Decimal) -> Strength:
-        if not any(number in said.numbers for said in self._said):
-            return Strength.NONE
+    def _of_number(self, number: Decimal) -> MatchStrength:
+        if not any(number in text.numbers for text in self._texts):
+            return MatchStrength.NONE
         is_lone = number == int(number) and abs(number) < 10
-        return Strength.WEAK if is_lone else Strength.STRONG
+        return MatchStrength.WEAK if is_lone else MatchStrength.STRONG
 
-    def _of_text(self, value: str) -> Strength:
+    def _of_text(self, value: str) -> MatchStrength:
         if not value:
-            return Strength.WEAK  # it says nothing, or everything
+            return MatchStrength.WEAK  # it says nothing, or everything
         if _END in value or not any(letter.isalnum() for letter in value):
-            return Strength.NONE  # `*` and `/` say a lot
+            return MatchStrength.NONE  # `*` and `/` say a lot
         if (number := _AS_NUMBER.fullmatch(value)) is not None:
             return self._of_number(Decimal(number[1].replace(",", "")))
-        if not (any(said.says(value) for said in self._said) or self._says_figures(value) or self._moments.has(value)):
-            return Strength.NONE
-        words = re.findall(r"\w+", folded(value))
-        return Strength.WEAK if all(len(word) < _LEAST or word in COMMON for word in words) else Strength.STRONG
+        if not (any(text.says(value) for text in self._texts) or self._says_figures(value) or self._times.has(value)):
+            return MatchStrength.NONE
+        words = re.findall(r"\w+", _folded(value))
+        return MatchStrength.WEAK if all(len(word) < _LEAST or word in _COMMON for word in words) else MatchStrength.STRONG
 
     def _says_figures(self, value: str) -> bool:
-        return _GROUPED.fullmatch(value) is not None and any(_figures(value) in said.figures for said in self._said)
+        return _GROUPED.fullmatch(value) is not None and any(_figures(value) in text.figures for text in self._texts)
 
     @cached_property
-    def _moments(self) -> Moments:
-        found = [said.moments for said in self._said]
+    def _times(self) -> Times:
+        found = [text.times for text in self._texts]
         days, clocks, years = (each.days for each in found), (each.clocks for each in found), (each.years for each in found)
-        return Moments(frozenset().union(*days), frozenset().union(*clocks), frozenset().union(*years))
+        return Times(frozenset().union(*days), frozenset().union(*clocks), frozenset().union(*years))
 
 
-class _Said:
+class _TrustedText:
     """One text, and the values that it says."""
 
     def __init__(self, text: str) -> None:
@@ -172,9 +265,9 @@ class _Said:
         """Return whether the text says the value, not as a part of a longer one."""
         joining = _JOINING | _LOCAL if "@" in value else _JOINING
         for each in {value, _SCHEME.sub("", value, count=1)}:
-            for found in re.finditer(re.escape(folded(each)), self._folded):
+            for found in re.finditer(re.escape(_folded(each)), self._folded):
                 start, end = found.span()
-                if _stands_alone(self._folded, start, end, joining) and is_same(each, self._text[start:end]):
+                if _stands_alone(self._folded, start, end, joining) and _is_same(each, self._text[start:end]):
                     return True
         return False
 
@@ -188,12 +281,12 @@ class _Said:
         return frozenset(_figures(found.group()) for found in _GROUPED.finditer(self._text))
 
     @cached_property
-    def moments(self) -> Moments:
-        return moments(self._text)
+    def times(self) -> Times:
+        return find_times(self._text)
 
     @cached_property
     def _folded(self) -> str:
-        return folded(self._text)
+        return _folded(self._text)
 
     @cached_property
     def _text(self) -> str:
@@ -264,16 +357,16 @@ def free_values(value: JsonValue, schema: JsonSchema, root: JsonSchema) -> list[
     return list(_free(value, schema, root, _DEPTH))
 
 
-def doubtful(call: ToolCall, tool: Tool, names: Sequence[str], grounds: Grounds) -> list[str]:
+def untrusted_arguments(call: ToolCall, tool: Tool, names: Sequence[str], trusted_texts: TrustedTexts) -> list[str]:
     """Return the arguments among `names` that come from no trusted text.
 
     A value that is short or common counts as trusted only if another value of the call has a strong match.
     """
     schema = tool.spec.parameters
     free = {name: free_values({name: call.arguments[name]}, schema, schema) for name in names}
-    found = {name: [grounds.strength(value) for value in values] for name, values in free.items()}
-    if any(Strength.STRONG in strengths for strengths in found.values()):
-        return [name for name, strengths in found.items() if Strength.NONE in strengths]
+    found = {name: [trusted_texts.strength(value) for value in values] for name, values in free.items()}
+    if any(MatchStrength.STRONG in strengths for strengths in found.values()):
+        return [name for name, strengths in found.items() if MatchStrength.NONE in strengths]
     return [name for name, strengths in found.items() if strengths]
 
 
@@ -322,3 +415,46 @@ def _resolved(schema: Mapping[str, Any], root: JsonSchema) -> Mapping[str, Any]:
         target = root.get("$defs", {}).get(reference.removeprefix("#/$defs/"), {})
         schema = {**target, **{key: member for key, member in schema.items() if key != "$ref"}}
     return {}
+
+
+_ADDRESS: Final = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*://)?(?P<local>[^\s@/?#]*@)?(?P<host>[\w.-]+)(?P<rest>.*)", re.IGNORECASE | re.DOTALL
+)
+_BETWEEN: Final = re.compile(r"(\s+)")
+_JOINTS: Final = re.compile(r"[-'’.,;:!?()\"]")
+"""Between the words of a compound or a name, and around words."""
+_LOCAL_JOINTS: Final = re.compile(r"[._+-]")
+
+
+def _folded(text: str) -> str:
+    """Return the text in lower case, letter by letter. A letter whose lower case is of another alphabet stays: the kelvin sign is not k."""
+    return text.lower() if text.isascii() else "".join(map(_small, text))
+
+
+def _is_same(value: str, found: str) -> bool:
+    """Return whether two texts that differ in nothing but case mean the same.
+
+    Paths, identifiers and passwords are case-sensitive. Hosts and schemes are not (RFC 3986, 6.2.2.1), and a plain word may begin with a
+    capital at the beginning of a sentence.
+    """
+    return value == found or all(map(_is_same_word, _BETWEEN.split(value), _BETWEEN.split(found)))
+
+
+def _is_same_word(value: str, found: str) -> bool:
+    if value == found:
+        return True
+    one, other = _ADDRESS.fullmatch(value), _ADDRESS.fullmatch(found)
+    if one is not None and other is not None and (one["scheme"] or one["local"] or one["host"].lower().startswith("www.")):
+        return one["rest"] == other["rest"] and _begin_alike(one["local"] or "", other["local"] or "", _LOCAL_JOINTS)
+    return _begin_alike(value, found, _JOINTS)
+
+
+def _begin_alike(value: str, found: str, joints: "re.Pattern[str]") -> bool:
+    """Tell whether they differ in nothing but the first letters of plain words. They have the same length."""
+    pairs = zip(joints.split(value.removesuffix("@")), joints.split(found.removesuffix("@")), strict=True)
+    return all(one == other or (one.isalpha() and one[1:] == other[1:]) for one, other in pairs)
+
+
+def _small(letter: str) -> str:
+    small = letter.lower()
+    return small if len(small) == 1 and (letter.isascii() or not small.isascii()) else letter

@@ -107,18 +107,18 @@ class Day(NamedTuple):
     """None: the text does not say the year."""
 
 
-class Clock(NamedTuple):
+class TimeOfDay(NamedTuple):
     """A time of day."""
 
     hour: int
     minute: int
 
 
-class Moments(NamedTuple):
+class Times(NamedTuple):
     """The dates, times of day and years that a text names."""
 
     days: frozenset[Day]
-    clocks: frozenset[Clock]
+    clocks: frozenset[TimeOfDay]
     years: frozenset[int]
 
     def has(self, value: str, *, today: date | None = None) -> bool:
@@ -144,14 +144,14 @@ class Moments(NamedTuple):
         return day.year in self.years or day.year in nearest
 
 
-def moments(text: str) -> Moments:
+def find_times(text: str) -> Times:
     """Return the dates, times and years in a text. A date in figures counts in each order that makes sense."""
     text = text.casefold()
     # In `2022-02-28T14:00` the letter between the two would hide both.
     text = re.sub(r"(?<=\d)t(?=\d\d:)", " ", text)
     days = frozenset(_days(text))
     years = frozenset(int(year) for year in _NAMED_YEAR.findall(text)) | {day.year for day in days if day.year is not None}
-    return Moments(days, frozenset(_clocks(text)), years)
+    return Times(days, frozenset(_clocks(text)), years)
 
 
 def _days(text: str) -> Iterator[Day]:
@@ -161,7 +161,7 @@ def _days(text: str) -> Iterator[Day]:
                 yield day
 
 
-def _clocks(text: str) -> Iterator[Clock]:
+def _clocks(text: str) -> Iterator[TimeOfDay]:
     for pattern in (_CLOCK, _HALF_DAY):
         for found in pattern.finditer(text):
             if (clock := _clock(found)) is not None:
@@ -174,12 +174,12 @@ def _day(found: "re.Match[str]") -> Day | None:
     return Day(number, day, None if year is None else int(year)) if 1 <= number <= 12 and 1 <= day <= 31 else None
 
 
-def _clock(found: "re.Match[str]") -> Clock | None:
+def _clock(found: "re.Match[str]") -> TimeOfDay | None:
     parts = found.groupdict()
     hour, minute, half = int(parts["hour"]), int(parts.get("minute") or 0), parts.get("half")
     if half is not None:
         hour = hour % 12 + (12 if half.startswith("p") else 0)
-    return Clock(hour, minute) if hour < 24 and minute < 60 else None
+    return TimeOfDay(hour, minute) if hour < 24 and minute < 60 else None
 
 
 _EMAIL: Final = re.compile(r"(?<![\w.%+'-])[\w%+'-]++(?:\.[\w%+'-]++)*+@[a-z0-9-]++(?:\.[a-z0-9-]++)++(?![\w-])", re.IGNORECASE)
@@ -234,16 +234,16 @@ def _numbers(text: str) -> Iterator[Decimal]:
 
 def _dates(text: str) -> Iterator[date]:
     """Yield the dates; none where there is one whose year is not said, or that no calendar has."""
-    days = moments(text).days
+    days = find_times(text).days
     found = [_date(day) for day in days]
-    said = {(day.month, day.day) for day in filter(None, found)}
-    if _SHORT_DATE.search(text) is None and all((day.month, day.day) in said for day in days):
+    text = {(day.month, day.day) for day in filter(None, found)}
+    if _SHORT_DATE.search(text) is None and all((day.month, day.day) in text for day in days):
         yield from filter(None, found)
 
 
 def _moments(text: str) -> Iterator[datetime]:
     """Each date with each time of day: only where there is one of both does it say when something is."""
-    clocks = moments(text).clocks
+    clocks = find_times(text).clocks
     for day in _dates(text):
         for clock in clocks:
             yield _at(day, clock)
@@ -257,7 +257,7 @@ def _date(day: Day) -> date | None:
         return None
 
 
-def _at(day: date, clock: Clock) -> datetime:
+def _at(day: date, clock: TimeOfDay) -> datetime:
     return datetime(day.year, day.month, day.day, clock.hour, clock.minute)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from ...protocols import Message, Side, StepRequest, ToolResult
 from ...protocols.tiers import Tier
 from ..agents.pool import AgentHandle
-from ..safety.guard import CallContext, History
+from ..safety.guard import CallContext, TrustedHistory
 from ..safety.labels import starting_label
 from ..safety.placeholders import map_message_texts
 from ..safety.plan_matching import quoted
@@ -162,7 +162,7 @@ class Trust:
 def left_by_history(task: Task, tools: Mapping[str, Tool]) -> Label:
     """Return the label of what strangers left in the world that tools act on, in the conversation or session that the task goes on with."""
     label = starting_label(task, tools)
-    if not label.is_disturbed and (label.integrity is Integrity.TRUSTED or not History(task, tools).is_tainted):
+    if not label.is_disturbed and (label.integrity is Integrity.TRUSTED or not TrustedHistory(task, tools).is_tainted):
         return OPEN
     return Label(integrity=Integrity.UNTRUSTED, origins=label.origins, is_disturbed=True)
 

@@ -298,13 +298,13 @@ class ToolCalls:
             return Provenance(is_grounded=True, is_chosen=True, is_as_planned=True)
         if tool is None:
             return Provenance()
-        questions = (guard.is_grounded, guard.is_chosen, guard.is_as_planned)
+        questions = (guard.has_trusted_arguments, guard.is_chosen, guard.is_as_planned)
         return Provenance(*(question(planned.call, tool, stands) for question in questions))
 
     def _decision(self, call: ToolCall, tool: Tool, stands: CallContext) -> Decision:
         guard = self._checks.guard
         if guard is not None:
-            decision = guard.clearance(call, tool, stands)
+            decision = guard.check_call(call, tool, stands)
         elif not may_go(stands.label.tier, tool.declared.sends):
             reason = f"{tool.name} sends its arguments further than what the run has seen may go ({', '.join(stands.label.told_origins)})"
             decision = Decision(outcome="ask", reason=reason)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from nearfar import Hybrid, Policy, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.safety.plan_matching import Readings, quoted, unquoted
-from nearfar.orchestrator.safety.plan_parser import Fixed, Flow, Reading, flows_of, problem_of
+from nearfar.orchestrator.safety.plan_matching import PlanMatcher, quoted, unquoted
+from nearfar.orchestrator.safety.plan_parser import FixedValue, PlanCall, find_plan_problem, parse_plan
 from nearfar.orchestrator.safety.text_values import KINDS
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.tool_outcomes import LOOKED_UP
@@ -158,8 +158,8 @@ async def test_an_agent_that_takes_over_reads_what_was_looked_up() -> None:
     world = World(contacts=[{"account": "DE-44-11", "note": "EVIL-99"}])
     slow = ToolResult(call_id="1", name="contact", content=f"{json.dumps(world.contacts)}\n{LOOKED_UP}")
     reads = ToolCall(id="1", name="contact", arguments={"name": "A"})
-    flow = flows_of('pay(account=contact("A").account, amount=5)', KNOWN)[0]
-    readings = Readings([Message.assistant("", (reads,)), Message.tool(quoted(slow))], {})
+    flow = parse_plan('pay(account=contact("A").account, amount=5)', KNOWN)[0]
+    readings = PlanMatcher([Message.assistant("", (reads,)), Message.tool(quoted(slow))], {})
     pays = call("pay", account="DE-44-11", amount=5)
     assert readings.filled(flow, pays, frozenset({"account", "amount"})) == {"account", "amount"}
 
@@ -456,35 +456,35 @@ async def test_a_users_plan_that_cannot_be_read_is_refused_before_anything_is_do
 
 
 def test_no_more_than_200_calls_of_a_plan_are_read() -> None:
-    assert len(flows_of("pay('A') " * 201, KNOWN)) == 200
-    assert problem_of("pay('A') " * 200, KNOWN) is None
+    assert len(parse_plan("pay('A') " * 201, KNOWN)) == 200
+    assert find_plan_problem("pay('A') " * 200, KNOWN) is None
 
 
 def test_words_that_name_no_call_are_a_plan_too() -> None:
-    assert problem_of("First read the page, pay (as always), and tell them. See pay.", KNOWN) is None
-    assert flows_of("prepay(1) and x.pay(2)", KNOWN) == ()
+    assert find_plan_problem("First read the page, pay (as always), and tell them. See pay.", KNOWN) is None
+    assert parse_plan("prepay(1) and x.pay(2)", KNOWN) == ()
 
 
 def test_calls_are_found_wherever_they_stand() -> None:
     plan = '1. Look: page("www.a.example").\n2. Then `pay(account="A)", amount=-5)`; or pay(\n  "B",\n  7)'
-    first, second, third = flows_of(plan, KNOWN)
-    assert first == Flow("page", {"url": Fixed("www.a.example")})
-    assert second.arguments == {"account": Fixed("A)"), "amount": Fixed(-5)}
-    assert third.arguments == {"account": Fixed("B"), "amount": Fixed(7)}
+    first, second, third = parse_plan(plan, KNOWN)
+    assert first == PlanCall("page", {"url": FixedValue("www.a.example")})
+    assert second.arguments == {"account": FixedValue("A)"), "amount": FixedValue(-5)}
+    assert third.arguments == {"account": FixedValue("B"), "amount": FixedValue(7)}
 
 
 def test_a_reading_has_its_steps_in_their_order() -> None:
-    flow, inner = flows_of('pay(account=contact("A").where(name="Ann").account)', KNOWN)
-    assert inner == Flow("contact", {"name": Fixed("A")})
+    flow, inner = parse_plan('pay(account=contact("A").where(name="Ann").account)', KNOWN)
+    assert inner == PlanCall("contact", {"name": FixedValue("A")})
     reading = flow.arguments["account"]
-    assert isinstance(reading, Reading)
-    assert (reading.tool, reading.arguments, len(reading.steps)) == ("contact", {"name": Fixed("A")}, 2)
+    assert isinstance(reading)
+    assert (reading.tool, reading.arguments, len(reading.steps)) == ("contact", {"name": FixedValue("A")}, 2)
 
 
 @given(st.text() | st.text(alphabet="pay(contact)\"'.,=[]{}\\ \n"))
 def test_any_text_can_be_looked_through(text: str) -> None:
-    flows_of(f"pay({text}", KNOWN)
-    problem_of(f"{text} pay(account={text})", KNOWN)
+    parse_plan(f"pay({text}", KNOWN)
+    find_plan_problem(f"{text} pay(account={text})", KNOWN)
 
 
 @given(st.text())

@@ -134,7 +134,7 @@ def test_only_so_many_numbers_of_a_text_are_held_against_numbering_plans(monkeyp
         looked_up.append(number)
         return False
 
-    monkeypatch.setattr(phones, "_is_in_a_plan", none_has)
+    monkeypatch.setattr(contacts, "_is_in_a_plan", none_has)
     numbers = "\n".join(f"020 {number:04} 0958" for number in range(2_000))
     found = PhoneDetector(numbering_plans=True).find(numbers)
     assert len(looked_up) == 500

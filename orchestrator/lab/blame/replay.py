@@ -31,7 +31,7 @@ from ...budgets.amounts import Commitment, Spent
 from ...routing.router import Router
 from ...runs.ledger import Asked
 from ...runs.tool_calls import Occurrence
-from ...safety.guard import RunGuard
+from ...safety.guard import Guard
 from ...safety.privacy import RunPrivacy
 from ...strategies.context import TaskContext
 from ...strategies.graphs import Graphs
@@ -193,7 +193,7 @@ async def replay(branch: Branch) -> str | None:
     tools = {traced.spec.name: _tool(traced) for traced in run.tools}
     # The labels, the guard and the gate of the run: live agents are told no more than they would have been.
     privacy = RunPrivacy.of(task)
-    checks = ToolChecks(guard=RunGuard.of(run.task, tools), effects=RecordedEffects(branch), placeholders=privacy.placeholders)
+    checks = ToolChecks(guard=Guard(run.task, tools), effects=RecordedEffects(branch), placeholders=privacy.placeholders)
     context = TaskContext(tools, tool_checks=checks, privacy=privacy)
     graph = Graphs(team, list(tools.values()), _RecordedRouter(run))[task.policy.strategy]
     given: TaskState = {"task": task.model_dump(mode="json")}

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from nearfar.orchestrator.safety.provenance import Grounds, Strength, free_values
-from nearfar.orchestrator.safety.text_values import Moments, moments
+from nearfar.orchestrator.safety.provenance import MatchStrength, TrustedTexts, free_values
+from nearfar.orchestrator.safety.text_values import Times, find_times
 from nearfar.protocols import JsonSchema
 
-STRONG, WEAK, NONE = Strength.STRONG, Strength.WEAK, Strength.NONE
+STRONG, WEAK, NONE = MatchStrength.STRONG, MatchStrength.WEAK, MatchStrength.NONE
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ STRONG, WEAK, NONE = Strength.STRONG, Strength.WEAK, Strength.NONE
     ],
 )
 def test_a_value_that_a_text_says_is_found_in_it(text: str, value: str | float) -> None:
-    assert Grounds([text]).strength(value) is STRONG
+    assert TrustedTexts([text]).strength(value) is STRONG
 
 
 @pytest.mark.parametrize(
@@ -107,44 +107,44 @@ def test_a_value_that_a_text_says_is_found_in_it(text: str, value: str | float) 
     ],
 )
 def test_a_value_that_is_only_a_part_or_looks_alike_is_not_found(text: str, value: str | float) -> None:
-    assert Grounds([text]).strength(value) is NONE
+    assert TrustedTexts([text]).strength(value) is NONE
 
 
 @pytest.mark.parametrize(
     ("text", "value"), [("show all 5 mails", 5), ("show all 5 mails", "all"), ("I am at it", "it"), ("whatever", ""), ("a b", "a b")]
 )
 def test_a_short_or_common_value_counts_for_little(text: str, value: str | float) -> None:
-    assert Grounds([text]).strength(value) is WEAK
+    assert TrustedTexts([text]).strength(value) is WEAK
 
 
 def test_a_value_does_not_reach_from_one_text_into_the_next() -> None:
-    assert Grounds(["pay Ann", "Smith called"]).strength("Ann Smith") is NONE
-    assert Grounds(["pay Ann", "Smith called"]).strength("Ann\0Smith") is NONE
+    assert TrustedTexts(["pay Ann", "Smith called"]).strength("Ann Smith") is NONE
+    assert TrustedTexts(["pay Ann", "Smith called"]).strength("Ann\0Smith") is NONE
 
 
 def test_each_text_of_a_long_run_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run asks about each of its calls, behind all that it was told by then."""
     read: list[str] = []
 
-    def noted(text: str) -> Moments:
+    def noted(text: str) -> Times:
         read.append(text)
-        return moments(text)
+        return find_times(text)
 
-    monkeypatch.setattr("nearfar.orchestrator.safety.provenance.moments", noted)
-    said, told = Grounds(["pay Ann"]), [f"row {number}" for number in range(20)]
+    monkeypatch.setattr("nearfar.orchestrator.safety.provenance.find_times", noted)
+    trusted, told = TrustedTexts(["pay Ann"]), [f"row {number}" for number in range(20)]
     for count in range(20):
-        assert said.extended(told[:count]).strength("somebody else") is NONE
+        assert trusted.plus(told[:count]).strength("somebody else") is NONE
     assert len(read) == 20
 
 
 @given(st.text(alphabet="ab1.-@/ ", min_size=1), st.text(alphabet="ab1.-@/ ", max_size=20), st.text(alphabet="xyz", min_size=1))
 def test_a_value_with_a_letter_that_no_text_has_is_never_found(before: str, text: str, letter: str) -> None:
-    assert Grounds([text, before]).strength(before + letter) is NONE
+    assert TrustedTexts([text, before]).strength(before + letter) is NONE
 
 
 @given(st.text(alphabet="abc12@.-_/ ", min_size=3).filter(lambda text: any(map(str.isalnum, text))))
 def test_a_whole_text_is_found_in_itself(text: str) -> None:
-    assert Grounds([text]).strength(text) is not NONE
+    assert TrustedTexts([text]).strength(text) is not NONE
 
 
 SCHEMA: JsonSchema = {
@@ -193,10 +193,10 @@ def test_what_a_schema_does_not_say_itself_was_chosen_by_somebody(name: str, val
     ("value", "is_found"), [("2026-02-22", True), ("2027-02-22", True), ("2025-02-22", False), ("2028-02-22", False), ("2026-02-23", False)]
 )
 def test_a_day_without_a_year_is_the_next_or_the_last_one(value: str, is_found: bool) -> None:
-    assert moments("book feb 22").has(value, today=date(2026, 11, 23)) is is_found
+    assert find_times("book feb 22").has(value, today=date(2026, 11, 23)) is is_found
 
 
 def test_a_day_without_a_year_before_today_and_after_it() -> None:
-    assert moments("on dec 24").has("2025-12-24", today=date(2026, 11, 23))
-    assert moments("on dec 24").has("2026-12-24", today=date(2026, 11, 23))
-    assert not moments("on dec 24").has("2027-12-24", today=date(2026, 11, 23))
+    assert find_times("on dec 24").has("2025-12-24", today=date(2026, 11, 23))
+    assert find_times("on dec 24").has("2026-12-24", today=date(2026, 11, 23))
+    assert not find_times("on dec 24").has("2027-12-24", today=date(2026, 11, 23))
