@@ -78,7 +78,7 @@ class Preparation:
         """Return the task as the user put it. Raises `InvalidRequest` or `ConfigError` for options that cannot be used."""
         check_options(options, has_checkpointer=self._has_checkpointer)
         agents = {handle.name: handle.side for handle in self._pool}
-        return self.sessions.applied(asked_task(prompt, options, policy_of(options, self._policy(), agents)))
+        return self.sessions.apply(asked_task(prompt, options, policy_of(options, self._policy(), agents)))
 
     def recall(self, task: Task, options: TaskOptions) -> Task:
         """Return the task with the memory items that match it."""
@@ -117,7 +117,7 @@ class Preparation:
         """Return the context that the task runs with."""
         recollection = Recollection.of(task, stays_here=self._stays_here)
         records = None if self._privacy is None else self._privacy.of(task.idempotency_key)
-        privacy = RunPrivacy.of(task, records=records, told=self.sessions.told(task))
+        privacy = RunPrivacy.of(task, records=records, recent=self.sessions.recent_texts(task))
         context = replace(self.context(options), account=self._router.account(task), recollection=recollection, privacy=privacy)
         tools = select_tools(context.tools, task.allowed_tools)
         guard = Guard(task, tools)

@@ -42,7 +42,7 @@ _WORD: Final = re.compile(r"\S+")
 _DIGITS_TELL: Final = re.compile(r"[0-9@]")
 
 
-def reduced(text: str) -> bytes:
+def normalize(text: str) -> bytes:
     """Return the letters and digits of a text in UTF-8, without case and accents; letters that look like Latin ones become these."""
     if text.isascii():
         return _as_written(text.encode())
@@ -55,11 +55,11 @@ def _as_written(text: bytes) -> bytes:
     return text.lower().translate(None, _DROPPED)
 
 
-class Needles:
+class KnownSecrets:
     """Known private values and texts. A word that the task says in public is not private for occurring in such a text."""
 
     def __init__(self, public: Iterable[str] = ()) -> None:
-        self._public = reduced(" ".join(public))
+        self._public = normalize(" ".join(public))
         self._known: set[bytes] = set()
         self._is_ascii = True
         """Only ASCII matters in decoded bytes."""
@@ -72,12 +72,12 @@ class Needles:
 
     def add(self, value: str) -> None:
         """Look for a value from now on."""
-        if len(reduced(value)) >= SHORTEST:
+        if len(normalize(value)) >= SHORTEST:
             self._add(value)
 
     def add_text(self, text: str) -> None:
         """Look for a text from now on, for parts of a long one, and for its words with digits in them: numbers, codes, addresses."""
-        letters = reduced(text)
+        letters = normalize(text)
         if len(letters) < SHORTEST or letters in self._known:
             return
         if len(letters) < _TELLING:
@@ -86,16 +86,16 @@ class Needles:
         for form in self._forms(text):
             self._windows.update(form[start : start + _WINDOW] for start in range(0, len(form) - _WINDOW + 1, _STEP))
         for word in {match[0] for match in _WORD.finditer(text) if _DIGITS_TELL.search(match[0])}:
-            if SHORTEST <= len(reduced(word)) < _TELLING:
+            if SHORTEST <= len(normalize(word)) < _TELLING:
                 self._add_unless_public(word)
 
-    def found_in(self, message: bytes) -> bool:
+    def is_in(self, message: bytes) -> bool:
         """Return whether an outbound message contains one of the values, or a telling part of one."""
         views = _views(message, is_ascii=self._is_ascii) if self._known else ()
         return any(self._has_value(view) or self._has_part(view) for view in views)
 
     def _add_unless_public(self, value: str) -> None:
-        if reduced(value) not in self._public:
+        if normalize(value) not in self._public:
             self._add(value)
 
     def _add(self, value: str) -> None:
@@ -105,10 +105,10 @@ class Needles:
 
     def _forms(self, text: str) -> set[bytes]:
         """Return the forms to look for: the text forwards and backwards, as it may be written and as it may be encoded."""
-        letters, encoded = reduced(text), _as_written(text.encode(errors="ignore"))
+        letters, encoded = normalize(text), _as_written(text.encode(errors="ignore"))
         self._known.add(letters)
         self._is_ascii = self._is_ascii and text.isascii()
-        return {letters, reduced(text[::-1]), encoded}
+        return {letters, normalize(text[::-1]), encoded}
 
     def _has_value(self, view: bytes) -> bool:
         heads = self._heads
@@ -139,15 +139,15 @@ class Needles:
 def _views(message: bytes, *, is_ascii: bool) -> Iterator[bytes]:
     """Yield the message in each form in which a reader may see it, reduced."""
     text = message.decode(errors="ignore")
-    yield reduced(text)
+    yield normalize(text)
     if "%" in text:
-        yield reduced(unquote_to_bytes(message).decode(errors="ignore"))
+        yield normalize(unquote_to_bytes(message).decode(errors="ignore"))
     if "&" in text:
-        yield reduced(html.unescape(text))
+        yield normalize(html.unescape(text))
     yield from _decoded(message, is_ascii=is_ascii)
     if "\\" in text:
         unescaped = _ESCAPE.sub(_unescaped, text)
-        yield reduced(unescaped)
+        yield normalize(unescaped)
         yield from _decoded(unescaped.encode(errors="ignore"), is_ascii=is_ascii)
 
 

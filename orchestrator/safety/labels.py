@@ -14,7 +14,7 @@ THE_TASK = "the task"
 """Origin of a label that is private because the policy says so of the task."""
 
 
-def starting_label(task: Task, tools: Mapping[str, Tool]) -> Label:
+def initial_label(task: Task, tools: Mapping[str, Tool]) -> Label:
     """Return the label of the task's messages, its context, and its other inputs.
 
     A task is private by its policy. Tool results in its conversation are labelled as their tools are declared. Results of unknown tools,
@@ -55,25 +55,25 @@ class SessionLabels:
     def __init__(self) -> None:
         self._labels: dict[tuple[str, str], Label] = {}
         """Labels by user and session."""
-        self._told: dict[tuple[str, str], deque[str]] = {}
+        self._recent: dict[tuple[str, str], deque[str]] = {}
 
-    def told(self, task: Task) -> deque[str] | None:
+    def recent_texts(self, task: Task) -> deque[str] | None:
         """Return the ends of the last texts that left for the task's session: the next text may be the other half of a secret.
 
         None if the task has no session. The oldest sessions are forgotten first.
         """
         if task.session is None:
             return None
-        told = self._told.setdefault((task.user, task.session), deque(maxlen=_TEXTS))
-        while len(self._told) > _SESSIONS:
-            del self._told[next(iter(self._told))]
-        return told
+        recent = self._recent.setdefault((task.user, task.session), deque(maxlen=_TEXTS))
+        while len(self._recent) > _SESSIONS:
+            del self._recent[next(iter(self._recent))]
+        return recent
 
     def label_of(self, task: Task) -> Label:
         """Return the label of all that earlier tasks of the session were told."""
         return OPEN if task.session is None else self._labels.get((task.user, task.session), OPEN)
 
-    def applied(self, task: Task) -> Task:
+    def apply(self, task: Task) -> Task:
         """Return the task with the label of its session, as a private task if that label is private, so that its route is chosen
         accordingly.
 

@@ -170,23 +170,23 @@ class Placeholders:
         """Return all values that placeholders stand for."""
         return {placeholder.value for placeholder in self._by_name.values()}
 
-    def standing_for(self, value: str, type: str, *, tier: Tier, origin: str) -> str:
+    def name_for(self, value: str, type: str, *, tier: Tier, origin: str) -> str:
         """Return the name of the placeholder for a value; make it if it is new."""
-        return self.standing_for_all({value: type}, tier=tier, origin=origin)[value]
+        return self.names_for({value: type}, tier=tier, origin=origin)[value]
 
-    def standing_for_all(self, types: Mapping[str, str], *, tier: Tier, origin: str) -> dict[str, str]:
+    def names_for(self, types: Mapping[str, str], *, tier: Tier, origin: str) -> dict[str, str]:
         """Return the names of the placeholders for values, given with their types; make the new ones."""
         self._add_new([self._new(value, type, tier, origin) for value, type in types.items() if value not in self._by_value])
         return {value: self._by_value[value].name for value in types}
 
-    def standing_for_result(self, result: str, value: str, type: str, *, tier: Tier, origin: str, is_derived: bool) -> str:
+    def name_for_result(self, result: str, value: str, type: str, *, tier: Tier, origin: str, is_derived: bool) -> str:
         """Return the name of the placeholder for a result. Each has its own: a shared one would tell that two results are equal."""
         if result not in self._by_result:
             made = self._new(value, type, tier, origin)
             self._add_new([made.model_copy(update={"result": result, "is_derived": is_derived})])
         return self._by_result[result].name
 
-    def hidden(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Redact a text: replace values that have a placeholder, the longest first; not values so short that they may occur by chance."""
         found = sorted((value for value in self._by_value if len(value) >= _TELLING and value in text), key=len, reverse=True)
         if not found:
@@ -194,15 +194,15 @@ class Placeholders:
         any_of_them = "|".join([_EXACT.pattern, *map(re.escape, found)])  # placeholders stay as they are, whatever their letters
         return re.sub(any_of_them, lambda match: self._by_value[match[0]].name if match[0] in self._by_value else match[0], text)
 
-    def concealed(self, text: str) -> str:
+    def redact_fully(self, text: str) -> str:
         """Redact a text, including values so short that they may occur by chance."""
         short = [value for value, known in self._by_value.items() if not known.result and len(value) < _TELLING]
         if short:
             any_of_them = rf"(?<!\w)(?:{'|'.join(map(re.escape, short))})(?!\w)"
             text = re.sub(any_of_them, lambda match: self._by_value[match[0]].name, text)
-        return self.hidden(text)
+        return self.redact(text)
 
-    def filled(self, text: str, *, in_json: bool = False, reach: Tier = Tier.DEVICE) -> str:
+    def fill(self, text: str, *, in_json: bool = False, reach: Tier = Tier.DEVICE) -> str:
         """Return the text with placeholders replaced by those values that may go as far as `reach`.
 
         `in_json`: placeholders stand inside strings of JSON.
@@ -211,7 +211,7 @@ class Placeholders:
             return text
         return _EXACT.sub(lambda match: self._value_of(match[0], in_json=in_json, reach=reach), text)
 
-    def shown(self, text: str, *, in_json: bool = False, before: str = "") -> str:
+    def fill_for_display(self, text: str, *, in_json: bool = False, before: str = "") -> str:
         """Return the text as a user sees it: filled in, except in what a display may fetch, link or send.
 
         Args:
@@ -222,7 +222,7 @@ class Placeholders:
         if not self._by_name or not _EXACT.search(text):
             return text
         if in_json:
-            return _JSON_TEXT.sub(lambda match: self._shown_in_json(match[0]), text)
+            return _JSON_TEXT.sub(lambda match: self._fill_json_text(match[0]), text)
         kept = self._kept_in(before + text)
         numbers = count(len(_EXACT.findall(before)))
 
@@ -235,7 +235,7 @@ class Placeholders:
         """Return the position of the first placeholder in a text."""
         return None if (first := _EXACT.search(text)) is None else first.start()
 
-    def named_in(self, value: JsonValue) -> list[Placeholder]:
+    def find_in(self, value: JsonValue) -> list[Placeholder]:
         """Return the placeholders in the texts of a JSON value."""
         found: dict[str, Placeholder] = {}
         for text in texts_in(value) if self._by_name else ():
@@ -252,26 +252,26 @@ class Placeholders:
                 because = f"there is no placeholder {found[0]!r}; copy those that you were shown letter by letter, and make up none"
                 raise InvalidOutput(because)
 
-    def opened(self, call: ToolCall, tool: Tool, *, turn: int) -> ToolCall:
+    def fill_call(self, call: ToolCall, tool: Tool, *, turn: int) -> ToolCall:
         for name, argument in call.arguments.items():
-            for placeholder in self.named_in({name: argument}):
+            for placeholder in self.find_in({name: argument}):
                 _require_open_to(tool, name, placeholder)
-        if not self.named_in(call.arguments):
+        if not self.find_in(call.arguments):
             return call
         self._count(call, turn)
-        return map_arguments(call, self.filled)
+        return map_arguments(call, self.fill)
 
     def label_of(self, call: ToolCall) -> Label:
-        return joined(Label(tier=each.tier, origins=(each.origin,)) for each in self.named_in(call.arguments))
+        return joined(Label(tier=each.tier, origins=(each.origin,)) for each in self.find_in(call.arguments))
 
-    def _shown_in_json(self, literal: str) -> str:
+    def _fill_json_text(self, literal: str) -> str:
         if not _EXACT.search(literal):
             return literal
         try:
             text = json.loads(literal)
         except ValueError:  # no JSON after all: nothing is known of how it is displayed
             return literal
-        return to_json(self.shown(text)).decode()
+        return to_json(self.fill_for_display(text)).decode()
 
     def _kept_in(self, text: str) -> set[int]:
         """Return which placeholders of a text, counted from 0, stand in addresses.

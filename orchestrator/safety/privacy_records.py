@@ -20,7 +20,7 @@ Outcome = Literal["left", "held", "cached"]
 """`left`: sent. `held`: held back. `cached`: not sent, since a cache had the answer."""
 
 
-class Departure(Value):
+class OutboundRecord(Value):
     """A message that was about to leave: to a far agent, or to a near agent in another process, perhaps on another device."""
 
     at: float
@@ -76,11 +76,11 @@ class PrivacyRecords:
         with self.database.reading() as connection:
             return [run for (run,) in connection.execute(query, (len(prefix), prefix, limit)).fetchall()]
 
-    def departures(self, run: str) -> list[Departure]:
+    def outbound_log(self, run: str) -> list[OutboundRecord]:
         """Return the outbound log of a run: messages sent and held back, in order."""
         with self.database.reading() as connection:
             rows = connection.execute("SELECT departure FROM departures WHERE run = ? ORDER BY number", (run,)).fetchall()
-        return [Departure.model_validate_json(row) for (row,) in rows]
+        return [OutboundRecord.model_validate_json(row) for (row,) in rows]
 
     def forget(self, run: str) -> None:
         """Remove all that is kept of a run."""
@@ -105,24 +105,24 @@ class RunRecords:
     kept: PrivacyRecords
     run: str
 
-    def note(self, departure: Departure) -> int:
+    def note(self, record: OutboundRecord) -> int:
         """Log a message before it is sent; return its number."""
         with self.kept.database.writing() as connection:
-            row = (self.run, departure.model_dump_json())
+            row = (self.run, record.model_dump_json())
             number = connection.execute("INSERT INTO departures (run, departure) VALUES (?, ?)", row).lastrowid
         assert number is not None, "a row was inserted"
         return number
 
     def has_held_findings(self) -> bool:
         """Return whether a message was held back because of a detector's finding."""
-        return any(departure.outcome == "held" and departure.findings for departure in self.kept.departures(self.run))
+        return any(record.outcome == "held" and record.findings for record in self.kept.outbound_log(self.run))
 
     def was_cached(self, number: int) -> None:
         """Log that a message was not sent, because a cache had the answer."""
         with self.kept.database.writing() as connection:
             (text,) = connection.execute("SELECT departure FROM departures WHERE number = ?", (number,)).fetchone()
-            departure = Departure.model_validate_json(text).model_copy(update={"outcome": "cached"})
-            connection.execute("UPDATE departures SET departure = ? WHERE number = ?", (departure.model_dump_json(), number))
+            record = OutboundRecord.model_validate_json(text).model_copy(update={"outcome": "cached"})
+            connection.execute("UPDATE departures SET departure = ? WHERE number = ?", (record.model_dump_json(), number))
 
     def spill(self, label: Label) -> None:
         """Record that private data with this label have gone into a tool that changes something."""

@@ -8,7 +8,7 @@ import anyio
 
 from ..task.sections.privacy import PrivacyConfig
 from ..util.threads import run_in_daemon_thread
-from .detection.detector import UNCHECKED, Detector, Detectors, Finding, resolved
+from .detection.detector import UNCHECKED, Detector, Detectors, PrivateFinding, resolved
 
 REACH: Final = 128
 """Characters at either end of a text in which a piece may stand."""
@@ -24,7 +24,7 @@ _LONG: Final = 12
 _DOTTED: Final = re.compile(r"(?:^|\w)\.\w")
 
 
-class Part(NamedTuple):
+class TextPart(NamedTuple):
     """A part of one of the texts."""
 
     text: int
@@ -32,13 +32,13 @@ class Part(NamedTuple):
     end: int
 
 
-class Join(NamedTuple):
+class JoinedText(NamedTuple):
     """Parts of several texts, as one text."""
 
     text: str
-    parts: tuple[Part, ...]
+    parts: tuple[TextPart, ...]
 
-    def spread(self, finding: Finding) -> list[Part]:
+    def locate(self, finding: PrivateFinding) -> list[TextPart]:
         """Return the parts of the texts that a finding covers; nothing if it lies in one text, or may be chance."""
         if finding.type in _WITHOUT_CHECK:
             return []
@@ -47,7 +47,7 @@ class Join(NamedTuple):
         for part in self.parts:
             start, end = max(finding.start - begin, 0), min(finding.end - begin, part.end - part.start)
             if start < end:
-                pieces.append(Part(part.text, part.start + start, part.start + end))
+                pieces.append(TextPart(part.text, part.start + start, part.start + end))
             begin += part.end - part.start
         return pieces if len(pieces) > 1 else []
 
@@ -55,16 +55,16 @@ class Join(NamedTuple):
 class _Ends(NamedTuple):
     """The ends of one text."""
 
-    whole: Part
+    whole: TextPart
     """The text without the spaces around it."""
     is_plain_at_start: bool
     is_plain_at_end: bool
     """Its first and its last word are no pieces of a value."""
-    pieces: tuple[Part, ...]
+    pieces: tuple[TextPart, ...]
     """The first and the last piece of a value, if it has any."""
 
 
-def joins(texts: Sequence[str]) -> Iterator[Join]:
+def join_neighbours(texts: Sequence[str]) -> Iterator[JoinedText]:
     """Yield the texts that neighbouring texts may make together."""
     ends = [_ends(text, number) for number, text in enumerate(texts) if text.strip()]
     for place, first in enumerate(ends):
@@ -78,12 +78,12 @@ def joins(texts: Sequence[str]) -> Iterator[Join]:
             yield _join(texts, [first.pieces[-1], *(found[0] for found in pieces[:count])])
 
 
-def _unbroken(pieces: Sequence[tuple[Part, ...]]) -> int:
+def _unbroken(pieces: Sequence[tuple[TextPart, ...]]) -> int:
     """Return the number of leading pieces without one between: behind a text with two pieces, the second one stands between."""
     return next((place + 1 for place, found in enumerate(pieces) if len(found) > 1), len(pieces))
 
 
-def _join(texts: Sequence[str], parts: Sequence[Part]) -> Join:
+def _join(texts: Sequence[str], parts: Sequence[TextPart]) -> JoinedText:
     """Join the end of the first part and the parts behind it, as far as a value reaches."""
     first, *others = parts
     cut, room = [first._replace(start=max(first.end - REACH, first.start))], REACH
@@ -92,7 +92,7 @@ def _join(texts: Sequence[str], parts: Sequence[Part]) -> Join:
         room -= part.end - part.start
         if room <= 0:
             break
-    return Join("".join(texts[part.text][part.start : part.end] for part in cut), tuple(cut))
+    return JoinedText("".join(texts[part.text][part.start : part.end] for part in cut), tuple(cut))
 
 
 def _ends(text: str, number: int) -> _Ends:
@@ -102,10 +102,10 @@ def _ends(text: str, number: int) -> _Ends:
     first_word, last_word = _WORD.match(text, *head), list(_WORD.finditer(text, *tail))[-1:]
     pieces = (*_pieces(text, *head)[:1], *_pieces(text, *tail)[-1:])
     return _Ends(
-        Part(number, start, end),
+        TextPart(number, start, end),
         first_word is not None and _is_plain(first_word[0]),
         bool(last_word) and last_word[0].end() == end and _is_plain(last_word[0][0]),
-        tuple(Part(number, *span) for span in dict.fromkeys(pieces)),
+        tuple(TextPart(number, *span) for span in dict.fromkeys(pieces)),
     )
 
 
@@ -137,19 +137,19 @@ def _tells(piece: str) -> bool:
     return digits >= _LEAST_DIGITS or len(piece) >= _LONG or "@" in piece or _DOTTED.search(piece) is not None
 
 
-Found = Mapping[str, Sequence[Finding]]
+Found = Mapping[str, Sequence[PrivateFinding]]
 """Findings, by the texts that they are in."""
 
 
-class Gate:
+class OutboundScanner:
     """Scans the texts of one run, each of them once."""
 
     def __init__(self, detector: Detector, policy: PrivacyConfig) -> None:
         self._detector = Detectors([detector], policy.detect)
-        self._patience = policy.patience
-        self._seen: dict[str, list[Finding]] = {}
+        self._time_limit = policy.patience
+        self._seen: dict[str, list[PrivateFinding]] = {}
 
-    async def look(self, texts: Sequence[str], said: Sequence[str] | None = None, before: Sequence[str] = ()) -> Found:
+    async def scan(self, texts: Sequence[str], said: Sequence[str] | None = None, before: Sequence[str] = ()) -> Found:
         """Return the findings in each text that has any, including values that are split between neighbouring texts.
 
         Args:
@@ -158,7 +158,7 @@ class Gate:
         """
         said = texts if said is None else said
         conversation = [*(end for end in before if not any(text.endswith(end) for text in said)), *said]
-        joined = list(joins(conversation))
+        joined = list(join_neighbours(conversation))
         wanted = dict.fromkeys((*texts, *(join.text for join in joined)))
         new = [text for text in wanted if text not in self._seen]
         if new:
@@ -166,29 +166,29 @@ class Gate:
         found = {text: list(self._seen[text]) for text in (*conversation, *texts) if text in self._seen}
         for join in joined:
             for finding in self._seen[join.text]:
-                _add(finding, [(conversation[part.text], part) for part in join.spread(finding)], found)
+                _add(finding, [(conversation[part.text], part) for part in join.locate(finding)], found)
         return {text: resolved(found[text]) for text in texts if found[text]}
 
-    async def _looked_through(self, texts: Sequence[str]) -> dict[str, list[Finding]]:
-        found: dict[str, list[Finding]] = {}
+    async def _looked_through(self, texts: Sequence[str]) -> dict[str, list[PrivateFinding]]:
+        found: dict[str, list[PrivateFinding]] = {}
 
-        def look() -> None:
+        def scan() -> None:
             for text in texts:
                 found[text] = self._detector.find(text)
 
-        with anyio.move_on_after(self._patience):
-            await run_in_daemon_thread(look)
-        return {text: found.get(text, [Finding(0, len(text), UNCHECKED, text)]) for text in texts}
+        with anyio.move_on_after(self._time_limit):
+            await run_in_daemon_thread(scan)
+        return {text: found.get(text, [PrivateFinding(0, len(text), UNCHECKED, text)]) for text in texts}
 
 
-def _add(finding: Finding, places: Sequence[tuple[str, Part]], found: Mapping[str, list[Finding]]) -> None:
+def _add(finding: PrivateFinding, places: Sequence[tuple[str, TextPart]], found: Mapping[str, list[PrivateFinding]]) -> None:
     """Put the pieces of a finding into the texts, unless a text alone already has that finding."""
     if any(_is_known(finding.type, part, found.get(text, ())) for text, part in places):
         return
     for text, part in places:
         if text in found:
-            found[text].append(Finding(part.start, part.end, finding.type, text[part.start : part.end]))
+            found[text].append(PrivateFinding(part.start, part.end, finding.type, text[part.start : part.end]))
 
 
-def _is_known(type: str, part: Part, findings: Sequence[Finding]) -> bool:
+def _is_known(type: str, part: TextPart, findings: Sequence[PrivateFinding]) -> bool:
     return any(each.type == type and each.start < part.end and part.start < each.end for each in findings)

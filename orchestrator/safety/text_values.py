@@ -236,8 +236,8 @@ def _dates(text: str) -> Iterator[date]:
     """Yield the dates; none where there is one whose year is not said, or that no calendar has."""
     days = find_times(text).days
     found = [_date(day) for day in days]
-    text = {(day.month, day.day) for day in filter(None, found)}
-    if _SHORT_DATE.search(text) is None and all((day.month, day.day) in text for day in days):
+    said = {(day.month, day.day) for day in filter(None, found)}
+    if _SHORT_DATE.search(text) is None and all((day.month, day.day) in said for day in days):
         yield from filter(None, found)
 
 

@@ -44,7 +44,7 @@ from ...protocols import (
 from ..agents.pool import AgentHandle
 from ..budgets.account import Allowance
 from ..budgets.amounts import Spent
-from ..safety.outbound_filter import Listener, OpenedText
+from ..safety.outbound_filter import Listener, PlaceholderStream
 from ..safety.privacy import RunPrivacy
 from ..task.events import CallEnded
 from ..task.labels import Label
@@ -167,16 +167,16 @@ class CallLog:
         """
         agent = await _opened(handle, request)
         idle = self._idle_timeouts(handle, request)
-        departing = await self._privacy.departing(handle, _with_own_states(request, agent.card), label or self._label, role=role)
-        allowance = await self._reserved(departing.request, agent.card)
-        request = departing.request if allowance is None else allowance.request
-        listening = _Listening(None if listener is None else departing.listener(listener))
+        outbound = await self._privacy.filter_request(handle, _with_own_states(request, agent.card), label or self._label, role=role)
+        allowance = await self._reserved(outbound.request, agent.card)
+        request = outbound.request if allowance is None else allowance.request
+        listening = _Listening(None if listener is None else outbound.listener(listener))
         verdict: Verdict | None = None
         error: BaseException | None = None
         try:
-            with departing.watched():
+            with outbound.inspect_bytes():
                 await self._hear(handle, agent, request, listening, idle)
-            reply = await departing.accepted(listening.reply(agent.card))
+            reply = await outbound.check_reply(listening.reply(agent.card))
             verdict = reading(reply) if reading is not None else None
             return reply
         except (Exception, anyio.get_cancelled_exc_class()) as caught:  # recorded, and raised again
@@ -258,7 +258,7 @@ def _of_limits(error: BaseException, allowance: Allowance | None) -> BudgetExcee
 class _Listening:
     """The events received from one step."""
 
-    def __init__(self, listener: OpenedText | None) -> None:
+    def __init__(self, listener: PlaceholderStream | None) -> None:
         self._listener = listener
         self._started = time.monotonic()
         self._text: list[str] = []

@@ -7,7 +7,7 @@ from ...protocols import Message, Side, StepRequest, ToolResult
 from ...protocols.tiers import Tier
 from ..agents.pool import AgentHandle
 from ..safety.guard import CallContext, TrustedHistory
-from ..safety.labels import starting_label
+from ..safety.labels import initial_label
 from ..safety.placeholders import map_message_texts
 from ..safety.plan_matching import quoted
 from ..safety.privacy import PrivateResult
@@ -28,9 +28,9 @@ async def shown(turn: Turn, request: StepRequest, context: TaskContext) -> tuple
     the rest itself without having seen any of them, and the label of what it started from is kept apart.
     """
     privacy, label = context.privacy, label_of(turn.state)
-    if privacy is None or not privacy.covers(turn.handle, label):
+    if privacy is None or not privacy.needs_placeholders(turn.handle, label):
         return request, None
-    messages = await privacy.covered(turn.handle, request.messages, _private(turn.state))
+    messages = await privacy.replace_private_results(turn.handle, request.messages, _private(turn.state))
     return request.model_copy(update={"messages": messages}), value_of(Label, turn.state["opening"])
 
 
@@ -39,8 +39,8 @@ def as_told(standing: CallContext, handle: AgentHandle, state: TaskState, contex
     privacy = context.privacy
     if privacy is None or handle.side is Side.NEAR or not len(privacy.placeholders):
         return None
-    hide = privacy.placeholders.concealed
-    private = {result.position for result in _private(state)} if privacy.covers(handle, label_of(state)) else set()
+    hide = privacy.placeholders.redact_fully
+    private = {result.position for result in _private(state)} if privacy.needs_placeholders(handle, label_of(state)) else set()
     conversation = [
         message if message.role == "assistant" else map_message_texts(message, (lambda text: "") if place in private else hide)
         for place, message in enumerate(standing.conversation)
@@ -91,7 +91,7 @@ def after_tools(
             private.append(PrivateResult(position=position, is_derived=planned.is_filled))
     if privacy is not None and private:
         said = [value_of(Message, message) for message in state["messages"]]
-        privacy.saw_in([*said, *map(Message.tool, results)], private)
+        privacy.add_private_results([*said, *map(Message.tool, results)], private)
     return {
         "label": as_json(label),
         "private": [*state["private"], *map(as_json, private)],
@@ -161,7 +161,7 @@ class Trust:
 
 def left_by_history(task: Task, tools: Mapping[str, Tool]) -> Label:
     """Return the label of what strangers left in the world that tools act on, in the conversation or session that the task goes on with."""
-    label = starting_label(task, tools)
+    label = initial_label(task, tools)
     if not label.is_disturbed and (label.integrity is Integrity.TRUSTED or not TrustedHistory(task, tools).is_tainted):
         return OPEN
     return Label(integrity=Integrity.UNTRUSTED, origins=label.origins, is_disturbed=True)

@@ -205,7 +205,7 @@ def _may_ask_far(turn: Turn, pool: AgentPool, context: TaskContext) -> bool:
     others = [pool[name] for name in later if pool[name].side is Side.FAR]
     label, opening = label_of(turn.state), value_of(Label, turn.state["opening"])
     privacy = context.privacy
-    return any(privacy is None or privacy.may_go_on(other, label, opening) for other in others)
+    return any(privacy is None or privacy.may_take_over(other, label, opening) for other in others)
 
 
 def _confidence(turn: Turn, made: Sequence[Json]) -> float | None:

@@ -16,7 +16,7 @@ from ..routing.costs import StepTaken
 from ..routing.router import Router
 from ..runs.tool_calls import Occurrences
 from ..safety.guard import CallContext
-from ..safety.labels import starting_label
+from ..safety.labels import initial_label
 from ..task.chosen import Chosen
 from ..task.events import ApprovalAsked, Routed, ToolFinished, ToolStarted
 from ..task.labels import Label, joined
@@ -66,7 +66,7 @@ class TaskNodes:
         decision = self.router.decide(task, list(self.pool), tools=context.tools, spent=spent, commitments=commitments)
         emit(runtime, Routed(decision=decision))
         world = left_by_history(task, context.tools)
-        label = as_json(starting_label(task, context.tools).joined(world))
+        label = as_json(initial_label(task, context.tools).joined(world))
         empty: TaskState = {
             "attempts": [],
             "label": label,

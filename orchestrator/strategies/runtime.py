@@ -72,7 +72,7 @@ def show(runtime: TaskRuntime, event: TaskEvent) -> None:
     listener = given.listener if given is not None else None
     is_piece = isinstance(event, AgentText)  # placeholders in it were filled in already, as in a part of the whole text
     if given is not None and given.privacy is not None and not is_piece:
-        event = given.privacy.filled_event(event)
+        event = given.privacy.fill_event(event)
     (listener or runtime.stream_writer)(event)
 
 

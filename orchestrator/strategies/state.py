@@ -178,15 +178,15 @@ _DONE: Final = "Agents before you worked on this task. Their tool calls stay don
 _WITHHELD: Final = "arguments and result stay on the user's device"
 
 
-def done_note(state: TaskState, *, may_hear: bool) -> str:
+def done_note(state: TaskState, *, may_read: bool) -> str:
     """Return what the next agent is told of the tool calls before it; empty where none may have changed anything.
 
-    `may_hear`: it may be told all that the run has seen; else it is told the tools' names alone.
+    `may_read`: it may be told all that the run has seen; else it is told the tools' names alone.
     """
     made = [value_of(ToolOutcome, outcome) for outcome in state["tool_calls"]]
     acts = [outcome for outcome in made if outcome.may_have_acted]
     label = label_of(state)
-    return "\n".join([_DONE, *(_line(act, label) if may_hear else _name(act) for act in acts)]) if acts else ""
+    return "\n".join([_DONE, *(_line(act, label) if may_read else _name(act) for act in acts)]) if acts else ""
 
 
 def told_of(outcomes: Sequence[ToolOutcome], label: Label) -> str:

@@ -142,7 +142,7 @@ class Parts:
             context.recollection.restore(kept.get("recalled", ()))
         if context.privacy is not None:
             messages = [Message.model_validate(message) for message in kept.get("messages", ())]
-            context.privacy.saw_in(messages, [PrivateResult.model_validate(result) for result in kept.get("private", ())])
+            context.privacy.add_private_results(messages, [PrivateResult.model_validate(result) for result in kept.get("private", ())])
 
     def _pass_on(self, event: TaskEvent, *, is_heard: bool, name: str) -> None:
         if isinstance(event, ToolStarted) and (tool := self.context.tools.get(event.call.name)) is not None:

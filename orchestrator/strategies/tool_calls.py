@@ -47,7 +47,7 @@ class Effects(Protocol):
 class PlaceholderStore(Protocol):
     """Replaces placeholders in arguments by the values that they stand for, where those may go."""
 
-    def opened(self, call: ToolCall, tool: Tool, *, turn: int) -> ToolCall:
+    def fill_call(self, call: ToolCall, tool: Tool, *, turn: int) -> ToolCall:
         """Return the call with its placeholders filled in.
 
         Raises `PrivacyViolation` if the tool must not see a value, and if placeholders went into enough other calls.
@@ -199,7 +199,7 @@ class ToolCalls:
             planned.refuse("another call of the same message has this id")
         try:
             if tool is not None and placeholders is not None:
-                planned.call = placeholders.opened(call, tool, turn=self._occurrences.turn)
+                planned.call = placeholders.fill_call(call, tool, turn=self._occurrences.turn)
         except PrivacyViolation as error:
             planned.refuse(str(error))
         return planned

@@ -184,7 +184,7 @@ class Turn:
             return {**ended, "messages": standby, "attempts": [_reinstated(attempt, self.handle.name) for attempt in ended["attempts"]]}
         for attempt in self.state["attempts"]:
             error.add_note(f"before that, {attempt['agent']} {attempt['outcome']}: {attempt['reason']}")
-        if done := done_note(self.state, may_hear=True):
+        if done := done_note(self.state, may_read=True):
             error.add_note(done)
         raise error
 
@@ -201,7 +201,7 @@ class Turn:
         if outcome == "accepted":
             return ended
         following = self.position + 1
-        done = done_note(self.state, may_hear=self._may_hear_all(following))
+        done = done_note(self.state, may_read=self._may_hear_all(following))
         return {**ended, **fresh_start(self.task, position=following, guidance=self.state["guidance"], done=done)}
 
     def _may_hear_all(self, position: int) -> bool:

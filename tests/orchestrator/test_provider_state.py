@@ -106,9 +106,9 @@ def test_a_message_whose_words_change_on_the_way_loses_its_state() -> None:
 async def test_thoughts_that_hold_what_became_private_stay_here(thoughts: str, kept: bool) -> None:
     member = AgentHandle("far", Side.FAR, agent_of(Side.FAR))
     privacy = RunPrivacy(PrivacyConfig(), [])
-    privacy.saw([ToolResult(call_id="2", name="diary", content="The safe's code is 7741-2209-8830.")])
-    departing = await privacy.departing(member, asking(conversation(state=state_of("far-1", thoughts))), Label(), role="execute")
-    assert [state is not None for state in states(departing.request)] == [kept]
+    privacy.known_secrets.add_text("The safe's code is 7741-2209-8830.")
+    outbound = await privacy.filter_request(member, asking(conversation(state=state_of("far-1", thoughts))), Label(), role="execute")
+    assert [state is not None for state in states(outbound.request)] == [kept]
 
 
 def test_thoughts_that_go_back_count_as_prompt_once() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nearfar.orchestrator.safety.detection import accounts, contacts, id_numbers, keys, standard
 from nearfar.orchestrator.safety.detection.contacts import PhoneDetector
-from nearfar.orchestrator.safety.detection.detector import Detectors, Finding, resolved
+from nearfar.orchestrator.safety.detection.detector import Detectors, PrivateFinding, resolved
 from nearfar.orchestrator.safety.detection.standard import standard_detectors
 
 EMAIL, CARD, SSN = "jane.doe@example.com", "4111111111111111", "460-89-9847"
@@ -162,7 +162,7 @@ def test_findings_are_where_they_say_in_any_text(before: str, after: str) -> Non
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10), st.sampled_from(["card", "phone", "url"])), max_size=12))
 def test_what_is_found_stays_covered_when_findings_are_joined(spans: list[tuple[int, int, str]]) -> None:
     text = "".join(chr(97 + place % 26) for place in range(40))
-    findings = [Finding(start, start + length, type, text[start : start + length]) for start, length, type in spans]
+    findings = [PrivateFinding(start, start + length, type, text[start : start + length]) for start, length, type in spans]
     joined = resolved(findings)
     covered = {place for finding in findings for place in range(finding.start, finding.end)}
     assert covered == {place for finding in joined for place in range(finding.start, finding.end)}
@@ -171,8 +171,8 @@ def test_what_is_found_stays_covered_when_findings_are_joined(spans: list[tuple[
 
 
 def test_of_overlapping_findings_the_longest_and_then_most_specific_names_the_type() -> None:
-    assert resolved([Finding(0, 4, "phone", "abcd"), Finding(0, 4, "card", "abcd")]) == [Finding(0, 4, "card", "abcd")]
-    assert resolved([Finding(2, 6, "card", "cdef"), Finding(0, 5, "url", "abcde")]) == [Finding(0, 6, "url", "abcdef")]
+    assert resolved([PrivateFinding(0, 4, "phone", "abcd"), PrivateFinding(0, 4, "card", "abcd")]) == [PrivateFinding(0, 4, "card", "abcd")]
+    assert resolved([PrivateFinding(2, 6, "card", "cdef"), PrivateFinding(0, 5, "url", "abcde")]) == [PrivateFinding(0, 6, "url", "abcdef")]
 
 
 def test_what_is_not_looked_for_hides_nothing() -> None:

@@ -176,13 +176,13 @@ async def test_placeholders_go_into_so_many_calls_of_a_run_and_no_more() -> None
 def test_call_that_waits_for_an_approval_counts_once_and_those_of_earlier_processes_count() -> None:
     kept: list[Placeholder] = []
     placeholders = Placeholders(keep=kept.extend)
-    name = placeholders.standing_for(SECRET, "private", tier=Tier.SHARED, origin="x")
+    name = placeholders.name_for(SECRET, "private", tier=Tier.SHARED, origin="x")
     for _ in range(3 * MOST_CALLS):
-        placeholders.opened(calling(1, "spell", text=name), spell, turn=1)
+        placeholders.fill_call(calling(1, "spell", text=name), spell, turn=1)
     for number in range(MOST_CALLS):
-        placeholders.standing_for_result(f"{number}", "True", "private", tier=Tier.SHARED, origin="x", is_derived=True)
+        placeholders.name_for_result(f"{number}", "True", "private", tier=Tier.SHARED, origin="x", is_derived=True)
     with pytest.raises(PrivacyViolation, match=f"at most {MOST_CALLS} calls"):
-        Placeholders(kept).opened(calling(1, "spell", text=name), spell, turn=1)
+        Placeholders(kept).fill_call(calling(1, "spell", text=name), spell, turn=1)
 
 
 async def test_agent_is_not_told_which_of_its_own_words_are_private() -> None:

@@ -107,7 +107,7 @@ async def test_placeholders_of_a_run_that_has_ended_are_on_no_disk_any_more(tmp_
         await first.run("Keep my diary", **FAR)
     records = PrivacyRecords(tmp_path)
     assert records.of("run-1").placeholders() == []
-    assert len(records.departures("run-1")) == 3
+    assert len(records.outbound_log("run-1")) == 3
     records.close()
 
 

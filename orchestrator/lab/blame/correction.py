@@ -119,10 +119,10 @@ class StrongerAgent:
             return None  # of a long context that stays here it knows nothing
         tools = self._tools if step.role == "execute" else ()
         asked = StepRequest(messages=step.messages, tools=tools, sensitivity=Sensitivity.PUBLIC)
-        departing = await self._privacy.departing(self._member, asked, self._label, role="correct")
-        with departing.watched():
-            reply = await departing.accepted(await complete(await self._member.open(), departing.request))
-        said = map_message_texts(reply.message, self._privacy.placeholders.filled)
+        outbound = await self._privacy.filter_request(self._member, asked, self._label, role="correct")
+        with outbound.inspect_bytes():
+            reply = await outbound.check_reply(await complete(await self._member.open(), outbound.request))
+        said = map_message_texts(reply.message, self._privacy.placeholders.fill)
         return None if _says_the_same(said, step.reply) else said
 
 

@@ -3,7 +3,7 @@
 import re
 from typing import Final, NamedTuple
 
-from .detector import Finding, PatternDetector, digits_of, follows
+from .detector import PatternDetector, PrivateFinding, digits_of, follows
 
 _CARD: Final = re.compile(r"(?<![\d.-])(?<!\d )(?:\d(?:[ -]?+\d){11,18}+|\d{4}(?:\.\d{4}){3})(?![\d-])")
 _BETWEEN: Final = r"(?:[ \t]{0,3}+[-_/.,:·|\\()]{0,2}+[ \t]{0,3}+(?:\r?\n[ \t]{0,4}+)?)"
@@ -111,17 +111,17 @@ def _has_issuer(digits: str) -> bool:
 class IbanDetector:
     """Finds international bank account numbers, each as long as those of its country are."""
 
-    def find(self, text: str) -> list[Finding]:
+    def find(self, text: str) -> list[PrivateFinding]:
         heads = (match for match in _IBAN_HEAD.finditer(text) if match[1].upper() in _IBAN_LENGTHS)
         return [finding for head in heads if (finding := self._finding(text, head)) is not None]
 
-    def _finding(self, text: str, head: re.Match[str]) -> Finding | None:
+    def _finding(self, text: str, head: re.Match[str]) -> PrivateFinding | None:
         body = _IBAN_BODIES[_IBAN_LENGTHS[head[1].upper()]].match(text, head.end())
         if body is None:
             return None
         number = head[0] + body[0]
         is_iban = len(digits_of(number)) >= _IBAN_DIGITS and passes_iban(number)
-        return Finding(head.start(), body.end(), "iban", number) if is_iban else None
+        return PrivateFinding(head.start(), body.end(), "iban", number) if is_iban else None
 
 
 CARD: Final = PatternDetector("card", _CARD, _is_card)

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Final
 
-from .detector import Check, Finding, PatternDetector, always, any_of, digits_of, follows, precedes
+from .detector import Check, PatternDetector, PrivateFinding, always, any_of, digits_of, follows, precedes
 
 _LABEL: Final = r"[^\W_][\w-]{0,62}+"
 _TOP: Final = r"[^\W\d_]{2,24}+"
@@ -36,30 +36,30 @@ _BRACKETS: Final = {")": "(", "]": "["}
 class EmailDetector:
     """Finds e-mail addresses, also where `@` and `.` are spelled: it goes back from what follows the name."""
 
-    def find(self, text: str) -> list[Finding]:
+    def find(self, text: str) -> list[PrivateFinding]:
         lowered = text.lower()
         if not any(hint in lowered for hint in _AT_HINTS):
             return []
         return [finding for domain in _DOMAIN.finditer(text) if (finding := self._finding(text, domain)) is not None]
 
-    def _finding(self, text: str, domain: re.Match[str]) -> Finding | None:
+    def _finding(self, text: str, domain: re.Match[str]) -> PrivateFinding | None:
         before = text[max(0, domain.start() - 64) : domain.start()]
         local = _LOCAL.match(before[::-1])
         name = before[len(before) - local.end() :].lstrip(_NOT_FIRST) if local else ""
         if not name:
             return None
         start = domain.start() - len(name)
-        return Finding(start, domain.end(), "email", text[start : domain.end()])
+        return PrivateFinding(start, domain.end(), "email", text[start : domain.end()])
 
 
 class UrlDetector:
     """Finds URLs with a scheme or `www.`, without the punctuation of the sentence around."""
 
-    def find(self, text: str) -> list[Finding]:
+    def find(self, text: str) -> list[PrivateFinding]:
         if "://" not in text and "www." not in text.lower():
             return []
         urls = ((match.start(), _without_tail(match[0])) for match in _URL.finditer(text))
-        return [Finding(start, start + len(url), "url", url) for start, url in urls]
+        return [PrivateFinding(start, start + len(url), "url", url) for start, url in urls]
 
 
 def _without_tail(url: str) -> str:
@@ -158,9 +158,9 @@ class PhoneDetector:
     def __init__(self, *, numbering_plans: bool) -> None:
         self._numbering_plans = numbering_plans
 
-    def find(self, text: str) -> list[Finding]:
+    def find(self, text: str) -> list[PrivateFinding]:
         plans = _Plans() if self._numbering_plans else None
-        return [Finding(*match.span(), "phone", match[0]) for match in _PHONE.finditer(text) if _is_phone(match, plans)]
+        return [PrivateFinding(*match.span(), "phone", match[0]) for match in _PHONE.finditer(text) if _is_phone(match, plans)]
 
 
 class _Plans:

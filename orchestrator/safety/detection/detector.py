@@ -12,7 +12,7 @@ _SPECIFIC: Final = ("key", "iban", "card", "ssn", "national_id", "email", "ip", 
 _RANKS: Final = {type: rank for rank, type in enumerate(_SPECIFIC)}
 
 
-class Finding(NamedTuple):
+class PrivateFinding(NamedTuple):
     """A piece of a text that looks private."""
 
     start: int
@@ -26,14 +26,14 @@ class Finding(NamedTuple):
 class Detector(Protocol):
     """Looks for private data. Any thread may call it, and it takes time in proportion to the text."""
 
-    def find(self, text: str) -> Sequence[Finding]:
+    def find(self, text: str) -> Sequence[PrivateFinding]:
         """Return the findings in any order; they may overlap."""
         ...
 
 
-def resolved(findings: Iterable[Finding]) -> list[Finding]:
+def resolved(findings: Iterable[PrivateFinding]) -> list[PrivateFinding]:
     """Return the findings in the order of the text. Overlapping ones become one, of the type of the longest and then most specific one."""
-    joined: list[Finding] = []
+    joined: list[PrivateFinding] = []
     best = (0, 0)
     for finding in sorted(findings):
         weight = (finding.end - finding.start, -_RANKS.get(finding.type, len(_RANKS)))
@@ -44,7 +44,7 @@ def resolved(findings: Iterable[Finding]) -> list[Finding]:
         last = joined[-1]
         type, best = (finding.type, weight) if weight > best else (last.type, best)
         rest = finding.text[last.end - finding.start :] if finding.end > last.end else ""
-        joined[-1] = Finding(last.start, max(last.end, finding.end), type, last.text + rest)
+        joined[-1] = PrivateFinding(last.start, max(last.end, finding.end), type, last.text + rest)
     return joined
 
 
@@ -74,14 +74,14 @@ class PatternDetector:
         self._group = group
         self._hints = hints
 
-    def find(self, text: str) -> list[Finding]:
+    def find(self, text: str) -> list[PrivateFinding]:
         lowered = text.lower()
         if not any(hint in lowered for hint in self._hints):
             return []
         return [self._finding(match) for match in self._pattern.finditer(text) if self._check(match)]
 
-    def _finding(self, match: re.Match[str]) -> Finding:
-        return Finding(*match.span(self._group), self._type, match[self._group])
+    def _finding(self, match: re.Match[str]) -> PrivateFinding:
+        return PrivateFinding(*match.span(self._group), self._type, match[self._group])
 
 
 def follows(words: re.Pattern[str], match: re.Match[str]) -> bool:
@@ -132,16 +132,16 @@ class Detectors:
         self._detectors = tuple(detectors)
         self._types = types
 
-    def find(self, text: str) -> list[Finding]:
+    def find(self, text: str) -> list[PrivateFinding]:
         """Return the findings in the order of the text, without overlaps."""
-        found: list[Finding] = []
+        found: list[PrivateFinding] = []
         for detector in self._detectors:
             try:
                 found += detector.find(text)
             except Exception as error:  # a task boundary: a detector may be third-party code, and a failing one must let nothing pass
                 logger.warning("the detector %s has failed: %s", type(detector).__name__, type(error).__name__)
-                return [Finding(0, len(text), UNCHECKED, text)]
+                return [PrivateFinding(0, len(text), UNCHECKED, text)]
         return resolved(finding for finding in found if self._counts(finding))
 
-    def _counts(self, finding: Finding) -> bool:
+    def _counts(self, finding: PrivateFinding) -> bool:
         return self._types is None or finding.type == UNCHECKED or finding.type in self._types

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
 
-from .detector import Check, Finding, PatternDetector, any_of, digits_of, follows, has_digits, lowered, precedes
+from .detector import Check, PatternDetector, PrivateFinding, any_of, digits_of, follows, has_digits, lowered, precedes
 
 _SSN: Final = re.compile(
     r"(?<![\w-])(?<!\d[.,:/])\d{3}([ \t]{0,3}+[-_/.,:·|]?[ \t]{0,3}+(?:\r?\n[ \t]{0,3}+)?)\d{2}\1\d{4}(?![\w-]|[.,:/]\d)"
@@ -144,24 +144,24 @@ _PENSION: Final = re.compile(
 class DocumentDetector:
     """Finds numbers of passports, licences, insurances and accounts behind their names, and those whose check digits say enough."""
 
-    def find(self, text: str) -> list[Finding]:
+    def find(self, text: str) -> list[PrivateFinding]:
         if not has_digits(text, _LEAST_FIGURES):
             return []
         return [*_named(text), *_of_own_form(text)]
 
 
-def _named(text: str) -> Iterator[Finding]:
+def _named(text: str) -> Iterator[PrivateFinding]:
     for name in _DOCUMENT_NAME.finditer(lowered(text)):
         number = _DOCUMENT_NUMBER.match(text, name.end())
         if number is not None and has_digits(number[1], _LEAST_FIGURES):
-            yield Finding(*number.span(1), "national_id", number[1])
+            yield PrivateFinding(*number.span(1), "national_id", number[1])
 
 
-def _of_own_form(text: str) -> Iterator[Finding]:
+def _of_own_form(text: str) -> Iterator[PrivateFinding]:
     for pattern, check in _FORMS:
         for match in pattern.finditer(text):
             if check(match):
-                yield Finding(*match.span(1), "national_id", match[1])
+                yield PrivateFinding(*match.span(1), "national_id", match[1])
 
 
 def _is_insured(match: re.Match[str]) -> bool:
@@ -296,7 +296,7 @@ _BESIDE: Final = 4
 class NationalIdDetector:
     """Finds the numbers that a text names."""
 
-    def find(self, text: str) -> list[Finding]:
+    def find(self, text: str) -> list[PrivateFinding]:
         if not has_digits(text, _DIGITS.start):
             return []
         found = (_number_behind(text, name) or _number_before(text, name) for name in _NAME.finditer(lowered(text)))
@@ -308,7 +308,7 @@ def has_check_digits() -> bool:
     return find_spec("stdnum") is not None
 
 
-def _number_behind(text: str, name: re.Match[str]) -> Finding | None:
+def _number_behind(text: str, name: re.Match[str]) -> PrivateFinding | None:
     """Return the longest valid number made of the first words behind a name."""
     modules = _MODULES[name[0]]
     words = list(_WORD.finditer(text, name.end(), name.end() + _REACH))
@@ -316,11 +316,11 @@ def _number_behind(text: str, name: re.Match[str]) -> Finding | None:
         for last in reversed(words[first : first + _PARTS]):
             number = text[word.start() : last.end()]
             if len(digits_of(number)) in _DIGITS and _is_valid(number, modules):
-                return Finding(word.start(), last.end(), "national_id", number)
+                return PrivateFinding(word.start(), last.end(), "national_id", number)
     return None
 
 
-def _number_before(text: str, name: re.Match[str]) -> Finding | None:
+def _number_before(text: str, name: re.Match[str]) -> PrivateFinding | None:
     """Return the valid number made of the words directly before a name: `12345678903 (OIB)`."""
     begin = max(0, name.start() - _REACH)
     words = list(_WORD.finditer(text, begin, name.start()))[-_PARTS:]
@@ -330,7 +330,7 @@ def _number_before(text: str, name: re.Match[str]) -> Finding | None:
     for word in words:
         number = text[word.start() : words[-1].end()]
         if len(digits_of(number)) in _DIGITS and _is_valid(number, modules):
-            return Finding(word.start(), words[-1].end(), "national_id", number)
+            return PrivateFinding(word.start(), words[-1].end(), "national_id", number)
     return None
 
 

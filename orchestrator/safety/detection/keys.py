@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from .detector import Detector, Finding, PatternDetector, follows
+from .detector import Detector, PatternDetector, PrivateFinding, follows
 
 _W: Final = r"[A-Za-z0-9]"
 _T: Final = r"[\w-]"
@@ -84,8 +84,8 @@ _MIXED: Final = re.compile(r"\d|[a-z][A-Z]")
 class IssuedKeyDetector:
     """Finds keys by the forms that services give to theirs, without any word around."""
 
-    def find(self, text: str) -> list[Finding]:
-        return [Finding(*key.span(), "key", key[0]) for word in _LONG_WORD.finditer(text) for key in _keys_in(text, word)]
+    def find(self, text: str) -> list[PrivateFinding]:
+        return [PrivateFinding(*key.span(), "key", key[0]) for word in _LONG_WORD.finditer(text) for key in _keys_in(text, word)]
 
 
 def _keys_in(text: str, word: re.Match[str]) -> Iterator[re.Match[str]]:

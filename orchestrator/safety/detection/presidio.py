@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ....protocols.errors import ConfigError
-from .detector import Finding
+from .detector import PrivateFinding
 
 if TYPE_CHECKING:
     from presidio_analyzer import AnalyzerEngine
@@ -81,12 +81,12 @@ class PresidioDetector:
         self._model = model
         self._lock = threading.Lock()
 
-    def find(self, text: str) -> list[Finding]:
+    def find(self, text: str) -> list[PrivateFinding]:
         with without_network():
             with self._lock:
                 engine, language = self._engine
             results = engine.analyze(text, language=language, entities=list(_TYPES))
-        return [Finding(each.start, each.end, _TYPES[each.entity_type], text[each.start : each.end]) for each in results]
+        return [PrivateFinding(each.start, each.end, _TYPES[each.entity_type], text[each.start : each.end]) for each in results]
 
     @cached_property
     def _engine(self) -> "tuple[AnalyzerEngine, str]":

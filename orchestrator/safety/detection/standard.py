@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from .accounts import CARD, GROUPED_CARD, IBAN
 from .contacts import ADDRESSES, EMAIL, IP4, IP6, MAC, URL, PhoneDetector, has_numbering_plans
-from .detector import Detector, Finding
+from .detector import Detector, PrivateFinding
 from .id_numbers import BIRTH_DATE, DOCUMENT, SSN, NationalIdDetector, has_check_digits
 from .keys import KEYS
 from .presidio import PresidioDetector
@@ -45,10 +45,10 @@ class Reading(NamedTuple):
     starts: Sequence[int]
     ends: Sequence[int]
 
-    def place(self, finding: Finding, original: str) -> Finding:
+    def place(self, finding: PrivateFinding, original: str) -> PrivateFinding:
         """Return the finding with its position in the original."""
         start, end = self.starts[finding.start], self.ends[finding.end - 1]
-        return Finding(start, end, finding.type, original[start:end])
+        return PrivateFinding(start, end, finding.type, original[start:end])
 
 
 class _Piece(NamedTuple):
@@ -207,13 +207,13 @@ class StandardDetectors:
         self._detectors = tuple(detectors)
         self._slow = tuple(slow)
 
-    def find(self, text: str) -> list[Finding]:
+    def find(self, text: str) -> list[PrivateFinding]:
         """Return the findings in any reading of the text; some of them overlap."""
         found = [reading.place(finding, text) for reading in readings(text) for finding in _findings(self._detectors, reading.text)]
         return [*found, *_findings(self._slow, text)]
 
 
-def _findings(detectors: Sequence[Detector], text: str) -> Iterator[Finding]:
+def _findings(detectors: Sequence[Detector], text: str) -> Iterator[PrivateFinding]:
     for detector in detectors:
         yield from detector.find(text)
 

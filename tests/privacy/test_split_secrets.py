@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar import Hybrid, tool
-from nearfar.orchestrator.safety.detection.detector import Detectors, Finding
+from nearfar.orchestrator.safety.detection.detector import Detectors, PrivateFinding
 from nearfar.orchestrator.safety.detection.standard import standard_detectors
-from nearfar.orchestrator.safety.scanner import Found, Gate, joins
+from nearfar.orchestrator.safety.scanner import Found, OutboundScanner, join_neighbours
 from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
@@ -23,7 +23,7 @@ PUBLIC = Policy(sensitivity=Sensitivity.PUBLIC)
 
 
 async def found_in(texts: Sequence[str], before: Sequence[str] = ()) -> Found:
-    return await Gate(standard_detectors(), PrivacyConfig()).look(texts, before=before)
+    return await OutboundScanner(standard_detectors(), PrivacyConfig()).scan(texts, before=before)
 
 
 def pieces(found: Found) -> list[tuple[str, str]]:
@@ -87,13 +87,13 @@ async def test_what_left_before_and_comes_again_is_read_once() -> None:
 
 @given(st.lists(st.text(alphabet="41 .@aZ-\n", max_size=300), max_size=6))
 def test_joins_know_where_their_parts_stand_and_are_few_and_short(texts: list[str]) -> None:
-    made = list(joins(texts))
+    made = list(join_neighbours(texts))
     assert len(made) <= 10 * len(texts)
     for join in made:
         assert join.text == "".join(texts[part.text][part.start : part.end] for part in join.parts)
         assert [part.text for part in join.parts] == sorted({part.text for part in join.parts})
         assert len(join.text) <= 256
-        spread = join.spread(Finding(0, len(join.text), "card", join.text))
+        spread = join.locate(PrivateFinding(0, len(join.text), "card", join.text))
         assert "".join(texts[part.text][part.start : part.end] for part in spread) == (join.text if len(spread) > 1 else "")
 
 
@@ -153,7 +153,7 @@ async def test_number_in_two_tasks_of_a_session_does_not_leave_whole(session: st
 
 
 def test_types_without_a_check_are_not_made_of_pieces() -> None:
-    join = next(joins(["Call me on (415) 555", "-2671"]))
+    join = next(join_neighbours(["Call me on (415) 555", "-2671"]))
     findings = Detectors([standard_detectors()], {"phone"}).find(join.text)
     assert findings
-    assert [join.spread(finding) for finding in findings] == [[]]
+    assert [join.locate(finding) for finding in findings] == [[]]

@@ -159,9 +159,9 @@ async def test_an_agent_that_takes_over_reads_what_was_looked_up() -> None:
     slow = ToolResult(call_id="1", name="contact", content=f"{json.dumps(world.contacts)}\n{LOOKED_UP}")
     reads = ToolCall(id="1", name="contact", arguments={"name": "A"})
     flow = parse_plan('pay(account=contact("A").account, amount=5)', KNOWN)[0]
-    readings = PlanMatcher([Message.assistant("", (reads,)), Message.tool(quoted(slow))], {})
+    matcher = PlanMatcher([Message.assistant("", (reads,)), Message.tool(quoted(slow))], {})
     pays = call("pay", account="DE-44-11", amount=5)
-    assert readings.filled(flow, pays, frozenset({"account", "amount"})) == {"account", "amount"}
+    assert matcher.match_arguments(flow, pays, frozenset({"account", "amount"})) == {"account", "amount"}
 
 
 async def test_a_page_that_changes_between_two_reads_gives_none() -> None:
@@ -473,11 +473,11 @@ def test_calls_are_found_wherever_they_stand() -> None:
     assert third.arguments == {"account": FixedValue("B"), "amount": FixedValue(7)}
 
 
-def test_a_reading_has_its_steps_in_their_order() -> None:
+def test_a_call_to_read_has_its_steps_in_their_order() -> None:
     flow, inner = parse_plan('pay(account=contact("A").where(name="Ann").account)', KNOWN)
     assert inner == PlanCall("contact", {"name": FixedValue("A")})
     reading = flow.arguments["account"]
-    assert isinstance(reading)
+    assert isinstance(reading, PlanCall)
     assert (reading.tool, reading.arguments, len(reading.steps)) == ("contact", {"name": FixedValue("A")}, 2)
 
 
