@@ -134,8 +134,7 @@ def exact_key(request: StepRequest, card: AgentCard, scope: "Scope") -> str:
 
 
 def partition_key(request: StepRequest, card: AgentCard, scope: "Scope", *, embedder: str) -> str:
-    """Return the hash of all but the wording of the last message, the user's. Within one partition, questions may be compared by
-    meaning.
+    """Return the hash of all but the wording of the last message, the user's. Within one partition, questions may be compared by meaning.
 
     User, tools, policy, model, sensitivity, output schema, limits, system prompt and all earlier turns are part of it.
     """

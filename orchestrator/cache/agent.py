@@ -174,8 +174,8 @@ _AFTER_REFUSAL: Final = 10.0
 class CachedAgent:
     """Answers from the cache what was answered before, and asks the agent for the rest.
 
-    Identical requests at the same time are computed once. A cache that fails is passed over with a warning, and costs no step.
-    Closing it closes the agent and leaves the cache open, which several agents may share.
+    Identical requests at the same time are computed once. A cache that fails is passed over with a warning, and costs no step. Closing it
+    closes the agent and leaves the cache open, which several agents may share.
 
     Args:
         agent: computes what is not stored.

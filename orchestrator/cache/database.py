@@ -62,8 +62,8 @@ _NOT_A_CACHE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 class CacheDatabase:
     """One process's connection; calls may come from any thread, one at a time.
 
-    A damaged cache is removed with a warning and created again: everything in it can be computed. Raises `StoreUnavailable` where the
-    file cannot be used, as one of another version, and one that is no cache, which stays as it is.
+    A damaged cache is removed with a warning and created again: everything in it can be computed. Raises `StoreUnavailable` where the file
+    cannot be used, as one of another version, and one that is no cache, which stays as it is.
     """
 
     def __init__(self, path: Path) -> None:

@@ -320,9 +320,9 @@ _PLURAL: Final = re.compile(r"[^su]s$")
 def without_marks(words: Sequence[str]) -> tuple[tuple[str, ...], Mapping[int, str]]:
     """Return the words without those that may be left out, and these by the place of the word that they stand before.
 
-    An article may be left out before an adjective and a noun, or two nouns: `the average cost`. It may not before a single noun, since
-    `the time` is not `time`; nor before a plural, since `the red cars` are certain ones; nor next to an auxiliary, where the second word
-    may be a verb: `do the people want`.
+    An article may be left out before an adjective and a noun, or two nouns: `the average cost`. It may not before a single noun, since `the
+    time` is not `time`; nor before a plural, since `the red cars` are certain ones; nor next to an auxiliary, where the second word may be
+    a verb: `do the people want`.
     """
     kept: list[str] = []
     marks: dict[int, str] = {}

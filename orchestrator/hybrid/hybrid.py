@@ -37,7 +37,7 @@ from ..compose.policy_file import PolicyFile
 from ..routing.check import unknown_prices
 from ..routing.router import Router
 from ..runs.erasing import ErasedRuns
-from ..runs.opening import beside
+from ..runs.opening import open_or_given
 from ..runs.store import RunStore
 from ..safety.privacy_records import PrivacyRecords
 from ..strategies.context import TaskContext
@@ -169,9 +169,9 @@ class Hybrid:
         device_state = device_state or read_device_state
         with ExitStack() as failing:
             failing.callback(self._listening.close)
-            book = beside(runs, kept_argument("budgets", budgets, BudgetBook), open_budgets, self._listening)
-            self._privacy = beside(runs, privacy, lambda config: PrivacyRecords(config.folder, keep=config.keep), self._listening)
-            self._traces = beside(runs, traces, traces_if_usable, self._listening)
+            book = open_or_given(runs, kept_argument("budgets", budgets, BudgetBook), open_budgets, self._listening)
+            self._privacy = open_or_given(runs, privacy, lambda config: PrivacyRecords(config.folder, keep=config.keep), self._listening)
+            self._traces = open_or_given(runs, traces, traces_if_usable, self._listening)
             self._router = Router(device_state=device_state, paces=self.pool.pace, health=self.pool.health, budgets=book)
             self._preparation = self._make_preparation(approver)
             self._runs = None if runs is None else open_runs(runs, self._listening, tuple(agents), self._preparation.bounds)

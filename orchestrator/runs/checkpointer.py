@@ -24,7 +24,7 @@ from ...protocols import Cancelled, StoreUnavailable, Unsupported
 from ..storage.tables import Session, TableDatabase
 from ..storage.writer import Writer
 from ..util.threads import in_thread
-from .leases import held
+from .leases import check_lease
 from .run import EPOCH, PART, VERSION, Lease, damaged_run
 
 _KINDS: Final = ("bytearray", "bytes", "msgpack", "null")
@@ -51,10 +51,8 @@ _PARTS: Final = ("id", "channel_values", "channel_versions", "versions_seen")
 class RunCheckpointer(BaseCheckpointSaver[int]):
     """Keeps the last checkpoint of each graph of a thread, and the writes of the tasks behind it.
 
-    A run's id is its thread's. With its `EPOCH` in `configurable`, only the run's present owner can write. Writes are stored when the
-    call
-    returns. Values are plain data and the types that LangGraph needs: nothing else is made of them when they are read. Raises `RunBusy`
-    if
+    A run's id is its thread's. With its `EPOCH` in `configurable`, only the run's present owner can write. Writes are stored when the call
+    returns. Values are plain data and the types that LangGraph needs: nothing else is made of them when they are read. Raises `RunBusy` if
     another process has the run, `Cancelled` if it was cancelled, and the database's errors.
     """
 
@@ -206,7 +204,7 @@ def drop_checkpoints(session: Session, *, run: str) -> None:
 
 def _put_checkpoint(session: Session, *, lease: Lease | None, row: Sequence[Any]) -> bool:
     """Store a checkpoint. Return whether the run is to be cancelled: it then ends here, with all its work stored."""
-    is_cancelled = False if lease is None else held(session, lease, steps=1)
+    is_cancelled = False if lease is None else check_lease(session, lease, steps=1)
     session.execute("DELETE FROM pending WHERE run = ? AND namespace = ?", row[:2])
     session.execute(_PUT, row)
     return is_cancelled
@@ -214,7 +212,7 @@ def _put_checkpoint(session: Session, *, lease: Lease | None, row: Sequence[Any]
 
 def _put_pending(session: Session, *, lease: Lease | None, rows: Sequence[Sequence[Any]], replaces: bool) -> None:
     if lease is not None:
-        held(session, lease)
+        check_lease(session, lease)
     for row in rows:
         session.execute(_PUT_PENDING + (_REPLACE if replaces else "NOTHING"), row)
 

@@ -159,7 +159,7 @@ class EffectState(StrEnum):
     """Its result is known."""
 
 
-class Intent(NamedTuple):
+class EffectIntent(NamedTuple):
     """An effect that is about to happen."""
 
     key: str
@@ -171,7 +171,7 @@ class Intent(NamedTuple):
     """A hash of the tool's declaration."""
 
 
-class Standing(NamedTuple):
+class EffectEntry(NamedTuple):
     """The ledger's entry for an effect."""
 
     state: EffectState | None
@@ -193,12 +193,11 @@ class EffectRecords:
         self._epoch = epoch
         self._fence = fence
 
-    def begin(self, session: Session, intent: Intent, *, at_work: Collection[str] = ()) -> Standing:
+    def begin(self, session: Session, intent: EffectIntent, *, at_work: Collection[str] = ()) -> EffectEntry:
         """Record the intent, unless the effect was begun or denied before.
 
-        An equal earlier effect of unknown outcome blocks this one, too, so that a retry does not have it twice. Raises `LedgerConflict`
-        if the
-        tool has been declared differently since.
+        An equal earlier effect of unknown outcome blocks this one, too, so that a retry does not have it twice. Raises `LedgerConflict` if
+        the tool has been declared differently since.
 
         Args:
             at_work: keys of effects that this process runs now; it may change meanwhile.
@@ -209,11 +208,11 @@ class EffectRecords:
         if found is not None and found.state is not EffectState.APPROVED:
             return found
         if self._is_doubtful(session, intent, at_work):
-            return Standing(EffectState.BEGUN, intent.turn)
+            return EffectEntry(EffectState.BEGUN, intent.turn)
         self._put(session, intent, EffectState.BEGUN)
-        return Standing(None, intent.turn)
+        return EffectEntry(None, intent.turn)
 
-    def begin_again(self, session: Session, intent: Intent) -> None:
+    def begin_again(self, session: Session, intent: EffectIntent) -> None:
         """Record that an effect is begun once more: its process has died, or it has failed and is idempotent."""
         self._fence(session)
         self._put(session, intent, EffectState.BEGUN)
@@ -237,19 +236,19 @@ class EffectRecords:
         """Return when all earlier commits would survive a power cut."""
         self._database.sync()
 
-    def ask(self, session: Session, asked: Sequence[tuple[Intent, ApprovalRequest]]) -> None:
+    def ask(self, session: Session, asked: Sequence[tuple[EffectIntent, ApprovalRequest]]) -> None:
         """Record requests for approval."""
         self._fence(session)
         for intent, request in asked:
             self._put(session, intent, EffectState.ASKED, request)
 
-    def answer(self, session: Session, answers: Mapping[Intent, bool]) -> None:
+    def answer(self, session: Session, answers: Mapping[EffectIntent, bool]) -> None:
         """Record decisions."""
         self._fence(session)
         for intent, is_approved in answers.items():
             self._put(session, intent, EffectState.APPROVED if is_approved else EffectState.DENIED)
 
-    def _check(self, session: Session, intent: Intent) -> None:
+    def _check(self, session: Session, intent: EffectIntent) -> None:
         """Raise `LedgerConflict` if the run has called the tool when it was declared differently.
 
         All calls of the tool count, since the same call has another key if the tool has one more argument, or only reads now.
@@ -260,33 +259,33 @@ class EffectRecords:
             message = f"{intent.tool} takes other arguments, or has another effect, than when this run called it"
             raise LedgerConflict(message, hint="resume it with the program that began it, or begin a new run")
 
-    def standings(self, session: Session, intents: Sequence[Intent]) -> list[Standing | None]:
+    def entries(self, session: Session, intents: Sequence[EffectIntent]) -> list[EffectEntry | None]:
         """Return the entry of each intent; None: there is none. A denied effect is denied for every retry."""
         for intent in intents:
             self._check(session, intent)
         return [_find(session, intent) or self._denied_before(session, intent) for intent in intents]
 
-    def _denied_before(self, session: Session, intent: Intent) -> Standing | None:
+    def _denied_before(self, session: Session, intent: EffectIntent) -> EffectEntry | None:
         before = "SELECT count(*) FROM effects WHERE run = ? AND action = ? AND ordinal < ? AND state = ?"
         (denied,) = session.execute(before, (self.run, intent.action, intent.ordinal, EffectState.DENIED)).fetchone()
-        return Standing(EffectState.DENIED, intent.turn) if denied else None
+        return EffectEntry(EffectState.DENIED, intent.turn) if denied else None
 
-    def _is_doubtful(self, session: Session, intent: Intent, at_work: Collection[str]) -> bool:
+    def _is_doubtful(self, session: Session, intent: EffectIntent, at_work: Collection[str]) -> bool:
         before = "SELECT key, epoch FROM effects WHERE run = ? AND action = ? AND ordinal < ? AND state = ?"
         found = session.execute(before, (self.run, intent.action, intent.ordinal, EffectState.BEGUN))
         return any(epoch != self._epoch or key not in at_work for key, epoch in found.fetchall())
 
-    def _put(self, session: Session, intent: Intent, state: EffectState, request: ApprovalRequest | None = None) -> None:
+    def _put(self, session: Session, intent: EffectIntent, state: EffectState, request: ApprovalRequest | None = None) -> None:
         said = None if request is None else request.model_dump_json()
         session.execute(_PUT, (self.run, *intent, state, self._epoch, said))
 
 
-def _find(session: Session, intent: Intent) -> Standing | None:
+def _find(session: Session, intent: EffectIntent) -> EffectEntry | None:
     found = session.execute("SELECT run, state, turn, result FROM effects WHERE key = ?", (intent.key,)).fetchone()
     if found is None:
         return None
     run, state, turn, result = found
     try:
-        return Standing(EffectState(state), turn, None if result is None else ToolResult.model_validate_json(result))
+        return EffectEntry(EffectState(state), turn, None if result is None else ToolResult.model_validate_json(result))
     except ValueError as error:
         raise damaged_run(run) from error

@@ -52,13 +52,13 @@ class Holding:
         return tuple(dict.fromkeys((*self.runs, *self.traces)))
 
 
-def holding(config: RunsConfig, erased: Erased) -> Holding:
+def find_holding(config: RunsConfig, erased: Erased) -> Holding:
     """Search all records of runs for erased items. Raises `StoreUnavailable` and `StoreCorrupt`."""
     runs: Sequence[str] = ()
     traces: Sequence[str] = ()
     if _is_kept(config, FILE):
         with closing(open_store(config)) as store:
-            runs = runs_holding(store, erased)
+            runs = find_runs_holding(store, erased)
     if _is_kept(config, _TRACES):
         from ..tracing.store import open_traces
 
@@ -67,7 +67,7 @@ def holding(config: RunsConfig, erased: Erased) -> Holding:
     return Holding(tuple(runs), tuple(traces))
 
 
-def runs_holding(store: RunStore, erased: Erased) -> list[str]:
+def find_runs_holding(store: RunStore, erased: Erased) -> list[str]:
     """Return the runs of a store that hold a part of erased items: in the task, a step, an effect or the outcome."""
     return [run for run, records in run_records(store) if any(map(erased.is_in, records))]
 

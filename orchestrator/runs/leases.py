@@ -12,7 +12,7 @@ from ..storage.tables import Session, TableDatabase, Tables
 from .run import Lease
 
 
-def held(session: Session, lease: Lease, *, steps: int = 0) -> bool:
+def check_lease(session: Session, lease: Lease, *, steps: int = 0) -> bool:
     """Check the lease and lock it for the whole transaction; add to the run's steps. Return whether the run is to be cancelled.
 
     Raises `RunBusy` if another process has taken the run over.

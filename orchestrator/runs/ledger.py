@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -13,57 +14,13 @@ from ..task.tool_outcomes import NOT_RUN, UNKNOWN, Effect, outcome_of
 from ..task.tools import Tool
 from ..util.canonical import digest
 from ..util.threads import in_thread
-from .effects import EffectRecords, EffectState, Intent, Standing
+from .effects import EffectEntry, EffectIntent, EffectRecords, EffectState
 from .run import damaged_run
-from .tool_calls import GUARDED, REPEATABLE, Occurrence, Overdue, RunningCall, looked_up, still_running
+from .tool_calls import GUARDED, REPEATABLE, Occurrence, Overdue, RunningCall, mark_looked_up, still_running_result
 
 if TYPE_CHECKING:
     from .run import Lease
     from .store import RunStore
-
-
-def waiting(database: TableDatabase, run: str) -> tuple[ApprovalRequest, ...]:
-    """Return the requests that a run waits for, in the order in which they were made. Raises the database's errors."""
-    with database.reading() as session:
-        query = "SELECT request FROM effects WHERE run = ? AND state = 'asked' ORDER BY number"
-        found = session.execute(query, (run,)).fetchall()
-    try:
-        return tuple(ApprovalRequest.model_validate_json(request) for (request,) in found)
-    except ValueError as error:
-        raise damaged_run(run) from error
-
-
-def decide(database: TableDatabase, run: str, approvals: Mapping[str, bool]) -> None:
-    """Record decisions, by the requests' ids.
-
-    Raises `NotFound`, and records nothing, if the run waits for no such request.
-    """
-    listed = ", ".join(request.id for request in waiting(database, run)) or "nothing"
-    statement = "UPDATE effects SET state = ? WHERE run = ? AND state = 'asked' AND substr(key, 1, 12) = ?"
-    with database.writing() as session:
-        for identifier, is_approved in approvals.items():
-            state = EffectState.APPROVED if is_approved else EffectState.DENIED
-            if session.execute(statement, (state, run, identifier)).rowcount != 1:
-                raise NotFound(f"run {run} does not wait for {identifier}", hint=f"it waits for: {listed}")
-
-
-def needed(run: str, state: Mapping[str, Any]) -> ApprovalNeeded | None:
-    """Return the error for a run whose graph has stopped for approvals; None if it has not."""
-    interrupts: Sequence[Any] = state.get("__interrupt__", ())
-    requests = [ApprovalRequest.model_validate(request) for interrupt in interrupts for request in interrupt.value]
-    if not requests:
-        return None
-    asked = ", ".join(f"{request.call.name} ({request.id})" for request in requests)
-    hint = f"resume with approvals={{...}}, or: nearfar runs resume {run} --approve {requests[0].id}, or --deny {requests[0].id}"
-    return ApprovalNeeded(f"run {run} needs approval of {asked}", hint=hint, run=run, requests=requests)
-
-
-class Asked(NamedTuple):
-    """A request, and the tool call that it is about."""
-
-    request: ApprovalRequest
-    tool: Tool
-    occurrence: Occurrence
 
 
 logger = logging.getLogger(__name__)
@@ -73,6 +30,14 @@ _UNKNOWN: Final = (
     "It is not made again. Find out by other means whether it did, or tell the user"
 )
 T = TypeVar("T")
+
+
+class AskedCall(NamedTuple):
+    """A request, and the tool call that it is about."""
+
+    request: ApprovalRequest
+    tool: Tool
+    occurrence: Occurrence
 
 
 class LedgerWriter(Protocol):
@@ -86,9 +51,7 @@ class EffectLedger:
 
     Args:
         writer: commits changes of the records.
-        scope: groups calls that are counted together: empty for the task, the name of a part that runs in parallel with others.
         approver: decides about calls; None: the run stops until they are decided.
-        at_work: keys of the run's effects whose tools run in this process now.
         overdue: its calls that ran past their limits.
         user: the run's user. Two users may give tasks the same idempotency key, and have effects of their own.
     """
@@ -98,45 +61,39 @@ class EffectLedger:
         records: EffectRecords,
         writer: LedgerWriter,
         *,
-        scope: str = "",
         approver: Approver | None = None,
-        at_work: set[str] | None = None,
         overdue: Overdue | None = None,
         user: str = "",
     ) -> None:
         self._records = records
         self._writer = writer
-        self._scope = scope
+        self._scope = ""
+        """Groups calls that are counted together: empty for the task, else the name of a part that runs in parallel with others."""
         self._approver = approver
-        self._at_work: set[str] = set() if at_work is None else at_work
+        self._at_work: set[str] = set()
+        """Keys of the run's effects whose tools run in this process now; shared with the ledgers of its parts."""
         self._overdue = overdue or Overdue()
         self._user = user
 
     def within(self, scope: str) -> "EffectLedger":
         """Return the ledger of a part of the run."""
-        return EffectLedger(
-            self._records,
-            self._writer,
-            scope=scope,
-            approver=self._approver,
-            at_work=self._at_work,
-            overdue=self._overdue,
-            user=self._user,
-        )
+        part = copy(self)
+        part._scope = scope
+        return part
 
     @property
     def is_at_work(self) -> bool:
         """Return whether a tool of the run is running."""
         return bool(self._at_work)
 
-    async def known(self, asked: Sequence[Asked]) -> dict[str, bool]:
+    async def known(self, asked: Sequence[AskedCall]) -> dict[str, bool]:
         """Return the decisions about calls, by the calls' ids. A call that was begun had been approved."""
-        standings = await self._writer.write(partial(self._records.standings, intents=[self._intent(*one[1:]) for one in asked]))
-        pairs = zip(asked, standings, strict=True)
-        decided = {one.request.call.id: standing.state for one, standing in pairs if standing is not None}
+        entries = await self._writer.write(partial(self._records.entries, intents=[self._intent(*one[1:]) for one in asked]))
+        pairs = zip(asked, entries, strict=True)
+        decided = {one.request.call.id: entry.state for one, entry in pairs if entry is not None}
         return {call: state is not EffectState.DENIED for call, state in decided.items() if state is not EffectState.ASKED}
 
-    async def ask(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
+    async def ask(self, asked: Sequence[AskedCall]) -> Mapping[str, bool]:
         """Get decisions about calls, and record them before any of the calls runs."""
         intents = [self._intent(*one[1:]) for one in asked]
         requests = [one.request.model_copy(update={"id": _name(intent)}) for one, intent in zip(asked, intents, strict=True)]
@@ -151,33 +108,32 @@ class EffectLedger:
     async def run(self, call: ToolCall, tool: Tool, occurrence: Occurrence) -> ToolResult:
         """Return the recorded result of the call, or run it now.
 
-        Raises `LedgerConflict` if the record is another tool's or another owner's, and the database's errors: the effect is then either
-        not
+        Raises `LedgerConflict` if the record is another tool's or another owner's, and the database's errors: the effect is then either not
         begun, or begun and without a result.
         """
         intent = self._intent(tool, occurrence)
         if not await self._overdue.wait(intent.action, tool.time_limit):
-            return still_running(call)
+            return still_running_result(call)
         self._at_work.add(intent.key)
         try:
             return await self._recorded(call, tool, intent)
         finally:
             self._at_work.discard(intent.key)
 
-    async def _recorded(self, call: ToolCall, tool: Tool, intent: Intent) -> ToolResult:
-        standing = await self._writer.write(partial(self._records.begin, intent=intent, at_work=self._at_work))
-        if standing.result is not None and _is_failed_try(standing, standing.result, tool, intent):
+    async def _recorded(self, call: ToolCall, tool: Tool, intent: EffectIntent) -> ToolResult:
+        entry = await self._writer.write(partial(self._records.begin, intent=intent, at_work=self._at_work))
+        if entry.result is not None and _is_failed_try(entry, entry.result, tool, intent):
             await self._writer.write(partial(self._records.begin_again, intent=intent))
             return await self._run(call, tool, intent)
-        if standing.result is not None:
-            return _replayed(standing, standing.result, call, intent)
-        if standing.state is EffectState.DENIED:
+        if entry.result is not None:
+            return _replayed(entry, entry.result, call, intent)
+        if entry.state is EffectState.DENIED:
             return _error(call, f"{NOT_RUN}the user said no")
-        if standing.state is not None and not await self._may_run_again(call, tool, intent):
+        if entry.state is not None and not await self._may_run_again(call, tool, intent):
             return _error(call, _UNKNOWN)
         return await self._run(call, tool, intent)
 
-    async def _run(self, call: ToolCall, tool: Tool, intent: Intent) -> ToolResult:
+    async def _run(self, call: ToolCall, tool: Tool, intent: EffectIntent) -> ToolResult:
         if tool.declared.effect is Effect.AT_MOST_ONCE:  # also where the power fails
             await in_thread(self._records.sync)
         running = RunningCall(tool, intent.key, lambda: self._records.transaction(intent.key))
@@ -185,7 +141,7 @@ class EffectLedger:
             result = (await running.run(call)).model_copy(update={"call_id": call.id})
         except asyncio.CancelledError:
             if running.overdue is not None and tool.declared.effect in GUARDED:  # the run may be resumed while the tool still runs
-                self._note(running, intent, still_running(call))
+                self._note(running, intent, still_running_result(call))
             raise
         if outcome_of(result) == "unknown":  # the record stays that of a call of unknown outcome
             self._note(running, intent, result)
@@ -196,11 +152,11 @@ class EffectLedger:
             await asyncio.shield(self._writer.write(partial(self._records.finish, key=intent.key, result=result)))
         return result
 
-    def _note(self, running: RunningCall, intent: Intent, result: ToolResult) -> None:
+    def _note(self, running: RunningCall, intent: EffectIntent, result: ToolResult) -> None:
         late = None if running.overdue is None else asyncio.create_task(self._late(running.overdue, intent))
         self._overdue.note(intent.action, intent.key, result, late)
 
-    async def _late(self, running: "asyncio.Task[ToolResult]", intent: Intent) -> ToolResult:
+    async def _late(self, running: "asyncio.Task[ToolResult]", intent: EffectIntent) -> ToolResult:
         """Wait for a call that ran past its limit and record its true result, if this process still owns the run."""
         result = await running
         try:
@@ -209,7 +165,7 @@ class EffectLedger:
             logger.warning("the late result of %s is not recorded: %s", intent.tool, error)
         return result
 
-    async def _may_run_again(self, call: ToolCall, tool: Tool, intent: Intent) -> bool:
+    async def _may_run_again(self, call: ToolCall, tool: Tool, intent: EffectIntent) -> bool:
         """Decide whether to repeat a call that was begun and whose outcome is unknown."""
         may = tool.declared.effect is not Effect.AT_MOST_ONCE
         if not may and self._approver is not None:
@@ -220,7 +176,7 @@ class EffectLedger:
             await self._writer.write(partial(self._records.begin_again, intent=intent))
         return may
 
-    async def _stopped(self, asked: Sequence[Asked], requests: Sequence[ApprovalRequest]) -> Mapping[str, bool]:
+    async def _stopped(self, asked: Sequence[AskedCall], requests: Sequence[ApprovalRequest]) -> Mapping[str, bool]:
         """Raise LangGraph's interrupt until all requests are decided; then return the decisions."""
         from langgraph.types import interrupt
 
@@ -230,9 +186,9 @@ class EffectLedger:
             answers = await self.known(asked)
         return answers
 
-    def _intent(self, tool: Tool, occurrence: Occurrence) -> Intent:
+    def _intent(self, tool: Tool, occurrence: Occurrence) -> EffectIntent:
         action = digest(self._scope, occurrence.action)
-        return Intent(
+        return EffectIntent(
             key=digest((self._user, self._records.run), action, occurrence.ordinal),
             action=action,
             ordinal=occurrence.ordinal,
@@ -242,33 +198,69 @@ class EffectLedger:
         )
 
 
-def _name(intent: Intent) -> str:
+def _name(intent: EffectIntent) -> str:
     """Return the id by which a request about the effect is answered."""
     return intent.key[:12]
 
 
-def ledger_of(
+def open_ledger(
     store: "RunStore", lease: "Lease", approver: Approver | None, *, user: str = "", overdue: Overdue | None = None
 ) -> EffectLedger:
     """Return the ledger of a user's run that is worked on under a lease."""
-    from .leases import held
+    from .leases import check_lease
 
     def fence(session: Session) -> None:
-        held(session, lease)
+        check_lease(session, lease)
 
     records = EffectRecords(store.database, lease.run, epoch=lease.epoch, fence=fence)
     return EffectLedger(records, store.writer, approver=approver, user=user, overdue=overdue)
 
 
-def _replayed(standing: Standing, result: ToolResult, call: ToolCall, intent: Intent) -> ToolResult:
+def _replayed(entry: EffectEntry, result: ToolResult, call: ToolCall, intent: EffectIntent) -> ToolResult:
     """Return the recorded result. It says so if another agent made the call in an earlier turn."""
-    return result.model_copy(update={"call_id": call.id}) if standing.turn == intent.turn else looked_up(call, result)
+    return result.model_copy(update={"call_id": call.id}) if entry.turn == intent.turn else mark_looked_up(call, result)
 
 
-def _is_failed_try(standing: Standing, result: ToolResult, tool: Tool, intent: Intent) -> bool:
+def _is_failed_try(entry: EffectEntry, result: ToolResult, tool: Tool, intent: EffectIntent) -> bool:
     """Return whether the call retries one that failed in an earlier turn, and may be repeated."""
-    return tool.declared.effect is Effect.IDEMPOTENT and result.is_error and standing.turn != intent.turn
+    return tool.declared.effect is Effect.IDEMPOTENT and result.is_error and entry.turn != intent.turn
 
 
 def _error(call: ToolCall, problem: str) -> ToolResult:
     return ToolResult(call_id=call.id, name=call.name, content=problem, is_error=True)
+
+
+def pending_requests(database: TableDatabase, run: str) -> tuple[ApprovalRequest, ...]:
+    """Return the requests that a run waits for, in the order in which they were made. Raises the database's errors."""
+    with database.reading() as session:
+        query = "SELECT request FROM effects WHERE run = ? AND state = 'asked' ORDER BY number"
+        found = session.execute(query, (run,)).fetchall()
+    try:
+        return tuple(ApprovalRequest.model_validate_json(request) for (request,) in found)
+    except ValueError as error:
+        raise damaged_run(run) from error
+
+
+def record_decisions(database: TableDatabase, run: str, approvals: Mapping[str, bool]) -> None:
+    """Record decisions, by the requests' ids.
+
+    Raises `NotFound`, and records nothing, if the run waits for no such request.
+    """
+    listed = ", ".join(request.id for request in pending_requests(database, run)) or "nothing"
+    statement = "UPDATE effects SET state = ? WHERE run = ? AND state = 'asked' AND substr(key, 1, 12) = ?"
+    with database.writing() as session:
+        for identifier, is_approved in approvals.items():
+            state = EffectState.APPROVED if is_approved else EffectState.DENIED
+            if session.execute(statement, (state, run, identifier)).rowcount != 1:
+                raise NotFound(f"run {run} does not wait for {identifier}", hint=f"it waits for: {listed}")
+
+
+def approval_error(run: str, state: Mapping[str, Any]) -> ApprovalNeeded | None:
+    """Return the error for a run whose graph has stopped for approvals; None if it has not."""
+    interrupts: Sequence[Any] = state.get("__interrupt__", ())
+    requests = [ApprovalRequest.model_validate(request) for interrupt in interrupts for request in interrupt.value]
+    if not requests:
+        return None
+    asked = ", ".join(f"{request.call.name} ({request.id})" for request in requests)
+    hint = f"resume with approvals={{...}}, or: nearfar runs resume {run} --approve {requests[0].id}, or --deny {requests[0].id}"
+    return ApprovalNeeded(f"run {run} needs approval of {asked}", hint=hint, run=run, requests=requests)

@@ -16,14 +16,14 @@ class _Closable(Protocol):
 T = TypeVar("T", bound=_Closable)
 
 
-def beside(
-    runs: RunStore | RunsConfig | None, given: T | RunsConfig | None, opening: Callable[[RunsConfig], T | None], closes: ExitStack
+def open_or_given(
+    runs: RunStore | RunsConfig | None, given: T | RunsConfig | None, open_in: Callable[[RunsConfig], T | None], closes: ExitStack
 ) -> T | None:
     """Return `given`, or open it where the runs are kept and close it with `closes`."""
     config = runs if given is None and isinstance(runs, RunsConfig) else given
     if not isinstance(config, RunsConfig):
         return config
-    opened = opening(config)
+    opened = open_in(config)
     if opened is not None:
         closes.callback(opened.close)
     return opened
@@ -34,13 +34,9 @@ def open_store(config: RunsConfig) -> RunStore:
 
     A forgotten run's trace, privacy record and budget are forgotten with it.
     """
-    store = _opened(config)
+    store = RunStore.open(config, address=address_of(config) if config.postgres_variable is not None else None)
     store.forgetting += [partial(erase, config) for erase in (_erase_traces, _erase_privacy, _erase_budgets)]
     return store
-
-
-def _opened(config: RunsConfig) -> RunStore:
-    return RunStore.open(config, address=address_of(config) if config.postgres_variable is not None else None)
 
 
 def address_of(config: RunsConfig) -> str:

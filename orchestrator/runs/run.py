@@ -108,14 +108,14 @@ def digest(asked: Task) -> str:
     return sha256(asked.model_dump_json(include={"messages", "context", "output_schema", "user"}).encode()).hexdigest()
 
 
-def tightened(asked: Task, begun: Task) -> list[str]:
+def find_tightened(asked: Task, begun: Task) -> list[str]:
     """Return the options whose bounds are tighter in `asked` than in the task that was begun."""
     tools = begun.allowed_tools
     adds = asked.allowed_tools is not None and (tools is None or not tools <= asked.allowed_tools)
     return [*_tighter(asked.policy, begun.policy), *(["allowed_tools"] if adds else [])]
 
 
-def tightened_since(kept: KeptTask, now: Bounds) -> list[str]:
+def find_tightened_since(kept: KeptTask, now: Bounds) -> list[str]:
     """Return the options that the policy has tightened since the task was begun, and that the task exceeds."""
     changed = ["sensitivity", "mode"] if kept.bounds is None else _tighter(now, kept.bounds)
     return [option for option in _tighter(now, kept.task.policy) if option in changed]
@@ -148,7 +148,7 @@ PART: Final = "nearfar_part"
 """Key in `configurable`: the name of a part of the run, which is a graph of its own."""
 
 
-def thread(lease: Lease) -> dict[str, object]:
+def thread_config(lease: Lease) -> dict[str, object]:
     """Return the configuration of the task's own graph."""
     return {"thread_id": lease.run, EPOCH: lease.epoch}
 
@@ -162,4 +162,4 @@ class RunParts:
 
     def thread(self, part: str) -> dict[str, object]:
         """Return the configuration of a part's graph, which is kept with the run."""
-        return {**thread(self.lease), PART: part}
+        return {**thread_config(self.lease), PART: part}

@@ -18,7 +18,7 @@ from ..storage.writer import Change, Writer
 from ..task.sections.runs import RunsConfig
 from ..util.threads import in_thread
 from .effects import TABLES as EFFECTS
-from .leases import LocalOwners, Owners, SharedOwners, held
+from .leases import LocalOwners, Owners, SharedOwners, check_lease
 from .run import VERSION, KeptTask, Lease, Run, RunFailure, RunState, damaged_run, title
 
 if TYPE_CHECKING:
@@ -124,9 +124,8 @@ class RunStore:
     async def claim(self, run: str, *, user: str = "") -> Lease:
         """Begin to work on a run that no process works on.
 
-        Raises `NotFound` if the user has no such run, `RunBusy` that names the process which works on it, `Cancelled` if it was
-        cancelled, and
-        `InvalidRequest` if it is done.
+        Raises `NotFound` if the user has no such run, `RunBusy` that names the process which works on it, `Cancelled` if it was cancelled,
+        and `InvalidRequest` if it is done.
         """
         try:
             return await self._owning(partial(self._claim, run=run, user=user))
@@ -134,14 +133,14 @@ class RunStore:
             await self.writer.write(partial(self._cancel, run=run, user=user))
             raise
 
-    def let_go(self, lease: Lease) -> None:
+    def forget_lease(self, lease: Lease) -> None:
         """Forget a lease in this process, without writing to the database."""
         self._leases.discard(lease)
 
     async def release(self, lease: Lease, *, waiting: bool = False) -> None:
         """Stop working on a run that has not ended. A lease that another process has taken over is left alone."""
         await self.writer.write(partial(self._release, lease=lease, state=RunState.WAITING if waiting else RunState.RUNNING))
-        self.let_go(lease)
+        self.forget_lease(lease)
 
     async def finish(self, lease: Lease, outcome: str | RunFailure) -> None:
         """Store the outcome: the result as JSON, or the failure. Raises `RunBusy` if another process has taken the run over.
@@ -149,7 +148,7 @@ class RunStore:
         A run that failed after a request to cancel it counts as cancelled.
         """
         await self.writer.write(partial(self._finish, lease=lease, outcome=outcome))
-        self.let_go(lease)
+        self.forget_lease(lease)
 
     async def known(self, run: str, *, user: str, digest: str) -> Run | None:
         """Return the run of an idempotency key; None if the key is new. Raises `IdempotencyConflict` if it is another task's."""
@@ -287,7 +286,7 @@ class RunStore:
 
     def _give_back(self, session: Session, *, taken: Iterable[Lease]) -> None:
         for lease in taken:
-            self.let_go(lease)
+            self.forget_lease(lease)
             if self._found(session, lease.run, None).owner == self.owners.name:  # else it was not kept
                 self._release(session, lease=lease, state=RunState.RUNNING)
 
@@ -339,7 +338,7 @@ class RunStore:
     def _finish(self, session: Session, *, lease: Lease, outcome: str | RunFailure) -> None:
         from .checkpointer import drop_checkpoints
 
-        is_cancelled, has_failed = held(session, lease), isinstance(outcome, RunFailure)
+        is_cancelled, has_failed = check_lease(session, lease), isinstance(outcome, RunFailure)
         state = RunState.DONE if not has_failed else RunState.CANCELLED if is_cancelled else RunState.FAILED
         content = outcome.model_dump_json() if isinstance(outcome, RunFailure) else outcome
         self._end(session, lease.run, state)

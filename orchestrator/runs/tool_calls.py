@@ -23,7 +23,7 @@ REPEATABLE: Final = frozenset({Effect.READ, Effect.IDEMPOTENT})
 """Effects that a resumed run may run again although there is a result."""
 
 
-class Made(TypedDict):
+class ActionCount(TypedDict):
     """Counts the calls of one action since the conversation began."""
 
     count: int
@@ -31,7 +31,7 @@ class Made(TypedDict):
     """Ordinals of calls that an equal call would retry."""
 
 
-_NONE_MADE: Final[Made] = {"count": 0, "unsettled": []}
+_NONE_MADE: Final[ActionCount] = {"count": 0, "unsettled": []}
 
 
 class Occurrence(NamedTuple):
@@ -52,18 +52,17 @@ class Occurrence(NamedTuple):
 class Occurrences:
     """Numbers the calls of one message, after those made since the conversation began.
 
-    An agent that takes over begins a conversation and a count of its own: a call that an agent before it has made is the first one
-    again, and
-    so the same effect. A second equal call in one conversation is another effect, unless it retries the first one: that one's outcome is
-    unknown, or it failed and its tool is idempotent.
+    An agent that takes over begins a conversation and a count of its own: a call that an agent before it has made is the first one again,
+    and so the same effect. A second equal call in one conversation is another effect, unless it retries the first one: that one's outcome
+    is unknown, or it failed and its tool is idempotent.
     """
 
-    def __init__(self, made: Mapping[str, Made], *, turn: int) -> None:
+    def __init__(self, made: Mapping[str, ActionCount], *, turn: int) -> None:
         self.made = dict(made)
         """By action: the calls since the conversation began; those of tools that only read are not kept."""
         self.turn = turn
         """Calls of agents that the task had made before this message."""
-        self._looked: dict[str, Made] = {}
+        self._looked: dict[str, ActionCount] = {}
 
     def next(self, call: ToolCall, tool: Tool) -> Occurrence:
         """Return the occurrence of the message's next call to run."""
@@ -141,12 +140,12 @@ class Overdue:
             self._ended[key] = task.result()
 
 
-def still_running(call: ToolCall) -> ToolResult:
+def still_running_result(call: ToolCall) -> ToolResult:
     """Return the error result for a call that waited in vain for an equal one."""
     return ToolResult(call_id=call.id, name=call.name, content=_STILL_RUNNING, is_error=True)
 
 
-def looked_up(call: ToolCall, result: ToolResult) -> ToolResult:
+def mark_looked_up(call: ToolCall, result: ToolResult) -> ToolResult:
     """Return the result of an equal earlier call, marked as such."""
     return result.model_copy(update={"call_id": call.id, "content": f"{result.content}\n{LOOKED_UP}"})
 
@@ -234,10 +233,10 @@ async def run_unrecorded(call: ToolCall, tool: Tool, *, action: str, key: str, o
     """Run a tool without a ledger. Equal calls whose outcome is unknown block it, as in a ledger."""
     effect = tool.declared.effect
     if effect in GUARDED and not await overdue.wait(action, tool.time_limit):
-        return still_running(call)
+        return still_running_result(call)
     known = overdue.result(key)
     if known is not None and not (effect is Effect.IDEMPOTENT and known.is_error):
-        return looked_up(call, known)
+        return mark_looked_up(call, known)
     running = RunningCall(tool, key)
     result = await running.run(call)
     if effect in GUARDED and outcome_of(result) == "unknown":
@@ -246,8 +245,8 @@ async def run_unrecorded(call: ToolCall, tool: Tool, *, action: str, key: str, o
 
 
 def effect_key() -> str:
-    """Return an idempotency key for what the running tool is about to do. It is the same when a run that died, an agent that takes over,
-    or a retry after an error makes the call again, and no other call has it.
+    """Return an idempotency key for what the running tool is about to do. It is the same when a run that died, an agent that takes over, or
+    a retry after an error makes the call again, and no other call has it.
 
     Hand it to services as their idempotency key, or look it up before acting. Raises `InvalidRequest` outside of a tool.
     """
@@ -257,11 +256,9 @@ def effect_key() -> str:
 def effect_transaction(file: str | os.PathLike[str] | None = None) -> EffectConnection:
     """Return a connection whose writes are committed when the running tool returns, together with its result, and dropped when it fails.
 
-    So a call of a `transactional` tool has its effect exactly once, wherever the process dies. While it is open, no other writer gets
-    into
-    the database: begin late, and wait for nothing. It is dropped after ten seconds. Raises `InvalidRequest` outside of such a tool and
-    in an
-    event loop, which would block while it waits for other writers, and `sqlite3.Error`.
+    So a call of a `transactional` tool has its effect exactly once, wherever the process dies. While it is open, no other writer gets into
+    the database: begin late, and wait for nothing. It is dropped after ten seconds. Raises `InvalidRequest` outside of such a tool and in
+    an event loop, which would block while it waits for other writers, and `sqlite3.Error`.
 
     Args:
         file: a database of the app's own; None: that of the runs, in a table of the tool's own.

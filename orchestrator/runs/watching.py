@@ -10,7 +10,7 @@ from ...protocols import ApprovalRequest, Cancelled, StoreError
 from ...protocols.messages import Value
 from ..task.results import Attempt, Result
 from ..util.threads import in_thread
-from .ledger import waiting
+from .ledger import pending_requests
 from .run import Run, RunFailure, damaged_run
 from .store import RunStore
 
@@ -35,7 +35,7 @@ class RunDetails(Value):
     failure: RunFailure | None = None
 
 
-def details(store: RunStore, run: str, *, user: str | None = None) -> RunDetails:
+def read_details(store: RunStore, run: str, *, user: str | None = None) -> RunDetails:
     """Return the details of a run.
 
     Raises `NotFound` if the user has no such run, `StoreCorrupt` if its record is damaged.
@@ -44,7 +44,7 @@ def details(store: RunStore, run: str, *, user: str | None = None) -> RunDetails
     kept = store.task(run)
     prompts = [message.text for message in kept.task.messages if message.role == "user"]
     outcome = store.outcome(run)
-    shown = RunDetails(run=known, prompt=prompts[-1], tools=kept.tools, agents=kept.agents, waits_for=waiting(store.database, run))
+    shown = RunDetails(run=known, prompt=prompts[-1], tools=kept.tools, agents=kept.agents, waits_for=pending_requests(store.database, run))
     if isinstance(outcome, str):
         return shown.model_copy(update=_of_result(run, outcome))
     found = store.checkpointer.get_tuple({"configurable": {"thread_id": run}})
@@ -75,7 +75,7 @@ LOOK_SECONDS: Final = 1.0
 """Seconds between two looks at the store, for all runs of the process at once."""
 
 
-class Cancelling:
+class CancellationWatch:
     """Cancels what agents are saying as soon as it notices a request, but never a running tool, whose outcome would be unknown."""
 
     def __init__(self, store: RunStore) -> None:
@@ -85,7 +85,7 @@ class Cancelling:
         self._looking: asyncio.Task[None] | None = None
 
     @contextmanager
-    def noticed(self, run: str, is_in_tool: Callable[[], bool]) -> Iterator[None]:
+    def cancel_on_request(self, run: str, is_in_tool: Callable[[], bool]) -> Iterator[None]:
         """Raise `Cancelled` within the block once the run's cancellation is requested, unless one of its tools is at work."""
         task = asyncio.current_task()
         assert task is not None, "it is awaited"

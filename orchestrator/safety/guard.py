@@ -1,9 +1,9 @@
 """The guard of one run: it decides about tool calls by the provenance of the call, not by the judgement of the model that makes it.
 
-Until the run has read untrusted content, the model follows the user and the app, and its calls are theirs. From then on it may follow
-an attacker: it may call the tools that it had chosen before, with arguments from the user's words or from trusted data. Tools that only
-read and keep their arguments on this device are free, and so are tools declared to have no sinks. A later result is trusted only if that
-very call was chosen before, because choosing what is read or computed means choosing what is found.
+Until the run has read untrusted content, the model follows the user and the app, and its calls are theirs. From then on it may follow an
+attacker: it may call the tools that it had chosen before, with arguments from the user's words or from trusted data. Tools that only read
+and keep their arguments on this device are free, and so are tools declared to have no sinks. A later result is trusted only if that very
+call was chosen before, because choosing what is read or computed means choosing what is found.
 """
 
 import json
@@ -89,8 +89,8 @@ class Guard:
         return not untrusted_arguments(call, tool, list(call.arguments), self._trusted_texts(context))
 
     def is_chosen(self, call: ToolCall, tool: Tool, context: CallContext) -> bool:
-        """Return whether the user or a plan had chosen this very call before the run read untrusted content, or it reads a record that they
-        have named."""
+        """Return whether the user or a plan had chosen this very call before the run read untrusted content, or it reads a record that
+        they have named."""
         made = [context.conversation[place] for place in context.trusted]
         if _is_repeated(call, made) or _is_repeated(call, self._made) or _is_planned(call, tool, context.chosen.plan):
             return True

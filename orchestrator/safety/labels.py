@@ -18,8 +18,7 @@ def initial_label(task: Task, tools: Mapping[str, Tool]) -> Label:
     """Return the label of the task's messages, its context, and its other inputs.
 
     A task is private by its policy. Tool results in its conversation are labelled as their tools are declared. Results of unknown tools,
-    and
-    the context, are untrusted content.
+    and the context, are untrusted content.
     """
     return joined(_labels(task, tools))
 

@@ -276,11 +276,9 @@ class Placeholders:
     def _kept_in(self, text: str) -> set[int]:
         """Return which placeholders of a text, counted from 0, stand in addresses.
 
-        The text is read with a mark in the place of each placeholder. Then it is read as it would be displayed, since one value may
-        begin the
-        address in which the next one stands: with the values that can do that in their places and marks for the others, and once for
-        each of
-        those values with a mark in its place alone.
+        The text is read with a mark in the place of each placeholder. Then it is read as it would be displayed, since one value may begin
+        the address in which the next one stands: with the values that can do that in their places and marks for the others, and once for
+        each of those values with a mark in its place alone.
         """
         names = _EXACT.findall(text)
         kept = _marked(text, range(len(names)), {})
@@ -375,8 +373,7 @@ def _unused_in(text: str) -> str:
 
 def _require_open_to(tool: Tool, argument: str, placeholder: Placeholder) -> None:
     """Raise `PrivacyViolation` if the placeholder's value may not go as far as the tool sends its arguments, or if the argument decides
-    what a
-    tool with an untrusted source does.
+    what a tool with an untrusted source does.
     """
     declared = tool.declared
     if not may_go(placeholder.tier, declared.sends):

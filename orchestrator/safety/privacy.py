@@ -120,9 +120,8 @@ class RunPrivacy:
     def add_private_results(self, messages: Sequence[Message], private: Iterable[PrivateResult]) -> None:
         """Add the private results of a conversation to the known secrets.
 
-        The result of a call that a placeholder went into is left out if it only repeats the caller's own words: looking for it would
-        tell the
-        caller which of its words were returned.
+        The result of a call that a placeholder went into is left out if it only repeats the caller's own words: looking for it would tell
+        the caller which of its words were returned.
         """
         said = normalize(" ".join(text for message in messages if message.role == "assistant" for text in texts_of([message])))
         for each in private:

@@ -1,8 +1,8 @@
 """Provenance of values: find out whether the arguments of a tool call come from trusted texts (the taint check).
 
 A value comes from a text that says it: in any spacing, and a number or a date in any notation. A part of a longer word, address or path is
-another value, which an attacker may have chosen. Look-alikes are not equal: an argument reaches its tool as it is. Case makes a
-difference, except in schemes, hosts, and the first letters of plain words.
+another value, which an attacker may have chosen. Look-alikes are not equal: an argument reaches its tool as it is. Case makes a difference,
+except in schemes, hosts, and the first letters of plain words.
 """
 
 import json

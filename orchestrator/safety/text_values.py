@@ -36,8 +36,7 @@ _NEAR: Final = 12
 def numbers_in(text: str) -> Iterator[Decimal]:
     """Yield the numbers of a text in lower case.
 
-    A point or a space before three digits groups them if a currency is next to the number; a point also groups if it occurs several
-    times.
+    A point or a space before three digits groups them if a currency is next to the number; a point also groups if it occurs several times.
     `1.500` alone is one and a half.
     """
     for _, parts in _read(text):
@@ -124,8 +123,7 @@ class Times(NamedTuple):
     def has(self, value: str, *, today: date | None = None) -> bool:
         """Return whether the texts name all of a value: a date, with or without a time of day, or a time of day.
 
-        A day named without a year matches the years that the text names elsewhere, and the next or the last such day as seen from
-        `today`.
+        A day named without a year matches the years that the text names elsewhere, and the next or the last such day as seen from `today`.
         """
         value = value.strip().casefold()
         if (clock := _CLOCK.fullmatch(value)) is not None:

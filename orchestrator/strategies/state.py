@@ -7,7 +7,7 @@ from typing import Any, Final, TypedDict, TypeVar
 
 from ...protocols import Message, ToolResult
 from ...protocols.messages import Value
-from ..runs.tool_calls import Made
+from ..runs.tool_calls import ActionCount
 from ..safety.plan_matching import quoted
 from ..task.labels import OPEN, Integrity, Label
 from ..task.modes import Strategy
@@ -111,7 +111,7 @@ class TaskState(TypedDict, total=False):
     """The `Label` of all that any agent of the run has been told; it only ever becomes stricter."""
     recalled: list[Json]
     """Memory items that tools have returned, as `RecalledItem`s; absent until a tool has run."""
-    made: dict[str, Made]
+    made: dict[str, ActionCount]
     """By action: the calls that the ledger of effects was told of, since the conversation began."""
     opening: Json
     """The `Label` of what attempts start from: the task, and a supervisor's words."""

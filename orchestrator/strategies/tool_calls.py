@@ -10,8 +10,8 @@ import anyio
 
 from ...protocols import ApprovalRequest, NearfarError, PrivacyViolation, ToolCall, ToolResult
 from ...protocols.tiers import Tier
-from ..runs.ledger import Asked
-from ..runs.tool_calls import Made, Occurrence, Occurrences, Overdue, run_unrecorded
+from ..runs.ledger import AskedCall
+from ..runs.tool_calls import ActionCount, Occurrence, Occurrences, Overdue, run_unrecorded
 from ..safety.guard import CallContext, Decision, Guard
 from ..task.approvals import Approver
 from ..task.labels import OPEN, Integrity, Label, joined, may_go
@@ -31,11 +31,11 @@ class Effects(Protocol):
         """Return the effects of a part that runs in parallel with others."""
         ...
 
-    async def known(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
+    async def known(self, asked: Sequence[AskedCall]) -> Mapping[str, bool]:
         """Return the decisions on record, by the calls' ids."""
         ...
 
-    async def ask(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
+    async def ask(self, asked: Sequence[AskedCall]) -> Mapping[str, bool]:
         """Ask for decisions, and return them by the calls' ids."""
         ...
 
@@ -152,10 +152,10 @@ class PlannedCall:
         return ApprovalRequest(id=self.call.id, call=self.call, reason=self.decision.reason)
 
     @property
-    def subject(self) -> Asked:
+    def subject(self) -> AskedCall:
         assert self.tool is not None, "only calls of known tools need approval"
         assert self.occurrence is not None, "and they are counted before"
-        return Asked(self.request, self.tool, self.occurrence)
+        return AskedCall(self.request, self.tool, self.occurrence)
 
     def refuse(self, reason: str) -> None:
         self.decision = Decision(outcome="refused", reason=reason)
@@ -265,7 +265,7 @@ class ToolCalls:
         return results
 
     @property
-    def made(self) -> dict[str, Made]:
+    def made(self) -> dict[str, ActionCount]:
         """The calls that were made, these included, by action."""
         return self._occurrences.made
 

@@ -29,7 +29,7 @@ from ....protocols.errors import MAPPINGS
 from ...agents.pool import AgentHandle, AgentPool
 from ...budgets.amounts import Commitment, Spent
 from ...routing.router import Router
-from ...runs.ledger import Asked
+from ...runs.ledger import AskedCall
 from ...runs.tool_calls import Occurrence
 from ...safety.guard import Guard
 from ...safety.privacy import RunPrivacy
@@ -147,11 +147,11 @@ class RecordedEffects:
     def within(self, scope: str) -> "RecordedEffects":
         return self
 
-    async def known(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
+    async def known(self, asked: Sequence[AskedCall]) -> Mapping[str, bool]:
         """Return for each call whether it was allowed. A call without a recorded result is allowed here, and fails in `run`."""
         return {one.request.call.id: not self._branch.was_refused(one.request.call) for one in asked}
 
-    async def ask(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
+    async def ask(self, asked: Sequence[AskedCall]) -> Mapping[str, bool]:
         return await self.known(asked)
 
     async def run(self, call: ToolCall, tool: Tool, occurrence: Occurrence) -> ToolResult:

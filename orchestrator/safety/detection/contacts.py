@@ -73,8 +73,7 @@ def _without_tail(url: str) -> str:
 
 
 def _is_ip4(match: re.Match[str]) -> bool:
-    """Return whether an IPv4 address identifies a machine: it is not loopback, unspecified or reserved, and not named as a
-    version."""
+    """Return whether an IPv4 address identifies a machine: it is not loopback, unspecified or reserved, and not named as a version."""
     try:
         address = IPv4Address(_BRACKETED.sub(".", match[0]))
     except AddressValueError:
