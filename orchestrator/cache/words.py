@@ -1,4 +1,4 @@
-"""w"""
+"""Undo harmless changes of words: contractions, spellings, singular and plural, words that may be left out; and lists of words."""
 
 import re
 from collections.abc import Mapping, Sequence
