@@ -112,12 +112,12 @@ def normalised(text: str) -> str:
 
 
 def is_literal(text: str) -> bool:
-    """Tell whether a text holds a quotation, code, a formula, a path or an address: no word of it may be read for another."""
+    """Return whether a text holds a quotation, code, a formula, a path or an address: no word of it may be read for another."""
     return _QUOTED.search(text) is not None or _FORMAL.search(_SHARP.sub("", text)) is not None
 
 
 def is_caseless(text: str) -> bool:
-    """Tell whether a text is written without capitals, not even a first one or `I`, or in nothing but capitals."""
+    """Return whether a text is written without capitals, not even a first one or `I`, or in nothing but capitals."""
     return text.islower() or text.isupper() or (text[1:].islower() and _SMALL_I.search(text) is not None)
 
 
@@ -170,7 +170,7 @@ _SHARE: Final = 0.2
 
 
 def is_english(words: Sequence[str]) -> bool:
-    """Tell whether words in lower case are those of an English text."""
+    """Return whether words in lower case are those of an English text."""
     if not words:
         return False
     if words[0] == "is" and _SIGNS.intersection(words[1:]):
@@ -204,7 +204,7 @@ class Canonical:
         return _canonical(text)
 
     def asks_the_same_as(self, other: "Canonical") -> bool:
-        """Tell whether only harmless changes lie between two texts."""
+        """Return whether only harmless changes lie between two texts."""
         if self.is_english != other.is_english or not agree(self.marks, other.marks):
             return False
         return self.words == other.words or ((self.is_caseless or other.is_caseless) and self._without_case() == other._without_case())

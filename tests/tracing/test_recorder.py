@@ -227,7 +227,7 @@ async def test_behind_lost_entries_a_step_is_kept_with_its_whole_request(traces:
             raise StoreUnavailable("the disk is full")
         insert_entries(session, run, user, entries)
 
-    monkeypatch.setattr("nearfar.orchestrator.tracing.recorder.insert", written)
+    monkeypatch.setattr("nearfar.orchestrator.tracing.recorder.insert_entries", written)
 
     def script(request: StepRequest) -> Any:  # noqa: ANN401 - what a script may say
         with suppress(StoreUnavailable):
