@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.memory.store import MemoryStore as MemoryStore
     from nearfar.orchestrator.memory.transfer import Imported as Imported
     from nearfar.orchestrator.memory.vectors import Embedder as Embedder
-    from nearfar.orchestrator.runs.ledger.running import effect_key as effect_key
-    from nearfar.orchestrator.runs.ledger.running import effect_transaction as effect_transaction
-    from nearfar.orchestrator.runs.ledger.transactions import EffectConnection as EffectConnection
+    from nearfar.orchestrator.runs.effects import EffectConnection as EffectConnection
     from nearfar.orchestrator.runs.run import Run as Run
     from nearfar.orchestrator.runs.run import RunState as RunState
     from nearfar.orchestrator.runs.store import RunStore as RunStore
-    from nearfar.orchestrator.safety.privacy.records import PrivacyRecords as PrivacyRecords
+    from nearfar.orchestrator.runs.tool_calls import effect_key as effect_key
+    from nearfar.orchestrator.runs.tool_calls import effect_transaction as effect_transaction
+    from nearfar.orchestrator.safety.privacy_records import PrivacyRecords as PrivacyRecords
     from nearfar.orchestrator.strategies.calls import TaskGraph as TaskGraph
     from nearfar.orchestrator.task.events import AgentText as AgentText
     from nearfar.orchestrator.task.events import ApprovalAsked as ApprovalAsked
@@ -287,7 +287,7 @@ _HOMES = {
     "DeviceState": "protocols.device_state",
     "DeviceStateSource": "protocols.device_state",
     "Effect": "orchestrator.task.tools",
-    "EffectConnection": "orchestrator.runs.ledger.transactions",
+    "EffectConnection": "orchestrator.runs.effects",
     "Effort": "protocols.steps",
     "Embedder": "orchestrator.memory.vectors",
     "Energy": "orchestrator.task.results",
@@ -356,7 +356,7 @@ _HOMES = {
     "Prices": "protocols.cards",
     "Principal": "orchestrator.memory.item",
     "PrivacyConfig": "orchestrator.task.policy",
-    "PrivacyRecords": "orchestrator.safety.privacy.records",
+    "PrivacyRecords": "orchestrator.safety.privacy_records",
     "PrivacyViolation": "protocols.errors",
     "ProviderAuthError": "protocols.errors",
     "ProviderConfig": "cloud.config",
@@ -459,8 +459,8 @@ _HOMES = {
     "WorkerCrashed": "protocols.errors",
     "WorkingMemory": "orchestrator.memory.recall.agent_memory",
     "complete": "protocols.agent",
-    "effect_key": "orchestrator.runs.ledger.running",
-    "effect_transaction": "orchestrator.runs.ledger.running",
+    "effect_key": "orchestrator.runs.tool_calls",
+    "effect_transaction": "orchestrator.runs.tool_calls",
     "load_config": "orchestrator.compose.config",
     "memory_tools": "orchestrator.memory.in_tasks",
     "record": "protocols.recordings",

@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from nearfar.orchestrator.safety.privacy.detection.composite import Detectors
-from nearfar.orchestrator.safety.privacy.detection.finding import Finding
-from nearfar.orchestrator.safety.privacy.detection.standard import STRUCTURED, StandardDetectors, standard_detectors
+from nearfar.orchestrator.safety.detection.detector import Detectors, PrivateFinding
+from nearfar.orchestrator.safety.detection.standard import STRUCTURED, StandardDetectors, standard_detectors
 
 _FILE: Final = "pii/presidio_synth_v2_first700.json.gz"
 _TYPES: Final = {
@@ -79,7 +78,7 @@ def _counted(detector: StandardDetectors, sentences: Sequence[Mapping[str, Any]]
     return counts
 
 
-def _agree(span: _Span, finding: Finding) -> bool:
+def _agree(span: _Span, finding: PrivateFinding) -> bool:
     return span.type == finding.type and span.start < finding.end and finding.start < span.end
 
 

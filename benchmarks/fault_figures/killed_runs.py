@@ -23,7 +23,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from nearfar import Hybrid, Records, Tool, effect_key, effect_transaction, tool
-from nearfar.orchestrator.runs.ledger.records import EffectRecords
+from nearfar.orchestrator.runs.effects import EffectRecords
 from nearfar.orchestrator.strategies.state import TaskState
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.task import Task

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nearfar import Hybrid, Policy, Tool, tool
-from nearfar.orchestrator.safety.privacy.placeholders import MOST_CALLS
+from nearfar.orchestrator.safety.placeholders import MOST_CALLS
 from nearfar.protocols import NearfarError, ScriptedAgent, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 

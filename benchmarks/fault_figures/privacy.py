@@ -15,7 +15,7 @@ from nearfar.cloud.gateway import serve_gateway
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
-from nearfar.orchestrator.safety.privacy.needles import Needles
+from nearfar.orchestrator.safety.known_secrets import KnownSecrets
 from nearfar.protocols import Message, NearfarError, ScriptedAgent, Side, ToolCall, ToolResult
 from nearfar.protocols.client import RemoteAgent
 
@@ -202,14 +202,14 @@ def _memory(text: str, tier: Tier) -> TaskMemory:
 
 def _speed(chance: random.Random) -> float:
     """Microseconds of processor time that the last look takes for a kilobyte, where the run knows of a hundred private values."""
-    needles = Needles()
+    secrets = KnownSecrets()
     for _ in range(100):
-        needles.add(KINDS["email"](chance))
+        secrets.add(KINDS["email"](chance))
     message = " ".join(chance.choices(("the", "vault", "opens", "at", "nine", "says", "someone", "else"), k=4000)).encode()
     taken = []
     for _ in range(5):
         started = time.thread_time()
-        found = needles.found_in(message)
+        found = secrets.is_in(message)
         taken.append(time.thread_time() - started)
         assert not found, "it holds none of them"
     return min(taken) * 1e6 / (len(message) / 1024)

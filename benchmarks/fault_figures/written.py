@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from nearfar.orchestrator.safety.privacy.detection.standard import standard_detectors
+from nearfar.orchestrator.safety.detection.standard import standard_detectors
 
 _FOLDER: Final = Path(__file__).parent / "texts"
 _MARK: Final = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)

@@ -1,15 +1,21 @@
 """Guards: reasons why the answer to one question must not be given to another, however close the two are in meaning.
 
-An embedding barely notices a `not`, a number, or two names that changed places, so closeness alone serves wrong answers. The guards
-compare words instead, and fail closed: they pass two questions only where a short list of harmless changes (`wording`) explains every
-difference between them. A change that is not listed is an objection.
+An embedding barely notices a `not`, a number, or two names that changed places, so closeness alone serves wrong answers. The guards compare
+the canonical forms of two questions instead, and fail closed. Every step towards the form undoes a change that is known to be harmless:
+politeness, contractions, spelling, ways of asking. Any other change stays in it, and is an objection.
 """
 
 import re
+import unicodedata
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
-from .wording.canonical import Canonical
+from .phrases import direct, in_plain_frame, without_politeness
+from .words import AMBIGUOUS, NAMES, agree, in_one_spelling, listed, of_a_kind, without_contractions, without_marks
 
 _WORDS: Final[dict[str, frozenset[str]]] = {
     kind: frozenset(words.split())
@@ -35,6 +41,16 @@ _WORDS: Final[dict[str, frozenset[str]]] = {
     }.items()
 }
 _NUMBER: Final = re.compile(r"\d|%|[$\u20ac\u00a3\u00a5]|-$")
+
+
+def objection(asked: str, stored: str) -> str | None:
+    """Return why the answer to the stored question does not answer the asked one; None where no guard objects. Symmetric."""
+    mine, theirs = Canonical.of(asked), Canonical.of(stored)
+    if mine.asks_the_same_as(theirs):
+        return None
+    if not (mine.is_english and theirs.is_english):
+        return "language: the words differ, and the guards know only plain English"
+    return kind_of(mine.text, theirs.text)
 
 
 def kind_of(asked: str, stored: str) -> str:
@@ -68,11 +84,157 @@ def _listed(words: Counter[str]) -> str:
     return " ".join(sorted(words)) or "nothing"
 
 
-def objection(asked: str, stored: str) -> str | None:
-    """Return why the answer to the stored question does not answer the asked one; None where no guard objects. Symmetric."""
-    mine, theirs = Canonical.of(asked), Canonical.of(stored)
-    if mine.asks_the_same_as(theirs):
-        return None
-    if not (mine.is_english and theirs.is_english):
-        return "language: the words differ, and the guards know only plain English"
-    return kind_of(mine.text, theirs.text)
+_TOKEN: Final = re.compile(
+    r"(?:[^\W\d_]\.){2,}"  # U.S., a.m.
+    r"|\d+(?:[.,:/-]\d+)*[^\W\d_]*"  # 3.10, 10:30, 03/04, 16GB, 5th
+    r"|[^\W_]+(?:[.'&/_-][^\W_]+)*(?:\+\+|\#(?!\w))?"  # don't, part-time, a.txt, C++
+    r"|\S"
+)
+_QUOTED: Final = re.compile(r"[\"`\u00ab\u00bb\u201e\u201c\u201d\u300c\u300e]|(?<!\w)'[^'\n]+'(?!\w)")
+_FORMAL: Final = re.compile(r"[=*<>{}\[\]\\^|~@_#]|\w\(|://|(?<![\w.])[./]\w|\)\s*[-+/]|[-+/]\s*\(|\d\s*[-+/]\s+\d|\n")
+"""Code, formulas, paths and addresses, where every character counts."""
+_SHARP: Final = re.compile(r"\b[CFcf]#(?!\w)")
+_ENDS: Final = frozenset("?!.\u2026")
+_FACTORIAL: Final = re.compile(r"\d !$")
+_FIRST: Final = re.compile(r"[A-Z][a-z]*(?:'[a-z]+)?")
+_LAZY: Final = listed(
+    "i i'm i've i'll i'd an the in on at for of to by with from and or what which who whom whose when where why how is are was were"
+    " do does did can could should would will has have had please hi hello hey"
+)
+"""Words that are no names, whatever their case."""
+_SMALL_I: Final = re.compile(r"\bi\b")
+_FEWEST_SHOUTED: Final = 3
+
+
+def normalised(text: str) -> str:
+    """Return a text in one form of its accents, apostrophes and spaces."""
+    return " ".join(unicodedata.normalize("NFC", text).replace("\u2019", "'").split())
+
+
+def is_literal(text: str) -> bool:
+    """Return whether a text holds a quotation, code, a formula, a path or an address: no word of it may be read for another."""
+    return _QUOTED.search(text) is not None or _FORMAL.search(_SHARP.sub("", text)) is not None
+
+
+def is_caseless(text: str) -> bool:
+    """Return whether a text is written without capitals, not even a first one or `I`, or in nothing but capitals."""
+    return text.islower() or text.isupper() or (text[1:].islower() and _SMALL_I.search(text) is not None)
+
+
+def tokens(text: str) -> list[str]:
+    """Return the words and signs of a text but those at its end, with the case of what may be a name.
+
+    Case is dropped where a sentence begins, in words that are no names (`What`), in names that are no words (`japanese`), and in a text
+    that is written in capitals throughout.
+    """
+    found = _TOKEN.findall(text)
+    while found and found[-1] in _ENDS and not _FACTORIAL.search(" ".join(found[-2:])):
+        found.pop()
+    if text.isupper() and len(found) >= _FEWEST_SHOUTED:
+        return [word.lower() for word in found]
+    return [_cased(word, begins=place == 0 or found[place - 1] in _ENDS) for place, word in enumerate(found)]
+
+
+def _cased(word: str, *, begins: bool) -> str:
+    lower = word.lower()
+    if word == "I" or lower in NAMES:
+        return lower
+    return lower if _FIRST.fullmatch(word) and (begins or lower in _LAZY) else word
+
+
+_ENGLISH: Final = listed(
+    "the what how why who where when which does did can could should would are have has must may whose whom you"
+    " your my with from this that and it if not"
+)
+"""Frequent words, and hardly any of them a frequent one of another language too."""
+_SIGNS: Final = listed("a the to for by or than be")
+"""They tell an English text that begins with `is` from a Dutch one."""
+_OPENINGS: Final = frozenset(
+    f"{first} {second}"
+    for first, others in (
+        ("is", "a it the there this he she my your"),
+        ("do", "i people they we you all some most many any not these those"),
+        ("i", "am need want"),
+        ("can", "i you we they it my the a"),
+        ("was", "it he she"),
+        ("will", "i it he she they we you"),
+    )
+    for second in others.split()
+)
+"""Beginnings by which it is known although their first word is one of other languages too."""
+_ASKING_WORDS: Final = listed("what how why which where when does should would could tell")
+_NEAR: Final = 5
+"""Words at the beginning among which one of these is a sign of English."""
+_SHARE: Final = 0.2
+"""Share of a text's words that must be among these for it to count as English; ordinary questions reach twice as many."""
+
+
+def is_english(words: Sequence[str]) -> bool:
+    """Return whether words in lower case are those of an English text."""
+    if not words:
+        return False
+    if words[0] == "is" and _SIGNS.intersection(words[1:]):
+        return True
+    if words[0] in _ENGLISH or _ASKING_WORDS.intersection(words[:_NEAR]) or _OPENINGS.intersection(map(" ".join, pairwise(words[:_NEAR]))):
+        return True
+    return sum(word in _ENGLISH for word in words) >= _SHARE * len(words)
+
+
+_TRAILING: Final = re.compile(r"[\s?!.\u2026\uff1f\u3002\uff01\u061f]+$")
+_NAME: Final = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
+"""A word that may be a name; of what holds digits or points, as a file does, the case counts in any text."""
+_BEGINS: Final = re.compile(r"^[\s\u00bf\u00a1]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Canonical:
+    """The form of a text in which only differences are left that may matter."""
+
+    words: tuple[str, ...]
+    """The words and signs of the form; of another language than English, and of a text with code or quotations, the text as a whole."""
+    marks: Mapping[int, str]
+    """Words that the other text may leave out, by place in `words`."""
+    is_english: bool
+    is_caseless: bool = False
+    """The text has no capitals that could tell a name: its writer does not use them."""
+
+    @classmethod
+    def of(cls, text: str) -> "Canonical":
+        """Return the form of a text."""
+        return _canonical(text)
+
+    def asks_the_same_as(self, other: "Canonical") -> bool:
+        """Return whether only harmless changes lie between two texts."""
+        if self.is_english != other.is_english or not agree(self.marks, other.marks):
+            return False
+        return self.words == other.words or ((self.is_caseless or other.is_caseless) and self._without_case() == other._without_case())
+
+    @property
+    def text(self) -> str:
+        """The form in one line, marks in their places."""
+        return " ".join(f"{self.marks[place]} {word}" if place in self.marks else word for place, word in enumerate(self.words))
+
+    def _without_case(self) -> list[str]:
+        return [word if word.lower() in AMBIGUOUS or not _NAME.fullmatch(word) else word.lower() for word in self.words]
+
+
+@lru_cache(maxsize=256)
+def _canonical(text: str) -> Canonical:
+    stripped = unicodedata.normalize("NFC", text).strip()
+    if is_literal(stripped):
+        return Canonical((stripped,), {}, is_english=False)
+    plain = normalised(text)
+    written = without_contractions(" ".join(tokens(plain)))
+    asked, is_indirect = without_politeness(written)
+    if not (is_english(written.lower().split()) or is_english(asked.lower().split())):
+        return Canonical((_of_any_language(plain),), {}, is_english=False)
+    if is_indirect:
+        asked = direct(asked)
+    form = of_a_kind(in_plain_frame(in_one_spelling(asked)))
+    words, marks = without_marks(form.split())
+    return Canonical(words, marks, is_english=True, is_caseless=is_caseless(plain))
+
+
+def _of_any_language(text: str) -> str:
+    bare = _BEGINS.sub("", _TRAILING.sub("", text)) or text
+    return bare[:1].lower() + bare[1:]

@@ -11,7 +11,7 @@ from rich.text import Text
 from ...protocols import InvalidRequest, StoreUnavailable
 from ...protocols.namespaces import ItemAddress, namespace_text, parse_namespace
 from ..memory.erasing import Erased, record_of
-from ..runs.erasing import Holding, forget_holding, holding
+from ..runs.erasing import Holding, find_holding, forget_holding
 from ..util.escaping import spelled_out
 from ..util.json_text import drop_lines
 from . import options
@@ -43,7 +43,7 @@ def erase_items(
         found = opened.traces(subject=about, prefix=namespace)
         erased = Erased.of(opened.engine, found, about)
         with spinner("looking through runs, traces and logs", shown=not as_json):
-            held = holding(runs, erased)
+            held = find_holding(runs, erased)
             logs = ErasedLogs(config, erased, held.all)
         if not as_json:
             print_lines(_plan_lines(opened, found, held))

@@ -10,11 +10,11 @@ from rich.table import Column
 from rich.text import Text
 
 from ...protocols import ConfigError, InvalidRequest, NearfarError
-from ..runs.details import RunDetails, details
 from ..runs.erasing import rewrite
 from ..runs.opening import open_store
 from ..runs.run import Run, RunState
 from ..runs.store import RunStore
+from ..runs.watching import RunDetails, read_details
 from ..task.stores import RunsConfig
 from ..util.escaping import spelled_out
 from ..util.runtime import in_thread
@@ -56,7 +56,7 @@ def show_run(
     """Print the task of a run, its state, its attempts, and the calls that wait for approval."""
     with report_errors(as_json=as_json):
         with open_run_store(config) as store:
-            found = details(store, options.RunChoice(run, last).id_in(store))
+            found = read_details(store, options.RunChoice(run, last).id_in(store))
         show(found.model_dump(mode="json"), [fact_table(_facts(found))], as_json=as_json)
 
 

@@ -104,7 +104,7 @@ def _is_secret(key: str) -> bool:
 
 def _holds_secret(value: str) -> bool:
     # Here, as commands without a configuration need none of it.
-    from ..safety.privacy.detection.keys import KEYS
+    from ..safety.detection.keys import KEYS
 
     return any(detector.find(value) for detector in KEYS)
 

@@ -27,7 +27,7 @@ from ..compose.hub import AttachedConfig
 from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
 from ..routing.router import Router
-from ..runs.erased import ErasedRuns
+from ..runs.erasing import ErasedRuns
 from ..runs.store import RunStore
 from ..task.events import TaskEvent
 from ..task.modes import Strategy

@@ -158,17 +158,17 @@ class Pipeline:
         graph, config = self.graphs[task.policy.strategy], self._config(task, options)
         since = None if self._plans is None else await self._plans.clearings()
         agents = {handle.name: handle.side for handle in parts.pool}
-        recorded = nullcontext() if context.trace is None else context.trace.recording(task, agents)
+        recorded = nullcontext() if context.trace is None else context.trace.record_run(task, agents)
         assert context.privacy is not None, "every task is prepared with it"
         with billed(task, context, parts.router), recorded, nullcontext() if parts.records.cache is None else within_scope(scope_of(task)):
             try:
                 state = await (served(work, graph, config) if self.runs is None else self.runs.served(work, graph, config))
             except (NearfarError, asyncio.CancelledError):
-                self.preparation.sessions.note(task, context.privacy.heard)  # what was streamed by then may come back in the session
+                self.preparation.sessions.note(task, context.privacy.told_label)  # what was streamed by then may come back in the session
                 with anyio.CancelScope(shield=True):  # A task that ran out of time is cancelled, and its plan is none to go by again.
                     await self._conclude_plan(task, context, None, since)
                 raise
-        await self._conclude_plan(task, context, context.privacy.filled_state(state, is_json=False), since)
+        await self._conclude_plan(task, context, context.privacy.fill_state(state, is_json=False), since)
         return state
 
     async def _conclude_plan(self, task: Task, context: TaskContext, state: dict[str, Any] | None, since: int | None) -> None:
@@ -180,7 +180,7 @@ class Pipeline:
         task, context = work.task, work.context
         assert context.recollection is not None, "every task is prepared with one"
         assert context.privacy is not None, "and with this"
-        state = context.privacy.filled_state(state, is_json=task.output_schema is not None)
+        state = context.privacy.fill_state(state, is_json=task.output_schema is not None)
         context.recollection.restore(state.get("recalled", ()))
         result = result_of(task, state, seconds)
         told = {"recalled": tuple(context.recollection.items), "label": result.label.joined(context.privacy.found)}

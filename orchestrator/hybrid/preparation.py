@@ -12,11 +12,11 @@ from ..cache.plans import PlanCache
 from ..memory.recollection import Recollection
 from ..routing.auto import with_open_choice
 from ..routing.router import Router
-from ..runs.erased import ErasedRuns
+from ..runs.erasing import ErasedRuns
 from ..runs.run import Bounds
-from ..safety.guard.run_guard import RunGuard, allowed, check_plan, with_data_quoted
-from ..safety.privacy.run_privacy import RunPrivacy
-from ..safety.privacy.sessions import SessionLabels
+from ..safety.guard import Guard, check_plan, select_tools, with_data_quoted
+from ..safety.labels import SessionLabels
+from ..safety.privacy import RunPrivacy
 from ..strategies.state import TaskContext
 from ..strategies.tool_calls import ToolChecks
 from ..task.modes import Mode, Strategy
@@ -77,7 +77,7 @@ class Preparation:
         """Return the task as the user put it. Raises `InvalidRequest` or `ConfigError` for options that cannot be used."""
         check_options(options, has_checkpointer=self._records.checkpointer is not None)
         agents = {handle.name: handle.side for handle in self._pool}
-        return self.sessions.applied(asked_task(prompt, options, policy_of(options, self._policy(), agents)))
+        return self.sessions.apply(asked_task(prompt, options, policy_of(options, self._policy(), agents)))
 
     def recall(self, task: Task, options: TaskOptions) -> Task:
         """Return the task with the memory items that match it."""
@@ -114,10 +114,10 @@ class Preparation:
         """Return the context that the task runs with."""
         recollection = Recollection.of(task, stays_here=self._stays_here)
         records = None if self._records.privacy is None else self._records.privacy.of(task.idempotency_key)
-        privacy = RunPrivacy.of(task, records=records, told=self.sessions.told(task))
+        privacy = RunPrivacy.of(task, records=records, recent=self.sessions.recent_texts(task))
         context = replace(self.context(options), account=self._router.account(task), recollection=recollection, privacy=privacy)
-        tools = allowed(context.tools, task.allowed_tools)
-        guard = RunGuard.of(task, tools)
+        tools = select_tools(context.tools, task.allowed_tools)
+        guard = Guard(task, tools)
         trace = None if self._records.traces is None else RunTrace.of(self._records.traces, task, tools)
         tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard)
         return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[])
@@ -141,7 +141,7 @@ class Preparation:
     def _with_strategy(self, task: Task, context: TaskContext) -> Task:
         """Return the task with a strategy that has a graph: the rules' choice or, if they leave it open, that of `auto`."""
         tools = list(context.tools)
-        task = with_open_choice(self._router.ruled(task, tools=tools), allowed(context.tools, task.allowed_tools))
+        task = with_open_choice(self._router.ruled(task, tools=tools), select_tools(context.tools, task.allowed_tools))
         return self._router.with_strategy(task, list(self._pool), tools=tools)
 
     def _may_stay(self, task: Task, options: TaskOptions) -> bool:

@@ -11,7 +11,7 @@ from ..budgets.book import BudgetBook, open_budgets
 from ..cache.answers import AnswerCache
 from ..runs.opening import open_store
 from ..runs.store import RunStore
-from ..safety.privacy.records import PrivacyRecords
+from ..safety.privacy_records import PrivacyRecords
 from ..task.stores import CacheConfig, RunsConfig
 from ..tracing.store import TraceStore, traces_if_usable
 from ..util.arguments import Location, as_path, parse_section, require

@@ -39,7 +39,7 @@ class Recollection:
         it."""
         return cls(task.policy.sensitivity, task.recalled, stays_here=stays_here, user=task.user)
 
-    def may_hear(self, tier: Tier, recall: RecallConfig) -> bool:
+    def may_read(self, tier: Tier, recall: RecallConfig) -> bool:
         """Return whether an item of this tier may be told to the task."""
         if tier is Tier.DEVICE:
             return self._stays_here

@@ -24,9 +24,8 @@ from ...protocols import Cancelled, StoreUnavailable, Unsupported
 from ..storage.tables import Session, TableDatabase
 from ..storage.writer import Writer
 from ..util.runtime import in_thread
-from .fencing import held
-from .parts import EPOCH, PART
-from .run import VERSION, Lease, damaged
+from .leases import check_lease
+from .run import EPOCH, PART, VERSION, Lease, damaged_run
 
 _KINDS: Final = ("bytearray", "bytes", "msgpack", "null")
 """Kinds of serialized values; the serializer would read others."""
@@ -52,10 +51,8 @@ _PARTS: Final = ("id", "channel_values", "channel_versions", "versions_seen")
 class RunCheckpointer(BaseCheckpointSaver[int]):
     """Keeps the last checkpoint of each graph of a thread, and the writes of the tasks behind it.
 
-    A run's id is its thread's. With its `EPOCH` in `configurable`, only the run's present owner can write. Writes are stored when the
-    call
-    returns. Values are plain data and the types that LangGraph needs: nothing else is made of them when they are read. Raises `RunBusy`
-    if
+    A run's id is its thread's. With its `EPOCH` in `configurable`, only the run's present owner can write. Writes are stored when the call
+    returns. Values are plain data and the types that LangGraph needs: nothing else is made of them when they are read. Raises `RunBusy` if
     another process has the run, `Cancelled` if it was cancelled, and the database's errors.
     """
 
@@ -162,13 +159,13 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
     def _tuple(self, session: Session, row: Sequence[Any], part: str = "") -> CheckpointTuple:
         run, namespace, identifier, parent, version, kind, content, checksum, metadata = row
         if not isinstance(version, int):
-            raise damaged(run)
+            raise damaged_run(run)
         if version > VERSION:
             message = f"the checkpoint of run {run} is of version {version}, and this nearfar knows version {VERSION}"
             raise StoreUnavailable(message, hint="update nearfar on this machine")
         checkpoint = self._loaded(run, kind, content, checksum, metadata)
         if not isinstance(checkpoint, dict) or any(name not in checkpoint for name in _PARTS):
-            raise damaged(run)
+            raise damaged_run(run)
         place: RunnableConfig = {"configurable": {"thread_id": run, "checkpoint_ns": namespace.removeprefix(part)}}
         return CheckpointTuple(
             config=_config(place, identifier),
@@ -189,10 +186,10 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
     def _loaded(self, run: str, kind: str, content: bytes, checksum: int, told: str) -> Any:  # noqa: ANN401 - a value of any channel
         try:
             if kind not in _KINDS or _checksum(kind, content, told) != checksum:
-                raise damaged(run)
+                raise damaged_run(run)
             return self.serde.loads_typed((kind, content))
         except (ValueError, TypeError) as error:
-            raise damaged(run) from error
+            raise damaged_run(run) from error
 
 
 def _checksum(kind: str, content: bytes, told: str) -> int:
@@ -207,7 +204,7 @@ def drop_checkpoints(session: Session, *, run: str) -> None:
 
 def _put_checkpoint(session: Session, *, lease: Lease | None, row: Sequence[Any]) -> bool:
     """Store a checkpoint. Return whether the run is to be cancelled: it then ends here, with all its work stored."""
-    is_cancelled = False if lease is None else held(session, lease, steps=1)
+    is_cancelled = False if lease is None else check_lease(session, lease, steps=1)
     session.execute("DELETE FROM pending WHERE run = ? AND namespace = ?", row[:2])
     session.execute(_PUT, row)
     return is_cancelled
@@ -215,7 +212,7 @@ def _put_checkpoint(session: Session, *, lease: Lease | None, row: Sequence[Any]
 
 def _put_pending(session: Session, *, lease: Lease | None, rows: Sequence[Sequence[Any]], replaces: bool) -> None:
     if lease is not None:
-        held(session, lease)
+        check_lease(session, lease)
     for row in rows:
         session.execute(_PUT_PENDING + (_REPLACE if replaces else "NOTHING"), row)
 

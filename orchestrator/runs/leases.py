@@ -6,9 +6,23 @@ from pathlib import Path
 from typing import Final, Protocol
 from uuid import uuid4
 
-from ...protocols import StoreError
+from ...protocols import RunBusy, StoreError
 from ..storage.owners import Owner
 from ..storage.tables import Session, TableDatabase, Tables
+from .run import Lease
+
+
+def check_lease(session: Session, lease: Lease, *, steps: int = 0) -> bool:
+    """Check the lease and lock it for the whole transaction; add to the run's steps. Return whether the run is to be cancelled.
+
+    Raises `RunBusy` if another process has taken the run over.
+    """
+    statement = "UPDATE runs SET steps = steps + ? WHERE run = ? AND epoch = ? AND owner IS NOT NULL RETURNING is_cancelled"
+    found = session.execute(statement, (steps, lease.run, lease.epoch)).fetchone()
+    if found is None:
+        raise RunBusy(f"run {lease.run} was taken over by another process", hint="this one writes nothing more into it")
+    return bool(found[0])
+
 
 BEAT_SECONDS: Final = 3.0
 DEAD_SECONDS: Final = 15.0

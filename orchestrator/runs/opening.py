@@ -1,11 +1,32 @@
 """Open the store of runs that a configuration names."""
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
+from typing import Protocol, TypeVar
 
 from ..task.stores import RunsConfig
 from .store import RunStore
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+T = TypeVar("T", bound=_Closable)
+
+
+def open_or_given(
+    runs: RunStore | RunsConfig | None, given: T | RunsConfig | None, open_in: Callable[[RunsConfig], T | None], closes: ExitStack
+) -> T | None:
+    """Return `given`, or open it where the runs are kept and close it with `closes`."""
+    config = runs if given is None and isinstance(runs, RunsConfig) else given
+    if not isinstance(config, RunsConfig):
+        return config
+    opened = open_in(config)
+    if opened is not None:
+        closes.callback(opened.close)
+    return opened
 
 
 def open_store(config: RunsConfig) -> RunStore:
@@ -13,13 +34,9 @@ def open_store(config: RunsConfig) -> RunStore:
 
     A forgotten run's trace, privacy record and budget are forgotten with it.
     """
-    store = _opened(config)
+    store = RunStore.open(config, address=address_of(config) if config.postgres_variable is not None else None)
     store.forgetting += [partial(erase, config) for erase in (_erase_traces, _erase_privacy, _erase_budgets)]
     return store
-
-
-def _opened(config: RunsConfig) -> RunStore:
-    return RunStore.open(config, address=address_of(config) if config.postgres_variable is not None else None)
 
 
 def address_of(config: RunsConfig) -> str:
@@ -37,7 +54,7 @@ def _erase_traces(config: RunsConfig, runs: Sequence[str]) -> None:
 
 
 def _erase_privacy(config: RunsConfig, runs: Sequence[str]) -> None:
-    from ..safety.privacy.records import PrivacyRecords
+    from ..safety.privacy_records import PrivacyRecords
 
     if (config.folder / "privacy.db").exists():
         with closing(PrivacyRecords(config.folder, keep=config.keep)) as records:

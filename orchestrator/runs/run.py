@@ -1,9 +1,9 @@
-"""Runs and their records."""
+"""Runs, their records, the leases on them, and their LangGraph thread configurations."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ...protocols import Sensitivity, StoreCorrupt
 from ...protocols.messages import Value
@@ -12,6 +12,10 @@ from ..task.modes import Mode
 from ..task.policy import Policy
 from ..task.results import SelectionDecision
 from ..task.task import Task
+
+if TYPE_CHECKING:
+    from .checkpointer import RunCheckpointer
+
 
 VERSION: Final = 1
 """Version of the format of a run's task, checkpoints and outcome."""
@@ -106,14 +110,14 @@ def digest(asked: Task) -> str:
     return sha256(asked.model_dump_json(include={"messages", "context", "output_schema", "user"}).encode()).hexdigest()
 
 
-def tightened(asked: Task, begun: Task) -> list[str]:
+def find_tightened(asked: Task, begun: Task) -> list[str]:
     """Return the options whose bounds are tighter in `asked` than in the task that was begun."""
     tools = begun.allowed_tools
     adds = asked.allowed_tools is not None and (tools is None or not tools <= asked.allowed_tools)
     return [*_tighter(asked.policy, begun.policy), *(["allowed_tools"] if adds else [])]
 
 
-def tightened_since(kept: KeptTask, now: Bounds) -> list[str]:
+def find_tightened_since(kept: KeptTask, now: Bounds) -> list[str]:
     """Return the options that the policy has tightened since the task was begun, and that the task exceeds."""
     changed = ["sensitivity", "mode"] if kept.bounds is None else _tighter(now, kept.bounds)
     return [option for option in _tighter(now, kept.task.policy) if option in changed]
@@ -133,7 +137,31 @@ def title(task: Task) -> str:
     return words if len(words) <= TITLE else f"{words[: TITLE - 1]}\u2026"
 
 
-def damaged(run: str) -> StoreCorrupt:
+def damaged_run(run: str) -> StoreCorrupt:
     return StoreCorrupt(
-        f"the record of run {run} is damaged", hint="remove it with `nearfar runs forget` and begin it again; other runs are not affected"
+        f"the record of run {run} is damaged",
+        hint="remove it with `nearfar runs forget` and begin it again; other runs are not affected",
     )
+
+
+EPOCH: Final = "nearfar_epoch"
+"""Key in `configurable`: the epoch of the owner that writes."""
+PART: Final = "nearfar_part"
+"""Key in `configurable`: the name of a part of the run, which is a graph of its own."""
+
+
+def thread_config(lease: Lease) -> dict[str, object]:
+    """Return the configuration of the task's own graph."""
+    return {"thread_id": lease.run, EPOCH: lease.epoch}
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """The parts of a run that this process owns."""
+
+    checkpointer: "RunCheckpointer"
+    lease: Lease
+
+    def thread(self, part: str) -> dict[str, object]:
+        """Return the configuration of a part's graph, which is kept with the run."""
+        return {**thread_config(self.lease), PART: part}

@@ -13,18 +13,50 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ...protocols import Cancelled, IdempotencyConflict, InvalidRequest, NotFound, RunBusy, StoreCorrupt, StoreUnavailable
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
-from ..storage.tables import Session, TableDatabase
+from ..storage.tables import Session, TableDatabase, Tables
 from ..storage.writer import Change, Writer
 from ..task.stores import RunsConfig
 from ..util.runtime import in_thread
-from .fencing import held
-from .leases import LocalOwners, Owners, SharedOwners
-from .ledger.records import TABLES as EFFECTS
-from .run import VERSION, KeptTask, Lease, Run, RunFailure, RunState, damaged, title
-from .schema import TABLES
+from .effects import TABLES as EFFECTS
+from .leases import LocalOwners, Owners, SharedOwners, check_lease
+from .run import VERSION, KeptTask, Lease, Run, RunFailure, RunState, damaged_run, title
 
 if TYPE_CHECKING:
     from .checkpointer import RunCheckpointer
+
+
+TABLES: Final = Tables(
+    part="runs",
+    version=1,
+    sql="""
+CREATE TABLE runs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL UNIQUE, user_name TEXT NOT NULL, state TEXT NOT NULL,
+    strategy TEXT NOT NULL, title TEXT NOT NULL, digest TEXT NOT NULL, version INTEGER NOT NULL, began REAL NOT NULL,
+    owner TEXT, epoch INTEGER NOT NULL, steps INTEGER NOT NULL, is_cancelled INTEGER NOT NULL, ended INTEGER, ended_at REAL
+);
+CREATE INDEX runs_by_state ON runs (state, number);
+CREATE INDEX runs_by_user ON runs (user_name, number);
+CREATE INDEX runs_by_user_and_state ON runs (user_name, state, number);
+CREATE INDEX runs_by_end ON runs (ended) WHERE ended IS NOT NULL;
+CREATE TABLE tasks (run TEXT PRIMARY KEY, content TEXT NOT NULL);
+CREATE TABLE outcomes (run TEXT PRIMARY KEY, content TEXT NOT NULL);
+CREATE TABLE checkpoints (
+    run TEXT NOT NULL, namespace TEXT NOT NULL, sequence INTEGER NOT NULL, checkpoint TEXT NOT NULL, parent TEXT,
+    version INTEGER NOT NULL, kind TEXT NOT NULL, content BLOB NOT NULL, checksum INTEGER NOT NULL, metadata TEXT NOT NULL,
+    PRIMARY KEY (run, namespace)
+);
+CREATE TABLE pending (
+    run TEXT NOT NULL, namespace TEXT NOT NULL, checkpoint TEXT NOT NULL, task TEXT NOT NULL, place INTEGER NOT NULL,
+    path TEXT NOT NULL, channel TEXT NOT NULL, kind TEXT NOT NULL, content BLOB NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (run, namespace, task, place)
+);
+""",
+)
+"""`sequence` numbers a run's checkpoints, of which each graph's last is kept; `pending` is what tasks of the step behind it have written.
+
+`ended` numbers the runs in the order in which they ended.
+"""
+
 
 logger = logging.getLogger(__name__)
 
@@ -92,9 +124,8 @@ class RunStore:
     async def claim(self, run: str, *, user: str = "") -> Lease:
         """Begin to work on a run that no process works on.
 
-        Raises `NotFound` if the user has no such run, `RunBusy` that names the process which works on it, `Cancelled` if it was
-        cancelled, and
-        `InvalidRequest` if it is done.
+        Raises `NotFound` if the user has no such run, `RunBusy` that names the process which works on it, `Cancelled` if it was cancelled,
+        and `InvalidRequest` if it is done.
         """
         try:
             return await self._owning(partial(self._claim, run=run, user=user))
@@ -102,14 +133,14 @@ class RunStore:
             await self.writer.write(partial(self._cancel, run=run, user=user))
             raise
 
-    def let_go(self, lease: Lease) -> None:
+    def forget_lease(self, lease: Lease) -> None:
         """Forget a lease in this process, without writing to the database."""
         self._leases.discard(lease)
 
     async def release(self, lease: Lease, *, waiting: bool = False) -> None:
         """Stop working on a run that has not ended. A lease that another process has taken over is left alone."""
         await self.writer.write(partial(self._release, lease=lease, state=RunState.WAITING if waiting else RunState.RUNNING))
-        self.let_go(lease)
+        self.forget_lease(lease)
 
     async def finish(self, lease: Lease, outcome: str | RunFailure) -> None:
         """Store the outcome: the result as JSON, or the failure. Raises `RunBusy` if another process has taken the run over.
@@ -117,7 +148,7 @@ class RunStore:
         A run that failed after a request to cancel it counts as cancelled.
         """
         await self.writer.write(partial(self._finish, lease=lease, outcome=outcome))
-        self.let_go(lease)
+        self.forget_lease(lease)
 
     async def known(self, run: str, *, user: str, digest: str) -> Run | None:
         """Return the run of an idempotency key; None if the key is new. Raises `IdempotencyConflict` if it is another task's."""
@@ -255,7 +286,7 @@ class RunStore:
 
     def _give_back(self, session: Session, *, taken: Iterable[Lease]) -> None:
         for lease in taken:
-            self.let_go(lease)
+            self.forget_lease(lease)
             if self._found(session, lease.run, None).owner == self.owners.name:  # else it was not kept
                 self._release(session, lease=lease, state=RunState.RUNNING)
 
@@ -307,7 +338,7 @@ class RunStore:
     def _finish(self, session: Session, *, lease: Lease, outcome: str | RunFailure) -> None:
         from .checkpointer import drop_checkpoints
 
-        is_cancelled, has_failed = held(session, lease), isinstance(outcome, RunFailure)
+        is_cancelled, has_failed = check_lease(session, lease), isinstance(outcome, RunFailure)
         state = RunState.DONE if not has_failed else RunState.CANCELLED if is_cancelled else RunState.FAILED
         content = outcome.model_dump_json() if isinstance(outcome, RunFailure) else outcome
         self._end(session, lease.run, state)
@@ -378,7 +409,7 @@ class RunStore:
         try:
             return Run.model_validate({**known, "epoch": epoch, "owner": owner, "is_orphaned": is_orphaned, "began": began})
         except ValueError as error:
-            raise damaged(run) from error
+            raise damaged_run(run) from error
 
     def _is_at_work(self, session: Session, owner: str | None, lease: Lease) -> bool:
         if owner == self.owners.name:
@@ -390,11 +421,11 @@ class RunStore:
         try:
             return KeptTask.model_validate_json("" if row is None else row[0])
         except ValueError as error:
-            raise damaged(run) from error
+            raise damaged_run(run) from error
 
 
 def _failure(run: str, content: str) -> RunFailure:
     try:
         return RunFailure.model_validate_json(content)
     except ValueError as error:
-        raise damaged(run) from error
+        raise damaged_run(run) from error

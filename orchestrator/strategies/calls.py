@@ -54,8 +54,8 @@ from ...protocols import (
 from ..agents.pool import AgentHandle
 from ..budgets.account import Allowance
 from ..budgets.book import Spent
-from ..safety.privacy.opened_text import Listener, OpenedText
-from ..safety.privacy.run_privacy import RunPrivacy
+from ..safety.outbound_filter import Listener, PlaceholderStream
+from ..safety.privacy import RunPrivacy
 from ..task.events import AgentText, CallEnded, TaskEvent
 from ..task.labels import Label
 from ..task.policy import Cause, Verdict
@@ -109,7 +109,7 @@ def emit(runtime: TaskRuntime, event: TaskEvent) -> None:
     """Record and show what happens."""
     given: TaskContext | None = runtime.context  # none where a graph runs by itself in another app
     if given is not None and given.trace is not None:
-        given.trace.hear(event)
+        given.trace.record_event(event)
     show(runtime, event)
 
 
@@ -119,7 +119,7 @@ def show(runtime: TaskRuntime, event: TaskEvent) -> None:
     listener = given.listener if given is not None else None
     is_piece = isinstance(event, AgentText)  # placeholders in it were filled in already, as in a part of the whole text
     if given is not None and given.privacy is not None and not is_piece:
-        event = given.privacy.filled_event(event)
+        event = given.privacy.fill_event(event)
     (listener or runtime.stream_writer)(event)
 
 
@@ -301,16 +301,16 @@ class CallLog:
         """
         agent = await _opened(handle, request)
         idle = self._idle_timeouts(handle, request)
-        departing = await self._privacy.departing(handle, _with_own_states(request, agent.card), label or self._label, role=role)
-        allowance = await self._reserved(departing.request, agent.card)
-        request = departing.request if allowance is None else allowance.request
-        listening = _Listening(None if listener is None else departing.listener(listener))
+        outbound = await self._privacy.filter_request(handle, _with_own_states(request, agent.card), label or self._label, role=role)
+        allowance = await self._reserved(outbound.request, agent.card)
+        request = outbound.request if allowance is None else allowance.request
+        listening = _Listening(None if listener is None else outbound.listener(listener))
         verdict: Verdict | None = None
         error: BaseException | None = None
         try:
-            with departing.watched():
+            with outbound.inspect_bytes():
                 await self._hear(handle, agent, request, listening, idle)
-            reply = await departing.accepted(listening.reply(agent.card))
+            reply = await outbound.check_reply(listening.reply(agent.card))
             verdict = reading(reply) if reading is not None else None
             return reply
         except (Exception, anyio.get_cancelled_exc_class()) as caught:  # recorded, and raised again
@@ -392,7 +392,7 @@ def _of_limits(error: BaseException, allowance: Allowance | None) -> BudgetExcee
 class _Listening:
     """The events received from one step."""
 
-    def __init__(self, listener: OpenedText | None) -> None:
+    def __init__(self, listener: PlaceholderStream | None) -> None:
         self._listener = listener
         self._started = time.monotonic()
         self._text: list[str] = []

@@ -20,14 +20,24 @@ from ...protocols import (
     RunBusy,
     StoreError,
 )
-from ..runs.cancelling import Cancelling
-from ..runs.ledger.approvals import decide, needed
-from ..runs.ledger.ledger import EffectLedger, ledger_of
-from ..runs.ledger.overdue import Overdue
+from ..runs.ledger import EffectLedger, approval_error, open_ledger, record_decisions
 from ..runs.opening import open_store
-from ..runs.parts import RunParts, thread
-from ..runs.run import Bounds, KeptTask, Lease, RunFailure, RunState, damaged, digest, tightened, tightened_since
+from ..runs.run import (
+    Bounds,
+    KeptTask,
+    Lease,
+    RunFailure,
+    RunParts,
+    RunState,
+    damaged_run,
+    digest,
+    find_tightened,
+    find_tightened_since,
+    thread_config,
+)
 from ..runs.store import RunStore
+from ..runs.tool_calls import Overdue
+from ..runs.watching import CancellationWatch
 from ..task.results import Result
 from ..task.stores import RunsConfig
 from ..task.task import Task
@@ -73,7 +83,7 @@ class DurableRuns:
         self.store = store
         self._agents = agents
         self._bounds = bounds
-        self._cancelling = Cancelling(store)
+        self._cancelling = CancellationWatch(store)
         self._busy: dict[str, anyio.Event] = {}
         """Runs that this `Hybrid` works on."""
         self._overdue: WeakValueDictionary[str, Overdue] = WeakValueDictionary()
@@ -84,7 +94,7 @@ class DurableRuns:
         """Drop what belongs to an event loop that is closed."""
         self._busy.clear()
         self._overdue.clear()
-        self._cancelling = Cancelling(self.store)
+        self._cancelling = CancellationWatch(self.store)
 
     @cached_property
     def checkpointer(self) -> "RunCheckpointer":
@@ -140,7 +150,7 @@ class DurableRuns:
         """Record decisions about the approvals that a run waits for. Raises `NotFound` if the user has no such run, or it waits for
         none."""
         await in_thread(self.store.show, run, user=user)
-        await in_thread(decide, self.store.database, run, approvals)
+        await in_thread(record_decisions, self.store.database, run, approvals)
 
     async def served(self, work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
         """Run the task's graph and return its final state. Each node's result is kept before the next node begins.
@@ -150,11 +160,11 @@ class DurableRuns:
         config, effects = self._configured(work, config), work.context.tool_checks.effects
         assert work.lease is not None, "it is a durable run"
         assert isinstance(effects, EffectLedger), "which has a ledger"
-        with untraced(), self._cancelling.noticed(work.lease.run, lambda: effects.is_at_work):
+        with untraced(), self._cancelling.cancel_on_request(work.lease.run, lambda: effects.is_at_work):
             state = await graph.ainvoke(None if work.goes_on else given(work), config, context=work.context, durability="sync")
         if state is None or "attempts" not in state:
             state = (await graph.aget_state(config)).values
-        error = needed(work.lease.run, state)
+        error = approval_error(work.lease.run, state)
         if error is not None:
             raise error
         return dict(state)
@@ -162,7 +172,7 @@ class DurableRuns:
     def _configured(self, work: Work, config: "RunnableConfig") -> "RunnableConfig":
         """Return the graph's configuration, with its thread."""
         assert work.lease is not None, "it is a durable run"
-        return {**config, "configurable": thread(work.lease)}
+        return {**config, "configurable": thread_config(work.lease)}
 
     @asynccontextmanager
     async def _again(self, run: str, user: str, equip: Equipping, asked: Task | None = None) -> AsyncIterator[Work]:
@@ -172,7 +182,7 @@ class DurableRuns:
         if known.state is RunState.DONE:
             yield Work(task, TaskContext({}), recorded=await in_thread(self._recorded, run))
             return
-        if options := tightened_since(kept, self._bounds(task, kept.tools)) if asked is None else tightened(asked, task):
+        if options := find_tightened_since(kept, self._bounds(task, kept.tools)) if asked is None else find_tightened(asked, task):
             hint = "ask under another key, which makes it another run" if asked is not None else "ask for the task anew, under another key"
             raise IdempotencyConflict(f"run {run} was begun under a looser {' and '.join(options)}", hint=hint)
         self._check(run, kept, equip(task))
@@ -191,7 +201,7 @@ class DurableRuns:
         try:
             return Result.model_validate_json(found if isinstance(found, str) else "")
         except ValueError as error:
-            raise damaged(run) from error
+            raise damaged_run(run) from error
 
     def _check(self, run: str, kept: KeptTask, context: TaskContext) -> None:
         lacking = [f"tool {name!r}" for name in kept.tools if name not in context.tools]
@@ -203,7 +213,7 @@ class DurableRuns:
     def _equipped(self, context: TaskContext, lease: Lease, user: str) -> TaskContext:
         """Return the context with the run's ledger of effects, and with the place that keeps the steps of its parts."""
         overdue = self._overdue.setdefault(lease.run, Overdue())
-        ledger = ledger_of(self.store, lease, context.tool_checks.approver, user=user, overdue=overdue)
+        ledger = open_ledger(self.store, lease, context.tool_checks.approver, user=user, overdue=overdue)
         keeping = RunParts(self.checkpointer, lease)
         return replace(context, tool_checks=replace(context.tool_checks, effects=ledger), keeping=keeping)
 
@@ -228,14 +238,14 @@ class DurableRuns:
         try:
             yield
         except RunBusy:  # somebody else has it now
-            self.store.let_go(lease)
+            self.store.forget_lease(lease)
             raise
         except BaseException as error:  # recorded, and raised again
             with anyio.CancelScope(shield=True):
                 await self._ended_badly(lease, error)
             raise
         else:
-            self.store.let_go(lease)
+            self.store.forget_lease(lease)
 
     async def _ended_badly(self, lease: Lease, error: BaseException) -> None:
         try:
@@ -247,7 +257,7 @@ class DurableRuns:
         except (StoreError, RunBusy) as failed:  # The first error is the one to raise; the run stays as it is, for anyone to resume.
             logger.warning("the end of run %s could not be recorded: %s", lease.run, failed)
         finally:
-            self.store.let_go(lease)
+            self.store.forget_lease(lease)
 
 
 def open_runs(runs: RunStore | RunsConfig, closing: ExitStack, agents: tuple[str, ...], bounds: Bounding) -> DurableRuns:

@@ -16,9 +16,9 @@ from ..budgets.book import Spent
 from ..memory.recollection import Recollection
 from ..routing.costs import StepTaken
 from ..routing.router import Router
-from ..runs.ledger.occurrences import Occurrences
-from ..safety.guard.decision import CallContext
-from ..safety.privacy.starting import starting_label
+from ..runs.tool_calls import Occurrences
+from ..safety.guard import CallContext
+from ..safety.labels import initial_label
 from ..task.events import ApprovalAsked, Routed, ToolFinished, ToolStarted
 from ..task.labels import Chosen, Label, joined
 from ..task.modes import Strategy
@@ -86,7 +86,7 @@ class TaskNodes:
         decision = self.router.decide(task, list(self.pool), tools=context.tools, spent=spent, commitments=commitments)
         emit(runtime, Routed(decision=decision))
         world = left_by_history(task, context.tools)
-        label = as_json(starting_label(task, context.tools).joined(world))
+        label = as_json(initial_label(task, context.tools).joined(world))
         empty: TaskState = {
             "attempts": [],
             "label": label,

@@ -414,7 +414,7 @@ def _answer(state: TaskState, answer: str, attempts: Sequence[Attempt], runtime:
     emit(runtime, AttemptStarted(agent=accepted.agent, side=accepted.side, model=accepted.model or accepted.agent))
     given: TaskContext | None = runtime.context
     privacy = None if given is None else given.privacy
-    emit(runtime, AgentText(text=answer if privacy is None else privacy.placeholders.shown(answer)))
+    emit(runtime, AgentText(text=answer if privacy is None else privacy.placeholders.fill_for_display(answer)))
     emit(runtime, AttemptEnded(attempt=accepted))
     return {
         "messages": [*state["messages"], as_json(Message.assistant(answer))],

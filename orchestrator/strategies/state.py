@@ -19,13 +19,12 @@ from ..agents.pool import AgentHandle
 from ..budgets.account import Account
 from ..cache.plans import PlanCache
 from ..memory.recollection import Recollection
-from ..runs.ledger.occurrences import Made
-from ..safety.guard.decision import CallContext
-from ..safety.guard.history import History
-from ..safety.guard.quoting import quoted
-from ..safety.privacy.run_privacy import PrivateResult, RunPrivacy
-from ..safety.privacy.starting import starting_label
-from ..safety.privacy.texts import changed_message
+from ..runs.tool_calls import ActionCount
+from ..safety.guard import CallContext, TrustedHistory
+from ..safety.labels import initial_label
+from ..safety.placeholders import map_message_texts
+from ..safety.plan_matching import quoted
+from ..safety.privacy import PrivateResult, RunPrivacy
 from ..task.events import TaskEvent
 from ..task.labels import OPEN, Chosen, Integrity, Label, joined
 from ..task.modes import Strategy
@@ -137,7 +136,7 @@ class TaskState(TypedDict, total=False):
     """The `Label` of all that any agent of the run has been told; it only ever becomes stricter."""
     recalled: list[Json]
     """Memory items that tools have returned, as `RecalledItem`s; absent until a tool has run."""
-    made: dict[str, Made]
+    made: dict[str, ActionCount]
     """By action: the calls that the ledger of effects was told of, since the conversation began."""
     opening: Json
     """The `Label` of what attempts start from: the task, and a supervisor's words."""
@@ -204,15 +203,15 @@ _DONE: Final = "Agents before you worked on this task. Their tool calls stay don
 _WITHHELD: Final = "arguments and result stay on the user's device"
 
 
-def done_note(state: TaskState, *, may_hear: bool) -> str:
+def done_note(state: TaskState, *, may_read: bool) -> str:
     """Return what the next agent is told of the tool calls before it; empty where none may have changed anything.
 
-    `may_hear`: it may be told all that the run has seen; else it is told the tools' names alone.
+    `may_read`: it may be told all that the run has seen; else it is told the tools' names alone.
     """
     made = [value_of(ToolOutcome, outcome) for outcome in state["tool_calls"]]
     acts = [outcome for outcome in made if outcome.may_have_acted]
     label = label_of(state)
-    return "\n".join([_DONE, *(_line(act, label) if may_hear else _name(act) for act in acts)]) if acts else ""
+    return "\n".join([_DONE, *(_line(act, label) if may_read else _name(act) for act in acts)]) if acts else ""
 
 
 def told_of(outcomes: Sequence[ToolOutcome], label: Label) -> str:
@@ -296,9 +295,9 @@ async def shown(state: TaskState, handle: AgentHandle, request: StepRequest, con
     the rest itself without having seen any of them, and the label of what it started from is kept apart.
     """
     privacy, label = context.privacy, label_of(state)
-    if privacy is None or not privacy.covers(handle, label):
+    if privacy is None or not privacy.needs_placeholders(handle, label):
         return request, None
-    messages = await privacy.covered(handle, request.messages, _private(state))
+    messages = await privacy.replace_private_results(handle, request.messages, _private(state))
     return request.model_copy(update={"messages": messages}), value_of(Label, state["opening"])
 
 
@@ -307,10 +306,10 @@ def as_told(standing: CallContext, handle: AgentHandle, state: TaskState, contex
     privacy = context.privacy
     if privacy is None or handle.side is Side.NEAR or not len(privacy.placeholders):
         return None
-    hide = privacy.placeholders.concealed
-    private = {result.position for result in _private(state)} if privacy.covers(handle, label_of(state)) else set()
+    hide = privacy.placeholders.redact_fully
+    private = {result.position for result in _private(state)} if privacy.needs_placeholders(handle, label_of(state)) else set()
     conversation = [
-        message if message.role == "assistant" else changed_message(message, (lambda text: "") if place in private else hide)
+        message if message.role == "assistant" else map_message_texts(message, (lambda text: "") if place in private else hide)
         for place, message in enumerate(standing.conversation)
     ]
     chosen = standing.chosen.model_copy(update={"plan": hide(standing.chosen.plan)})
@@ -359,7 +358,7 @@ def labels_after_tools(
             private.append(PrivateResult(position=position, is_derived=planned.is_filled))
     if privacy is not None and private:
         said = [value_of(Message, message) for message in state["messages"]]
-        privacy.saw_in([*said, *map(Message.tool, results)], private)
+        privacy.add_private_results([*said, *map(Message.tool, results)], private)
     return {
         "label": as_json(label),
         "private": [*state["private"], *map(as_json, private)],
@@ -427,8 +426,8 @@ class Trust:
 
 def left_by_history(task: Task, tools: Mapping[str, Tool]) -> Label:
     """Return the label of what strangers left in the world that tools act on, in the conversation or session that the task goes on with."""
-    label = starting_label(task, tools)
-    if not label.is_disturbed and (label.integrity is Integrity.TRUSTED or not History(task, tools).is_tainted):
+    label = initial_label(task, tools)
+    if not label.is_disturbed and (label.integrity is Integrity.TRUSTED or not TrustedHistory(task, tools).is_tainted):
         return OPEN
     return Label(integrity=Integrity.UNTRUSTED, origins=label.origins, is_disturbed=True)
 

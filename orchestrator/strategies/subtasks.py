@@ -21,7 +21,7 @@ from ...protocols.messages import Value
 from ...protocols.validation import parse_output
 from ..budgets.account import Account
 from ..budgets.book import Spent
-from ..safety.privacy.run_privacy import PrivateResult
+from ..safety.privacy import PrivateResult
 from ..task.events import (
     AgentText,
     AttemptEnded,
@@ -151,7 +151,7 @@ class Parts:
             context.recollection.restore(kept.get("recalled", ()))
         if context.privacy is not None:
             messages = [Message.model_validate(message) for message in kept.get("messages", ())]
-            context.privacy.saw_in(messages, [PrivateResult.model_validate(result) for result in kept.get("private", ())])
+            context.privacy.add_private_results(messages, [PrivateResult.model_validate(result) for result in kept.get("private", ())])
 
     def _pass_on(self, event: TaskEvent, *, is_heard: bool, name: str) -> None:
         if isinstance(event, ToolStarted) and (tool := self.context.tools.get(event.call.name)) is not None:

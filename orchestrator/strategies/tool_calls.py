@@ -10,11 +10,9 @@ import anyio
 
 from ...protocols import ApprovalRequest, NearfarError, PrivacyViolation, ToolCall, ToolResult
 from ...protocols.tiers import Tier
-from ..runs.ledger.approvals import Asked
-from ..runs.ledger.occurrences import Made, Occurrence, Occurrences
-from ..runs.ledger.overdue import Overdue
-from ..runs.ledger.running import run_unrecorded
-from ..safety.guard.decision import CallContext, Decision, Guard
+from ..runs.ledger import AskedCall
+from ..runs.tool_calls import ActionCount, Occurrence, Occurrences, Overdue, run_unrecorded
+from ..safety.guard import CallContext, Decision, Guard
 from ..task.labels import OPEN, Integrity, Label, joined, may_go
 from ..task.results import ToolOutcome
 from ..task.tools import NOT_RUN, UNKNOWN, Approver, Effect, Tool, outcome_of, run_tool_call
@@ -31,11 +29,11 @@ class Effects(Protocol):
         """Return the effects of a part that runs in parallel with others."""
         ...
 
-    async def known(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
+    async def known(self, asked: Sequence[AskedCall]) -> Mapping[str, bool]:
         """Return the decisions on record, by the calls' ids."""
         ...
 
-    async def ask(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
+    async def ask(self, asked: Sequence[AskedCall]) -> Mapping[str, bool]:
         """Ask for decisions, and return them by the calls' ids."""
         ...
 
@@ -47,7 +45,7 @@ class Effects(Protocol):
 class PlaceholderStore(Protocol):
     """Replaces placeholders in arguments by the values that they stand for, where those may go."""
 
-    def opened(self, call: ToolCall, tool: Tool, *, turn: int) -> ToolCall:
+    def fill_call(self, call: ToolCall, tool: Tool, *, turn: int) -> ToolCall:
         """Return the call with its placeholders filled in.
 
         Raises `PrivacyViolation` if the tool must not see a value, and if placeholders went into enough other calls.
@@ -152,10 +150,10 @@ class PlannedCall:
         return ApprovalRequest(id=self.call.id, call=self.call, reason=self.decision.reason)
 
     @property
-    def subject(self) -> Asked:
+    def subject(self) -> AskedCall:
         assert self.tool is not None, "only calls of known tools need approval"
         assert self.occurrence is not None, "and they are counted before"
-        return Asked(self.request, self.tool, self.occurrence)
+        return AskedCall(self.request, self.tool, self.occurrence)
 
     def refuse(self, reason: str) -> None:
         self.decision = Decision(outcome="refused", reason=reason)
@@ -199,7 +197,7 @@ class ToolCalls:
             planned.refuse("another call of the same message has this id")
         try:
             if tool is not None and placeholders is not None:
-                planned.call = placeholders.opened(call, tool, turn=self._occurrences.turn)
+                planned.call = placeholders.fill_call(call, tool, turn=self._occurrences.turn)
         except PrivacyViolation as error:
             planned.refuse(str(error))
         return planned
@@ -265,7 +263,7 @@ class ToolCalls:
         return results
 
     @property
-    def made(self) -> dict[str, Made]:
+    def made(self) -> dict[str, ActionCount]:
         """The calls that were made, these included, by action."""
         return self._occurrences.made
 
@@ -298,13 +296,13 @@ class ToolCalls:
             return Provenance(is_grounded=True, is_chosen=True, is_as_planned=True)
         if tool is None:
             return Provenance()
-        questions = (guard.is_grounded, guard.is_chosen, guard.is_as_planned)
+        questions = (guard.has_trusted_arguments, guard.is_chosen, guard.is_as_planned)
         return Provenance(*(question(planned.call, tool, stands) for question in questions))
 
     def _decision(self, call: ToolCall, tool: Tool, stands: CallContext) -> Decision:
         guard = self._checks.guard
         if guard is not None:
-            decision = guard.clearance(call, tool, stands)
+            decision = guard.check_call(call, tool, stands)
         elif not may_go(stands.label.tier, tool.declared.sends):
             reason = f"{tool.name} sends its arguments further than what the run has seen may go ({', '.join(stands.label.told_origins)})"
             decision = Decision(outcome="ask", reason=reason)

@@ -29,7 +29,7 @@ from ..agents.pool import AgentHandle, AgentPool
 from ..compression.compressor import Ask, Compressed, Summarizer, compress, compress_and_summarize
 from ..compression.conversation import conversation_tokens
 from ..routing.checks import ConfidenceWatch, EarlyStop
-from ..safety.privacy.run_privacy import reach_of
+from ..safety.privacy import reach_of
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
 from ..task.labels import Label, may_go
 from ..task.modes import SUPERVISED
@@ -194,7 +194,7 @@ class Turn:
             return {**ended, "messages": standby, "attempts": [_reinstated(attempt, self.handle.name) for attempt in ended["attempts"]]}
         for attempt in self.state["attempts"]:
             error.add_note(f"before that, {attempt['agent']} {attempt['outcome']}: {attempt['reason']}")
-        if done := done_note(self.state, may_hear=True):
+        if done := done_note(self.state, may_read=True):
             error.add_note(done)
         raise error
 
@@ -211,7 +211,7 @@ class Turn:
         if outcome == "accepted":
             return ended
         following = self.position + 1
-        done = done_note(self.state, may_hear=self._may_hear_all(following))
+        done = done_note(self.state, may_read=self._may_hear_all(following))
         return {**ended, **fresh_start(self.task, position=following, guidance=self.state["guidance"], done=done)}
 
     def _may_hear_all(self, position: int) -> bool:
@@ -312,7 +312,7 @@ def _may_ask_far(turn: Turn, pool: AgentPool, context: TaskContext) -> bool:
     others = [pool[name] for name in later if pool[name].side is Side.FAR]
     label, opening = label_of(turn.state), value_of(Label, turn.state["opening"])
     privacy = context.privacy
-    return any(privacy is None or privacy.may_go_on(other, label, opening) for other in others)
+    return any(privacy is None or privacy.may_take_over(other, label, opening) for other in others)
 
 
 def _confidence(turn: Turn, made: Sequence[Json]) -> float | None:

@@ -1,19 +1,148 @@
-"""The store of traces, next to the store of runs."""
+"""Traces and their store, next to the store of runs. Entries have the order in which they were recorded, not that of a clock."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from decimal import Decimal
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from ...protocols import NotFound, StoreCorrupt, StoreError
+from pydantic import Field, TypeAdapter
+
+from ...protocols import Message, NotFound, Sensitivity, Side, StoreCorrupt, StoreError, ToolCall, ToolResult, ToolSpec
+from ...protocols.messages import Value
 from ..memory.erasing import Erased, record_of
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
 from ..storage.tables import Session, TableDatabase, Tables
 from ..storage.writer import Change, T, Writer
+from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
+from ..task.labels import Label, RecalledItem
+from ..task.results import Call, SideUsage
 from ..task.stores import RunsConfig
-from .entries import ENTRY, AnyEntry, RunBegan, RunEnded
+from ..task.task import Task
+from ..task.tools import Effect, ToolDeclaration
+
+
+class TraceEntry(Value):
+    """Fields of every entry."""
+
+    at: float
+    """Seconds since this process began to work on the run; for showing durations, not for ordering."""
+    scope: str = ""
+    """The part of the run that it belongs to, such as `subtask 2`; empty: the whole."""
+
+
+class TracedTool(Value):
+    """A tool that the agents could call."""
+
+    spec: ToolSpec
+    declared: ToolDeclaration
+
+
+class RunBegan(TraceEntry):
+    """A process began to work on the run, or resumed it."""
+
+    type: Literal["began"] = "began"
+    clock: float
+    """Seconds since 1970 by this device's clock."""
+    task: Task
+    tools: tuple[TracedTool, ...]
+    agents: Mapping[str, Side]
+    """Agents that the task could be given to."""
+    recalled: tuple[RecalledItem, ...] = ()
+    """Items of the memory that it quotes, by which an erasure finds the trace."""
+
+
+class AgentStepped(TraceEntry):
+    """An agent was asked once, and replied or failed."""
+
+    type: Literal["step"] = "step"
+    call: Call
+    kept: int
+    """Number of leading messages of the request that equal those of the agent's last request in this role."""
+    messages: tuple[Message, ...]
+    """The further messages of the request."""
+    reply: Message
+    """The reply, as far as it was received."""
+    label: Label
+    """Label of the request's content."""
+    sensitivity: Sensitivity
+    """Sensitivity of the request itself: a part of a long context is for near agents alone, whatever its label."""
+    reserved_tokens: int | None = None
+    """Tokens reserved in the budget before the step; None: no budget was kept."""
+    reserved_dollars: float | None = None
+    """US dollars reserved; None: no budget was kept, or the price is unknown."""
+
+
+class ToolRan(TraceEntry):
+    """A tool was called. Its effect is recorded, and no replay calls it again."""
+
+    type: Literal["tool"] = "tool"
+    call: ToolCall
+    result: ToolResult
+    seconds: float
+    label: Label
+    """Label of the result."""
+    effect: Effect
+
+
+class Labelled(TraceEntry):
+    """The run's label has become more private, or less trusted."""
+
+    type: Literal["label"] = "label"
+    label: Label
+
+
+class Happened(TraceEntry):
+    """A decision, or the outcome of an attempt or a part."""
+
+    type: Literal["event"] = "event"
+    event: Annotated[
+        Routed | AttemptStarted | AttemptEnded | SupervisorSpoke | SubtasksPlanned | SubtaskEnded | ApprovalAsked,
+        Field(discriminator="type"),
+    ]
+
+
+class RunEnded(TraceEntry):
+    """The process stopped working on the run."""
+
+    type: Literal["ended"] = "ended"
+    outcome: Literal["done", "failed", "waiting", "stopped"]
+    """`waiting` for approval; `stopped`: cancelled, or out of time."""
+    text: str = ""
+    """The answer, or why there is none."""
+    error: str | None = None
+    """Name of the error's class."""
+    agent: str | None = None
+    """The agent that gave the answer."""
+    side: Side | None = None
+    reasons: tuple[str, ...] = ()
+    recalled: tuple[RecalledItem, ...] = ()
+    """Items of the memory that it was told, including those that its tools looked up."""
+    near: SideUsage = SideUsage()
+    far: SideUsage = SideUsage()
+    label: Label = Label()
+
+    @property
+    def dollars(self) -> Decimal | None:
+        """Return the US dollars of both sides; None if a price is unknown."""
+        return None if self.near.dollars is None or self.far.dollars is None else self.near.dollars + self.far.dollars
+
+
+class EntriesLost(TraceEntry):
+    """A number of entries could not be stored."""
+
+    type: Literal["lost"] = "lost"
+    count: int
+
+
+AnyEntry = Annotated[
+    RunBegan | AgentStepped | ToolRan | Labelled | Happened | RunEnded | EntriesLost,
+    Field(discriminator="type"),
+]
+ENTRY: TypeAdapter[AnyEntry] = TypeAdapter(AnyEntry)
+
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +183,7 @@ class TraceStore:
         self.exporting: Callable[[str, Sequence[AnyEntry]], None] | None = None
         """Gets all entries that a process has recorded of a run, when the process has ended its work on it."""
         self._writer = Writer(database)
-        self.forget_all(self._beyond(keep))
+        self.forget_all(self._runs_beyond(keep))
 
     def submit(self, change: Change[T]) -> "Future[T]":
         """Queue a change behind those submitted before; many changes share a transaction."""
@@ -110,19 +239,19 @@ class TraceStore:
         self._writer.close()
         self.database.close()
 
-    def _beyond(self, keep: int) -> list[str]:
+    def _runs_beyond(self, keep: int) -> list[str]:
         newest_first = "SELECT run FROM entries WHERE type = 'began' GROUP BY run ORDER BY max(number) DESC"
         with self.database.reading() as session:
             return [run for (run,) in session.execute(newest_first).fetchall()[keep:]]
 
 
-def insert(session: Session, run: str, user: str, entries: list[tuple[str, str]]) -> None:
+def insert_entries(session: Session, run: str, user: str, entries: list[tuple[str, str]]) -> None:
     """Insert entries, given as type and content."""
     for type_, content in entries:
         session.execute(_INSERT, (run, user, type_, content))
 
 
-def is_kept(session: Session, run: str) -> bool:
+def has_entries(session: Session, run: str) -> bool:
     """Return whether there are entries of a run."""
     return session.execute("SELECT 1 FROM entries WHERE run = ? LIMIT 1", (run,)).fetchone() is not None
 
@@ -177,8 +306,8 @@ def _read(run: str, content: str) -> AnyEntry:
     try:
         return ENTRY.validate_json(content)
     except ValueError as error:
-        raise _damaged(run) from error
+        raise _damaged_trace(run) from error
 
 
-def _damaged(run: str) -> StoreCorrupt:
+def _damaged_trace(run: str) -> StoreCorrupt:
     return StoreCorrupt(f"the trace of run {run} is damaged, or a newer nearfar wrote it", hint="other traces are not affected")

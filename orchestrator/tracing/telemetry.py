@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ...protocols import ConfigError, Message
-from .entries import AgentStepped, AnyEntry, Happened, RunBegan, RunEnded, ToolRan
-from .store import TraceStore
+from .store import AgentStepped, AnyEntry, Happened, RunBegan, RunEnded, ToolRan, TraceStore
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanKind, Tracer, TracerProvider

@@ -8,7 +8,7 @@ import pytest
 from stored_answers import PRICES, SAME_STRENGTH, STRENGTH, World, ask
 
 from nearfar.orchestrator.cache.agent import CachedAgent
-from nearfar.orchestrator.cache.lookups import statistics
+from nearfar.orchestrator.cache.thresholds import statistics
 from nearfar.orchestrator.task.task import TaskScope, within_scope
 from nearfar.protocols import (
     Agent,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nearfar.orchestrator.cache.categories import CURRENT, category_of
+from nearfar.orchestrator.cache.admission import CURRENT, category_of
 
 MOVING = [
     "What is the weather in Rome?",

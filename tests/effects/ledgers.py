@@ -3,10 +3,10 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 
-from nearfar.orchestrator.runs.ledger.ledger import EffectLedger, ledger_of
-from nearfar.orchestrator.runs.ledger.occurrences import Occurrences
+from nearfar.orchestrator.runs.ledger import EffectLedger, open_ledger
 from nearfar.orchestrator.runs.run import KeptTask, Lease, digest
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.runs.tool_calls import Occurrences
 from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.task.tools import Approver, Tool
 from nearfar.protocols import Message, ToolCall, ToolResult
@@ -31,7 +31,7 @@ class Run:
             else:
                 await store.release(self._lease)
                 self._lease = await store.claim(RUN)
-            yield ledger_of(store, self._lease, approver)
+            yield open_ledger(store, self._lease, approver)
 
 
 async def made(ledger: EffectLedger, tool: Tool, *, turn: int = 0, times: int = 1, **arguments: object) -> ToolResult:

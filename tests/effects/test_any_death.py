@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from ledgers import Run
 
 from nearfar import effect_key, effect_transaction, tool
-from nearfar.orchestrator.runs.ledger.ledger import EffectLedger
-from nearfar.orchestrator.runs.ledger.occurrences import Made, Occurrences
+from nearfar.orchestrator.runs.ledger import EffectLedger
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.runs.tool_calls import ActionCount, Occurrences
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import ToolCall, ToolResult
 
@@ -89,7 +89,7 @@ class Conversation:
     def __init__(self, messages: list[list[Action]], world: World) -> None:
         self._messages = messages
         self._world = world
-        self._made: dict[str, Made] = {}
+        self._made: dict[str, ActionCount] = {}
         self._turn = 0
         self.results: list[ToolResult] = []
 

@@ -9,9 +9,8 @@ from ledgers import Run, made
 from pydantic_core import CoreSchema, core_schema
 
 from nearfar import tool
-from nearfar.orchestrator.runs.ledger.occurrences import Occurrences
-from nearfar.orchestrator.runs.ledger.records import EffectRecords
-from nearfar.orchestrator.runs.ledger.running import effect_key
+from nearfar.orchestrator.runs.effects import EffectRecords
+from nearfar.orchestrator.runs.tool_calls import Occurrences, effect_key
 from nearfar.orchestrator.task.tools import Tool
 from nearfar.protocols import ApprovalRequest, LedgerConflict, RunBusy, ToolCall
 

@@ -13,10 +13,9 @@ import pytest
 from ledgers import Run, made
 
 from nearfar import tool
-from nearfar.orchestrator.runs.ledger import transactions
-from nearfar.orchestrator.runs.ledger.overdue import Overdue
-from nearfar.orchestrator.runs.ledger.running import RunningCall, effect_key, effect_transaction, run_unrecorded
+from nearfar.orchestrator.runs import effects as transactions
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.runs.tool_calls import Overdue, RunningCall, effect_key, effect_transaction, run_unrecorded
 from nearfar.orchestrator.storage.tables import Session
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.tools import Tool
@@ -154,7 +153,7 @@ async def test_after_a_rollback_by_sqlite_itself_nothing_is_kept(run: Run, tmp_p
 
 
 async def test_a_tool_that_ran_out_of_time_writes_nothing_afterwards(run: Run, seats: Seats) -> None:
-    has_begun, may_go_on, has_ended = threading.Event(), threading.Event(), threading.Event()
+    has_begun, may_take_over, has_ended = threading.Event(), threading.Event(), threading.Event()
     late: list[Exception] = []
 
     @tool(effect="transactional", time_limit=0.2)
@@ -162,7 +161,7 @@ async def test_a_tool_that_ran_out_of_time_writes_nothing_afterwards(run: Run, s
         """Book a seat, too late."""
         connection = effect_transaction(seats.file)
         has_begun.set()
-        may_go_on.wait(10)
+        may_take_over.wait(10)
         try:
             connection.execute("INSERT INTO seats VALUES (?)", (seat,))
         except InvalidRequest as error:
@@ -173,7 +172,7 @@ async def test_a_tool_that_ran_out_of_time_writes_nothing_afterwards(run: Run, s
 
     async with run.owner() as ledger:
         assert "longer than its limit" in (await made(ledger, book, seat="1a")).content
-        may_go_on.set()
+        may_take_over.set()
         assert has_ended.wait(10)
     assert has_begun.is_set()
     assert len(late) == 1
@@ -181,13 +180,13 @@ async def test_a_tool_that_ran_out_of_time_writes_nothing_afterwards(run: Run, s
 
 
 async def test_a_tool_that_ran_out_of_time_begins_no_transaction_afterwards(run: Run, seats: Seats) -> None:
-    may_go_on, has_ended = threading.Event(), threading.Event()
+    may_take_over, has_ended = threading.Event(), threading.Event()
     late: list[Exception] = []
 
     @tool(effect="transactional", time_limit=0.05)
     def book(seat: str) -> str:
         """Book a seat, too late."""
-        may_go_on.wait(10)
+        may_take_over.wait(10)
         try:
             effect_transaction(seats.file).execute("INSERT INTO seats VALUES (?)", (seat,))
         except InvalidRequest as error:
@@ -198,7 +197,7 @@ async def test_a_tool_that_ran_out_of_time_begins_no_transaction_afterwards(run:
 
     async with run.owner() as ledger:
         assert "longer than its limit" in (await made(ledger, book, seat="1a")).content
-        may_go_on.set()
+        may_take_over.set()
         assert has_ended.wait(10)
         assert len(late) == 1
 

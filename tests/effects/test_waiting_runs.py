@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nearfar import Hybrid, Strategy, Tool, effect_key, tool
-from nearfar.orchestrator.runs.ledger.approvals import waiting
+from nearfar.orchestrator.runs.ledger import pending_requests
 from nearfar.orchestrator.runs.run import RunState
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.task.events import ApprovalAsked, TaskEvent, ToolStarted
@@ -160,7 +160,7 @@ async def test_an_answer_to_what_was_not_asked_is_told_so_and_changes_nothing(tm
             await hybrid.resume(RUN, approvals={_id(error): True, "nothing-of-mine": True})
     assert _id(error) in caught.value.hint
     store = RunStore.open(RunsConfig(folder=tmp_path))
-    assert [request.id for request in waiting(store.database, RUN)] == [_id(error)]
+    assert [request.id for request in pending_requests(store.database, RUN)] == [_id(error)]
     store.close()
 
 

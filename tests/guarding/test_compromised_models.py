@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nearfar import Hybrid, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.safety.guard.quoting import quoted
+from nearfar.orchestrator.safety.plan_matching import quoted
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import GuardConfig, OnDoubt, Policy

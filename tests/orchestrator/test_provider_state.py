@@ -12,8 +12,8 @@ from nearfar import Hybrid, Records, tool
 from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.budgets.account import most_prompt_tokens
 from nearfar.orchestrator.cache.admission import exact_key
-from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
-from nearfar.orchestrator.safety.privacy.texts import with_texts
+from nearfar.orchestrator.safety.placeholders import map_request_texts
+from nearfar.orchestrator.safety.privacy import RunPrivacy
 from nearfar.orchestrator.task.labels import Label
 from nearfar.orchestrator.task.policy import Policy, PrivacyConfig
 from nearfar.orchestrator.task.stores import RunsConfig
@@ -97,7 +97,7 @@ def test_an_answers_key_does_not_depend_on_the_thoughts_before_it() -> None:
 
 
 def test_a_message_whose_words_change_on_the_way_loses_its_state() -> None:
-    kept, lost = (with_texts(asking(conversation("Ann is there.")), _without(name)) for name in ("Bo", "Ann"))
+    kept, lost = (map_request_texts(asking(conversation("Ann is there.")), _without(name)) for name in ("Bo", "Ann"))
     assert (states(kept), states(lost)) == ([state_of("far-1")], [None])
 
 
@@ -105,9 +105,9 @@ def test_a_message_whose_words_change_on_the_way_loses_its_state() -> None:
 async def test_thoughts_that_hold_what_became_private_stay_here(thoughts: str, kept: bool) -> None:
     member = AgentHandle("far", Side.FAR, agent_of(Side.FAR))
     privacy = RunPrivacy(PrivacyConfig(), [])
-    privacy.saw([ToolResult(call_id="2", name="diary", content="The safe's code is 7741-2209-8830.")])
-    departing = await privacy.departing(member, asking(conversation(state=state_of("far-1", thoughts))), Label(), role="execute")
-    assert [state is not None for state in states(departing.request)] == [kept]
+    privacy.known_secrets.add_text("The safe's code is 7741-2209-8830.")
+    outbound = await privacy.filter_request(member, asking(conversation(state=state_of("far-1", thoughts))), Label(), role="execute")
+    assert [state is not None for state in states(outbound.request)] == [kept]
 
 
 def test_thoughts_that_go_back_count_as_prompt_once() -> None:

@@ -12,10 +12,9 @@ from nearfar import Hybrid, Records, Tier, tool
 from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.safety.privacy.audit import Departure
-from nearfar.orchestrator.safety.privacy.placeholders import Placeholder
-from nearfar.orchestrator.safety.privacy.records import PrivacyRecords
-from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
+from nearfar.orchestrator.safety.placeholders import Placeholder
+from nearfar.orchestrator.safety.privacy import RunPrivacy
+from nearfar.orchestrator.safety.privacy_records import OutboundRecord, PrivacyRecords
 from nearfar.orchestrator.task.labels import Label
 from nearfar.orchestrator.task.policy import OnFinding, Policy, PrivacyConfig
 from nearfar.orchestrator.task.stores import CacheConfig, RunsConfig
@@ -53,11 +52,11 @@ def files(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-async def served(folder: Path, policy: Policy = POLICY, near: ScriptedAgent | None = None) -> list[Departure]:
+async def served(folder: Path, policy: Policy = POLICY, near: ScriptedAgent | None = None) -> list[OutboundRecord]:
     records = PrivacyRecords(folder)
     async with Hybrid(near=near, far=far(), tools=[read_diary], policy=policy, records=Records(privacy=records)) as hybrid:
         await hybrid.run(f"Write what my diary says to {EMAIL}", **FAR)
-    found = records.departures("run-1")
+    found = records.outbound_log("run-1")
     records.close()
     return found
 
@@ -96,7 +95,7 @@ async def test_names_of_items_of_the_memory_are_in_no_reason(tmp_path: Path) -> 
     privacy = RunPrivacy(PrivacyConfig(), [], records=records.of("run-1"))
     request = StepRequest(messages=(Message.user("hi"),))
     with pytest.raises(PrivacyViolation, match="the memory, tool read_diary") as raised:
-        await privacy.departing(cloud, request, label, role="execute")
+        await privacy.filter_request(cloud, request, label, role="execute")
     records.close()
     assert "tomas" not in str(raised.value)
     assert b"tomas" not in files(tmp_path)
@@ -108,7 +107,7 @@ async def test_what_goes_to_another_device_of_the_user_is_on_record_too(tmp_path
     near.is_elsewhere = True  # type: ignore[attr-defined]  # as agents in other processes say it
     async with Hybrid(near=near, records=Records(privacy=records)) as hybrid:
         await hybrid.run("When does it open?", idempotency_key="run-1")
-    (left,) = records.departures("run-1")
+    (left,) = records.outbound_log("run-1")
     assert (left.agent, left.outcome, left.tier, left.origins) == ("near", "left", Tier.USER, ("the task",))
     records.close()
 
@@ -122,7 +121,7 @@ async def test_answer_from_a_cache_is_on_record_as_nothing_that_left(tmp_path: P
     ) as hybrid:
         for key in ("run-1", "run-2"):
             await hybrid.run("What is the capital of Peru?", strategy="cloud", idempotency_key=key)
-    assert [[each.outcome for each in records.departures(key)] for key in ("run-1", "run-2")] == [["left"], ["cached"]]
+    assert [[each.outcome for each in records.outbound_log(key)] for key in ("run-1", "run-2")] == [["left"], ["cached"]]
     records.close()
 
 
@@ -163,25 +162,27 @@ def test_placeholder_of_one_run_cannot_be_read_in_the_place_of_another_ones(tmp_
 
 
 def test_record_of_the_oldest_runs_is_forgotten(tmp_path: Path) -> None:
-    departure = Departure(at=0.0, agent="far", role="execute", outcome="left", reason="", bytes=1, digest="", tier=Tier.SHARED, origins=())
+    record = OutboundRecord(
+        at=0.0, agent="far", role="execute", outcome="left", reason="", bytes=1, digest="", tier=Tier.SHARED, origins=()
+    )
     records = PrivacyRecords(tmp_path)
     for number in range(5):
-        records.of(f"run-{number}").note(departure)
+        records.of(f"run-{number}").note(record)
     records.close()
     records = PrivacyRecords(tmp_path, keep=2)
-    assert [bool(records.departures(f"run-{number}")) for number in range(5)] == [False, False, False, True, True]
+    assert [bool(records.outbound_log(f"run-{number}")) for number in range(5)] == [False, False, False, True, True]
     records.close()
 
 
 async def test_placeholders_of_a_run_that_broke_off_are_the_same_when_it_goes_on(tmp_path: Path) -> None:
     policy = PrivacyConfig(placeholders=True)
     records = PrivacyRecords(tmp_path)
-    name = RunPrivacy(policy, [], records=records.of("run-1")).placeholders.standing_for(DIARY, "private", tier=Tier.DEVICE, origin="x")
+    name = RunPrivacy(policy, [], records=records.of("run-1")).placeholders.name_for(DIARY, "private", tier=Tier.DEVICE, origin="x")
     records.close()
     records = PrivacyRecords(tmp_path)
     again = RunPrivacy(policy, [], records=records.of("run-1"))
-    assert again.placeholders.standing_for(DIARY, "private", tier=Tier.DEVICE, origin="x") == name
-    assert again.placeholders.filled(name) == DIARY
+    assert again.placeholders.name_for(DIARY, "private", tier=Tier.DEVICE, origin="x") == name
+    assert again.placeholders.fill(name) == DIARY
     records.close()
 
 

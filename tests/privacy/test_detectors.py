@@ -2,9 +2,8 @@
 
 import pytest
 
-from nearfar.orchestrator.safety.privacy.detection.composite import Detectors
-from nearfar.orchestrator.safety.privacy.detection.finding import resolved
-from nearfar.orchestrator.safety.privacy.detection.standard import standard_detectors
+from nearfar.orchestrator.safety.detection.detector import Detectors, resolved
+from nearfar.orchestrator.safety.detection.standard import standard_detectors
 
 # Put together here, so that nobody's scanner takes this file for a leak.
 GITHUB = "ghp_" + "aB3dE6gH9j" * 4

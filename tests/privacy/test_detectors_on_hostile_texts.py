@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.safety.privacy.detection import accounts, internet, keys, national_ids, people, phones, postal, readings
-from nearfar.orchestrator.safety.privacy.detection.composite import Detectors
-from nearfar.orchestrator.safety.privacy.detection.finding import Finding, resolved
-from nearfar.orchestrator.safety.privacy.detection.phones import PhoneDetector
-from nearfar.orchestrator.safety.privacy.detection.standard import standard_detectors
+from nearfar.orchestrator.safety.detection import accounts, contacts, id_numbers, keys, standard
+from nearfar.orchestrator.safety.detection.contacts import PhoneDetector
+from nearfar.orchestrator.safety.detection.detector import Detectors, PrivateFinding, resolved
+from nearfar.orchestrator.safety.detection.standard import standard_detectors
 
 EMAIL, CARD, SSN = "jane.doe@example.com", "4111111111111111", "460-89-9847"
 _WAYS = 15_000
@@ -25,12 +24,12 @@ _WAYS = 15_000
 
 
 def _patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
-    modules: tuple[ModuleType, ...] = (accounts, internet, keys, national_ids, people, phones, postal, readings)
+    modules: tuple[ModuleType, ...] = (accounts, contacts, id_numbers, keys, standard)
     for module in modules:
         for name, value in vars(module).items():
             if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
                 yield f"{module.__name__.rpartition('.')[2]}.{name}", value
-    yield from ((f"readings.codes.{number}", code.pattern) for number, code in enumerate(readings._CODES))
+    yield from ((f"standard.codes.{number}", code.pattern) for number, code in enumerate(standard._CODES))
 
 
 PATTERNS = dict(_patterns())
@@ -135,7 +134,7 @@ def test_only_so_many_numbers_of_a_text_are_held_against_numbering_plans(monkeyp
         looked_up.append(number)
         return False
 
-    monkeypatch.setattr(phones, "_is_in_a_plan", none_has)
+    monkeypatch.setattr(contacts, "_is_in_a_plan", none_has)
     numbers = "\n".join(f"020 {number:04} 0958" for number in range(2_000))
     found = PhoneDetector(numbering_plans=True).find(numbers)
     assert len(looked_up) == 500
@@ -144,7 +143,7 @@ def test_only_so_many_numbers_of_a_text_are_held_against_numbering_plans(monkeyp
 
 @given(st.text(max_size=400))
 def test_readings_are_in_proportion_to_the_text_and_know_where_they_come_from(text: str) -> None:
-    made = list(readings.readings(text))
+    made = list(standard.readings(text))
     assert sum(len(reading.text) for reading in made) <= 24 * len(text)
     for reading in made:
         assert len(reading.text) == len(reading.starts) == len(reading.ends)
@@ -163,7 +162,7 @@ def test_findings_are_where_they_say_in_any_text(before: str, after: str) -> Non
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10), st.sampled_from(["card", "phone", "url"])), max_size=12))
 def test_what_is_found_stays_covered_when_findings_are_joined(spans: list[tuple[int, int, str]]) -> None:
     text = "".join(chr(97 + place % 26) for place in range(40))
-    findings = [Finding(start, start + length, type, text[start : start + length]) for start, length, type in spans]
+    findings = [PrivateFinding(start, start + length, type, text[start : start + length]) for start, length, type in spans]
     joined = resolved(findings)
     covered = {place for finding in findings for place in range(finding.start, finding.end)}
     assert covered == {place for finding in joined for place in range(finding.start, finding.end)}
@@ -172,8 +171,8 @@ def test_what_is_found_stays_covered_when_findings_are_joined(spans: list[tuple[
 
 
 def test_of_overlapping_findings_the_longest_and_then_most_specific_names_the_type() -> None:
-    assert resolved([Finding(0, 4, "phone", "abcd"), Finding(0, 4, "card", "abcd")]) == [Finding(0, 4, "card", "abcd")]
-    assert resolved([Finding(2, 6, "card", "cdef"), Finding(0, 5, "url", "abcde")]) == [Finding(0, 6, "url", "abcdef")]
+    assert resolved([PrivateFinding(0, 4, "phone", "abcd"), PrivateFinding(0, 4, "card", "abcd")]) == [PrivateFinding(0, 4, "card", "abcd")]
+    assert resolved([PrivateFinding(2, 6, "card", "cdef"), PrivateFinding(0, 5, "url", "abcde")]) == [PrivateFinding(0, 6, "url", "abcdef")]
 
 
 def test_what_is_not_looked_for_hides_nothing() -> None:

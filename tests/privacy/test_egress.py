@@ -17,13 +17,12 @@ from pydantic import ValidationError
 from nearfar import Hybrid, Tier, tool
 from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.safety.privacy.detection.accounts import CARD, IBAN, passes_iban, passes_luhn
-from nearfar.orchestrator.safety.privacy.detection.composite import Detectors
-from nearfar.orchestrator.safety.privacy.detection.finding import UNCHECKED, Finding, resolved
-from nearfar.orchestrator.safety.privacy.detection.internet import EMAIL
-from nearfar.orchestrator.safety.privacy.gate import Gate
-from nearfar.orchestrator.safety.privacy.needles import Needles
-from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
+from nearfar.orchestrator.safety.detection.accounts import CARD, IBAN, passes_iban, passes_luhn
+from nearfar.orchestrator.safety.detection.contacts import EMAIL
+from nearfar.orchestrator.safety.detection.detector import UNCHECKED, Detectors, PrivateFinding, resolved
+from nearfar.orchestrator.safety.known_secrets import KnownSecrets
+from nearfar.orchestrator.safety.privacy import RunPrivacy
+from nearfar.orchestrator.safety.scanner import OutboundScanner
 from nearfar.orchestrator.task.labels import Label
 from nearfar.orchestrator.task.policy import OnFinding, Policy, PrivacyConfig
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
@@ -58,14 +57,14 @@ def _result(text: str) -> ToolResult:
 class Broken:
     """A detector that fails."""
 
-    def find(self, text: str) -> Sequence[Finding]:
+    def find(self, text: str) -> Sequence[PrivateFinding]:
         raise ZeroDivisionError(text)
 
 
 class Endless:
     """A detector that does not come to its end."""
 
-    def find(self, text: str) -> Sequence[Finding]:
+    def find(self, text: str) -> Sequence[PrivateFinding]:
         threading.Event().wait()  # in a thread of its own, which nobody waits for
         return []
 
@@ -98,9 +97,9 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_value_is_found_in_every_form(form: str) -> None:
-    needles = Needles()
-    needles.add(SECRET)
-    assert needles.found_in(f"Here is {FORMS[form]} for you".encode())
+    secrets = KnownSecrets()
+    secrets.add(SECRET)
+    assert secrets.is_in(f"Here is {FORMS[form]} for you".encode())
 
 
 @pytest.mark.parametrize(
@@ -108,37 +107,37 @@ def test_value_is_found_in_every_form(form: str) -> None:
     ["J\u00f6rg M\u00fcller", "\u0422\u043e\u043c\u0430\u0441 \u0411\u0435\u0440\u0433", "\u5c71\u7530\u592a\u90ce\u306f\u6771\u4eac"],
 )
 def test_value_in_letters_of_the_world_is_found_encoded_too(secret: str) -> None:
-    needles = Needles()
-    needles.add(secret)
+    secrets = KnownSecrets()
+    secrets.add(secret)
     written = [secret.upper(), base64.b64encode(f"x{secret}".encode()).decode(), quote(secret), json.dumps(secret), secret[::-1]]
-    assert all(needles.found_in(f"Here is {form} for you".encode()) for form in written)
+    assert all(secrets.is_in(f"Here is {form} for you".encode()) for form in written)
 
 
 def test_text_that_repeats_itself_is_looked_for_in_time_in_proportion() -> None:
     """Not at each of its places from each place of the message: that would take hours."""
-    needles = Needles(["0" * 50_000])
-    needles.add_text("0" * 50_000)
-    needles.add_text("\n".join(f"order 2026-{number:07}" for number in range(5_000)))
-    assert not needles.found_in(b"0" * 50_000 + b" order 2026-0" * 5_000)
+    secrets = KnownSecrets(["0" * 50_000])
+    secrets.add_text("0" * 50_000)
+    secrets.add_text("\n".join(f"order 2026-{number:07}" for number in range(5_000)))
+    assert not secrets.is_in(b"0" * 50_000 + b" order 2026-0" * 5_000)
 
 
 def test_parts_of_a_long_text_are_found_and_what_is_public_anyway_is_not() -> None:
-    needles = Needles(["Do I have an appointment with Doctor Bergström on Monday?"])
-    needles.add_text(LONG)
-    assert needles.found_in(b"it says that the DIAGNOSIS is still pending, too")
-    assert needles.found_in(b"number ax4471992")
-    assert not needles.found_in("You have an appointment with Doctor Bergström on Monday".encode())
-    assert not needles.found_in(b"the diagnosis is done")
+    secrets = KnownSecrets(["Do I have an appointment with Doctor Bergström on Monday?"])
+    secrets.add_text(LONG)
+    assert secrets.is_in(b"it says that the DIAGNOSIS is still pending, too")
+    assert secrets.is_in(b"number ax4471992")
+    assert not secrets.is_in("You have an appointment with Doctor Bergström on Monday".encode())
+    assert not secrets.is_in(b"the diagnosis is done")
 
 
 @given(st.text(alphabet="abcdefghijk 0123456789-ßÄ", min_size=60, max_size=300), st.data())
 def test_every_long_enough_part_of_a_private_text_is_found(text: str, data: st.DataObject) -> None:
-    needles = Needles()
-    needles.add_text(text)
+    secrets = KnownSecrets()
+    secrets.add_text(text)
     start = data.draw(st.integers(0, len(text) - 60))
     part = text[start : start + 60]
     letters = sum(character.isalnum() for character in part)
-    assert needles.found_in(f"so: {part}!".encode()) or letters < 26
+    assert secrets.is_in(f"so: {part}!".encode()) or letters < 26
 
 
 async def test_finding_keeps_the_task_on_the_device_unless_the_policy_says_otherwise() -> None:
@@ -165,8 +164,8 @@ async def test_text_that_cannot_be_looked_through_stays(detector: Broken | Endle
     privacy = RunPrivacy(PrivacyConfig(findings=findings, patience=0.05), [], detector=detector)
     request = StepRequest(messages=(Message.user("Hello"),), sensitivity=Sensitivity.PUBLIC)
     with pytest.raises(PrivacyViolation, match="could not be scanned"):
-        await privacy.departing(AgentHandle("far", Side.FAR, far), request, Label(), role="execute")
-    await privacy.departing(AgentHandle("near", Side.NEAR, near), request, Label(), role="execute")
+        await privacy.filter_request(AgentHandle("far", Side.FAR, far), request, Label(), role="execute")
+    await privacy.filter_request(AgentHandle("near", Side.NEAR, near), request, Label(), role="execute")
 
 
 def test_type_that_no_detector_finds_is_refused() -> None:
@@ -178,14 +177,14 @@ async def test_gate_looks_through_each_text_once_and_counts_what_the_policy_name
     looked: list[str] = []
 
     class Noted:
-        def find(self, text: str) -> Sequence[Finding]:
+        def find(self, text: str) -> Sequence[PrivateFinding]:
             looked.append(text)
-            return [Finding(0, 1, "email", text[0]), Finding(1, 2, "url", text[1])]
+            return [PrivateFinding(0, 1, "email", text[0]), PrivateFinding(1, 2, "url", text[1])]
 
-    gate = Gate(Noted(), PrivacyConfig(detect=("url",)))
-    found = await gate.look(["ab", "ab", "cd"])
-    assert await gate.look(["cd"]) == {"cd": [Finding(1, 2, "url", "d")]}
-    assert found == {"ab": [Finding(1, 2, "url", "b")], "cd": [Finding(1, 2, "url", "d")]}
+    scanner = OutboundScanner(Noted(), PrivacyConfig(detect=("url",)))
+    found = await scanner.scan(["ab", "ab", "cd"])
+    assert await scanner.scan(["cd"]) == {"cd": [PrivateFinding(1, 2, "url", "d")]}
+    assert found == {"ab": [PrivateFinding(1, 2, "url", "b")], "cd": [PrivateFinding(1, 2, "url", "d")]}
     assert looked == ["ab", "cd"]
 
 
@@ -194,25 +193,25 @@ async def test_private_value_is_caught_in_the_bytes_that_are_sent_whoever_put_it
     served = ScriptedAgent(["never reached"], name="far", side=Side.FAR)
     async with serve(served, "127.0.0.1:0") as server, aclosing(await RemoteAgent.connect(server.address)) as remote:
         privacy = RunPrivacy(PrivacyConfig(placeholders=True), [])
-        privacy.placeholders.standing_for(SECRET, "email", tier=Tier.USER, origin="test")
+        privacy.placeholders.name_for(SECRET, "email", tier=Tier.USER, origin="test")
         member = AgentHandle("far", Side.FAR, remote)
         plain = StepRequest(messages=(Message.user("Hello"),), sensitivity=Sensitivity.PUBLIC)
         private = StepRequest(messages=(Message.user(base64.b64encode(LONG.encode()).decode()),), sensitivity=Sensitivity.PUBLIC)
-        departing = await privacy.departing(member, plain, Label(), role="execute")
-        privacy.saw([_result(LONG)])
-        with departing.watched(), pytest.raises(PrivacyViolation, match="private data of this run"):
+        outbound = await privacy.filter_request(member, plain, Label(), role="execute")
+        privacy.known_secrets.add_text(LONG)
+        with outbound.inspect_bytes(), pytest.raises(PrivacyViolation, match="private data of this run"):
             await complete(remote, private)
     assert served.requests == []
 
 
 async def test_value_that_is_cut_up_between_messages_is_found() -> None:
     privacy = RunPrivacy(PrivacyConfig(placeholders=True), [])
-    privacy.saw([_result(SECRET + " " + LONG)])
+    privacy.known_secrets.add_text(SECRET + " " + LONG)
     half = len(LONG) // 2
     messages = (Message.user(LONG[half - 20 : half]), Message.assistant(LONG[half : half + 20]), Message.user("Go on"))
     request = StepRequest(messages=messages, sensitivity=Sensitivity.PUBLIC)
     with pytest.raises(PrivacyViolation, match="private data of this run"):
-        await privacy.departing(AgentHandle("far", Side.FAR, pair()[1]), request, Label(), role="execute")
+        await privacy.filter_request(AgentHandle("far", Side.FAR, pair()[1]), request, Label(), role="execute")
 
 
 async def test_what_detectors_found_is_not_let_through_in_another_form_later() -> None:
@@ -251,9 +250,9 @@ def test_first_detectors_find_what_has_the_form_and_the_checksum(detector: Detec
 
 
 def test_composite_keeps_the_longest_of_what_overlaps_and_fails_closed() -> None:
-    long, short, other = Finding(0, 9, "a", "x" * 9), Finding(2, 5, "b", "xxx"), Finding(9, 10, "c", "y")
+    long, short, other = PrivateFinding(0, 9, "a", "x" * 9), PrivateFinding(2, 5, "b", "xxx"), PrivateFinding(9, 10, "c", "y")
     assert resolved([short, other, long]) == [long, other]
-    assert Detectors([EMAIL, Broken()]).find("hello") == [Finding(0, 5, UNCHECKED, "hello")]
+    assert Detectors([EMAIL, Broken()]).find("hello") == [PrivateFinding(0, 5, UNCHECKED, "hello")]
 
 
 def test_checksums_reject_single_wrong_digits() -> None:

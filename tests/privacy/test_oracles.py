@@ -8,7 +8,7 @@ import pytest
 from benchmarks.fault_figures.placeholders import ORACLES, Oracle, measured_bits
 from nearfar import Hybrid, Tier, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.safety.privacy.placeholders import MOST_CALLS, Placeholder, Placeholders
+from nearfar.orchestrator.safety.placeholders import MOST_CALLS, Placeholder, Placeholders
 from nearfar.orchestrator.task.policy import OnFinding, Policy, PrivacyConfig
 from nearfar.protocols import (
     ApprovalRequest,
@@ -175,13 +175,13 @@ async def test_placeholders_go_into_so_many_calls_of_a_run_and_no_more() -> None
 def test_call_that_waits_for_an_approval_counts_once_and_those_of_earlier_processes_count() -> None:
     kept: list[Placeholder] = []
     placeholders = Placeholders(keep=kept.extend)
-    name = placeholders.standing_for(SECRET, "private", tier=Tier.SHARED, origin="x")
+    name = placeholders.name_for(SECRET, "private", tier=Tier.SHARED, origin="x")
     for _ in range(3 * MOST_CALLS):
-        placeholders.opened(calling(1, "spell", text=name), spell, turn=1)
+        placeholders.fill_call(calling(1, "spell", text=name), spell, turn=1)
     for number in range(MOST_CALLS):
-        placeholders.standing_for_result(f"{number}", "True", "private", tier=Tier.SHARED, origin="x", is_derived=True)
+        placeholders.name_for_result(f"{number}", "True", "private", tier=Tier.SHARED, origin="x", is_derived=True)
     with pytest.raises(PrivacyViolation, match=f"at most {MOST_CALLS} calls"):
-        Placeholders(kept).opened(calling(1, "spell", text=name), spell, turn=1)
+        Placeholders(kept).fill_call(calling(1, "spell", text=name), spell, turn=1)
 
 
 async def test_agent_is_not_told_which_of_its_own_words_are_private() -> None:

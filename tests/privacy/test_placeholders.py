@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from nearfar import Hybrid, Records, Tier, Tool, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.safety.privacy.opened_text import OpenedText
-from nearfar.orchestrator.safety.privacy.placeholders import Placeholders
+from nearfar.orchestrator.safety.outbound_filter import PlaceholderStream
+from nearfar.orchestrator.safety.placeholders import Placeholders
 from nearfar.orchestrator.task.events import AgentText, AttemptEnded, TaskFinished
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import CompressionConfig, CompressionUse, OnFinding, Policy, PrivacyConfig
@@ -213,8 +213,8 @@ async def test_what_looks_private_in_the_names_of_fields_leaves_as_a_placeholder
 def test_placeholders_for_many_values_are_kept_at_once_and_numbered_on() -> None:
     kept: list[list[str]] = []
     placeholders = Placeholders(keep=lambda new: kept.append([each.value for each in new]))
-    names = placeholders.standing_for_all({"a@b.org": "email", "c@d.org": "email", "1.2.3.4": "ip"}, tier=Tier.USER, origin="x")
-    again = placeholders.standing_for_all({"c@d.org": "email", "e@f.org": "email"}, tier=Tier.USER, origin="x")
+    names = placeholders.names_for({"a@b.org": "email", "c@d.org": "email", "1.2.3.4": "ip"}, tier=Tier.USER, origin="x")
+    again = placeholders.names_for({"c@d.org": "email", "e@f.org": "email"}, tier=Tier.USER, origin="x")
     assert kept == [["a@b.org", "c@d.org", "1.2.3.4"], ["e@f.org"]]
     assert again["c@d.org"] == names["c@d.org"]
     assert [name.rsplit("_", 1)[0] for name in (*names.values(), again["e@f.org"])] == ["<EMAIL_1", "<EMAIL_2", "<IP_1", "<EMAIL_3"]
@@ -222,8 +222,8 @@ def test_placeholders_for_many_values_are_kept_at_once_and_numbered_on() -> None
 
 def test_long_words_are_shown_in_time_in_proportion() -> None:
     placeholders = Placeholders()
-    name = placeholders.standing_for("secret", "a", tier=Tier.DEVICE, origin="x")
-    assert placeholders.shown("a" * 200_000 + name) == "a" * 200_000 + "secret"
+    name = placeholders.name_for("secret", "a", tier=Tier.DEVICE, origin="x")
+    assert placeholders.fill_for_display("a" * 200_000 + name) == "a" * 200_000 + "secret"
 
 
 async def test_agent_that_keeps_making_placeholders_up_hands_over_to_a_near_one() -> None:
@@ -347,20 +347,20 @@ async def test_private_task_goes_nowhere_with_placeholders_either() -> None:
 @given(st.lists(st.text(min_size=1, max_size=30), min_size=1, max_size=5, unique=True), st.text(max_size=50))
 def test_hidden_texts_are_filled_in_as_they_were(values: list[str], around: str) -> None:
     placeholders = Placeholders()
-    names = [placeholders.standing_for(value, "private", tier=Tier.DEVICE, origin="x") for value in values]
+    names = [placeholders.name_for(value, "private", tier=Tier.DEVICE, origin="x") for value in values]
     text = around.join(names)
-    assert placeholders.filled(text) == around.join(values) or "<" in around
-    assert [placeholders.standing_for(value, "email", tier=Tier.DEVICE, origin="y") for value in values] == names
+    assert placeholders.fill(text) == around.join(values) or "<" in around
+    assert [placeholders.name_for(value, "email", tier=Tier.DEVICE, origin="y") for value in values] == names
 
 
 @given(st.text(alphabet="<>_ABC1aé", max_size=40), st.data())
 def test_text_comes_out_of_a_stream_whole_however_it_is_cut(text: str, data: st.DataObject) -> None:
     placeholders = Placeholders()
-    name = placeholders.standing_for("secret", "a", tier=Tier.DEVICE, origin="x")
+    name = placeholders.name_for("secret", "a", tier=Tier.DEVICE, origin="x")
     whole = text + name + text
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
     heard: list[str] = []
-    stream = OpenedText(placeholders, heard.append)
+    stream = PlaceholderStream(placeholders, heard.append)
     for begin, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
         stream(whole[begin:end])
     stream.close()
@@ -370,13 +370,13 @@ def test_text_comes_out_of_a_stream_whole_however_it_is_cut(text: str, data: st.
 @given(st.text(max_size=60))
 def test_texts_of_people_are_seldom_taken_for_placeholders(text: str) -> None:
     placeholders = Placeholders()
-    placeholders.standing_for("tomas@example.org", "email", tier=Tier.USER, origin="x")
+    placeholders.name_for("tomas@example.org", "email", tier=Tier.USER, origin="x")
     placeholders.check(text)
 
 
 def test_altered_placeholder_is_told_from_a_true_one() -> None:
     placeholders = Placeholders()
-    name = placeholders.standing_for("tomas@example.org", "email", tier=Tier.USER, origin="x")
+    name = placeholders.name_for("tomas@example.org", "email", tier=Tier.USER, origin="x")
     placeholders.check(f"to {name} and e-mail 1")
     for altered in (name.lower(), name[1:-1], name.replace("_1_", "_2_"), name.replace("_", " "), f"<EMAIL_1>{name}"):
         with pytest.raises(InvalidOutput, match="no placeholder"):

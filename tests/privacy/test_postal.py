@@ -2,7 +2,7 @@
 
 import pytest
 
-from nearfar.orchestrator.safety.privacy.detection.standard import standard_detectors
+from nearfar.orchestrator.safety.detection.standard import standard_detectors
 
 ADDRESSES = [
     "12 Elm Street",

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator.safety.privacy.detection.composite import Detectors
-from nearfar.orchestrator.safety.privacy.detection.offline import NetworkRefused, without_network
-from nearfar.orchestrator.safety.privacy.detection.presidio import PresidioDetector
-from nearfar.orchestrator.safety.privacy.detection.standard import standard_detectors
+from nearfar.orchestrator.safety.detection.detector import Detectors
+from nearfar.orchestrator.safety.detection.presidio import NetworkRefused, PresidioDetector, without_network
+from nearfar.orchestrator.safety.detection.standard import standard_detectors
 from nearfar.protocols import ConfigError
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from nearfar import Hybrid, Tier, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.safety.privacy.records import PrivacyRecords
-from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
+from nearfar.orchestrator.safety.privacy import RunPrivacy
+from nearfar.orchestrator.safety.privacy_records import PrivacyRecords
 from nearfar.orchestrator.task.policy import Policy, PrivacyConfig
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import InvalidOutput, Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, Unavailable
@@ -106,7 +106,7 @@ async def test_placeholders_of_a_run_that_has_ended_are_on_no_disk_any_more(tmp_
         await first.run("Keep my diary", **FAR)
     records = PrivacyRecords(tmp_path)
     assert records.of("run-1").placeholders() == []
-    assert len(records.departures("run-1")) == 3
+    assert len(records.outbound_log("run-1")) == 3
     records.close()
 
 

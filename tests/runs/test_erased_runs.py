@@ -18,8 +18,7 @@ from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory.erasing import Erased, Wording
 from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
 from nearfar.orchestrator.memory.recollection import recalled_item
-from nearfar.orchestrator.runs.erased import ErasedRuns
-from nearfar.orchestrator.runs.erasing import Holding, forget_holding, holding, runs_holding
+from nearfar.orchestrator.runs.erasing import ErasedRuns, Holding, find_holding, find_runs_holding, forget_holding
 from nearfar.orchestrator.runs.run import KeptTask, RunFailure, digest
 from nearfar.orchestrator.runs.store import NAMING, RunStore
 from nearfar.orchestrator.storage.postgres import PostgresDatabase
@@ -217,7 +216,7 @@ async def test_runs_that_hold_something_erased_are_found_on_each_database(opened
     damaged = await _begun(store, "r3", "about nothing")
     with store.database.writing() as session:
         session.execute("UPDATE tasks SET content = ? WHERE run = ?", (f'{{"messages": "{CANARY}', damaged.run))
-    assert runs_holding(store, Erased(frozenset(), Wording.of(CANARY))) == ["r1", "r3"]
+    assert find_runs_holding(store, Erased(frozenset(), Wording.of(CANARY))) == ["r1", "r3"]
     with pytest.raises(RunBusy, match="r3"):
         store.forget_all(["r1", "r3"])
     assert [run.id for run in store.list()] == ["r3", "r2"]
@@ -295,12 +294,12 @@ async def test_a_run_that_recalled_an_erased_item_is_found_by_its_address(opened
     recalled = {"namespace": ["people", "carl"], "key": "number", "version": "1@a", "tier": "user", "source": "user", "trust": 1.0}
     await store.finish(lease, json.dumps({"recalled": [recalled]}))
     for address, found in ((ItemAddress(("people", "carl"), "number"), ["r1"]), (ItemAddress(("people",), "number"), [])):
-        assert runs_holding(store, Erased(frozenset([address]), Wording())) == found
+        assert find_runs_holding(store, Erased(frozenset([address]), Wording())) == found
 
 
 def test_nothing_is_made_where_no_runs_are_kept(tmp_path: Path) -> None:
     config = RunsConfig(folder=tmp_path / "runs")
-    assert holding(config, Erased(frozenset(), Wording.of(CANARY))) == Holding()
+    assert find_holding(config, Erased(frozenset(), Wording.of(CANARY))) == Holding()
     forget_holding(config, Holding(("r1",), ("r1",)))
     assert list(tmp_path.iterdir()) == []
 

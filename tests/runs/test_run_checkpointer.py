@@ -14,8 +14,7 @@ from langgraph.types import Command, interrupt
 from run_stores import Opener
 
 from nearfar.orchestrator.runs.checkpointer import RunCheckpointer
-from nearfar.orchestrator.runs.parts import EPOCH
-from nearfar.orchestrator.runs.run import KeptTask, digest
+from nearfar.orchestrator.runs.run import EPOCH, KeptTask, digest
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Cancelled, Message, RunBusy, StoreCorrupt, StoreUnavailable, Unsupported

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from run_stores import Opener
 
-from nearfar.orchestrator.runs.fencing import held
+from nearfar.orchestrator.runs.leases import check_lease
 from nearfar.orchestrator.runs.run import KeptTask, Lease, RunFailure, RunState, digest
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.storage.sqlite import SqliteDatabase
@@ -75,7 +75,7 @@ async def test_who_has_lost_a_run_writes_nothing_into_it_any_more(opened: Opener
     with pytest.raises(RunBusy, match="taken over"):
         await first.finish(lease, "{}")
     with pytest.raises(RunBusy, match="taken over"):
-        await first.writer.write(lambda session: held(session, lease))
+        await first.writer.write(lambda session: check_lease(session, lease))
     assert second.show("r1").state is RunState.RUNNING
     await second.finish(taken, "{}")
 
@@ -110,7 +110,7 @@ async def test_a_run_that_is_worked_on_is_cancelled_at_its_next_step_and_an_idle
     first, second = opened(), opened()
     lease = await begin(first, "r1")
     assert second.cancel("r1").state is RunState.RUNNING
-    assert await first.writer.write(lambda session: held(session, lease))
+    assert await first.writer.write(lambda session: check_lease(session, lease))
     await first.finish(lease, RunFailure(error="Cancelled", message="cancelled"))
     other = await begin(first, "r2")
     await first.release(other)

@@ -10,10 +10,10 @@ import anyio
 import pytest
 
 from nearfar import Hybrid, Policy, Strategy, tool
-from nearfar.orchestrator.runs.details import details
-from nearfar.orchestrator.runs.ledger.approvals import waiting
+from nearfar.orchestrator.runs.ledger import pending_requests
 from nearfar.orchestrator.runs.run import KeptTask, RunState, digest
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.runs.watching import read_details
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import ApprovalNeeded, Message, ScriptedAgent, StepRequest, StoreCorrupt, StoreUnavailable, ToolCall, Unavailable
@@ -148,10 +148,10 @@ async def test_whatever_is_damaged_of_a_run_is_an_error_of_this_run_alone(config
         for run in ("damaged", "sound"):
             with pytest.raises(ApprovalNeeded):
                 await hybrid.run("Send it", idempotency_key=run)
-        sound = waiting(hybrid.runs.database, "sound")[0].id
+        sound = pending_requests(hybrid.runs.database, "sound")[0].id
         with hybrid.runs.database.writing() as session:
             session.execute(f"UPDATE {table} SET {column} = 'garbage' WHERE run = 'damaged'")
         with pytest.raises(StoreCorrupt, match="damaged"):
-            details(hybrid.runs, "damaged") if column == "request" else await hybrid.resume("damaged")
+            read_details(hybrid.runs, "damaged") if column == "request" else await hybrid.resume("damaged")
         assert "sound" in {run.id for run in hybrid.runs.list()}
         assert (await hybrid.resume("sound", approvals={sound: True})).text == "It is sent."

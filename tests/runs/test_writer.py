@@ -15,11 +15,11 @@ from nearfar.protocols import StoreUnavailable
 
 
 def test_where_nobody_can_write_all_who_wait_are_told_so_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    has_begun, may_go_on, attempts = threading.Event(), threading.Event(), list[int]()
+    has_begun, may_take_over, attempts = threading.Event(), threading.Event(), list[int]()
 
     def wait(session: Session) -> None:
         has_begun.set()
-        may_go_on.wait()
+        may_take_over.wait()
 
     @contextmanager
     def refused(database: SqliteDatabase) -> Iterator[Session]:
@@ -33,7 +33,7 @@ def test_where_nobody_can_write_all_who_wait_are_told_so_at_once(tmp_path: Path,
         waiting = [store.writer.submit(wait) for _ in range(20)]
         with monkeypatch.context() as patched:
             patched.setattr(SqliteDatabase, "writing", refused)
-            may_go_on.set()
+            may_take_over.set()
             assert first.exception() is None
             assert all(isinstance(each.exception(), StoreUnavailable) for each in waiting)
     assert len(attempts) == 1

@@ -15,8 +15,7 @@ from nearfar.orchestrator.lab.blame.record import RecordedRun
 from nearfar.orchestrator.lab.blame.search import Blame, blame
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import Policy, SubtasksConfig, SupervisionConfig
-from nearfar.orchestrator.tracing.entries import EntriesLost
-from nearfar.orchestrator.tracing.store import TraceStore
+from nearfar.orchestrator.tracing.store import EntriesLost, TraceStore
 from nearfar.protocols import InvalidRequest, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 
 pytestmark = pytest.mark.anyio

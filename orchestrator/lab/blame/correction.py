@@ -8,8 +8,8 @@ from typing import Protocol
 
 from ....protocols import Message, Sensitivity, Side, StepRequest, ToolCall, complete
 from ...agents.pool import AgentHandle
-from ...safety.privacy.run_privacy import RunPrivacy
-from ...safety.privacy.texts import changed_message
+from ...safety.placeholders import map_message_texts
+from ...safety.privacy import RunPrivacy
 from .record import RecordedRun, RecordedStep, action_of
 
 
@@ -119,10 +119,10 @@ class StrongerAgent:
             return None  # of a long context that stays here it knows nothing
         tools = self._tools if step.role == "execute" else ()
         asked = StepRequest(messages=step.messages, tools=tools, sensitivity=Sensitivity.PUBLIC)
-        departing = await self._privacy.departing(self._member, asked, self._label, role="correct")
-        with departing.watched():
-            reply = await departing.accepted(await complete(await self._member.open(), departing.request))
-        said = changed_message(reply.message, self._privacy.placeholders.filled)
+        outbound = await self._privacy.filter_request(self._member, asked, self._label, role="correct")
+        with outbound.inspect_bytes():
+            reply = await outbound.check_reply(await complete(await self._member.open(), outbound.request))
+        said = map_message_texts(reply.message, self._privacy.placeholders.fill)
         return None if _says_the_same(said, step.reply) else said
 
 

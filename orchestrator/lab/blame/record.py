@@ -6,13 +6,13 @@ from functools import cached_property
 
 from ....protocols import InvalidRequest, Message, Sensitivity, Side, ToolCall, ToolResult
 from ....protocols.tiers import Tier
-from ...safety.privacy.starting import THE_TASK
+from ...safety.labels import THE_TASK
 from ...task.events import AttemptStarted, Routed
 from ...task.labels import Label, joined
 from ...task.results import RouteDecision
 from ...task.task import Task
 from ...task.tools import Effect
-from ...tracing.entries import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
+from ...tracing.store import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
 from ...util.json_text import canonical
 
 Action = str

@@ -29,10 +29,10 @@ from ....protocols.errors import MAPPINGS
 from ...agents.pool import AgentHandle, AgentPool
 from ...budgets.book import Commitment, Spent
 from ...routing.router import Router
-from ...runs.ledger.approvals import Asked
-from ...runs.ledger.occurrences import Occurrence
-from ...safety.guard.run_guard import RunGuard
-from ...safety.privacy.run_privacy import RunPrivacy
+from ...runs.ledger import AskedCall
+from ...runs.tool_calls import Occurrence
+from ...safety.guard import Guard
+from ...safety.privacy import RunPrivacy
 from ...strategies.graphs import Graphs
 from ...strategies.state import TaskContext, TaskState, recursion_limit
 from ...strategies.subtasks import part_key
@@ -42,7 +42,7 @@ from ...task.results import RouteDecision
 from ...task.routing_policy import FALLBACK_ERRORS, LimitsConfig, RouterConfig
 from ...task.task import Task
 from ...task.tools import NOT_RUN, Effect, Tool
-from ...tracing.entries import TracedTool
+from ...tracing.store import TracedTool
 from ...util.runtime import untraced
 from .record import Action, Changes, Effects, RecordedRun, RecordedStep, action_of
 
@@ -145,11 +145,11 @@ class RecordedEffects:
     def within(self, scope: str) -> "RecordedEffects":
         return self
 
-    async def known(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
+    async def known(self, asked: Sequence[AskedCall]) -> Mapping[str, bool]:
         """Return for each call whether it was allowed. A call without a recorded result is allowed here, and fails in `run`."""
         return {one.request.call.id: not self._branch.was_refused(one.request.call) for one in asked}
 
-    async def ask(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
+    async def ask(self, asked: Sequence[AskedCall]) -> Mapping[str, bool]:
         return await self.known(asked)
 
     async def run(self, call: ToolCall, tool: Tool, occurrence: Occurrence) -> ToolResult:
@@ -191,7 +191,7 @@ async def replay(branch: Branch) -> str | None:
     tools = {traced.spec.name: _tool(traced) for traced in run.tools}
     # The labels, the guard and the gate of the run: live agents are told no more than they would have been.
     privacy = RunPrivacy.of(task)
-    checks = ToolChecks(guard=RunGuard.of(run.task, tools), effects=RecordedEffects(branch), placeholders=privacy.placeholders)
+    checks = ToolChecks(guard=Guard(run.task, tools), effects=RecordedEffects(branch), placeholders=privacy.placeholders)
     context = TaskContext(tools, tool_checks=checks, privacy=privacy)
     graph = Graphs(team, list(tools.values()), _RecordedRouter(run))[task.policy.strategy]
     given: TaskState = {"task": task.model_dump(mode="json")}

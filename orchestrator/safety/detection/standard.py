@@ -1,0 +1,231 @@
+"""All detectors together, which look at a text in several readings.
+
+Disguises are undone before: other digits, invisible characters, spaces in between, encodings. Each reading maps its characters to their
+positions in the original. There are a few readings, each at most a few times as long as the text.
+"""
+
+import re
+import unicodedata
+from binascii import a2b_base64, a2b_hex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, lru_cache
+from typing import Final, NamedTuple
+
+from .accounts import CARD, GROUPED_CARD, IBAN
+from .contacts import ADDRESSES, EMAIL, IP4, IP6, MAC, URL, PhoneDetector, has_numbering_plans
+from .detector import Detector, PrivateFinding
+from .id_numbers import BIRTH_DATE, DOCUMENT, SSN, NationalIdDetector, has_check_digits
+from .keys import KEYS
+from .presidio import PresidioDetector
+
+_SUSPICIOUS: Final = re.compile(
+    r"[\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u2010-\u2015\u2060-\u2064\u2212\ufe00-\ufe0f\ufeff\U000e0000-\U000e01ef]"
+)
+"""Characters that Unicode's normal form keeps: invisible ones, and dashes of all lengths."""
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
+_TAGS: Final = 0xE0000
+"""Invisible copies of the ASCII characters begin here; models read them."""
+_SPACED: Final = re.compile(r"(?<!\w)\w(?!\S)(?:\s\S(?!\S)){7,}+(?:\s\w(?=[^\w\s]))?")
+_ESCAPE: Final = re.compile(r"%([0-9A-Fa-f]{2})|\\u([0-9A-Fa-f]{4})|\\x([0-9A-Fa-f]{2})|&#(?:x([0-9A-Fa-f]{2,6})|(\d{2,7}));")
+_PRINTABLE: Final = re.compile(rb"[\t\n\r\x20-\x7e]{8,}+")
+_LAYERS: Final = 2
+"""Layers of encoding that are undone."""
+_LONGEST_SIGN: Final = 3
+"""Characters that one sign stands for, as `㎢` does. Whole phrases in one sign are left as they are."""
+_AROUND: Final = 256
+"""Characters around an escape that are read again with it."""
+_GAP: Final = "\x00"
+"""Stands between what was decoded from different places, so that no number goes on from one into the next."""
+
+
+class Reading(NamedTuple):
+    """A text as it may be read, and the start and end of each of its characters in the original."""
+
+    text: str
+    starts: Sequence[int]
+    ends: Sequence[int]
+
+    def place(self, finding: PrivateFinding, original: str) -> PrivateFinding:
+        """Return the finding with its position in the original."""
+        start, end = self.starts[finding.start], self.ends[finding.end - 1]
+        return PrivateFinding(start, end, finding.type, original[start:end])
+
+
+class _Piece(NamedTuple):
+    text: str
+    start: int
+    end: int
+    """End of the part that the piece replaces, in the reading that it was made of."""
+
+
+class _Code(NamedTuple):
+    """A way to write bytes as characters, each of which stands for some bits."""
+
+    pattern: re.Pattern[str]
+    bits: int
+    group: int
+    """Characters that stand for whole bytes together: where the first ones begin is not known."""
+    decode: Callable[[str], bytes]
+    """Decodes digits that stand for whole bytes."""
+
+
+def _from_base64(digits: str) -> bytes:
+    """Decode with or without padding; one digit alone stands for nothing."""
+    whole = digits[:-1] if len(digits) % 4 == 1 else digits
+    return a2b_base64(f"{whole.translate(_URL_SAFE)}==")
+
+
+def _from_hex(digits: str) -> bytes:
+    return a2b_hex(digits[: len(digits) - len(digits) % 2])
+
+
+_URL_SAFE: Final = str.maketrans("-_", "+/")
+_CODES: Final = (
+    _Code(re.compile(r"[A-Za-z0-9+/_-]{16,}+(?:\r?\n[A-Za-z0-9+/_-]{16,}+)*+"), 6, 4, _from_base64),
+    _Code(re.compile(r"[0-9A-Fa-f]{2}(?:[ :]?+[0-9A-Fa-f]{2}){7,}+"), 4, 2, _from_hex),
+)
+_BETWEEN_DIGITS: Final = "\r\n :"
+
+
+def readings(text: str) -> Iterator[Reading]:
+    """Yield the text as it is displayed, and other readings if there are any."""
+    seen = _seen(Reading(text, range(len(text)), range(1, len(text) + 1)))
+    yield seen
+    if _ESCAPE.search(seen.text):
+        yield _replaced(seen, _ESCAPE, _unescaped, around=_AROUND)
+    if _SPACED.search(seen.text):
+        yield _replaced(seen, _SPACED, _closed_up, around=_AROUND)
+    decoded = seen
+    for _ in range(_LAYERS):
+        decoded = _made(decoded, _decoded(decoded.text))
+        if not decoded.text:
+            return
+        yield decoded
+
+
+def _seen(reading: Reading) -> Reading:
+    text = reading.text
+    if text.isascii() or (unicodedata.is_normalized("NFKC", text) and not _SUSPICIOUS.search(text)):
+        return reading
+    return _replaced(reading, _NOT_ASCII, lambda match: [_Piece(_shown(match[0]), *match.span())], around=len(text))
+
+
+@lru_cache(maxsize=4096)
+def _shown(character: str) -> str:
+    """Return how a character looks, in ASCII if possible; an empty text if it is invisible."""
+    if _TAGS < ord(character) < _TAGS + 0x7F:
+        return chr(ord(character) - _TAGS)
+    shown = unicodedata.normalize("NFKC", character)
+    if len(shown) > _LONGEST_SIGN:
+        return character
+    if unicodedata.category(shown[0]) == "Pd" or shown == "\u2212":
+        return "-"
+    return "" if _SUSPICIOUS.match(shown) or unicodedata.category(shown[0]) == "Cf" else shown
+
+
+def _unescaped(match: re.Match[str]) -> list[_Piece]:
+    code = int(match[match.lastindex or 0], 10 if match[5] else 16)
+    return [_Piece(chr(min(code, 0x10FFFF)), *match.span())]
+
+
+def _closed_up(match: re.Match[str]) -> list[_Piece]:
+    return [_Piece(match.string[place], place, place + 1) for place in range(match.start(), match.end(), 2)]
+
+
+def _decoded(text: str) -> Iterator[_Piece]:
+    """Yield the readable parts of encoded bytes, decoded from each possible start, since the first character may belong to the word
+    before."""
+    for code in _CODES:
+        for run in code.pattern.finditer(text):
+            places = [place for place in range(*run.span()) if text[place] not in _BETWEEN_DIGITS]
+            digits = "".join(text[place] for place in places)
+            for first in range(code.group):
+                yield from _printable(code, digits[first:], places[first:])
+
+
+def _printable(code: _Code, digits: str, places: Sequence[int]) -> Iterator[_Piece]:
+    for readable in _PRINTABLE.finditer(code.decode(digits)):
+        for place, byte in enumerate(readable[0], readable.start()):
+            yield _Piece(chr(byte), places[8 * place // code.bits], places[(8 * place + 7) // code.bits] + 1)
+        yield _Piece(_GAP, places[0], places[0] + 1)
+
+
+def _replaced(reading: Reading, pattern: re.Pattern[str], pieces: Callable[[re.Match[str]], Iterable[_Piece]], *, around: int) -> Reading:
+    """Return a reading with other pieces in the place of each match, and the text around them."""
+
+    def all_pieces() -> Iterator[_Piece]:
+        end = 0
+        for match in pattern.finditer(reading.text):
+            yield from _surroundings(reading.text, end, match.start(), around)
+            yield from pieces(match)
+            end = match.end()
+        yield from _surroundings(reading.text, end, len(reading.text), around)
+
+    return _made(reading, all_pieces())
+
+
+def _surroundings(text: str, start: int, end: int, around: int) -> Iterator[_Piece]:
+    """Yield the beginning and the end of the text between two places."""
+    if end - start <= 2 * around:
+        yield _Piece(text[start:end], start, end)
+        return
+    yield _Piece(text[start : start + around], start, start + around)
+    yield _Piece(_GAP, start, start + 1)
+    yield _Piece(text[end - around : end], end - around, end)
+
+
+def _made(reading: Reading, pieces: Iterable[_Piece]) -> Reading:
+    """Return the pieces of a reading as a new reading."""
+    texts: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    for text, start, end in pieces:
+        texts.append(text)
+        if len(text) == end - start:
+            starts += reading.starts[start:end]
+            ends += reading.ends[start:end]
+        else:
+            starts += [reading.starts[start]] * len(text)
+            ends += [reading.ends[end - 1]] * len(text)
+    return Reading("".join(texts), starts, ends)
+
+
+_BY_FORM: Final[tuple[Detector, ...]] = (EMAIL, CARD, GROUPED_CARD, IBAN, SSN, IP4, IP6, MAC, URL, BIRTH_DATE, DOCUMENT, *ADDRESSES, *KEYS)
+STRUCTURED: Final[Sequence[Detector]] = (*_BY_FORM, PhoneDetector(numbering_plans=False))
+"""Detectors that work without any extra."""
+
+
+class StandardDetectors:
+    """Combines detectors.
+
+    Args:
+        detectors: look at the text in all readings, disguises undone.
+        slow: look at the text as it stands.
+    """
+
+    def __init__(self, detectors: Sequence[Detector], slow: Sequence[Detector] = ()) -> None:
+        self._detectors = tuple(detectors)
+        self._slow = tuple(slow)
+
+    def find(self, text: str) -> list[PrivateFinding]:
+        """Return the findings in any reading of the text; some of them overlap."""
+        found = [reading.place(finding, text) for reading in readings(text) for finding in _findings(self._detectors, reading.text)]
+        return [*found, *_findings(self._slow, text)]
+
+
+def _findings(detectors: Sequence[Detector], text: str) -> Iterator[PrivateFinding]:
+    for detector in detectors:
+        yield from detector.find(text)
+
+
+@cache
+def standard_detectors(spacy_model: str | None = None) -> StandardDetectors:
+    """Return all installed detectors, made once; with a spaCy model, also for names of people.
+
+    Raises:
+        ConfigError: the model, or the extra `presidio`, is not installed.
+    """
+    by_form: list[Detector] = [*_BY_FORM, PhoneDetector(numbering_plans=has_numbering_plans())]
+    if has_check_digits():
+        by_form.append(NationalIdDetector())
+    return StandardDetectors(by_form, [] if spacy_model is None else [PresidioDetector(spacy_model)])

@@ -1,0 +1,240 @@
+"""The outbound filter: check one request on its way to an agent, log it, and check the reply."""
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from itertools import takewhile
+from typing import Final
+
+from ...protocols import Message, PrivacyViolation, Side, StepReply, StepRequest, StoreError
+from ...protocols.redact import inspected_by
+from ...protocols.wire import request_to_proto
+from ..agents.pool import AgentHandle
+from ..task.labels import Label
+from ..task.task import current_scope, within_scope
+from ..util.runtime import in_thread
+from .known_secrets import KnownSecrets
+from .placeholders import Placeholders, texts_in, texts_of
+from .privacy_records import OutboundRecord, Outcome, RunRecords
+
+logger = logging.getLogger(__name__)
+
+Listener = Callable[[str], None]
+"""Takes each piece of an agent's text as it streams."""
+
+
+def not_logged(member: AgentHandle, error: StoreError) -> PrivacyViolation:
+    """Return the error for a message that cannot be logged, and so is not sent."""
+    return PrivacyViolation(f"the message to {member.name} could not be recorded: {error.message}", hint=error.hint)
+
+
+@dataclass(frozen=True)
+class OutboundFilter:
+    """The state of one run that its outbound messages are checked and logged with."""
+
+    known_secrets: KnownSecrets
+    placeholders: Placeholders
+    records: RunRecords | None
+    """None: messages are not logged."""
+    own_messages: "OwnMessages"
+
+
+class OutboundRequest:
+    """A request as an agent gets it, with the checks of the request and its reply. `label`: of the request's content."""
+
+    def __init__(self, outbound: OutboundFilter, request: StepRequest, member: AgentHandle, label: Label, role: str) -> None:
+        self.request = request
+        self._filter = outbound
+        self._member = member
+        self._label = label
+        self._role = role
+        self._number: int | None = None
+        """Number of the message in the outbound log."""
+
+    async def check_and_log(self, reason: str, findings: Mapping[str, int]) -> None:
+        """Check the final message for known secrets, and log that it leaves.
+
+        Raises `PrivacyViolation` if it holds one, or if the log cannot be written.
+        """
+        message = request_to_proto(self.request).SerializeToString()
+        try:
+            self._inspect(message)
+            self._inspect("".join(texts_of(self.request.messages)).encode(errors="ignore"))  # what is cut up between messages, too
+        except PrivacyViolation as error:
+            await self.log_held(error.message, findings)
+            raise
+        await self.log_sent(reason, findings)
+
+    async def log_sent(self, reason: str, findings: Mapping[str, int]) -> None:
+        """Log that the message leaves. Raises `PrivacyViolation` if the log cannot be written."""
+        try:
+            self._number = await self._log("left", reason, findings)
+        except StoreError as error:
+            raise not_logged(self._member, error) from error
+
+    async def log_held(self, reason: str, findings: Mapping[str, int]) -> None:
+        """Log that the message is held back."""
+        try:
+            await self._log("held", reason, findings)
+        except StoreError as error:  # it does not leave, whether that is on record or not
+            logger.warning("a held back message could not be logged: %s", error)
+
+    @contextmanager
+    def inspect_bytes(self) -> Iterator[None]:
+        """Check the bytes that go to another process within the block, and keep a request with placeholders out of caches.
+
+        Placeholders mean something in this run only.
+        """
+        known = current_scope()
+        with within_scope(replace(known, caching="no-store") if self._placeholder_names else known):
+            if self._member.side is Side.NEAR:
+                yield
+            else:
+                with inspected_by(self._inspect):
+                    yield
+
+    def listener(self, listener: Listener) -> "PlaceholderStream":
+        """Return a listener that passes the streamed reply on with placeholders filled in."""
+        in_json = self.request.output_schema is not None
+        before: Callable[[], str] = str if in_json else partial(_said_before, self.request)
+        return PlaceholderStream(self._filter.placeholders, listener, before=before, in_json=in_json)
+
+    async def check_reply(self, reply: StepReply) -> StepReply:
+        """Return the reply. Raises `InvalidOutput` if it holds an unknown placeholder."""
+        self._filter.own_messages.add(self._member, reply)
+        for text in (reply.text, *(text for call in reply.tool_calls for text in texts_in(call.arguments))):
+            self._filter.placeholders.check(text)
+        if reply.finished.saved is not None and self._number is not None and self._filter.records is not None:
+            await in_thread(self._filter.records.was_cached, self._number)
+        return reply
+
+    @property
+    def _placeholder_names(self) -> tuple[str, ...]:
+        """Names of the placeholders in the request."""
+        placeholders = self._filter.placeholders
+        if not len(placeholders):
+            return ()
+        return tuple(sorted({each.name for text in texts_of(self.request.messages) for each in placeholders.find_in(text)}))
+
+    def _inspect(self, message: bytes) -> None:
+        if self._filter.known_secrets.is_in(message):
+            because = f"the message to {self._member.name} holds private data of this run"
+            raise PrivacyViolation(because, hint="let a near agent continue; `nearfar privacy audit` shows what was held back")
+
+    async def _log(self, outcome: Outcome, reason: str, findings: Mapping[str, int]) -> int | None:
+        if self._filter.records is None:
+            return None
+        message = request_to_proto(self.request).SerializeToString()
+        record = OutboundRecord(
+            at=time.time(),
+            agent=self._member.name,
+            role=self._role,
+            outcome=outcome,
+            reason=reason,
+            bytes=len(message),
+            digest=sha256(message).hexdigest(),
+            tier=self._label.tier,
+            origins=self._label.told_origins,
+            placeholders=self._placeholder_names,
+            findings=dict(findings),
+        )
+        return await in_thread(self._filter.records.note, record)
+
+
+def _said_before(request: StepRequest) -> str:
+    """Return the agent's text since the user's last message: a display of the stream may show the reply right behind it."""
+    spoken = takewhile(lambda message: message.role != "user", reversed(request.messages))
+    return "".join(reversed([message.text for message in spoken if message.role == "assistant"]))
+
+
+_EXECUTOR: Final = "execute"
+
+
+class OwnMessages:
+    """Messages that the far agents of one run have written: nothing in them is redacted when the conversation goes back to them.
+
+    An agent learns nothing from its own words. If a private value among them were replaced, it would learn which of its guesses is right.
+
+    Args:
+        begun: number of messages of the task, which the conversation begins with.
+    """
+
+    def __init__(self, begun: int) -> None:
+        self._begun = begun
+        self._written: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
+        """Texts of each message, by agent."""
+
+    def add(self, member: AgentHandle, reply: StepReply) -> None:
+        """Record a reply."""
+        if member.side is Side.FAR:
+            self._written[member.name].add(tuple(texts_of([reply.message])))
+
+    def positions(self, member: AgentHandle, messages: Sequence[Message], role: str) -> frozenset[int]:
+        """Return the positions of the agent's own messages in a conversation.
+
+        An executor has written all since the user's last message, even if that was in another process.
+        """
+        since = len(messages) - len(list(takewhile(lambda message: message.role != "user", reversed(messages))))
+        begin = max(since, self._begun) if role == _EXECUTOR else len(messages)
+        written = self._written[member.name]
+        said = ((position, message) for position, message in enumerate(messages) if message.role == "assistant")
+        return frozenset(position for position, message in said if position >= begin or tuple(texts_of([message])) in written)
+
+
+_LONGEST_PLACEHOLDER: Final = 64
+"""Characters of a placeholder; what is longer is none."""
+
+
+class PlaceholderStream:
+    """Passes pieces of text on up to the first placeholder. The rest waits for the end of the text.
+
+    Later words decide what earlier ones are: `[x]: https://...` at the end makes an address of a label at the beginning.
+
+    Args:
+        before: returns what was displayed in front of this text.
+        in_json: the text is JSON, whose strings cannot be told apart before it ends.
+    """
+
+    def __init__(self, placeholders: Placeholders, listener: Listener, *, before: Callable[[], str] = str, in_json: bool = False) -> None:
+        self._placeholders = placeholders
+        self._listener = listener
+        self._before = before
+        self._in_json = in_json
+        self._passed = ""
+        self._held = ""
+        self._is_holding = False
+        """A placeholder has come."""
+
+    def __call__(self, piece: str) -> None:
+        if not len(self._placeholders):
+            self._passed += piece
+            self._listener(piece)
+            return
+        text = self._held + piece
+        cut = 0 if self._is_holding or self._in_json else self._plain(text)
+        self._held = text[cut:]
+        if cut:
+            self._passed += text[:cut]
+            self._listener(text[:cut])
+
+    def close(self) -> None:
+        """End the text: pass the rest on, with placeholders filled in."""
+        if self._held:
+            before = self._before() + self._passed
+            self._listener(self._placeholders.fill_for_display(self._held, in_json=self._in_json, before=before))
+        self._held = ""
+
+    def _plain(self, text: str) -> int:
+        """Return how much of the text can be passed on: up to a placeholder, or what may become one."""
+        first = self._placeholders.first_in(text)
+        if first is not None:
+            self._is_holding = True
+            return first
+        begin = text.rfind("<")
+        is_open = begin >= 0 and ">" not in text[begin:] and len(text) - begin < _LONGEST_PLACEHOLDER
+        return begin if is_open else len(text)
