@@ -210,7 +210,7 @@ class PostgresEngine:
         return [address(*columns) for columns in found]
 
     def scrub(self) -> None:
-        """Rewrite all tables without deleted data. See `docs/postgres.md` for what Postgres keeps elsewhere.
+        """Rewrite all tables without deleted data. See `docs/sync.md` for what Postgres keeps elsewhere.
 
         Raises `StoreUnavailable` if another session still sees deleted data.
         """
