@@ -35,9 +35,9 @@ import numpy
 
 from nearfar.orchestrator.cache import thresholds as lookups
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.cache.database import Stored
+from nearfar.orchestrator.cache.database import StoredAnswer
 from nearfar.orchestrator.cache.guards import objection
-from nearfar.orchestrator.cache.thresholds import Interval, Pair, calibrated, judged
+from nearfar.orchestrator.cache.thresholds import Interval, QuestionPair, calibrate_threshold, judge_pairs
 from nearfar.orchestrator.task.scope import Scope
 from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.util.embedding.embedder import Embedder
@@ -150,10 +150,10 @@ def figures(pairs: Sequence[Labelled], *, most: int | None) -> dict[str, Any]:
 
 def _learned(fit: Sequence[Labelled], embedder: Remembering) -> float | None:
     """The threshold that holds the budget on as many changed questions as there are duplicates."""
-    same = [Pair(asked=pair.second, stored=pair.first, is_same=True) for pair in fit if pair.is_same]
+    same = [QuestionPair(asked=pair.second, stored=pair.first, is_same=True) for pair in fit if pair.is_same]
     changed = sorted(swaps(sorted({pair.first for pair in fit})), key=lambda swap: _digest(swap.changed))[: len(same)]
-    known = [*same, *(Pair(asked=swap.changed, stored=swap.original, is_same=False) for swap in changed)]
-    return calibrated(known, judged(known, embedder), BUDGET).threshold
+    known = [*same, *(QuestionPair(asked=swap.changed, stored=swap.original, is_same=False) for swap in changed)]
+    return calibrate_threshold(known, judge_pairs(known, embedder), BUDGET).threshold
 
 
 def _hits(cache: AnswerCache, pairs: Sequence[Labelled]) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def _milliseconds(work: Callable[[str], object], questions: Sequence[str]) -> fl
     return statistics.median(taken) * 1_000
 
 
-def _look(cache: AnswerCache, question: str) -> Stored | None:
+def _look(cache: AnswerCache, question: str) -> StoredAnswer | None:
     return cache.look(_request(question), CARD, Scope()).answer
 
 

@@ -187,7 +187,7 @@ def _recorded(entries: int) -> dict[str, Any]:
         event = AttemptStarted(agent="near", side=Side.NEAR, model="a model")
         used, started = time.process_time(), time.perf_counter()
         for _ in range(entries):
-            trace.hear(event)
+            trace.record_event(event)
         heard = time.perf_counter() - started
         store.flush()
         used = time.process_time() - used

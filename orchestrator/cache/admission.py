@@ -87,7 +87,7 @@ def objection_to_request(request: StepRequest, scope: Scope, *, side: Side) -> s
     if scope.caching == "no-store":
         return "the task asks for no-store"
     if request.temperature and request.seed is None:
-        return "the answer is sampled: whoever asks again may want another one"
+        return "the answer is sampled: asking again may give another one"
     if request.sensitivity is Sensitivity.PRIVATE and side is Side.FAR:
         return "a far agent refuses private text"
     return None

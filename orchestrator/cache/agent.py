@@ -39,7 +39,7 @@ from ..task.scope import Scope, current_scope
 from ..util.cancellation import end
 from .admission import exact_key, objection_to_request
 from .answers import AnswerCache, Lookup
-from .database import Stored, replayed
+from .database import StoredAnswer, replayed
 
 
 class Flight:
@@ -223,7 +223,7 @@ class CachedAgent:
         flight, was_under_way = self._flights.join(key, lambda: self._found(request, scope))
         async with aclosing(flight.read()) as events:
             async for event in events:
-                # The lookup that found a stored answer is counted already, and so is the miss that somebody else has paid for.
+                # The lookup that found a stored answer is counted already, and so is the miss that another reader has paid for.
                 if isinstance(event, Finished) and event.saved is not None and (was_under_way or flight.is_paid):
                     await self._guarded(lambda: self._cache.count(self._cache.category(request, scope), "shared"))
                 yield event
@@ -273,13 +273,13 @@ class CachedAgent:
 
         def learn() -> None:
             if lookup.is_shadow and lookup.candidate is not None and reply.text and not reply.tool_calls:
-                self._cache.judged(lookup, is_same=self._cache.says_same(reply.text, lookup.candidate.text))
+                self._cache.record_judgement(lookup, is_same=self._cache.says_same(reply.text, lookup.candidate.text))
             self._cache.count(lookup.category, "miss")
             self._cache.keep(lookup, reply, seconds=seconds, dollars=dollars)
 
         await self._guarded(learn)
 
-    async def _verified(self, lookup: Lookup) -> Stored | None:
+    async def _verified(self, lookup: Lookup) -> StoredAnswer | None:
         """Return the answer that was found, unless the verifier rejects it. Answers to the same request are not verified."""
         answer, asked = lookup.answer, lookup.question
         if self._verifier is None or lookup.outcome == "exact" or answer is None or answer.question is None or asked is None:
@@ -326,7 +326,7 @@ def _near(pool: AgentPool, name: str) -> AgentHandle:
     return found
 
 
-def _events_of(answer: Stored) -> Iterator[StepEvent]:
+def _events_of(answer: StoredAnswer) -> Iterator[StepEvent]:
     """Yield a stored answer as a stream: its text in pieces, then its end."""
     for piece in _PIECE.findall(answer.text):
         yield TextDelta(text=piece)

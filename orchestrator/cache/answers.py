@@ -18,7 +18,7 @@ from ..task.sections.cache import LEAST_THRESHOLD, CacheConfig, CategoryRules
 from ..util.arguments import require, require_callable, require_methods, wrong_type
 from ..util.embedding.embedder import NAME
 from .admission import category_of, exact_key, objection_to_reply, partition_key, question_of
-from .database import CacheDatabase, Stored, clear, clearings, read_stored, reply_json
+from .database import CacheDatabase, StoredAnswer, clear, clearings, read_stored, reply_json
 from .guards import objection
 from .thresholds import NOTHING, Outcome, Thresholds, count
 
@@ -26,77 +26,14 @@ if TYPE_CHECKING:
     from ..util.embedding.embedder import Vector
 
 
-_PARTITIONS: Final = 64
-"""Held in memory; those that were not asked for longest are read again from the file."""
-
-
-class _Partition:
-    """The vectors of one partition, in a matrix that grows by doubling."""
-
-    def __init__(self, width: int) -> None:
-        import numpy
-
-        self.ids: list[int] = []
-        self._rows = numpy.empty((16, width), dtype=numpy.float32)
-
-    @property
-    def matrix(self) -> "Vector":
-        return self._rows[: len(self.ids)]
-
-    def add(self, identifier: int, vector: "Vector") -> None:
-        import numpy
-
-        if len(self.ids) == len(self._rows):
-            self._rows = numpy.concatenate([self._rows, numpy.empty_like(self._rows)])
-        self._rows[len(self.ids)] = vector
-        self.ids.append(identifier)
-
-
-class Neighbours:
-    """Finds the stored questions nearest to one. Not for use from several threads at a time."""
-
-    def __init__(self) -> None:
-        self._partitions: OrderedDict[str, _Partition] = OrderedDict()
-
-    def nearest(self, connection: sqlite3.Connection, partition: str, vector: "Vector", *, most: int) -> list[tuple[int, float]]:
-        """Ids and cosine similarities of the nearest unit vectors, nearest first. An answer may have been removed since."""
-        import numpy
-
-        held = self._refreshed(connection, partition, len(vector))
-        similarities = held.matrix @ vector
-        if len(similarities) > most:
-            places = numpy.argpartition(-similarities, most)[:most]
-        else:
-            places = numpy.arange(len(similarities))
-        ordered = places[numpy.argsort(-similarities[places], kind="stable")]
-        return [(held.ids[place], float(similarities[place])) for place in ordered]
-
-    def forget(self) -> None:
-        """Drop everything from memory."""
-        self._partitions.clear()
-
-    def drop(self, partition: str) -> None:
-        """Read a partition again when it is next asked for, since answers of it were removed."""
-        self._partitions.pop(partition, None)
-
-    def _refreshed(self, connection: sqlite3.Connection, partition: str, width: int) -> _Partition:
-        import numpy
-
-        held = self._partitions.setdefault(partition, _Partition(width))
-        self._partitions.move_to_end(partition)
-        if len(self._partitions) > _PARTITIONS:
-            self._partitions.popitem(last=False)
-        last = held.ids[-1] if held.ids else 0
-        query = "SELECT id, vector FROM answers WHERE partition = ? AND id > ? AND vector IS NOT NULL ORDER BY id"
-        for identifier, blob in connection.execute(query, (partition, last)):
-            vector = numpy.frombuffer(blob, dtype=numpy.float32)
-            if len(vector) == width:
-                held.add(identifier, vector)
-        return held
-
-
 logger = logging.getLogger(__name__)
 
+_PARTITIONS: Final = 64
+"""Held in memory; those that were not asked for longest are read again from the file."""
+_INSERT: Final = (
+    "INSERT OR REPLACE INTO answers (key, partition, category, question, vector, reply, seconds, dollars, expires, used)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 _CANDIDATES: Final = 8
 """Nearest questions that the guards look at."""
 _LEAST_SIMILARITY: Final = 0.6
@@ -116,7 +53,7 @@ _SWEEP: Final = 60.0
 """Seconds between two looks for what has expired."""
 
 
-class EmbedsText(Protocol):
+class TextEmbedder(Protocol):
     """Makes unit vectors of texts."""
 
     def embed(self, text: str) -> "Vector": ...
@@ -136,9 +73,9 @@ class Lookup:
     """By which it may be found in other words; None where it may not."""
     vector: "Vector | None" = None
     outcome: Outcome = "miss"
-    answer: Stored | None = None
+    answer: StoredAnswer | None = None
     """The answer that may be served; None where there is none, and where a hit is to be computed afresh."""
-    candidate: Stored | None = None
+    candidate: StoredAnswer | None = None
     """The nearest answer in other words that no guard objects to, served or not."""
     similarity: float = 0.0
     """The similarity of the candidate's question."""
@@ -165,7 +102,7 @@ class AnswerCache:
         self,
         settings: CacheConfig,
         *,
-        embedder: EmbedsText | None = None,
+        embedder: TextEmbedder | None = None,
         embedder_name: str = NAME,
         now: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
@@ -244,7 +181,7 @@ class AnswerCache:
         with self.database.transaction() as connection:
             count(connection, category, outcome, NOTHING)
 
-    def use(self, lookup: Lookup, answer: Stored) -> None:
+    def use(self, lookup: Lookup, answer: StoredAnswer) -> None:
         """Count a lookup whose answer is served, and what that saves."""
         saved = (answer.finished.usage.total_tokens, float(answer.dollars or 0), answer.seconds)
         with self.database.transaction() as connection:
@@ -267,7 +204,7 @@ class AnswerCache:
         except StoreError as error:
             logger.warning("the answers of a task that went wrong stay in the cache: %s", error)
 
-    def judged(self, lookup: Lookup, *, is_same: bool) -> None:
+    def record_judgement(self, lookup: Lookup, *, is_same: bool) -> None:
         """Take note whether a candidate's answer would have been right, and learn from it."""
         assert lookup.candidate is not None, "there was one to judge"
         self.thresholds.add(lookup.category, lookup.similarity, was_served=lookup.outcome == "semantic", is_same=is_same)
@@ -327,7 +264,7 @@ class AnswerCache:
             return asked
         return replace(asked, outcome="semantic", answer=None if asked.is_shadow else candidate)
 
-    def _candidate(self, asked: Lookup) -> tuple[Stored, float] | None:
+    def _candidate(self, asked: Lookup) -> tuple[StoredAnswer, float] | None:
         """Return the nearest answer whose question no guard tells from the asked one."""
         question, vector = asked.question, asked.vector
         if question is None or vector is None:
@@ -394,7 +331,66 @@ class AnswerCache:
         self._room[category] = min(entries - count, _UNCOUNTED)
 
 
-_INSERT: Final = (
-    "INSERT OR REPLACE INTO answers (key, partition, category, question, vector, reply, seconds, dollars, expires, used)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
+class _Partition:
+    """The vectors of one partition, in a matrix that grows by doubling."""
+
+    def __init__(self, width: int) -> None:
+        import numpy
+
+        self.ids: list[int] = []
+        self._rows = numpy.empty((16, width), dtype=numpy.float32)
+
+    @property
+    def matrix(self) -> "Vector":
+        return self._rows[: len(self.ids)]
+
+    def add(self, identifier: int, vector: "Vector") -> None:
+        import numpy
+
+        if len(self.ids) == len(self._rows):
+            self._rows = numpy.concatenate([self._rows, numpy.empty_like(self._rows)])
+        self._rows[len(self.ids)] = vector
+        self.ids.append(identifier)
+
+
+class Neighbours:
+    """Finds the stored questions nearest to one. Not for use from several threads at a time."""
+
+    def __init__(self) -> None:
+        self._partitions: OrderedDict[str, _Partition] = OrderedDict()
+
+    def nearest(self, connection: sqlite3.Connection, partition: str, vector: "Vector", *, most: int) -> list[tuple[int, float]]:
+        """Ids and cosine similarities of the nearest unit vectors, nearest first. An answer may have been removed since."""
+        import numpy
+
+        held = self._refreshed(connection, partition, len(vector))
+        similarities = held.matrix @ vector
+        if len(similarities) > most:
+            places = numpy.argpartition(-similarities, most)[:most]
+        else:
+            places = numpy.arange(len(similarities))
+        ordered = places[numpy.argsort(-similarities[places], kind="stable")]
+        return [(held.ids[place], float(similarities[place])) for place in ordered]
+
+    def forget(self) -> None:
+        """Drop everything from memory."""
+        self._partitions.clear()
+
+    def drop(self, partition: str) -> None:
+        """Read a partition again when it is next asked for, since answers of it were removed."""
+        self._partitions.pop(partition, None)
+
+    def _refreshed(self, connection: sqlite3.Connection, partition: str, width: int) -> _Partition:
+        import numpy
+
+        held = self._partitions.setdefault(partition, _Partition(width))
+        self._partitions.move_to_end(partition)
+        if len(self._partitions) > _PARTITIONS:
+            self._partitions.popitem(last=False)
+        last = held.ids[-1] if held.ids else 0
+        query = "SELECT id, vector FROM answers WHERE partition = ? AND id > ? AND vector IS NOT NULL ORDER BY id"
+        for identifier, blob in connection.execute(query, (partition, last)):
+            vector = numpy.frombuffer(blob, dtype=numpy.float32)
+            if len(vector) == width:
+                held.add(identifier, vector)
+        return held

@@ -113,10 +113,10 @@ class CacheDatabase:
         if self._process != os.getpid():  # A connection must not cross a fork, not even to be closed.
             self._connection, self._process = None, os.getpid()
         if self._connection is None:
-            self._connection = patiently(self._open_or_begin_anew, seconds=_PATIENCE)
+            self._connection = patiently(self._open_or_recreate, seconds=_PATIENCE)
         return self._connection
 
-    def _open_or_begin_anew(self) -> sqlite3.Connection:
+    def _open_or_recreate(self) -> sqlite3.Connection:
         try:
             return self._open()
         except UnicodeDecodeError as error:  # SQLite names a damaged part by its bytes
@@ -149,7 +149,7 @@ class CacheDatabase:
         os.chmod(self.path, 0o600)
 
     def _no_cache(self) -> StoreUnavailable:
-        hint = "name another file as [cache] path, or remove this one if nobody needs it"
+        hint = "name another file as [cache] path, or remove this one if it is not needed"
         return StoreUnavailable(f"{self.path} is not a cache, and stays as it is", hint=hint)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
@@ -169,7 +169,7 @@ class CacheDatabase:
             first = file.read(_MARK.stop)
         if not first.startswith(_HEADER) or first[_MARK] != _APPLICATION.to_bytes(4):
             raise self._no_cache()
-        logger.warning("the cache %s is damaged (%s): it is removed and begun anew; what it held is computed again", self.path, reason)
+        logger.warning("the cache %s is damaged (%s): it is removed and created again; what it held is computed again", self.path, reason)
         for suffix in ("", "-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
 
@@ -179,8 +179,8 @@ class CacheDatabase:
             with closing(connection):
                 try:
                     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-                except sqlite3.Error as error:  # whoever opens it next tries again
-                    logger.warning("the log of the cache %s stays beside it: %s", self.path, error)
+                except sqlite3.Error as error:  # the next process that opens it tries again
+                    logger.warning("the log of the cache %s could not be emptied: %s", self.path, error)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -194,13 +194,13 @@ class CacheDatabase:
             if connection is not None:
                 connection.close()
             self._remove(str(error))
-            raise StoreCorrupt(f"the cache {self.path} was damaged: {error}", hint="it has been begun anew") from error
+            raise StoreCorrupt(f"the cache {self.path} was damaged: {error}", hint="it is created again") from error
         except OSError as error:
             raise StoreUnavailable(f"the cache {self.path} cannot be used: {error}", hint="check the path, and who may write it") from error
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredAnswer:
     """An answer as it was stored."""
 
     id: int
@@ -215,7 +215,7 @@ class Stored:
     """Dollars of the step; None if unknown."""
 
 
-def read_stored(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> Stored | None:
+def read_stored(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> StoredAnswer | None:
     """Return the first answer for which an SQL condition holds."""
     query = f"SELECT id, question, reply, seconds, dollars FROM answers WHERE {condition}"
     row = connection.execute(query, values).fetchone()
@@ -224,7 +224,7 @@ def read_stored(connection: sqlite3.Connection, condition: str, values: tuple[ob
     identifier, question, reply, seconds, dollars = row
     fields = json.loads(reply)
     finished = Finished.model_validate(fields["finished"])
-    return Stored(identifier, question, fields["text"], finished, seconds, None if dollars is None else Decimal(str(dollars)))
+    return StoredAnswer(identifier, question, fields["text"], finished, seconds, None if dollars is None else Decimal(str(dollars)))
 
 
 def reply_json(reply: StepReply) -> str:
@@ -233,7 +233,7 @@ def reply_json(reply: StepReply) -> str:
     return json.dumps({"text": reply.text, "finished": finished.model_dump(mode="json")})
 
 
-def replayed(stored: Stored) -> Finished:
+def replayed(stored: StoredAnswer) -> Finished:
     """Return the end of a stored answer's stream, which says that nothing was used, and how much was saved."""
     return stored.finished.model_copy(update={"usage": Usage(), "saved": stored.finished.usage})
 

@@ -1,4 +1,9 @@
-"""Guards"""
+"""Guards: reasons why the answer to one question must not be given to another, however close the two are in meaning.
+
+An embedding barely notices a `not`, a number, or two names that changed places, so closeness alone serves wrong answers. The guards compare
+the canonical forms of two questions instead, and fail closed. Every step towards the form undoes a change that is known to be harmless:
+politeness, contractions, spelling, ways of asking. Any other change stays in it, and is an objection.
+"""
 
 import re
 import unicodedata
@@ -11,6 +16,73 @@ from typing import Final
 
 from .phrases import direct, in_plain_frame, without_politeness
 from .words import AMBIGUOUS, NAMES, agree, in_one_spelling, listed, of_a_kind, without_contractions, without_marks
+
+_WORDS: Final[dict[str, frozenset[str]]] = {
+    kind: frozenset(words.split())
+    for kind, words in {
+        "question": "what which who whom whose when where why how how-to whether",
+        "negation": "not no never none nothing nobody nowhere neither nor without cannot hardly barely scarcely rarely seldom"
+        " except unless but",
+        "person": "i me my mine myself you your yours yourself he him his himself she her hers herself it its itself we us our ours"
+        " ourselves they them their theirs themselves one people",
+        "tense": "was were did had been will use used going",
+        "modal": "can could may might must shall should will would ought need able allowed supposed required",
+        "auxiliary": "am is are was were be been being do does did done has have had having get got",
+        "scope": "only also even just still already yet too again almost ever really quite rather so exactly mainly merely instead",
+        "degree": "<best> <good> <some> more most less least better best worse worst very good great enough as than bigger biggest",
+        "quantity": "all some any each every both either many much few little several half another other most",
+        "determiner": "a an the this that these those",
+        "time": "today tomorrow yesterday now then before after since until by during while ago later when daily weekly monthly yearly"
+        " always sometimes often once twice first last next",
+        "condition": "if even unless whether",
+        "coordination": "and or & vs versus",
+        "preposition": "in on at for of to about from with into onto over under by off up down out through against between near behind"
+        " above below across along around inside outside like",
+    }.items()
+}
+_NUMBER: Final = re.compile(r"\d|%|[$\u20ac\u00a3\u00a5]|-$")
+
+
+def objection(asked: str, stored: str) -> str | None:
+    """Return why the answer to the stored question does not answer the asked one; None where no guard objects. Symmetric."""
+    mine, theirs = Canonical.of(asked), Canonical.of(stored)
+    if mine.asks_the_same_as(theirs):
+        return None
+    if not (mine.is_english and theirs.is_english):
+        return "language: the words differ, and the guards know only plain English"
+    return kind_of(mine.text, theirs.text)
+
+
+def kind_of(asked: str, stored: str) -> str:
+    """Return the kind of change between two different canonical forms, and the words in which they differ."""
+    mine, theirs = Counter(asked.split()), Counter(stored.split())
+    only_mine, only_theirs = mine - theirs, theirs - mine
+    differing = {*only_mine, *only_theirs}
+    if not differing:
+        return "order: the same words stand in another order"
+    return f"{_kind(differing)}: {_listed(only_mine)} against {_listed(only_theirs)}"
+
+
+def _kind(words: set[str]) -> str:
+    if len({word.lower() for word in words}) < len(words):
+        return "case"
+    if "~" in words:
+        words = words - {"~"} or {"a"}
+    for kind in ("question", "negation", "tense"):
+        if _WORDS[kind] & words:
+            return kind
+    if any(_NUMBER.search(word) for word in words):
+        return "number"
+    if any(word[0].isupper() for word in words):
+        return "name"
+    named = (kind for kind, known in _WORDS.items() if words <= known)
+    partly = (kind for kind, known in _WORDS.items() if words & known and len(words) > 1)
+    return next(named, None) or next(partly, None) or "word"
+
+
+def _listed(words: Counter[str]) -> str:
+    return " ".join(sorted(words)) or "nothing"
+
 
 _TOKEN: Final = re.compile(
     r"(?:[^\W\d_]\.){2,}"  # U.S., a.m.
@@ -40,12 +112,12 @@ def normalised(text: str) -> str:
 
 
 def is_literal(text: str) -> bool:
-    """Tell whether a text holds a quotation, code, a formula, a path or an address: no word of it may be read for another."""
+    """Return whether a text holds a quotation, code, a formula, a path or an address: no word of it may be read for another."""
     return _QUOTED.search(text) is not None or _FORMAL.search(_SHARP.sub("", text)) is not None
 
 
 def is_caseless(text: str) -> bool:
-    """Tell whether a text is written without capitals, not even a first one or `I`, or in nothing but capitals."""
+    """Return whether a text is written without capitals, not even a first one or `I`, or in nothing but capitals."""
     return text.islower() or text.isupper() or (text[1:].islower() and _SMALL_I.search(text) is not None)
 
 
@@ -98,7 +170,7 @@ _SHARE: Final = 0.2
 
 
 def is_english(words: Sequence[str]) -> bool:
-    """Tell whether words in lower case are those of an English text."""
+    """Return whether words in lower case are those of an English text."""
     if not words:
         return False
     if words[0] == "is" and _SIGNS.intersection(words[1:]):
@@ -132,7 +204,7 @@ class Canonical:
         return _canonical(text)
 
     def asks_the_same_as(self, other: "Canonical") -> bool:
-        """Tell whether only harmless changes lie between two texts."""
+        """Return whether only harmless changes lie between two texts."""
         if self.is_english != other.is_english or not agree(self.marks, other.marks):
             return False
         return self.words == other.words or ((self.is_caseless or other.is_caseless) and self._without_case() == other._without_case())
@@ -166,70 +238,3 @@ def _canonical(text: str) -> Canonical:
 def _of_any_language(text: str) -> str:
     bare = _BEGINS.sub("", _TRAILING.sub("", text)) or text
     return bare[:1].lower() + bare[1:]
-
-
-_WORDS: Final[dict[str, frozenset[str]]] = {
-    kind: frozenset(words.split())
-    for kind, words in {
-        "question": "what which who whom whose when where why how how-to whether",
-        "negation": "not no never none nothing nobody nowhere neither nor without cannot hardly barely scarcely rarely seldom"
-        " except unless but",
-        "person": "i me my mine myself you your yours yourself he him his himself she her hers herself it its itself we us our ours"
-        " ourselves they them their theirs themselves one people",
-        "tense": "was were did had been will use used going",
-        "modal": "can could may might must shall should will would ought need able allowed supposed required",
-        "auxiliary": "am is are was were be been being do does did done has have had having get got",
-        "scope": "only also even just still already yet too again almost ever really quite rather so exactly mainly merely instead",
-        "degree": "<best> <good> <some> more most less least better best worse worst very good great enough as than bigger biggest",
-        "quantity": "all some any each every both either many much few little several half another other most",
-        "determiner": "a an the this that these those",
-        "time": "today tomorrow yesterday now then before after since until by during while ago later when daily weekly monthly yearly"
-        " always sometimes often once twice first last next",
-        "condition": "if even unless whether",
-        "coordination": "and or & vs versus",
-        "preposition": "in on at for of to about from with into onto over under by off up down out through against between near behind"
-        " above below across along around inside outside like",
-    }.items()
-}
-_NUMBER: Final = re.compile(r"\d|%|[$\u20ac\u00a3\u00a5]|-$")
-
-
-def kind_of(asked: str, stored: str) -> str:
-    """Return the kind of change between two different canonical forms, and the words in which they differ."""
-    mine, theirs = Counter(asked.split()), Counter(stored.split())
-    only_mine, only_theirs = mine - theirs, theirs - mine
-    differing = {*only_mine, *only_theirs}
-    if not differing:
-        return "order: the same words stand in another order"
-    return f"{_kind(differing)}: {_listed(only_mine)} against {_listed(only_theirs)}"
-
-
-def _kind(words: set[str]) -> str:
-    if len({word.lower() for word in words}) < len(words):
-        return "case"
-    if "~" in words:
-        words = words - {"~"} or {"a"}
-    for kind in ("question", "negation", "tense"):
-        if _WORDS[kind] & words:
-            return kind
-    if any(_NUMBER.search(word) for word in words):
-        return "number"
-    if any(word[0].isupper() for word in words):
-        return "name"
-    named = (kind for kind, known in _WORDS.items() if words <= known)
-    partly = (kind for kind, known in _WORDS.items() if words & known and len(words) > 1)
-    return next(named, None) or next(partly, None) or "word"
-
-
-def _listed(words: Counter[str]) -> str:
-    return " ".join(sorted(words)) or "nothing"
-
-
-def objection(asked: str, stored: str) -> str | None:
-    """Return why the answer to the stored question does not answer the asked one; None where no guard objects. Symmetric."""
-    mine, theirs = Canonical.of(asked), Canonical.of(stored)
-    if mine.asks_the_same_as(theirs):
-        return None
-    if not (mine.is_english and theirs.is_english):
-        return "language: the words differ, and the guards know only plain English"
-    return kind_of(mine.text, theirs.text)

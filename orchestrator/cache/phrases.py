@@ -1,4 +1,4 @@
-"""p"""
+"""Undo harmless changes of phrases: politeness around a question, and the frame that a question is asked in."""
 
 import re
 from typing import Final

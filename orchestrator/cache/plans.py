@@ -40,7 +40,7 @@ _ANY_SLOT: Final = re.compile("\u27e8(\\d+)\u27e9")
 
 
 @dataclass(frozen=True, slots=True)
-class Intent:
+class TaskIntent:
     """A task in two parts."""
 
     words: tuple[str, ...]
@@ -92,7 +92,7 @@ def with_open_slots(plan: str) -> str:
     return _ANY_SLOT.sub("<...>", plan)
 
 
-def kinds(specifics: Sequence[str]) -> tuple[str, ...]:
+def kinds_of(specifics: Sequence[str]) -> tuple[str, ...]:
     """Return the kind of each specific: a number, a quotation, an address or a name."""
     return tuple(_kind(specific) for specific in specifics)
 
@@ -109,7 +109,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
+class RecalledPlan:
     """A plan of an earlier task, as far as it could be fitted to this one."""
 
     plan: str
@@ -125,19 +125,19 @@ class PlanCache:
         self._settings = settings
         self._now = now
 
-    async def recall(self, task: "Task", tools: Iterable[str]) -> Recalled | None:
+    async def recall(self, task: "Task", tools: Iterable[str]) -> RecalledPlan | None:
         """Return the plan of an earlier task that wanted the same; None where there is none, or the task asks for no-store."""
-        intent = Intent.of(_text(task))
+        intent = TaskIntent.of(_text(task))
         if task.cache == "no-store" or not intent.words:
             return None
         stored = await self._guarded(lambda: self._find(_key(task, intent, tools)))
         if stored is None:
             return None
         template, named = stored
-        if kinds(intent.specifics) != named:
-            return Recalled(with_open_slots(template), is_complete=False)
+        if kinds_of(intent.specifics) != named:
+            return RecalledPlan(with_open_slots(template), is_complete=False)
         plan = intent.fill(template)
-        return Recalled(with_open_slots(plan), is_complete=is_complete(plan))
+        return RecalledPlan(with_open_slots(plan), is_complete=is_complete(plan))
 
     async def clearings(self) -> int | None:
         """Return how often the cache has been emptied; None where its file fails."""
@@ -150,7 +150,7 @@ class PlanCache:
         `state` is the final one of its graph; None where the task failed. `since` is what `clearings` was when it began: what was made
         before the cache was emptied is not kept.
         """
-        intent = Intent.of(_text(task))
+        intent = TaskIntent.of(_text(task))
         if task.policy.strategy not in (Strategy.PEVR, Strategy.SUBTASKS) or task.cache == "no-store" or not intent.words:
             return
         key = _key(task, intent, tools)
@@ -180,8 +180,8 @@ class PlanCache:
             count(connection, PLANS, "exact", saved or NOTHING)
             connection.execute("UPDATE plans SET used = ? WHERE key = ?", (self._now(), key))
 
-    def _keep(self, key: str, intent: Intent, plan: str, took: Saved, since: int | None) -> None:
-        stored = json.dumps({"template": intent.template(plan), "kinds": kinds(intent.specifics)})
+    def _keep(self, key: str, intent: TaskIntent, plan: str, took: Saved, since: int | None) -> None:
+        stored = json.dumps({"template": intent.template(plan), "kinds": kinds_of(intent.specifics)})
         now = self._now()
         with self._database.transaction() as connection:
             count(connection, PLANS, "miss", NOTHING)
@@ -209,7 +209,7 @@ def _text(task: "Task") -> str:
     return task.messages[-1].text
 
 
-def _key(task: "Task", intent: Intent, tools: Iterable[str]) -> str:
+def _key(task: "Task", intent: TaskIntent, tools: Iterable[str]) -> str:
     """Return the hash of what tasks must share to share a plan: intent, user, policy, privacy, tools, and all turns before the last
     prompt."""
     scope = scope_of(task)

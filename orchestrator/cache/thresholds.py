@@ -1,4 +1,5 @@
-"""Thresholds"""
+"""Thresholds of similarity, learned from judged pairs of questions so that the share of false hits stays within its budget; and the
+statistics of a cache: lookups, savings, and the measured share of wrong hits in other words."""
 
 import math
 import sqlite3
@@ -16,7 +17,7 @@ from .database import CacheDatabase
 from .guards import objection
 
 if TYPE_CHECKING:
-    from .answers import EmbedsText
+    from .answers import TextEmbedder
 
 
 CONFIDENCE: Final = 0.95
@@ -25,7 +26,7 @@ STEP: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class JudgedHit:
     """Two questions that no guard tells apart, and whether the answer to one was right for the other."""
 
     similarity: float
@@ -53,7 +54,7 @@ class Interval:
         return upper_bound(self.false, self.judged, (1 + CONFIDENCE) / 2)
 
 
-def learned_threshold(judgements: Sequence[Judgement], budget: float) -> float | None:
+def learn_threshold(judgements: Sequence[JudgedHit], budget: float) -> float | None:
     """Return the lowest similarity above which the share of false hits is below `budget` with `CONFIDENCE`; None where none is proved to
     be.
 
@@ -62,7 +63,7 @@ def learned_threshold(judgements: Sequence[Judgement], budget: float) -> float |
     2110.01052). Each test is the bound of Clopper and Pearson (1934), which needs no assumption but that the pairs were drawn alike.
     """
     found = None
-    least = needed(budget)
+    least = judgements_needed(budget)
     for step in range(round((1 - LEAST_THRESHOLD) / STEP) + 1):
         threshold = round(1 - step * STEP, 6)
         above = [judgement for judgement in judgements if judgement.similarity >= threshold]
@@ -74,13 +75,13 @@ def learned_threshold(judgements: Sequence[Judgement], budget: float) -> float |
     return found
 
 
-def is_exceeded(judgements: Sequence[Judgement], budget: float, threshold: float) -> bool:
+def is_exceeded(judgements: Sequence[JudgedHit], budget: float, threshold: float) -> bool:
     """Return whether it is proved that more than `budget` of the hits from `threshold` on are false."""
     above = [judgement for judgement in judgements if judgement.similarity >= threshold]
     return lower_bound(sum(not judgement.is_same for judgement in above), len(above), CONFIDENCE) > budget
 
 
-def needed(budget: float) -> int:
+def judgements_needed(budget: float) -> int:
     """Judgements without a false one that prove a budget."""
     return math.ceil(math.log(1 - CONFIDENCE) / math.log1p(-budget))
 
@@ -119,7 +120,7 @@ def _at_most(count: int, trials: int, share: float) -> float:
     return min(total, 1.0)
 
 
-class Pair(Value):
+class QuestionPair(Value):
     """Two questions, and whether the answer to one is right for the other: a line of a file of pairs."""
 
     asked: str
@@ -128,7 +129,7 @@ class Pair(Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class ThresholdCalibration:
     """The threshold that judged pairs prove for a budget."""
 
     pairs: int
@@ -142,23 +143,23 @@ class Calibration:
     """The false ones among the pairs that pass at that threshold; among all that no guard stops where there is none."""
 
 
-def judged(pairs: Iterable[Pair], embedder: "EmbedsText") -> Iterator[Judgement | None]:
+def judge_pairs(pairs: Iterable[QuestionPair], embedder: "TextEmbedder") -> Iterator[JudgedHit | None]:
     """Yield the judgement of each pair; None where a guard tells its questions apart."""
     for pair in pairs:
         if objection(pair.asked, pair.stored) is None:
-            yield Judgement(float(embedder.embed(pair.asked) @ embedder.embed(pair.stored)), pair.is_same)
+            yield JudgedHit(float(embedder.embed(pair.asked) @ embedder.embed(pair.stored)), pair.is_same)
         else:
             yield None
 
 
-def calibrated(pairs: Iterable[Pair], judgements: Iterable[Judgement | None], budget: float) -> Calibration:
+def calibrate_threshold(pairs: Iterable[QuestionPair], judgements: Iterable[JudgedHit | None], budget: float) -> ThresholdCalibration:
     """Compute the calibration from pairs and their judgements."""
     both = list(zip(pairs, judgements, strict=True))
     passed = [judgement for _, judgement in both if judgement is not None]
     stopped = [pair for pair, judgement in both if judgement is None]
-    threshold = learned_threshold(passed, budget)
+    threshold = learn_threshold(passed, budget)
     served = [judgement for judgement in passed if threshold is None or judgement.similarity >= threshold]
-    return Calibration(
+    return ThresholdCalibration(
         pairs=len(both),
         stopped=len(stopped),
         stopped_same=sum(pair.is_same for pair in stopped),
@@ -167,14 +168,14 @@ def calibrated(pairs: Iterable[Pair], judgements: Iterable[Judgement | None], bu
     )
 
 
-def read_pairs(path: Path) -> list[Pair]:
+def read_pairs(path: Path) -> list[QuestionPair]:
     """Return the pairs of a file of JSON lines. Raises `ConfigError` with the line that is none, and `OSError`."""
     pairs = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         if not line.strip():
             continue
         try:
-            pairs.append(Pair.model_validate_json(line))
+            pairs.append(QuestionPair.model_validate_json(line))
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             where = ".".join(map(str, problem["loc"]))
@@ -215,20 +216,20 @@ class Thresholds:
             connection.execute(f"DELETE FROM judgements WHERE id IN ({older})", (category, _KEPT))
         self._known.pop(category, None)
 
-    def judgements(self, category: str) -> list[Judgement]:
+    def judgements(self, category: str) -> list[JudgedHit]:
         """Return the judgements of a category."""
         query = "SELECT similarity, is_same FROM judgements WHERE category = ?"
         with self._database.reading() as connection:
-            return [Judgement(similarity, bool(is_same)) for similarity, is_same in connection.execute(query, (category,))]
+            return [JudgedHit(similarity, bool(is_same)) for similarity, is_same in connection.execute(query, (category,))]
 
     def _learned(self, category: str) -> tuple[float | None, float | None]:
         judgements = self.judgements(category)
         settings = self._settings
-        usual = learned_threshold(judgements, settings.false_hit_budget)
+        usual = learn_threshold(judgements, settings.false_hit_budget)
         if usual is None:
             given = settings.of_category(category).threshold
             usual = None if is_exceeded(judgements, settings.false_hit_budget, given) else given
-        lower = None if settings.relaxed_budget is None else learned_threshold(judgements, settings.relaxed_budget)
+        lower = None if settings.relaxed_budget is None else learn_threshold(judgements, settings.relaxed_budget)
         return usual, min((each for each in (usual, lower) if each is not None), default=None)
 
 

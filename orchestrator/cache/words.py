@@ -1,4 +1,4 @@
-"""w"""
+"""Undo harmless changes of words: contractions, spellings, singular and plural, words that may be left out; and lists of words."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -351,5 +351,5 @@ _AUXILIARIES: Final = listed(
 
 
 def agree(mine: Mapping[int, str], theirs: Mapping[int, str]) -> bool:
-    """Tell whether no word of one stands where the other has another one."""
+    """Return whether no word of one stands where the other has another one."""
     return all(theirs.get(place, word) == word for place, word in mine.items())

@@ -11,7 +11,16 @@ from rich.progress import track
 from ...protocols import ConfigError
 from ..cache.answers import AnswerCache
 from ..cache.database import ErasedMemory
-from ..cache.thresholds import Calibration, CategoryStatistics, Interval, calibrated, judged, needed, read_pairs, statistics
+from ..cache.thresholds import (
+    CategoryStatistics,
+    Interval,
+    ThresholdCalibration,
+    calibrate_threshold,
+    judge_pairs,
+    judgements_needed,
+    read_pairs,
+    statistics,
+)
 from ..task.sections.cache import CacheConfig
 from . import options
 from .printing import Line, Note, notes, right, show, table
@@ -64,8 +73,8 @@ def calibrate(
         allowed = budget or section.false_hit_budget
         known = read_pairs(pairs)
         shown = track(known, "comparing", console=notes, disable=as_json, transient=True)
-        judgements = list(judged(shown, Embedder()))
-        found = calibrated(known, judgements, allowed)
+        judgements = list(judge_pairs(shown, Embedder()))
+        found = calibrate_threshold(known, judgements, allowed)
         if learn is not None:
             with closing(AnswerCache(section)) as cache:
                 for judgement in judgements:
@@ -130,15 +139,15 @@ def _false_hits(found: Interval) -> dict[str, object]:
     return {"false_hit_rate": found.share, "false_hit_rate_low": found.low, "false_hit_rate_high": found.high}
 
 
-def _calibration(found: Calibration, budget: float) -> dict[str, object]:
+def _calibration(found: ThresholdCalibration, budget: float) -> dict[str, object]:
     counts = {"pairs": found.pairs, "stopped": found.stopped, "stopped_same": found.stopped_same, "served": found.false_hits.judged}
     return {**counts, "budget": budget, "threshold": found.threshold, **_false_hits(found.false_hits)}
 
 
-def _calibration_lines(found: Calibration, budget: float) -> Iterator[Line]:
+def _calibration_lines(found: ThresholdCalibration, budget: float) -> Iterator[Line]:
     yield f"{found.pairs} pairs; the guards stop {found.stopped} of them, {found.stopped_same} although the answers are the same"
     if found.threshold is None:
-        need = f"{needed(budget)} pairs or more that pass the guards, and few false ones"
+        need = f"{judgements_needed(budget)} pairs or more that pass the guards, and few false ones"
         yield f"no threshold is proved to hold {budget:.2%}: that needs {need}"
     else:
         yield f"threshold {found.threshold:.2f} holds {budget:.2%}"

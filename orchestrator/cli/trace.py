@@ -14,7 +14,7 @@ from rich.tree import Tree
 from ...protocols import ConfigError
 from ..runs.run import title
 from ..task.sections.runs import RunsConfig
-from ..tracing.page import Row, dollars_text, label_text, rows_of
+from ..tracing.page import TraceRow, dollars_text, label_text, rows_of
 from ..tracing.store import TraceLine, TraceStore, open_traces
 from ..util.escaping import printable
 from . import options
@@ -119,7 +119,7 @@ def _summary(line: TraceLine) -> dict[str, str | float | None]:
     }
 
 
-def _tree(run: str, rows: Sequence[Row]) -> Tree:
+def _tree(run: str, rows: Sequence[TraceRow]) -> Tree:
     """Return the rows as a tree: the steps of an attempt, or of a subtask, are its branches."""
     root = Tree(Text(f"run {printable(run)}", style="bold"))
     scopes: dict[str, Tree] = {"": root}
@@ -135,7 +135,7 @@ def _tree(run: str, rows: Sequence[Row]) -> Tree:
     return root
 
 
-def _row_text(row: Row) -> Text:
+def _row_text(row: TraceRow) -> Text:
     """Return a node of the tree: the step and its figures, and below them its text."""
     side = f"{row.side} " if row.side is not None and row.kind in ("attempt", "step") else ""
     style = "red" if row.is_bad else _STYLES.get(str(row.side), "cyan" if row.kind == "tool" else "")

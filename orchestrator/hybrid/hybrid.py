@@ -464,7 +464,7 @@ class Hybrid:
         graph, config = self.graph_of(task.policy.strategy), self._config(task, options)
         since = None if self._plans is None else await self._plans.clearings()
         agents = {handle.name: handle.side for handle in self.pool}
-        recorded = nullcontext() if context.trace is None else context.trace.recording(task, agents)
+        recorded = nullcontext() if context.trace is None else context.trace.record_run(task, agents)
         assert context.privacy is not None, "every task is prepared with it"
         with billed(task, context, self._router), recorded, nullcontext() if self._cache is None else scope(scope_of(task)):
             try:

@@ -101,7 +101,7 @@ class PlanMatcher:
         return values
 
     def _is_meant(self, reading: PlanCall, call: ToolCall) -> bool:
-        """Say whether the call is the one that is to be read. Nothing else may be given to it: it would return something else."""
+        """Return whether the call is the one that is to be read. Nothing else may be given to it: it would return something else."""
         given = {name for name, value in call.arguments.items() if value is not None}
         deciding = self._deciding.get(reading.tool)
         return given <= reading.arguments.keys() and all(
@@ -134,7 +134,7 @@ def _is_equal(one: object, other: object) -> bool:
 
 
 def _is_same(found: object, value: JsonValue) -> bool:
-    """Say whether an argument is this value, which may be written otherwise where it is a number or a point in time."""
+    """Return whether an argument is this value, which may be written otherwise where it is a number or a point in time."""
     if isinstance(found, datetime):
         return _is_moment(found, moment_of(value))
     if isinstance(found, date):
@@ -151,7 +151,7 @@ def _is_among(values: Sequence[JsonValue], found: object) -> bool:
 
 
 def _is_moment(found: datetime, value: datetime | None) -> bool:
-    """Say whether a point in time is the one that was found. A zone may be left out; one that nothing named would be another time."""
+    """Return whether a point in time is the one that was found. A zone may be left out; one that nothing named would be another time."""
     if value is None or value.replace(tzinfo=None) != found.replace(tzinfo=None):
         return False
     return value.tzinfo is None or value.utcoffset() == (found.utcoffset() or timedelta())

@@ -12,10 +12,11 @@ to. Values are those of JSON, and of the kinds that texts hold.
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import isfinite
 from typing import Final, NamedTuple, TypeAlias
 
@@ -93,7 +94,7 @@ def parse_plan(plan: str, known: tuple[Signature, ...]) -> tuple[PlanCall, ...]:
 
 
 def find_plan_problem(plan: str, known: Sequence[Signature]) -> str | None:
-    """Say why a call of these tools that a plan names cannot be read; None: all can."""
+    """Return why a call of these tools that a plan names cannot be read; None: all can."""
     if len(plan) > _LONGEST:
         return f"it has {len(plan):,} characters, and {_LONGEST:,} at most are read"
     problems = (found for found in _calls(plan, dict(known)) if isinstance(found, UnreadableCall))
@@ -294,17 +295,12 @@ def _starting(positional: Sequence[JsonValue], named: Mapping[str, JsonValue]) -
     return lambda values: [value for value in _flatten(values) if isinstance(value, str) and value.startswith(words)]
 
 
-def _most(positional: Sequence[JsonValue], named: Mapping[str, JsonValue]) -> Step:
-    """Keep the records with the largest number: `max("size")`."""
-    return _extreme(_one_text("max", positional, named), max)
+def _extreme(
+    positional: Sequence[JsonValue], named: Mapping[str, JsonValue], *, function: str, choose: Callable[[list[float]], float]
+) -> Step:
+    """Keep the records with the largest or smallest number: `max("size")`."""
+    name = _one_text("max" if choose is max else "min", positional, named)
 
-
-def _least(positional: Sequence[JsonValue], named: Mapping[str, JsonValue]) -> Step:
-    """Keep the records with the smallest number: `min("price")`."""
-    return _extreme(_one_text("min", positional, named), min)
-
-
-def _extreme(name: str, choose: Callable[[list[float]], float]) -> Step:
     def step(values: Values) -> Values:
         records = [value for value in _flatten(values) if isinstance(value, dict) and value.get(name) is not None]
         if not records or not all(_is_number(record[name]) and isfinite(record[name]) for record in records):
@@ -323,15 +319,23 @@ def _later(positional: Sequence[JsonValue], named: Mapping[str, JsonValue]) -> S
         ahead = timedelta(**named)  # type: ignore[arg-type]  # they are numbers
     except (OverflowError, ValueError) as error:
         raise ValueError("nothing is so much later") from error
-    return lambda values: [moved for moment in map(moment_of, values) if moment is not None and (moved := _moved(moment, ahead))]
+
+    def step(values: Values) -> Values:
+        moved: list[datetime] = []
+        for moment in filter(None, map(moment_of, values)):
+            with suppress(OverflowError):
+                moved.append(moment + ahead)
+        return moved
+
+    return step
 
 
 _METHODS: Final[Mapping[str, Callable[[Sequence[JsonValue], Mapping[str, JsonValue]], Step]]] = {
     "where": _where,
     "containing": _containing,
     "starting": _starting,
-    "max": _most,
-    "min": _least,
+    "max": partial(_extreme, choose=max),
+    "min": partial(_extreme, choose=min),
     "later": _later,
 }
 
@@ -345,13 +349,6 @@ def moment_of(value: object) -> datetime | None:
     try:
         return datetime.fromisoformat(value.strip())
     except ValueError:
-        return None
-
-
-def _moved(moment: datetime, ahead: timedelta) -> datetime | None:
-    try:
-        return moment + ahead
-    except OverflowError:
         return None
 
 
@@ -376,12 +373,9 @@ def _flatten(values: Values) -> Iterator[object]:
 def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for each_ in value.values():
-            yield from _texts(each_)
-    elif isinstance(value, list):
-        for each_ in value:
-            yield from _texts(each_)
+    elif isinstance(value, (dict, list)):
+        for member in value.values() if isinstance(value, dict) else value:
+            yield from _texts(member)
 
 
 def _in_one_case(text: str) -> str:

@@ -314,7 +314,7 @@ def _is_same_word(value: str, found: str) -> bool:
 
 
 def _begin_alike(value: str, found: str, joints: "re.Pattern[str]") -> bool:
-    """Tell whether they differ in nothing but the first letters of plain words. They have the same length."""
+    """Return whether they differ in nothing but the first letters of plain words. They have the same length."""
     pairs = zip(joints.split(value.removesuffix("@")), joints.split(found.removesuffix("@")), strict=True)
     return all(one == other or (one.isalpha() and one[1:] == other[1:]) for one, other in pairs)
 

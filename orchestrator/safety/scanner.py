@@ -1,4 +1,9 @@
-"""Scan texts that are about to leave the device."""
+"""Scan texts that are about to leave the device, within a time limit; a text that cannot be scanned in time does not pass.
+
+A secret may be split between the texts of a conversation, such as a number whose halves stand in two messages. So neighbouring texts are
+joined in two ways: as they stand, and by the parts that look like a piece of a value, as in `the card begins with 4111 1111` and `it ends
+with 1111 1111`. Only the ends of each text are looked at.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -44,7 +44,7 @@ def numbers_in(text: str) -> Iterator[Decimal]:
 
 
 def has_unread(text: str) -> bool:
-    """Say whether a text in small letters holds figures that could be a number in another notation."""
+    """Return whether a text in small letters holds figures that could be a number in another notation."""
     read = {place for found, parts in _read(text) if None not in parts for place in range(*found.span())}
     return any(read.isdisjoint(range(*found.span())) for found in _FIGURES.finditer(text))
 
@@ -207,7 +207,7 @@ def _emails(text: str) -> Iterator[str]:
 
 
 def _is_part(text: str, start: int, end: int) -> bool:
-    """Say whether an address is a part of a longer one, by letters that few addresses hold or that are not seen."""
+    """Return whether an address is a part of a longer one, by letters that few addresses hold or that are not seen."""
     before, behind = text[max(start - _REACH, 0) : start], text[end : end + _REACH]
     return _JOINED.search(_marked(before)) is not None or _FURTHER.match(_marked(behind)) is not None
 

@@ -62,7 +62,7 @@ def emit(runtime: TaskRuntime, event: TaskEvent) -> None:
     """Record and show what happens."""
     given: TaskContext | None = runtime.context  # none where a graph runs by itself in another app
     if given is not None and given.trace is not None:
-        given.trace.hear(event)
+        given.trace.record_event(event)
     show(runtime, event)
 
 

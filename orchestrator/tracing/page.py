@@ -1,4 +1,7 @@
-"""A trace for a reader: rows with agent, side, reason, duration and cost, and an HTML page of them."""
+"""A trace for a reader: rows with agent, side, reason, duration and cost, and a page of them that loads nothing and runs no script.
+
+Untrusted content may be among it, so control characters for terminals, and those that turn the reading direction, are written out.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +22,7 @@ Kind = Literal["run", "decision", "attempt", "step", "tool", "label"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TraceRow:
     """One row."""
 
     kind: Kind
@@ -54,9 +57,9 @@ class Row:
         return tuple(figures)
 
 
-def rows_of(entries: Sequence[AnyEntry]) -> list[Row]:
+def rows_of(entries: Sequence[AnyEntry]) -> list[TraceRow]:
     """Return the rows of a trace, in order."""
-    rows: list[Row] = []
+    rows: list[TraceRow] = []
     offset = end = 0.0
     for entry in entries:
         if isinstance(entry, RunBegan):
@@ -77,38 +80,38 @@ def label_text(label: Label) -> str:
     return printable(f"{label.tier}, {label.integrity}{because}")
 
 
-def _harmless(row: Row) -> Row:
+def _harmless(row: TraceRow) -> TraceRow:
     return replace(row, title=printable(row.title), scope=printable(row.scope), text=printable(row.text), asked=printable(row.asked))
 
 
-def _rows(entry: AnyEntry, *, is_first: bool) -> Iterator[Row]:
+def _rows(entry: AnyEntry, *, is_first: bool) -> Iterator[TraceRow]:
     match entry:
         case RunBegan():
             prompt = next((message.text for message in reversed(entry.task.messages) if message.role == "user"), "")
             title = f"begun, strategy {entry.task.policy.strategy}" if is_first else "resumed by another process, or again"
-            yield Row("run", title, text=prompt if is_first else "")
+            yield TraceRow("run", title, text=prompt if is_first else "")
         case AgentStepped():
             yield _step(entry)
         case ToolRan():
             title = f"{call_text(entry.call)}"
-            yield Row("tool", title, text=entry.result.content, seconds=entry.seconds, label=entry.label, is_bad=entry.result.is_error)
+            yield TraceRow("tool", title, text=entry.result.content, seconds=entry.seconds, label=entry.label, is_bad=entry.result.is_error)
         case Labelled():
-            yield Row("label", label_text(entry.label), label=entry.label)
+            yield TraceRow("label", label_text(entry.label), label=entry.label)
         case Happened():
             yield _event(entry)
         case RunEnded():
             who = f" by {entry.agent}" if entry.agent else ""
             why = f"{entry.error}: {entry.text}" if entry.error else entry.text
-            yield Row("run", f"{entry.outcome}{who}", text=why, side=entry.side, is_bad=entry.outcome == "failed", label=entry.label)
+            yield TraceRow("run", f"{entry.outcome}{who}", text=why, side=entry.side, is_bad=entry.outcome == "failed", label=entry.label)
         case EntriesLost():
-            yield Row("run", f"{entry.count} entries of this trace could not be kept", is_bad=True)
+            yield TraceRow("run", f"{entry.count} entries of this trace could not be kept", is_bad=True)
 
 
-def _step(entry: AgentStepped) -> Row:
+def _step(entry: AgentStepped) -> TraceRow:
     call = entry.call
     verdict = f", {call.verdict}{' in shadow' if call.shadow else ''} ({call.trigger})" if call.verdict is not None else ""
     failed = f", {call.error}" if call.error is not None else ""
-    return Row(
+    return TraceRow(
         "step",
         f"{call.agent} {call.role}{verdict}{failed}",
         side=call.side,
@@ -131,29 +134,33 @@ def _said(message: Message) -> str:
     return message.text if message.role in ("system", "user") else transcript([message])
 
 
-def _event(entry: Happened) -> Row:
+def _event(entry: Happened) -> TraceRow:
     match entry.event:
         case Routed(decision=decision):
-            return Row("decision", f"route: {', then '.join(decision.candidates)}", text="\n".join(decision.reasons))
+            return TraceRow("decision", f"route: {', then '.join(decision.candidates)}", text="\n".join(decision.reasons))
         case AttemptStarted() as event:
-            return Row("attempt", f"{event.agent} ({event.model}) begins", side=event.side)
+            return TraceRow("attempt", f"{event.agent} ({event.model}) begins", side=event.side)
         case AttemptEnded(attempt=attempt):
             is_bad = attempt.outcome != "accepted"
-            return Row("attempt", f"{attempt.agent} {attempt.outcome}", side=attempt.side, text=attempt.reason, is_bad=is_bad, ends=True)
+            return TraceRow(
+                "attempt", f"{attempt.agent} {attempt.outcome}", side=attempt.side, text=attempt.reason, is_bad=is_bad, ends=True
+            )
         case SupervisorSpoke() as event:
             said = (
                 "plans"
                 if event.verdict is None
                 else f"says {event.verdict}{', in shadow' if event.shadow else ''}, asked by {event.trigger}"
             )
-            return Row("decision", f"{event.agent} {said}", text=event.text)
+            return TraceRow("decision", f"{event.agent} {said}", text=event.text)
         case SubtasksPlanned() as event:
-            return Row("decision", f"{len(event.subtasks)} subtasks", text="\n".join(f"{each.id}: {each.task}" for each in event.subtasks))
+            return TraceRow(
+                "decision", f"{len(event.subtasks)} subtasks", text="\n".join(f"{each.id}: {each.task}" for each in event.subtasks)
+            )
         case SubtaskEnded() as event:
-            return Row("decision", f"subtask {event.id} {event.outcome}", text=event.answer, is_bad=event.outcome != "done")
+            return TraceRow("decision", f"subtask {event.id} {event.outcome}", text=event.answer, is_bad=event.outcome != "done")
         case ApprovalAsked() as event:
             asked = "\n".join(f"{call_text(request.call)}: {request.reason}" for request in event.requests)
-            return Row("decision", "approval is asked for", text=asked)
+            return TraceRow("decision", "approval is asked for", text=asked)
 
 
 _FILTERS: Final = ("near", "far", "tool", "decision", "label")
@@ -190,7 +197,7 @@ def trace_page(run: str, entries: Sequence[AnyEntry]) -> str:
     return page(f"Run {run}", "\n".join(parts), style=_STYLE)
 
 
-def _head(run: str, rows: Sequence[Row]) -> Iterator[str]:
+def _head(run: str, rows: Sequence[TraceRow]) -> Iterator[str]:
     first, last = rows[0], rows[-1]
     yield f"<h1>{escape(_line(first.text, 120) or run)}</h1>"
     outcome = last.title if last.kind == "run" and len(rows) > 1 else "not ended"
@@ -224,7 +231,7 @@ def _filters() -> str:
     return f'<div class="filters" role="group" aria-label="Shown">{"".join(boxes)}</div>'
 
 
-def _row(row: Row, end: float) -> str:
+def _row(row: TraceRow, end: float) -> str:
     css = " ".join(filter(None, ("row", _class(row), "bad" if row.is_bad else "")))
     left, width = (100 * value / end if end else 0.0 for value in (row.began, row.seconds))
     place = f'<span class="bar"><i style="left: min({left:.2f}%, 100% - 3px); width: {width:.2f}%"></i></span>'
@@ -235,7 +242,7 @@ def _row(row: Row, end: float) -> str:
     return f'<details class="{css}">{summary}{"".join(_details(row))}</details>'
 
 
-def _details(row: Row) -> Iterator[str]:
+def _details(row: TraceRow) -> Iterator[str]:
     if row.asked:
         yield f"<p>asked</p><pre>{escape(row.asked)}</pre>"
     if row.text:
@@ -245,7 +252,7 @@ def _details(row: Row) -> Iterator[str]:
     yield f"<p>{row.began:.3f} s after the run began</p>"
 
 
-def _class(row: Row) -> str:
+def _class(row: TraceRow) -> str:
     """Return the CSS class of a row, by which it is coloured and filtered. The beginning and the end of the run are always shown."""
     if row.kind in ("step", "attempt") and row.side is not None:
         return row.side.value

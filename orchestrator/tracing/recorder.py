@@ -1,4 +1,4 @@
-"""Record a run while it happens."""
+"""Record a run while it happens. Taking an entry takes microseconds: the writing thread does the rest, and redacts credentials."""
 
 import logging
 import re
@@ -30,34 +30,9 @@ from .store import (
     ToolRan,
     TracedTool,
     TraceStore,
-    insert,
-    is_kept,
+    has_entries,
+    insert_entries,
 )
-
-REDACTED: Final = "[redacted]"
-_SECRETS: Final = (
-    ("bearer ", r"(?i:(?<=\bbearer )[\w.~+/=-]{8,})"),
-    ("key=", r"(?i:(?<=[?&]key=)[^&\s\"\\]+)"),
-    ("PRIVATE KEY-----", r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^\"]*?-----END [A-Z ]*PRIVATE KEY-----"),
-    *((f"{word}-", rf"\b{word}-[A-Za-z0-9][\w*.-]{{15,}}") for word in ("sk", "pk", "rk", "key")),  # OpenAI, Stripe and those that follow
-    ("AIza", r"\bAIza[\w-]{20,}"),
-    ("AKIA", r"\bAKIA[0-9A-Z]{16}\b"),
-    *((f"gh{letter}_", rf"\bgh{letter}_\w{{20,}}") for letter in "pousr"),
-    ("xox", r"\bxox[abeoprs]-[\w-]{10,}"),
-    ("eyJ", r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+"),  # JSON Web Tokens
-)
-"""A substring in lower case, and the pattern of a credential that contains it. Most texts hold no substring, and looking for it is fast."""
-_PATTERNS: Final = tuple((mark.lower(), re.compile(pattern)) for mark, pattern in _SECRETS)
-
-
-def redacted(text: str) -> str:
-    """Return the text without anything that looks like a key, a token or a private key."""
-    lowered = text.lower()
-    for mark, pattern in _PATTERNS:
-        if mark in lowered:
-            text = pattern.sub(REDACTED, text)
-    return text
-
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +43,7 @@ _Making = Callable[[], AnyEntry]
 _Key = tuple[str, str, str]
 
 
-class Journal:
+class EntryQueue:
     """Entries of one run on their way to the store. No failure there reaches the run: lost entries are counted, and logged."""
 
     def __init__(self, store: TraceStore, task: Task) -> None:
@@ -102,7 +77,7 @@ class Journal:
         try:
             self._store.submit(self._write).add_done_callback(self._note)
         except StoreError as error:
-            self._give_up(error)
+            self._drop_waiting(error)
 
     def step(self, key: _Key, request: StepRequest, **fields: object) -> AgentStepped:
         """Return the entry of a step, with the new part of the request and without the providers' encrypted states."""
@@ -120,10 +95,12 @@ class Journal:
         try:
             while self._waiting:
                 entries.append(self._waiting.popleft()())
-            contents = [redacted(entry.model_dump_json()) for entry in entries]
-            if self._is_begun and not is_kept(session, self._run):
+            contents = [redact_credentials(entry.model_dump_json()) for entry in entries]
+            if self._is_begun and not has_entries(session, self._run):
                 return  # it was forgotten meanwhile, and must not come back
-            insert(session, self._run, self._user, [(entry.type, content) for entry, content in zip(entries, contents, strict=True)])
+            insert_entries(
+                session, self._run, self._user, [(entry.type, content) for entry, content in zip(entries, contents, strict=True)]
+            )
             self._is_begun = True
             if self._store.exporting is not None:
                 self._written += map(ENTRY.validate_json, contents)
@@ -134,7 +111,7 @@ class Journal:
     def _note(self, writing: "Future[None]") -> None:
         error = writing.exception()
         if error is not None:
-            self._give_up(error)
+            self._drop_waiting(error)
         elif self._store.exporting is not None and self._written and self._written[-1].type == "ended":
             entries, self._written = self._written, []
             try:
@@ -142,7 +119,7 @@ class Journal:
             except Exception as failed:  # a task boundary: the exporter is the app's own code, and no run fails with it
                 logger.warning("run %s could not be exported: %s", self._run, failed)
 
-    def _give_up(self, error: BaseException) -> None:
+    def _drop_waiting(self, error: BaseException) -> None:
         self._is_submitted = self._is_begun = False
         self._requests.clear()  # the next requests cannot refer to lost ones
         self._lost += len(self._waiting)
@@ -153,8 +130,8 @@ class Journal:
 class RunTrace:
     """Records one run, or a part of it."""
 
-    def __init__(self, journal: Journal, tools: Mapping[str, Tool], scope: str = "") -> None:
-        self._journal = journal
+    def __init__(self, queue: EntryQueue, tools: Mapping[str, Tool], scope: str = "") -> None:
+        self._queue = queue
         self._tools = tools
         self._scope = scope
         self._label = Label()
@@ -162,35 +139,35 @@ class RunTrace:
 
     @classmethod
     def of(cls, store: TraceStore, task: Task, tools: Mapping[str, Tool]) -> "RunTrace":
-        return cls(Journal(store, task), tools)
+        return cls(EntryQueue(store, task), tools)
 
     def within(self, scope: str) -> "RunTrace":
         """Return the recorder of a part of the run that runs in parallel with others."""
-        return RunTrace(self._journal, self._tools, scope)
+        return RunTrace(self._queue, self._tools, scope)
 
-    def hear(self, event: TaskEvent) -> None:
+    def record_event(self, event: TaskEvent) -> None:
         """Record an event. Agents' texts are recorded with their steps."""
         match event:
             case AgentText() | CallEnded() | TaskFinished():
                 return
             case ToolStarted():
-                self._started[event.call.id] = (event.call, self._journal.now)
+                self._started[event.call.id] = (event.call, self._queue.now)
             case ToolFinished():
-                self._tool_ran(event)
+                self._record_tool(event)
             case _:
                 self._put(partial(Happened, event=event))
 
     def step(self, call: Call, request: StepRequest, reply: Message, label: Label, *, reserved: Spent | None) -> None:
         """Record a request to an agent, and its reply or failure."""
-        self._labelled(label)
+        self._record_label(label)
         key = (self._scope, call.agent, call.role)
-        step = partial(self._journal.step, key, request, call=call, reply=reply, label=label)
+        step = partial(self._queue.step, key, request, call=call, reply=reply, label=label)
         if reserved is not None:
             step = partial(step, reserved_tokens=reserved.tokens, reserved_dollars=reserved.dollars)
         self._put(step)
 
     @contextmanager
-    def recording(self, task: Task, agents: Mapping[str, Side]) -> Iterator[None]:
+    def record_run(self, task: Task, agents: Mapping[str, Side]) -> Iterator[None]:
         """Record the beginning of the work on a run, and its end if the block raises; otherwise call `conclude`."""
         tools = tuple(TracedTool(spec=tool.spec, declared=tool.declared) for tool in self._tools.values())
         self._put(partial(RunBegan, clock=time.time(), task=task, recalled=task.recalled, tools=tools, agents=agents))
@@ -209,22 +186,47 @@ class RunTrace:
         fields = result.model_dump(include={"text", "agent", "side", "reasons", "label", "recalled"})
         self._put(partial(RunEnded, outcome="done", near=result.near, far=result.far, **fields))
 
-    def _tool_ran(self, event: ToolFinished) -> None:
+    def _record_tool(self, event: ToolFinished) -> None:
         result = event.result
-        known, now = self._started.pop(result.call_id, None), self._journal.now
+        known, now = self._started.pop(result.call_id, None), self._queue.now
         tool = self._tools.get(result.name)
         if known is None or tool is None:
             return  # there is no such tool, as the agent was told: nothing has happened
         call, since = known
         label = tool.label_of(result)
         self._put(partial(ToolRan, call=call, result=result, seconds=now - since, label=label, effect=tool.declared.effect))
-        self._labelled(label)
+        self._record_label(label)
 
-    def _labelled(self, label: Label) -> None:
+    def _record_label(self, label: Label) -> None:
         whole = self._label.joined(label)
         if whole != self._label:
             self._label = whole
             self._put(partial(Labelled, label=whole))
 
     def _put(self, make: Callable[..., AnyEntry]) -> None:
-        self._journal.put(partial(make, at=self._journal.now, scope=self._scope))
+        self._queue.put(partial(make, at=self._queue.now, scope=self._scope))
+
+
+REDACTED: Final = "[redacted]"
+_SECRETS: Final = (
+    ("bearer ", r"(?i:(?<=\bbearer )[\w.~+/=-]{8,})"),
+    ("key=", r"(?i:(?<=[?&]key=)[^&\s\"\\]+)"),
+    ("PRIVATE KEY-----", r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^\"]*?-----END [A-Z ]*PRIVATE KEY-----"),
+    *((f"{word}-", rf"\b{word}-[A-Za-z0-9][\w*.-]{{15,}}") for word in ("sk", "pk", "rk", "key")),  # OpenAI, Stripe and those that follow
+    ("AIza", r"\bAIza[\w-]{20,}"),
+    ("AKIA", r"\bAKIA[0-9A-Z]{16}\b"),
+    *((f"gh{letter}_", rf"\bgh{letter}_\w{{20,}}") for letter in "pousr"),
+    ("xox", r"\bxox[abeoprs]-[\w-]{10,}"),
+    ("eyJ", r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+"),  # JSON Web Tokens
+)
+"""A substring in lower case, and the pattern of a credential that contains it. Most texts hold no substring, and looking for it is fast."""
+_PATTERNS: Final = tuple((mark.lower(), re.compile(pattern)) for mark, pattern in _SECRETS)
+
+
+def redact_credentials(text: str) -> str:
+    """Return the text without anything that looks like a key, a token or a private key."""
+    lowered = text.lower()
+    for mark, pattern in _PATTERNS:
+        if mark in lowered:
+            text = pattern.sub(REDACTED, text)
+    return text

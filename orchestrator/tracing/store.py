@@ -25,7 +25,7 @@ from ..task.tool_outcomes import Effect
 from ..task.tools import ToolDeclaration
 
 
-class Entry(Value):
+class TraceEntry(Value):
     """Fields of every entry."""
 
     at: float
@@ -41,7 +41,7 @@ class TracedTool(Value):
     declared: ToolDeclaration
 
 
-class RunBegan(Entry):
+class RunBegan(TraceEntry):
     """A process began to work on the run, or resumed it."""
 
     type: Literal["began"] = "began"
@@ -55,7 +55,7 @@ class RunBegan(Entry):
     """Items of the memory that it quotes, by which an erasure finds the trace."""
 
 
-class AgentStepped(Entry):
+class AgentStepped(TraceEntry):
     """An agent was asked once, and replied or failed."""
 
     type: Literal["step"] = "step"
@@ -76,7 +76,7 @@ class AgentStepped(Entry):
     """US dollars reserved; None: no budget was kept, or the price is unknown."""
 
 
-class ToolRan(Entry):
+class ToolRan(TraceEntry):
     """A tool was called. Its effect is recorded, and no replay calls it again."""
 
     type: Literal["tool"] = "tool"
@@ -88,14 +88,14 @@ class ToolRan(Entry):
     effect: Effect
 
 
-class Labelled(Entry):
+class Labelled(TraceEntry):
     """The run's label has become more private, or less trusted."""
 
     type: Literal["label"] = "label"
     label: Label
 
 
-class Happened(Entry):
+class Happened(TraceEntry):
     """A decision, or the outcome of an attempt or a part."""
 
     type: Literal["event"] = "event"
@@ -105,7 +105,7 @@ class Happened(Entry):
     ]
 
 
-class RunEnded(Entry):
+class RunEnded(TraceEntry):
     """The process stopped working on the run."""
 
     type: Literal["ended"] = "ended"
@@ -131,7 +131,7 @@ class RunEnded(Entry):
         return None if self.near.dollars is None or self.far.dollars is None else self.near.dollars + self.far.dollars
 
 
-class EntriesLost(Entry):
+class EntriesLost(TraceEntry):
     """A number of entries could not be stored."""
 
     type: Literal["lost"] = "lost"
@@ -184,7 +184,7 @@ class TraceStore:
         self.exporting: Callable[[str, Sequence[AnyEntry]], None] | None = None
         """Gets all entries that a process has recorded of a run, when the process has ended its work on it."""
         self._writer = Writer(database)
-        self.forget_all(self._beyond(keep))
+        self.forget_all(self._runs_beyond(keep))
 
     def submit(self, change: Change[T]) -> "Future[T]":
         """Queue a change behind those submitted before; many changes share a transaction."""
@@ -240,19 +240,19 @@ class TraceStore:
         self._writer.close()
         self.database.close()
 
-    def _beyond(self, keep: int) -> list[str]:
+    def _runs_beyond(self, keep: int) -> list[str]:
         newest_first = "SELECT run FROM entries WHERE type = 'began' GROUP BY run ORDER BY max(number) DESC"
         with self.database.reading() as session:
             return [run for (run,) in session.execute(newest_first).fetchall()[keep:]]
 
 
-def insert(session: Session, run: str, user: str, entries: list[tuple[str, str]]) -> None:
+def insert_entries(session: Session, run: str, user: str, entries: list[tuple[str, str]]) -> None:
     """Insert entries, given as type and content."""
     for type_, content in entries:
         session.execute(_INSERT, (run, user, type_, content))
 
 
-def is_kept(session: Session, run: str) -> bool:
+def has_entries(session: Session, run: str) -> bool:
     """Return whether there are entries of a run."""
     return session.execute("SELECT 1 FROM entries WHERE run = ? LIMIT 1", (run,)).fetchone() is not None
 
@@ -307,8 +307,8 @@ def _read(run: str, content: str) -> AnyEntry:
     try:
         return ENTRY.validate_json(content)
     except ValueError as error:
-        raise _damaged(run) from error
+        raise _damaged_trace(run) from error
 
 
-def _damaged(run: str) -> StoreCorrupt:
+def _damaged_trace(run: str) -> StoreCorrupt:
     return StoreCorrupt(f"the trace of run {run} is damaged, or a newer nearfar wrote it", hint="other traces are not affected")

@@ -16,7 +16,7 @@ from nearfar.protocols import Message, Prices, StepRequest
 from nearfar.protocols.messages import Sensitivity
 
 if TYPE_CHECKING:
-    from nearfar.orchestrator.cache.answers import Vector
+    from nearfar.orchestrator.util.embedding.embedder import Vector
 
 PRICES: Final = Prices(input=Decimal(1_000), output=Decimal(2_000), source="made up", as_of=date(2026, 1, 1))
 STRENGTH: Final = "How can I become physically strong?"

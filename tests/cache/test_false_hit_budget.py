@@ -11,10 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_answers import World
 
-from nearfar.orchestrator.cache.thresholds import CONFIDENCE, Interval, Judgement, learned_threshold, lower_bound, needed, upper_bound
+from nearfar.orchestrator.cache.thresholds import (
+    CONFIDENCE,
+    Interval,
+    JudgedHit,
+    judgements_needed,
+    learn_threshold,
+    lower_bound,
+    upper_bound,
+)
 from nearfar.orchestrator.task.sections.cache import LEAST_THRESHOLD
 
-judgements = st.lists(st.builds(Judgement, st.floats(0.5, 1.0), st.booleans()), max_size=300)
+judgements = st.lists(st.builds(JudgedHit, st.floats(0.5, 1.0), st.booleans()), max_size=300)
 
 
 @pytest.mark.parametrize(
@@ -39,24 +47,24 @@ def test_the_interval_holds_the_observed_share(judged: int, data: st.DataObject)
 
 
 @given(judgements, st.floats(0.005, 0.2))
-def test_what_is_learned_is_proved_by_what_was_judged(judged: list[Judgement], budget: float) -> None:
-    threshold = learned_threshold(judged, budget)
+def test_what_is_learned_is_proved_by_what_was_judged(judged: list[JudgedHit], budget: float) -> None:
+    threshold = learn_threshold(judged, budget)
     if threshold is None:
         return
     above = [judgement for judgement in judged if judgement.similarity >= threshold]
     assert LEAST_THRESHOLD <= threshold <= 1
-    assert len(above) >= needed(budget)
+    assert len(above) >= judgements_needed(budget)
     assert upper_bound(sum(not judgement.is_same for judgement in above), len(above), CONFIDENCE) <= budget
 
 
 def test_too_few_judgements_prove_nothing() -> None:
-    assert learned_threshold([Judgement(0.99, is_same=True)] * (needed(0.02) - 1), 0.02) is None
-    assert learned_threshold([Judgement(0.99, is_same=True)] * needed(0.02), 0.02) is not None
+    assert learn_threshold([JudgedHit(0.99, is_same=True)] * (judgements_needed(0.02) - 1), 0.02) is None
+    assert learn_threshold([JudgedHit(0.99, is_same=True)] * judgements_needed(0.02), 0.02) is not None
 
 
-def drawn(random: Random, count: int, risk: Callable[[float], float]) -> list[Judgement]:
+def drawn(random: Random, count: int, risk: Callable[[float], float]) -> list[JudgedHit]:
     similarities = [random.uniform(LEAST_THRESHOLD, 1.0) for _ in range(count)]
-    return [Judgement(similarity, is_same=random.random() >= risk(similarity)) for similarity in similarities]
+    return [JudgedHit(similarity, is_same=random.random() >= risk(similarity)) for similarity in similarities]
 
 
 @pytest.mark.parametrize("risk", [lambda similarity: 1 - similarity, lambda _: 0.05, lambda similarity: 0.3 * (similarity < 0.9)])
@@ -64,7 +72,7 @@ def test_at_most_one_threshold_in_twenty_breaks_its_budget(risk: Callable[[float
     """200 thresholds, each learned from 600 pairs; its true risk is the mean over all similarities from it on."""
     budget, broken = 0.05, 0
     for seed in range(200):
-        threshold = learned_threshold(drawn(Random(seed), 600, risk), budget)
+        threshold = learn_threshold(drawn(Random(seed), 600, risk), budget)
         if threshold is not None and threshold < 1:
             places = [threshold + (1 - threshold) * step / 1000 for step in range(1001)]
             broken += sum(map(risk, places)) / len(places) > budget

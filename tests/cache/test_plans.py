@@ -13,7 +13,7 @@ from stored_answers import PRICES
 
 from nearfar import Hybrid, Policy
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.cache.plans import Intent, is_complete
+from nearfar.orchestrator.cache.plans import TaskIntent, is_complete
 from nearfar.orchestrator.cache.thresholds import PLANS, CategoryStatistics, statistics
 from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.protocols import DeadlineExceeded, ScriptedAgent, Side, StepRequest, Unavailable
@@ -155,22 +155,22 @@ async def test_subtasks_begin_with_an_earlier_cut(tmp_path: Path) -> None:
 
 
 def test_an_intent_is_what_is_wanted_without_what_is_named() -> None:
-    first = Intent.of('Book a table for 4 at "Da Mario" on 2026-03-01 for Ada Lovelace.')
-    second = Intent.of('Book a table for 12 at "Zum Ochsen" on 2027-11-30 for Max Born.')
+    first = TaskIntent.of('Book a table for 4 at "Da Mario" on 2026-03-01 for Ada Lovelace.')
+    second = TaskIntent.of('Book a table for 12 at "Zum Ochsen" on 2027-11-30 for Max Born.')
     assert first.words == second.words
     assert first.specifics == ("4", '"Da Mario"', "2026-03-01", "Ada Lovelace")
-    assert Intent.of("Cancel a table for 4.").words != Intent.of("Book a table for 4.").words
+    assert TaskIntent.of("Cancel a table for 4.").words != TaskIntent.of("Book a table for 4.").words
 
 
 def test_numbers_that_only_count_the_steps_stay() -> None:
-    intent = Intent.of("Send 2 letters to Bonn.")
+    intent = TaskIntent.of("Send 2 letters to Bonn.")
     template = intent.template("1. write 2 letters\n2. send 2 letters to Bonn")
-    assert Intent.of("Send 7 letters to Ulm.").fill(template) == "1. write 7 letters\n2. send 7 letters to Ulm"
+    assert TaskIntent.of("Send 7 letters to Ulm.").fill(template) == "1. write 7 letters\n2. send 7 letters to Ulm"
 
 
 @given(st.lists(st.from_regex(r"[A-Z][a-z]{3,8}", fullmatch=True), min_size=1, max_size=4, unique=True))
 def test_a_plan_comes_back_for_the_task_that_it_was_made_for(names: list[str]) -> None:
-    intent = Intent.of("we compare " + " with ".join(names))
+    intent = TaskIntent.of("we compare " + " with ".join(names))
     plan = "\n".join(f"{number}. open {name}" for number, name in enumerate(names, start=1))
     template = intent.template(plan)
     assert not is_complete(template)
@@ -180,5 +180,5 @@ def test_a_plan_comes_back_for_the_task_that_it_was_made_for(names: list[str]) -
 
 @given(st.text(), st.text())
 def test_no_text_is_too_strange_for_an_intent(task: str, plan: str) -> None:
-    intent = Intent.of(task)
+    intent = TaskIntent.of(task)
     assert isinstance(intent.fill(intent.template(plan)), str)

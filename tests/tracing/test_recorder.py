@@ -14,7 +14,7 @@ from nearfar import Hybrid
 from nearfar.orchestrator.storage.tables import Session
 from nearfar.orchestrator.task.events import AttemptEnded, Routed
 from nearfar.orchestrator.task.sections.runs import RunsConfig
-from nearfar.orchestrator.tracing.recorder import redacted
+from nearfar.orchestrator.tracing.recorder import redact_credentials
 from nearfar.orchestrator.tracing.store import (
     AgentStepped,
     EntriesLost,
@@ -24,7 +24,7 @@ from nearfar.orchestrator.tracing.store import (
     RunEnded,
     ToolRan,
     TraceStore,
-    insert,
+    insert_entries,
     open_traces,
 )
 from nearfar.protocols import DeadlineExceeded, NotFound, ScriptedAgent, StepRequest, StoreUnavailable, ToolCall, Unavailable
@@ -100,14 +100,14 @@ async def test_tokens_are_not_kept(traces: TraceStore, config: RunsConfig) -> No
     ],
 )
 def test_credentials_are_replaced(secret: str) -> None:
-    assert redacted(f'"{secret}", {secret}') == '"[redacted]", [redacted]'
-    assert redacted("BEARER abcdefgh.Bearer ijklmnop") == "BEARER [redacted] [redacted]"
-    assert redacted("https://x.org/?KEY=abc&key=def") == "https://x.org/?KEY=[redacted]&key=[redacted]"
+    assert redact_credentials(f'"{secret}", {secret}') == '"[redacted]", [redacted]'
+    assert redact_credentials("BEARER abcdefgh.Bearer ijklmnop") == "BEARER [redacted] [redacted]"
+    assert redact_credentials("https://x.org/?KEY=abc&key=def") == "https://x.org/?KEY=[redacted]&key=[redacted]"
 
 
 @pytest.mark.parametrize("words", ["a risk-averse plan", "key-value", "the sk-rating", "eyJust", "?monkey=1"])
 def test_ordinary_words_are_no_credentials(words: str) -> None:
-    assert redacted(words) == words
+    assert redact_credentials(words) == words
 
 
 async def test_a_failed_run_says_why(traces: TraceStore) -> None:
@@ -225,9 +225,9 @@ async def test_behind_lost_entries_a_step_is_kept_with_its_whole_request(traces:
         if not failed and any(type_ == "step" for type_, _ in entries):
             failed.append(True)
             raise StoreUnavailable("the disk is full")
-        insert(session, run, user, entries)
+        insert_entries(session, run, user, entries)
 
-    monkeypatch.setattr("nearfar.orchestrator.tracing.recorder.insert", written)
+    monkeypatch.setattr("nearfar.orchestrator.tracing.recorder.insert_entries", written)
 
     def script(request: StepRequest) -> Any:  # noqa: ANN401 - what a script may say
         with suppress(StoreUnavailable):

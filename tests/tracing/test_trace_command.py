@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from nearfar import tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.task.sections.runs import RunsConfig
-from nearfar.orchestrator.tracing.store import insert, open_traces
+from nearfar.orchestrator.tracing.store import insert_entries, open_traces
 from nearfar.protocols import ToolCall
 
 runner = CliRunner()
@@ -55,7 +55,7 @@ def test_list_prints_what_came_of_each(configuration: Path) -> None:
 
 def test_a_damaged_trace_is_listed_beside_the_others(configuration: Path, config: RunsConfig) -> None:
     with closing(open_traces(config)) as store:
-        store.submit(lambda session: insert(session, "r0", "", [("began", "{}")])).result()
+        store.submit(lambda session: insert_entries(session, "r0", "", [("began", "{}")])).result()
     shown = runner.invoke(app, ["trace", "list", "--json", "--config", str(configuration)])
     assert {line["run"]: line["outcome"] for line in json.loads(shown.output)} == {"r0": "damaged", "r1": "done"}
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
 
-from .detector import Check, PatternDetector, PrivateFinding, any_of, digits_of, follows, has_digits, lowered, precedes
+from .detector import PatternDetector, PrivateFinding, any_of, digits_of, follows, has_digits, lowered, precedes
 
 _SSN: Final = re.compile(
     r"(?<![\w-])(?<!\d[.,:/])\d{3}([ \t]{0,3}+[-_/.,:·|]?[ \t]{0,3}+(?:\r?\n[ \t]{0,3}+)?)\d{2}\1\d{4}(?![\w-]|[.,:/]\d)"
@@ -41,26 +41,8 @@ _WAS_BORN: Final = re.compile(
     rf"(?:{_BIRTH})"
 )
 _BIRTH_HINTS: Final = (
-    *(
-        "birth",
-        "born",
-        "b-day",
-        "bday",
-        "dob",
-        "d.o",
-        "d. o",
-        "gebor",
-        "geb.",
-        "geburt",
-        "né",
-        "ne le",
-        "nee le",
-        "naissance",
-        "naci",
-        "nato il",
-        "nata il",
-    ),
-    *("nasc", "geboorte", "fød", "föd", "fodt", "fods", "synty", "urodz", "narozen", "szület", "рожд", "родил", "出生", "生日", "生年月日"),
+    "birth|born|b-day|bday|dob|d.o|d. o|gebor|geb.|geburt|né|ne le|nee le|naissance|naci|nato il|nata il|nasc|geboorte|fød|föd|fodt|"
+    "fods|synty|urodz|narozen|szület|рожд|родил|出生|生日|生年月日"
 )
 _FIRST_YEAR: Final = 1900
 
@@ -99,31 +81,20 @@ def _is_day(year: int, month: int, day: int) -> bool:
 
 
 SSN: Final = PatternDetector("ssn", _SSN, _is_ssn)
-BIRTH_DATE: Final = PatternDetector("birth_date", _DATE, _is_birth_date, hints=_BIRTH_HINTS)
+BIRTH_DATE: Final = PatternDetector("birth_date", _DATE, _is_birth_date, hints=_BIRTH_HINTS.split("|"))
 
 
 _DOCUMENT_NAMES: Final = (
-    *("passport", "reisepass", "passeport", "pasaporte", "passaporto", "passaporte", "paspoort", "paszport", "pass-nr", "passnummer"),
-    *("паспорт", "护照", "旅券", "여권", "personalausweis", "ausweisnummer", "ausweisnr", "ausweis", "ausweis-nr", "carte d'identité"),
-    *("carta d'identità", "identity card", "id card", "identiteitskaart", "dowód osobisty", "dowodu osobistego", "driving licence"),
-    *("driving license", "driver's licence", "driver's license", "drivers license", "driver license", "führerschein", "permis de conduire"),
-    *(
-        "carnet de conducir",
-        "permiso de conducir",
-        "patente",
-        "rijbewijs",
-        "körkort",
-        "ajokortti",
-        "prawo jazdy",
-        "medicare",
-        "health card",
-    ),
-    *("снилс", "snils", "taj", "versichertennummer", "krankenversicherungsnummer", "kvnr", "nss", "imss", "philhealth", "umid"),
-    *("licence plate", "license plate", "number plate", "kennzeichen", "imei", "versicherungsnummer", "rentenversicherungsnummer"),
-    *("account number", "account no", "acct no", "kontonummer", "konto-nr", "numéro de compte", "número de cuenta", "rekeningnummer"),
-    *("routing number", "sort code", "policy number", "policy no", "patient number", "medical record", "mrn", "krankenkasse"),
+    "passport|reisepass|passeport|pasaporte|passaporto|passaporte|paspoort|paszport|pass-nr|passnummer|паспорт|护照|旅券|여권|"
+    "personalausweis|ausweisnummer|ausweisnr|ausweis|ausweis-nr|carte d'identité|carta d'identità|identity card|id card|"
+    "identiteitskaart|dowód osobisty|dowodu osobistego|driving licence|driving license|driver's licence|driver's license|"
+    "drivers license|driver license|führerschein|permis de conduire|carnet de conducir|permiso de conducir|patente|rijbewijs|körkort|"
+    "ajokortti|prawo jazdy|medicare|health card|снилс|snils|taj|versichertennummer|krankenversicherungsnummer|kvnr|nss|imss|"
+    "philhealth|umid|licence plate|license plate|number plate|kennzeichen|imei|versicherungsnummer|rentenversicherungsnummer|"
+    "account number|account no|acct no|kontonummer|konto-nr|numéro de compte|número de cuenta|rekeningnummer|routing number|"
+    "sort code|policy number|policy no|patient number|medical record|mrn|krankenkasse"
 )
-_DOCUMENT_NAME: Final = re.compile(rf"(?<![^\W\d_])(?:{any_of(_DOCUMENT_NAMES)})(?![^\W\d_])")
+_DOCUMENT_NAME: Final = re.compile(rf"(?<![^\W\d_])(?:{any_of(_DOCUMENT_NAMES.split('|'))})(?![^\W\d_])")
 _DOCUMENT_NUMBER: Final = re.compile(
     r"(?i)(?:[ \t]{1,3}+(?:no|nr|number|nummer|num|n[úu]mero|num[ée]ro|n°|nº|numer|#)\.?+)?"
     r"(?:[\s:=#()-]|\b(?:is|ist|lautet|war|was|es|est|è|jest|on)\b){0,6}"
@@ -147,7 +118,7 @@ class DocumentDetector:
     def find(self, text: str) -> list[PrivateFinding]:
         if not has_digits(text, _LEAST_FIGURES):
             return []
-        return [*_named(text), *_of_own_form(text)]
+        return [*_named(text), *(finding for detector in _OF_OWN_FORM for finding in detector.find(text))]
 
 
 def _named(text: str) -> Iterator[PrivateFinding]:
@@ -155,13 +126,6 @@ def _named(text: str) -> Iterator[PrivateFinding]:
         number = _DOCUMENT_NUMBER.match(text, name.end())
         if number is not None and has_digits(number[1], _LEAST_FIGURES):
             yield PrivateFinding(*number.span(1), "national_id", number[1])
-
-
-def _of_own_form(text: str) -> Iterator[PrivateFinding]:
-    for pattern, check in _FORMS:
-        for match in pattern.finditer(text):
-            if check(match):
-                yield PrivateFinding(*match.span(1), "national_id", match[1])
 
 
 def _is_insured(match: re.Match[str]) -> bool:
@@ -194,21 +158,12 @@ def _is_of_a_pension(match: re.Match[str]) -> bool:
     number = re.sub(r"[\W_]", "", match[1]).upper()
     digits = f"{number[:8]}{ord(number[8]) - 64:02}{number[9:11]}"
     sums = (int(digit) * weight for digit, weight in zip(digits, (2, 1, 2, 5, 7, 1, 2, 1, 2, 1, 2, 1), strict=True))
-    return sum(sum(divmod(value, 10)) for value in sums) % 10 == int(number[11]) and _is_day_of_year(int(number[4:6]), int(number[2:4]))
+    return sum(sum(divmod(value, 10)) for value in sums) % 10 == int(number[11]) and _is_day(2000, int(number[4:6]), int(number[2:4]))
 
 
-def _is_day_of_year(month: int, day: int) -> bool:
-    try:
-        return bool(date(2000, month, day))
-    except ValueError:
-        return False
-
-
-_FORMS: Final[tuple[tuple[re.Pattern[str], Check], ...]] = (
-    (_NINO, _is_insured),
-    (_SINGAPORE, _is_singapores),
-    (_HONG_KONG, _is_hong_kongs),
-    (_PENSION, _is_of_a_pension),
+_OF_OWN_FORM: Final = tuple(
+    PatternDetector("national_id", pattern, check, group=1)
+    for pattern, check in ((_NINO, _is_insured), (_SINGAPORE, _is_singapores), (_HONG_KONG, _is_hong_kongs), (_PENSION, _is_of_a_pension))
 )
 DOCUMENT: Final = DocumentDetector()
 

@@ -120,8 +120,8 @@ _PASSWORD: Final = re.compile(
     r"[\"'`]?([^\s\"'`,;<>\x00]{5,}+)"
 )
 _PASSWORD_HINTS: Final = (
-    *("pass", "pw", "contrase", "kennwort", "senha", "wachtwoord", "salasana", "hasło", "haslo", "lösenord", "adgangskode"),
-    *("parola", "heslo", "jelszó", "şifre", "пароль", "パスワード", "密码", "비밀번호", "parool", "κωδικός"),
+    "pass|pw|contrase|kennwort|senha|wachtwoord|salasana|hasło|haslo|lösenord|adgangskode|parola|heslo|jelszó|şifre|пароль|パスワード|密码|"
+    "비밀번호|parool|κωδικός"
 )
 _OPTION: Final = re.compile(
     r"(?i)(?<![\w-])--?(?:[a-z]{1,12}+-)?+(?:password|passwd|pass|passphrase|token|secret|api-?key|auth|credentials?)(?:[ =]\s{0,2}+)[\"']?"
@@ -235,7 +235,7 @@ KEYS: Final[tuple[Detector, ...]] = (
     PatternDetector("key", _IN_URL, group=1, hints=("://",)),
     PatternDetector("key", _AT_HOST, _is_given, group=1, hints=("@",)),
     PatternDetector("key", _ASSIGNED, _is_random, group=1, hints=("key", "token", "secret", "credential")),
-    PatternDetector("key", _PASSWORD, _is_password, group=1, hints=_PASSWORD_HINTS),
+    PatternDetector("key", _PASSWORD, _is_password, group=1, hints=_PASSWORD_HINTS.split("|")),
     PatternDetector("key", _AUTHORIZATION, _is_random, group=1, hints=("bearer", "basic", "token", "ssws")),
     PatternDetector("key", _OPTION, _is_given, group=1, hints=(" --", " -", "\n-")),
     PatternDetector("key", _SIGNED_IN, _is_signed_in, group=1, hints=("-u", "--", "-b")),
