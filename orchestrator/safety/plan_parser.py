@@ -295,9 +295,7 @@ def _starting(positional: Sequence[JsonValue], named: Mapping[str, JsonValue]) -
     return lambda values: [value for value in _flatten(values) if isinstance(value, str) and value.startswith(words)]
 
 
-def _extreme(
-    positional: Sequence[JsonValue], named: Mapping[str, JsonValue], *, function: str, choose: Callable[[list[float]], float]
-) -> Step:
+def _extreme(positional: Sequence[JsonValue], named: Mapping[str, JsonValue], *, choose: Callable[[list[float]], float]) -> Step:
     """Keep the records with the largest or smallest number: `max("size")`."""
     name = _one_text("max" if choose is max else "min", positional, named)
 
