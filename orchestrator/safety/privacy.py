@@ -23,7 +23,7 @@ from .known_secrets import KnownSecrets, normalize
 from .outbound_filter import OutboundFilter, OutboundRequest, OwnMessages, not_logged
 from .placeholders import Placeholders, map_request_texts, map_texts, texts_of, texts_said
 from .privacy_records import RunRecords
-from .scanner import REACH, Found, OutboundScanner
+from .scanner import REACH, Findings, OutboundScanner
 
 logger = logging.getLogger(__name__)
 
@@ -217,7 +217,7 @@ class RunPrivacy:
         is_marked = label.tier is Tier.SHARED or request.sensitivity is Sensitivity.PRIVATE
         return request if is_marked else request.model_copy(update={"sensitivity": Sensitivity.PRIVATE})
 
-    async def _redact_findings(self, outbound: OutboundRequest, member: AgentHandle, found: Found, own: frozenset[int]) -> str:
+    async def _redact_findings(self, outbound: OutboundRequest, member: AgentHandle, found: Findings, own: frozenset[int]) -> str:
         """Redact the request as its findings demand, and return the reason for it. Raises `PrivacyViolation` if it may not leave."""
         request = outbound.request
         if not found:
@@ -253,7 +253,7 @@ class RunPrivacy:
         )
         return Message.tool(result.model_copy(update={"content": f"{name}\n{_TOLD}", "is_error": False}))
 
-    def _with_placeholders(self, request: StepRequest, found: Found, own: frozenset[int]) -> StepRequest:
+    def _with_placeholders(self, request: StepRequest, found: Findings, own: frozenset[int]) -> StepRequest:
         types = {finding.text: finding.type for finding in _all(found)}
         names = self.placeholders.names_for(types, tier=Tier.USER, origin=_DETECTORS)
 
@@ -272,11 +272,11 @@ def reach_of(member: AgentHandle) -> Tier:
     return Tier.USER if member.is_elsewhere else Tier.DEVICE
 
 
-def _all(found: Found) -> Iterable[PrivateFinding]:
+def _all(found: Findings) -> Iterable[PrivateFinding]:
     return (finding for findings in found.values() for finding in findings)
 
 
-def _counts(found: Found) -> Counter[str]:
+def _counts(found: Findings) -> Counter[str]:
     return Counter(finding.type for finding in _all(found))
 
 

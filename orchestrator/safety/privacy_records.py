@@ -140,10 +140,10 @@ class RunRecords:
         """Keep placeholders, encrypted."""
         with self.kept.database.writing() as connection:
             (last,) = connection.execute("SELECT coalesce(max(number), 0) FROM placeholders WHERE run = ?", (self.run,)).fetchone()
-            rows = ((self.run, number, self._sealed(placeholder, number)) for number, placeholder in enumerate(placeholders, last + 1))
+            rows = ((self.run, number, self._seal(placeholder, number)) for number, placeholder in enumerate(placeholders, last + 1))
             connection.executemany("INSERT INTO placeholders VALUES (?, ?, ?)", rows)
 
-    def _sealed(self, placeholder: Placeholder, number: int) -> bytes:
+    def _seal(self, placeholder: Placeholder, number: int) -> bytes:
         return self.kept.keys.seal(_dot(self.run, number), {_subject(self.run)}, placeholder.model_dump_json().encode())
 
     def end(self) -> None:

@@ -209,10 +209,10 @@ def _emails(text: str) -> Iterator[str]:
 def _is_part(text: str, start: int, end: int) -> bool:
     """Return whether an address is a part of a longer one, by letters that few addresses hold or that are not seen."""
     before, behind = text[max(start - _REACH, 0) : start], text[end : end + _REACH]
-    return _JOINED.search(_marked(before)) is not None or _FURTHER.match(_marked(behind)) is not None
+    return _JOINED.search(_mark_invisible(before)) is not None or _FURTHER.match(_mark_invisible(behind)) is not None
 
 
-def _marked(text: str) -> str:
+def _mark_invisible(text: str) -> str:
     """Return the text with one sign for all accents that stand by themselves, and for what is not seen."""
     return "".join(_MARK if category(letter) in ("Mn", "Mc", "Me", "Cf") else letter for letter in text)
 

@@ -9,7 +9,7 @@ from ..agents.pool import AgentHandle
 from ..safety.guard import CallContext, TrustedHistory
 from ..safety.labels import initial_label
 from ..safety.placeholders import map_message_texts
-from ..safety.plan_matching import quoted
+from ..safety.plan_matching import quote_data
 from ..safety.privacy import PrivateResult
 from ..task.chosen import Chosen
 from ..task.labels import OPEN, Integrity, Label, joined
@@ -143,7 +143,7 @@ class Trust:
         shown: list[ToolResult] = []
         for planned in self._calls.planned:
             assert planned.result is not None, "the calls have run"
-            shown.append(quoted(planned.result) if planned.reaches_tool and not self._is_clean(planned) else planned.result)
+            shown.append(quote_data(planned.result) if planned.reaches_tool and not self._is_clean(planned) else planned.result)
         return shown
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, Final, TypedDict, TypeVar
 from ...protocols import Message, ToolResult
 from ...protocols.messages import Value
 from ..runs.tool_calls import ActionCount
-from ..safety.plan_matching import quoted
+from ..safety.plan_matching import quote_data
 from ..task.labels import OPEN, Integrity, Label
 from ..task.modes import Strategy
 from ..task.results import ToolOutcome
@@ -197,7 +197,7 @@ def told_of(outcomes: Sequence[ToolOutcome], label: Label) -> str:
 def _line(act: ToolOutcome, label: Label) -> str:
     arguments = json.dumps(act.call.arguments, ensure_ascii=False)
     result = ToolResult(call_id=act.call.id, name=act.call.name, content=_cut(f"{act.call.name}({_cut(arguments)}): {act.result}", 2))
-    told = result.content if label.integrity is Integrity.TRUSTED else quoted(result).content
+    told = result.content if label.integrity is Integrity.TRUSTED else quote_data(result).content
     return f"- {_state(act)}: {told}"
 
 

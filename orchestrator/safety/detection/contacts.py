@@ -37,8 +37,8 @@ class EmailDetector:
     """Finds e-mail addresses, also where `@` and `.` are spelled: it goes back from what follows the name."""
 
     def find(self, text: str) -> list[PrivateFinding]:
-        lowered = text.lower()
-        if not any(hint in lowered for hint in _AT_HINTS):
+        lower_in_place = text.lower()
+        if not any(hint in lower_in_place for hint in _AT_HINTS):
             return []
         return [finding for domain in _DOMAIN.finditer(text) if (finding := self._finding(text, domain)) is not None]
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
 
-from .detector import PatternDetector, PrivateFinding, any_of, digits_of, follows, has_digits, lowered, precedes
+from .detector import PatternDetector, PrivateFinding, any_of, digits_of, follows, has_digits, lower_in_place, precedes
 
 _SSN: Final = re.compile(
     r"(?<![\w-])(?<!\d[.,:/])\d{3}([ \t]{0,3}+[-_/.,:·|]?[ \t]{0,3}+(?:\r?\n[ \t]{0,3}+)?)\d{2}\1\d{4}(?![\w-]|[.,:/]\d)"
@@ -122,7 +122,7 @@ class DocumentDetector:
 
 
 def _named(text: str) -> Iterator[PrivateFinding]:
-    for name in _DOCUMENT_NAME.finditer(lowered(text)):
+    for name in _DOCUMENT_NAME.finditer(lower_in_place(text)):
         number = _DOCUMENT_NUMBER.match(text, name.end())
         if number is not None and has_digits(number[1], _LEAST_FIGURES):
             yield PrivateFinding(*number.span(1), "national_id", number[1])
@@ -254,7 +254,7 @@ class NationalIdDetector:
     def find(self, text: str) -> list[PrivateFinding]:
         if not has_digits(text, _DIGITS.start):
             return []
-        found = (_number_behind(text, name) or _number_before(text, name) for name in _NAME.finditer(lowered(text)))
+        found = (_number_behind(text, name) or _number_before(text, name) for name in _NAME.finditer(lower_in_place(text)))
         return list(filter(None, found))
 
 

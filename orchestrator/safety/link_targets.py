@@ -3,7 +3,7 @@
 import html
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Final
@@ -72,7 +72,6 @@ def marks_in_addresses(text: str, marks: re.Pattern[str]) -> set[str]:
 
 
 Marks = re.Pattern[str]
-Reading = Callable[[str, Marks], Iterator[str]]
 
 
 def _as_markdown(text: str, marks: Marks) -> Iterator[str]:
