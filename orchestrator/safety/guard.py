@@ -247,8 +247,7 @@ def _quote_untrusted(message: Message, tools: Mapping[str, Tool]) -> Message:
 
 
 def _is_free(tool: Tool) -> bool:
-    """Return whether it does not matter who causes a call: the tool has no sinks. A tool that changes something has to have arguments,
-    too."""
+    """Return whether it does not matter who causes a call: the tool has no sinks, and arguments if it changes something."""
     return not tool.declared.sinks and (tool.declared.effect is Effect.READ or bool(tool.spec.parameters["properties"]))
 
 

@@ -52,8 +52,7 @@ def texts_of(messages: Iterable[Message]) -> list[str]:
 
 
 def texts_said(messages: Iterable[Message]) -> list[str]:
-    """Return the texts that follow each other in a conversation, without the arguments of calls, which are separate values as in a
-    table."""
+    """Return the texts that follow each other in a conversation, without the arguments of calls, which are separate values."""
     return [text for message in messages for text in _said(message) if text]
 
 

@@ -185,8 +185,7 @@ def _normalize(text: str) -> str:
 
 
 def _stands_alone(text: str, start: int, end: int, joining: frozenset[str]) -> bool:
-    """Return whether the span is no part of a longer word, number, address or path. `joining`: characters that hold one together before
-    it."""
+    """Return whether the span is no part of a longer word, number, address or path. `joining`: those that join before it."""
     before, behind = text[max(start - _FAR, 0) : start], text[end : end + _FAR]
     return _ends(before[::-1], joining, is_figure=text[start].isdigit()) and _ends(behind, _JOINING, is_figure=text[end - 1].isdigit())
 
@@ -270,8 +269,7 @@ def _is_constant(value: JsonValue, schema: Mapping[str, Any]) -> bool:
 
 
 def _resolve(schema: Mapping[str, Any], root: JsonSchema) -> Mapping[str, Any]:
-    """Return the schema that a `$ref` leads to, merged with the keys next to it. Only references into the schema's own `$defs` are
-    followed."""
+    """Return the schema that a `$ref` leads to, merged with the keys next to it. It follows only references into `$defs`."""
     for _ in range(_DEPTH):
         reference = schema.get("$ref")
         if not isinstance(reference, str):

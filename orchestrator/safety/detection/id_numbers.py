@@ -144,8 +144,7 @@ def _is_singapores(match: re.Match[str]) -> bool:
 
 
 def _is_hong_kongs(match: re.Match[str]) -> bool:
-    """Return whether the last character is the check digit of a Hong Kong identity card: weights 9 to 2 over letters and figures, modulo
-    11."""
+    """Return whether the last character is the check digit of a Hong Kong identity card: weights 9 to 2, modulo 11."""
     number = re.sub(r"[\W_]", "", match[1]).upper()
     letters = number[:-7].rjust(2)
     values = [36 if letter == " " else ord(letter) - 55 for letter in letters] + [int(digit) for digit in number[-7:-1]]

@@ -168,8 +168,7 @@ _CLIENTS: Final = re.compile(
 )
 _LEAST_SESSION: Final = 12
 _BITS: Final = 3.0
-"""Bits of entropy per character. Words stay below it or have no digits; random letters and digits are above it from about 12 characters
-on."""
+"""Bits of entropy per character. Words stay below it or have no digits; random letters and digits exceed it from about 12 characters on."""
 
 
 def _is_random(match: re.Match[str]) -> bool:

@@ -133,8 +133,7 @@ def _close_gaps(match: re.Match[str]) -> list[_Piece]:
 
 
 def _decode(text: str) -> Iterator[_Piece]:
-    """Yield the readable parts of encoded bytes, decoded from each possible start, since the first character may belong to the word
-    before."""
+    """Yield the readable parts of encoded bytes, decoded from each possible start: the first character may not belong to them."""
     for code in _ENCODINGS:
         for run in code.pattern.finditer(text):
             places = [place for place in range(*run.span()) if text[place] not in _BETWEEN_DIGITS]
@@ -175,7 +174,7 @@ def _surroundings(text: str, start: int, end: int, around: int) -> Iterator[_Pie
 
 
 def _build(clear: ClearText, pieces: Iterable[_Piece]) -> ClearText:
-    """Return the pieces of a reading as a new clear."""
+    """Return the pieces of a clear text as a new one."""
     texts: list[str] = []
     starts: list[int] = []
     ends: list[int] = []
