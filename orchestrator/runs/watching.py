@@ -48,15 +48,11 @@ def read_details(store: RunStore, run: str, *, user: str | None = None) -> RunDe
         run=run_line, prompt=prompts[-1], tools=kept.tools, agents=kept.agents, waits_for=pending_requests(store.database, run)
     )
     if isinstance(outcome, str):
-        return shown.model_copy(update=_fields_of_result(run, outcome))
+        result = parse_record(Result, run, outcome)
+        return shown.model_copy(update={"attempts": result.attempts, "calls": len(result.calls), "answer": result.text})
     found = store.checkpointer.get_tuple({"configurable": {"thread_id": run}})
     state = {} if found is None else found.checkpoint["channel_values"]
     return shown.model_copy(update={**_fields_of_state(state), "failure": outcome})
-
-
-def _fields_of_result(run: str, outcome: str) -> Mapping[str, object]:
-    result = parse_record(Result, run, outcome)
-    return {"attempts": result.attempts, "calls": len(result.calls), "answer": result.text}
 
 
 def _fields_of_state(state: Mapping[str, Any]) -> Mapping[str, object]:

@@ -79,34 +79,34 @@ class PlanMatcher:
                     return False
                 return all(self._fits(member, value[name]) for name, member in members.items())
             case PlanCall():
-                return self._reads(planned, value)
+                return self._matches_read(planned, value)
 
-    def _reads(self, reading: PlanCall, value: JsonValue) -> bool:
-        found = self._values(reading)
+    def _matches_read(self, planned: PlanCall, value: JsonValue) -> bool:
+        found = self._values(planned)
         wanted = value if isinstance(value, list) else [value]
-        if each_step not in reading.steps:
+        if each_step not in planned.steps:
             if not found or not all(_is_equal(other, found[0]) for other in found):
                 return False
             found = found[:1]
         members = [one for one in _flat(found) if _is_short(one)]
-        if each_step not in reading.steps and (len(members) != len(wanted) or not all(_is_among(wanted, one) for one in members)):
+        if each_step not in planned.steps and (len(members) != len(wanted) or not all(_is_among(wanted, one) for one in members)):
             return False
         return bool(wanted) and all(any(_is_same(one, member) for one in members) for member in wanted)
 
-    def _values(self, reading: PlanCall) -> Values:
-        """Return all that the results of the call which a reading names lead to."""
-        values: Values = [result for call, result in self._made if call.name == reading.tool and self._is_meant(reading, call)]
-        for step in reading.steps:
+    def _values(self, planned: PlanCall) -> Values:
+        """Return all that the results of the call that a plan names lead to."""
+        values: Values = [result for call, result in self._made if call.name == planned.tool and self._is_meant(planned, call)]
+        for step in planned.steps:
             values = step(values)
         return values
 
-    def _is_meant(self, reading: PlanCall, call: ToolCall) -> bool:
+    def _is_meant(self, planned: PlanCall, call: ToolCall) -> bool:
         """Return whether the call is the one that is to be read. Nothing else may be given to it: it would return something else."""
         given = {name for name, value in call.arguments.items() if value is not None}
-        deciding = self._deciding.get(reading.tool)
-        return given <= reading.arguments.keys() and all(
+        deciding = self._deciding.get(planned.tool)
+        return given <= planned.arguments.keys() and all(
             deciding is not None and name not in deciding if isinstance(value, AnyValue) else self._fits(value, call.arguments.get(name))
-            for name, value in reading.arguments.items()
+            for name, value in planned.arguments.items()
         )
 
 

@@ -205,11 +205,12 @@ class RunPrivacy:
         """Return the request without provider states that hold data which has become private since."""
         if not any(message.state for message in request.messages):
             return request
-        messages = [message.without_state if self._is_private(message.state) else message for message in request.messages]
-        return request.model_copy(update={"messages": tuple(messages)})
 
-    def _is_private(self, state: ProviderState | None) -> bool:
-        return state is not None and bool(self.known_secrets.is_in(state.model_dump_json().encode(errors="ignore")))
+        def is_private(state: ProviderState | None) -> bool:
+            return state is not None and self.known_secrets.is_in(state.model_dump_json().encode(errors="ignore"))
+
+        messages = tuple(message.without_state if is_private(message.state) else message for message in request.messages)
+        return request.model_copy(update={"messages": messages})
 
     def _for_near(self, member: AgentHandle, request: StepRequest, label: Label) -> StepRequest:
         if len(self.placeholders):

@@ -105,7 +105,7 @@ class RunRecords:
     kept: PrivacyRecords
     run: str
 
-    def note(self, record: OutboundRecord) -> int:
+    def log(self, record: OutboundRecord) -> int:
         """Log a message before it is sent; return its number."""
         with self.kept.database.writing() as connection:
             row = (self.run, record.model_dump_json())
@@ -117,7 +117,7 @@ class RunRecords:
         """Return whether a message was held back because of a detector's finding."""
         return any(record.outcome == "held" and record.findings for record in self.kept.outbound_log(self.run))
 
-    def was_cached(self, number: int) -> None:
+    def log_cached(self, number: int) -> None:
         """Log that a message was not sent, because a cache had the answer."""
         with self.kept.database.writing() as connection:
             (text,) = connection.execute("SELECT departure FROM departures WHERE number = ?", (number,)).fetchone()

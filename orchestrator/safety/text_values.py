@@ -240,11 +240,9 @@ def _dates(text: str) -> Iterator[date]:
 
 
 def _moments(text: str) -> Iterator[datetime]:
-    """Each date with each time of day: only where there is one of both does it say when something is."""
+    """Yield each date with each time of day: only where there is one of both does it say when something is."""
     clocks = find_times(text).clocks
-    for day in _dates(text):
-        for clock in clocks:
-            yield _at(day, clock)
+    yield from (datetime(day.year, day.month, day.day, clock.hour, clock.minute) for day in _dates(text) for clock in clocks)
 
 
 def _date(day: Day) -> date | None:
@@ -253,10 +251,6 @@ def _date(day: Day) -> date | None:
         return None if day.year is None else date(day.year, day.month, day.day)
     except ValueError:
         return None
-
-
-def _at(day: date, clock: TimeOfDay) -> datetime:
-    return datetime(day.year, day.month, day.day, clock.hour, clock.minute)
 
 
 KINDS: Final[Mapping[str, Callable[[str], Iterator[object]]]] = {
