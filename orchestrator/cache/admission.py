@@ -128,8 +128,7 @@ VERSION: Final = 1
 
 
 def exact_key(request: StepRequest, card: AgentCard, scope: "TaskScope") -> str:
-    """Return the hash of everything that decides the answer: agents with one key give one answer, as far as an agent is reproducible at
-    all."""
+    """Return the hash of everything that decides the answer: agents with one key give one answer, as far as agents can."""
     return hashed({**_partition(request, card, scope), "messages": _messages(request.messages)})
 
 

@@ -145,7 +145,7 @@ class AnswerCache:
             scope: the user, session and policy of the task.
             is_loaded: the agent is overloaded, and the relaxed budget applies.
         """
-        asked = self._asked(request, card, scope)
+        asked = self._describe(request, card, scope)
         if not asked.rules.cacheable:
             return asked
         self._sweep()
@@ -162,7 +162,7 @@ class AnswerCache:
             return False
         vector = lookup.vector
         if vector is None and lookup.question is not None:
-            vector = self._embedded(lookup.question)
+            vector = self._embed(lookup.question)
         now = self._now()
         row = (
             *(lookup.key, lookup.partition, lookup.category, None if vector is None else lookup.question),
@@ -219,7 +219,7 @@ class AnswerCache:
             return True
         if _NUMBERS.findall(fresh) != _NUMBERS.findall(stored):
             return False
-        mine, other = self._embedded(fresh), self._embedded(stored)
+        mine, other = self._embed(fresh), self._embed(stored)
         return mine is not None and other is not None and float(mine @ other) >= _SAME_ANSWER
 
     def clear(self) -> int:
@@ -234,7 +234,7 @@ class AnswerCache:
         """Close the file."""
         self.database.close()
 
-    def _asked(self, request: StepRequest, card: AgentCard, scope: TaskScope) -> Lookup:
+    def _describe(self, request: StepRequest, card: AgentCard, scope: TaskScope) -> Lookup:
         question = question_of(request)
         category = self.category(request, scope)
         rules = self.settings.of_category(category)
@@ -250,7 +250,7 @@ class AnswerCache:
     def _semantic(self, asked: Lookup, *, is_loaded: bool) -> Lookup:
         if asked.question is None or not self._has_any(asked.partition):
             return asked
-        vector = self._embedded(asked.question)
+        vector = self._embed(asked.question)
         if vector is None:
             return replace(asked, question=None)
         asked = replace(asked, vector=vector)
@@ -286,7 +286,7 @@ class AnswerCache:
             found = connection.execute("SELECT 1 FROM answers WHERE partition = ? AND vector IS NOT NULL LIMIT 1", (partition,)).fetchone()
         return found is not None
 
-    def _embedded(self, question: str) -> "Vector | None":
+    def _embed(self, question: str) -> "Vector | None":
         """Return the question's vector. If embeddings are not installed, return None, and find exact hits only from then on."""
         if self._embedder is None:
             try:
@@ -363,7 +363,7 @@ class Neighbours:
         """Ids and cosine similarities of the nearest unit vectors, nearest first. An answer may have been removed since."""
         import numpy
 
-        held = self._refreshed(connection, partition, len(vector))
+        held = self._refresh(connection, partition, len(vector))
         similarities = held.matrix @ vector
         if len(similarities) > most:
             places = numpy.argpartition(-similarities, most)[:most]
@@ -380,7 +380,7 @@ class Neighbours:
         """Read a partition again when it is next asked for, since answers of it were removed."""
         self._partitions.pop(partition, None)
 
-    def _refreshed(self, connection: sqlite3.Connection, partition: str, width: int) -> _Partition:
+    def _refresh(self, connection: sqlite3.Connection, partition: str, width: int) -> _Partition:
         import numpy
 
         held = self._partitions.setdefault(partition, _Partition(width))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE: Final = 5.0
+_WAIT_SECONDS: Final = 5.0
 """Seconds that a process waits for another one's write."""
 _APPLICATION: Final = 0x4E664341
 """Marks the file as a cache (`PRAGMA application_id`): nothing else is ever changed or removed."""
@@ -77,9 +77,9 @@ class CacheDatabase:
 
         Raises `StoreUnavailable`, and `StoreCorrupt` if the file turned out to be damaged: the next transaction has a new one.
         """
-        with self._lock, self._translated():
-            connection = self._opened()
-            retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), seconds=_PATIENCE)
+        with self._lock, self._translate_errors():
+            connection = self._connect()
+            retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), seconds=_WAIT_SECONDS)
             try:
                 yield connection
                 connection.execute("COMMIT")
@@ -90,8 +90,8 @@ class CacheDatabase:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Yield the connection without a transaction, for single queries. Raises as `transaction` does."""
-        with self._lock, self._translated():
-            yield self._opened()
+        with self._lock, self._translate_errors():
+            yield self._connect()
 
     def scrub(self) -> None:
         """Empty the write-ahead log as far as no reader uses an older state of it."""
@@ -101,18 +101,18 @@ class CacheDatabase:
     def rewrite(self) -> None:
         """Rewrite all pages and empty the log, so that no file holds removed data any more. Raises `StoreUnavailable`."""
         with self.reading() as connection:
-            retry_while_busy(lambda: connection.execute("VACUUM"), seconds=_PATIENCE)
-            empty_log(connection, "cache", _PATIENCE)
+            retry_while_busy(lambda: connection.execute("VACUUM"), seconds=_WAIT_SECONDS)
+            empty_log(connection, "cache", _WAIT_SECONDS)
 
     def close(self) -> None:
         with self._lock:
             self._close()
 
-    def _opened(self) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         if self._process != os.getpid():  # A connection must not cross a fork, not even to be closed.
             self._connection, self._process = None, os.getpid()
         if self._connection is None:
-            self._connection = retry_while_busy(self._open_or_recreate, seconds=_PATIENCE)
+            self._connection = retry_while_busy(self._open_or_recreate, seconds=_WAIT_SECONDS)
         return self._connection
 
     def _open_or_recreate(self) -> sqlite3.Connection:
@@ -129,7 +129,7 @@ class CacheDatabase:
     def _open(self) -> sqlite3.Connection:
         make_private(self.path.parent)
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-        connection = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(self.path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
         with ExitStack() as failing:
             failing.callback(connection.close)
             self._claim(connection)
@@ -182,7 +182,7 @@ class CacheDatabase:
                     logger.warning("the log of the cache %s could not be emptied: %s", self.path, error)
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Translate errors of the driver and of the file system into those of the error tree."""
         try:
             yield
@@ -232,7 +232,7 @@ def reply_json(reply: StepReply) -> str:
     return json.dumps({"text": reply.text, "finished": finished.model_dump(mode="json")})
 
 
-def replayed(stored: StoredAnswer) -> Finished:
+def end_of_replay(stored: StoredAnswer) -> Finished:
     """Return the end of a stored answer's stream, which says that nothing was used, and how much was saved."""
     return stored.finished.model_copy(update={"usage": Usage(), "saved": stored.finished.usage})
 
@@ -275,8 +275,7 @@ class ErasedMemory:
         return removed
 
     def is_forgotten(self) -> bool:
-        """Empty the cache before a task, if needed. Return False where the file or the memory fails, so that the task has to do without
-        the cache."""
+        """Empty the cache before a task, if needed. Return False, for no cache, if the file or the memory fails."""
         try:
             self.forget()
         except StoreError as error:

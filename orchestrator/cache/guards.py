@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Final
 
 from .phrases import direct, in_plain_frame, without_politeness
-from .words import AMBIGUOUS, NAMES, agree, in_one_spelling, listed, of_a_kind, without_contractions, without_marks
+from .words import AMBIGUOUS, NAMES, agree, in_one_spelling, of_a_kind, without_contractions, without_marks, word_set
 
 _WORDS: Final[dict[str, frozenset[str]]] = {
     kind: frozenset(words.split())
@@ -97,7 +97,7 @@ _SHARP: Final = re.compile(r"\b[CFcf]#(?!\w)")
 _ENDS: Final = frozenset("?!.\u2026")
 _FACTORIAL: Final = re.compile(r"\d !$")
 _FIRST: Final = re.compile(r"[A-Z][a-z]*(?:'[a-z]+)?")
-_LAZY: Final = listed(
+_LAZY: Final = word_set(
     "i i'm i've i'll i'd an the in on at for of to by with from and or what which who whom whose when where why how is are was were"
     " do does did can could should would will has have had please hi hello hey"
 )
@@ -106,7 +106,7 @@ _SMALL_I: Final = re.compile(r"\bi\b")
 _FEWEST_SHOUTED: Final = 3
 
 
-def normalised(text: str) -> str:
+def normalize(text: str) -> str:
     """Return a text in one form of its accents, apostrophes and spaces."""
     return " ".join(unicodedata.normalize("NFC", text).replace("\u2019", "'").split())
 
@@ -142,12 +142,12 @@ def _cased(word: str, *, begins: bool) -> str:
     return lower if _FIRST.fullmatch(word) and (begins or lower in _LAZY) else word
 
 
-_ENGLISH: Final = listed(
+_ENGLISH: Final = word_set(
     "the what how why who where when which does did can could should would are have has must may whose whom you"
     " your my with from this that and it if not"
 )
 """Frequent words, and hardly any of them a frequent one of another language too."""
-_SIGNS: Final = listed("a the to for by or than be")
+_SIGNS: Final = word_set("a the to for by or than be")
 """They tell an English text that begins with `is` from a Dutch one."""
 _OPENINGS: Final = frozenset(
     f"{first} {second}"
@@ -162,7 +162,7 @@ _OPENINGS: Final = frozenset(
     for second in others.split()
 )
 """Beginnings by which it is known although their first word is one of other languages too."""
-_ASKING_WORDS: Final = listed("what how why which where when does should would could tell")
+_ASKING_WORDS: Final = word_set("what how why which where when does should would could tell")
 _NEAR: Final = 5
 """Words at the beginning among which one of these is a sign of English."""
 _SHARE: Final = 0.2
@@ -223,7 +223,7 @@ def _canonical(text: str) -> Canonical:
     stripped = unicodedata.normalize("NFC", text).strip()
     if is_literal(stripped):
         return Canonical((stripped,), {}, is_english=False)
-    plain = normalised(text)
+    plain = normalize(text)
     written = without_contractions(" ".join(tokens(plain)))
     asked, is_indirect = without_politeness(written)
     if not (is_english(written.lower().split()) or is_english(asked.lower().split())):

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from .words import BEST, GOOD, INSTRUCTED, SOME, listed, plain_of
+from .words import BEST, GOOD, INSTRUCTED, SOME, plain_of, word_set
 
 _NEXT_WORD: Final = (
     r"(?=(?:what|which|who|whom|whose|when|where|why|how|is|are|was|were|do|does|did|can|could|would|will|should"
@@ -94,11 +94,11 @@ _WAYS: Final = (
     (SOME, re.compile(r"^is there (?:a|any) way (?P<link>to) (?=(?P<verb>\w+))")),
 )
 _GOING_ABOUT: Final = re.compile(r"^how (?:do|can) i go about (?=(\w+))")
-_STATES: Final = listed("be look feel sound smell taste seem appear weigh do compare rank die")
+_STATES: Final = word_set("be look feel sound smell taste seem appear weigh do compare rank die")
 """Verbs whose `how do I` does not ask for instructions: `how do I look`."""
-_VAGUE: Final = listed("make get become learn write pronounce spell sign")
+_VAGUE: Final = word_set("make get become learn write pronounce spell sign")
 """Verbs whose `how do you` asks for instructions only where it names nothing of the person that is asked."""
-_PERSONS: Final = listed("i me my mine myself you your yours yourself we us our they them he she him her")
+_PERSONS: Final = word_set("i me my mine myself you your yours yourself we us our they them he she him her")
 _FORM: Final = "how-to {}"
 
 _BETWEEN: Final = (

@@ -23,6 +23,7 @@ from .thresholds import NOTHING, PLANS, Saved, count
 if TYPE_CHECKING:
     from ..task.task import Task
 
+logger = logging.getLogger(__name__)
 
 _SPECIFIC: Final = re.compile(
     r"\"[^\"\n]+\"|\u201c[^\u201d\n]+\u201d|\u00ab[^\u00bb\n]+\u00bb|(?<!\w)'[^'\n]+'(?!\w)"
@@ -58,9 +59,9 @@ class TaskIntent:
 
     def template(self, plan: str) -> str:
         """Return the plan with slots in place of what the task names."""
-        return "\n".join(self._templated(line) for line in plan.split("\n"))
+        return "\n".join(self._template_line(line) for line in plan.split("\n"))
 
-    def _templated(self, line: str) -> str:
+    def _template_line(self, line: str) -> str:
         numbering = _NUMBERING.match(line)
         start = 0 if numbering is None else numbering.end()
         body = line[start:]
@@ -71,9 +72,9 @@ class TaskIntent:
 
     def fill(self, template: str) -> str:
         """Return the plan for this task. A slot that it has nothing for is left open."""
-        return _ANY_SLOT.sub(lambda slot: self._named(int(slot[1]), slot[0]), template)
+        return _ANY_SLOT.sub(lambda slot: self._name_at(int(slot[1]), slot[0]), template)
 
-    def _named(self, place: int, slot: str) -> str:
+    def _name_at(self, place: int, slot: str) -> str:
         return self.specifics[place].strip("\"'\u201c\u201d\u00ab\u00bb") if place < len(self.specifics) else slot
 
 
@@ -105,9 +106,6 @@ def _kind(specific: str) -> str:
     return "address" if "@" in specific or "/" in specific else "name"
 
 
-logger = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True, slots=True)
 class RecalledPlan:
     """A plan of an earlier task, as far as it could be fitted to this one."""
@@ -130,7 +128,7 @@ class PlanCache:
         intent = TaskIntent.of(_text(task))
         if task.cache == "no-store" or not intent.words:
             return None
-        stored = await self._guarded(lambda: self._find(_key(task, intent, tools)))
+        stored = await self._try_cache(lambda: self._find(_key(task, intent, tools)))
         if stored is None:
             return None
         template, named = stored
@@ -141,7 +139,7 @@ class PlanCache:
 
     async def clearings(self) -> int | None:
         """Return how often the cache has been emptied; None where its file fails."""
-        found: int | None = await self._guarded(self._clearings)
+        found: int | None = await self._try_cache(self._clearings)
         return found
 
     async def conclude(self, task: "Task", tools: Iterable[str], state: Mapping[str, Any] | None, *, since: int | None) -> None:
@@ -156,10 +154,10 @@ class PlanCache:
         key = _key(task, intent, tools)
         plan = None if state is None else _plan_of(task.policy.strategy, state)
         if state is None or not _went_well(state):
-            await self._guarded(lambda: self._drop(key))
+            await self._try_cache(lambda: self._drop(key))
         elif plan is not None:
-            took = _took([call for call in state["calls"] if call["role"] == "plan"])
-            await self._guarded(lambda: self._confirm(key) if took is None else self._keep(key, intent, plan, took, since))
+            took = _planning_cost([call for call in state["calls"] if call["role"] == "plan"])
+            await self._try_cache(lambda: self._confirm(key) if took is None else self._keep(key, intent, plan, took, since))
 
     def _clearings(self) -> int:
         with self._database.reading() as connection:
@@ -197,7 +195,7 @@ class PlanCache:
         with self._database.transaction() as connection:
             connection.execute("DELETE FROM plans WHERE key = ?", (key,))
 
-    async def _guarded(self, work: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the work gives
+    async def _try_cache(self, work: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the work gives
         try:
             return await anyio.to_thread.run_sync(work)
         except StoreError as error:
@@ -210,8 +208,7 @@ def _text(task: "Task") -> str:
 
 
 def _key(task: "Task", intent: TaskIntent, tools: Iterable[str]) -> str:
-    """Return the hash of what tasks must share to share a plan: intent, user, policy, privacy, tools, and all turns before the last
-    prompt."""
+    """Return the hash of what tasks must share to share a plan: intent, user, policy, privacy, tools, and all earlier turns."""
     scope = scope_of(task)
     earlier = [message.model_dump(mode="json", exclude={"state"}) for message in task.messages[:-1]]
     return fingerprint([[*intent.words], scope.user, scope.policy, scope.task_class, [*sorted(tools)], [*earlier], task.output_schema])
@@ -223,7 +220,7 @@ def _went_well(state: Mapping[str, Any]) -> bool:
     return not intervened and all(attempt["outcome"] == "accepted" for attempt in state["attempts"])
 
 
-def _took(calls: Sequence[Mapping[str, Any]]) -> Saved | None:
+def _planning_cost(calls: Sequence[Mapping[str, Any]]) -> Saved | None:
     """Return what planning has cost; None where no agent was asked for a plan."""
     if not calls:
         return None

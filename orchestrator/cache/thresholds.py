@@ -90,7 +90,7 @@ def upper_bound(false: int, judged: int, confidence: float) -> float:
     """Return the largest share under which so few false ones among so many would still be seen with a probability of 1 - `confidence`."""
     if false >= judged:
         return 1.0
-    return _solved(lambda share: _at_most(false, judged, share) > 1 - confidence)
+    return _bisect(lambda share: _at_most(false, judged, share) > 1 - confidence)
 
 
 def lower_bound(false: int, judged: int, confidence: float) -> float:
@@ -98,7 +98,7 @@ def lower_bound(false: int, judged: int, confidence: float) -> float:
     return 0.0 if false <= 0 else 1 - upper_bound(judged - false, judged, confidence)
 
 
-def _solved(is_below: Callable[[float], bool]) -> float:
+def _bisect(is_below: Callable[[float], bool]) -> float:
     """Return the place between 0 and 1 at which a test that holds at 0 ceases to hold."""
     low, high = 0.0, 1.0
     for _ in range(50):
@@ -203,7 +203,7 @@ class Thresholds:
         Under load it is the one of the relaxed budget, where enough was judged to prove that one, and never a stricter one.
         """
         if category not in self._known:
-            self._known[category] = self._learned(category)
+            self._known[category] = self._learn(category)
         usual, relaxed = self._known[category]
         return relaxed if is_loaded else usual
 
@@ -222,7 +222,7 @@ class Thresholds:
         with self._database.reading() as connection:
             return [JudgedHit(similarity, bool(is_same)) for similarity, is_same in connection.execute(query, (category,))]
 
-    def _learned(self, category: str) -> tuple[float | None, float | None]:
+    def _learn(self, category: str) -> tuple[float | None, float | None]:
         judgements = self.judgements(category)
         settings = self._settings
         usual = learn_threshold(judgements, settings.false_hit_budget)

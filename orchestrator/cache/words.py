@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 
-def listed(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
     """Return the words of a text."""
     return frozenset(text.split())
 
@@ -36,7 +36,7 @@ pdf usb gmail github docker kubernetes wordpress photoshop bitcoin ethereum wiki
 gre
 """
 _PEOPLE: Final = "trump clinton obama hitler einstein gandhi modi shakespeare newton darwin napoleon stalin lenin putin"
-NAMES: Final = listed(" ".join((_LANGUAGES, _PLACES, _DAYS, _MAKERS, _PEOPLE)))
+NAMES: Final = word_set(" ".join((_LANGUAGES, _PLACES, _DAYS, _MAKERS, _PEOPLE)))
 
 
 _TECHNOLOGY: Final = """
@@ -90,7 +90,7 @@ _SHORT: Final = """
 aids cat mad it's ms mr ad pm am id ok tv mp pi ma pa la io on in or me de al ai ar vr ip os no so an as at by do he if is my of to
 we
 """
-AMBIGUOUS: Final = listed(
+AMBIGUOUS: Final = word_set(
     " ".join((_TECHNOLOGY, _AMBIGUOUS_MAKERS, _AMBIGUOUS_PLACES, _AMBIGUOUS_PEOPLE, _PEOPLES, _CALENDAR, _WORKS, _SHORT))
 )
 
@@ -117,9 +117,9 @@ move negotiate overcome pack pass pay perform plan post practice prepare prevent
 replace report request review save search select sell send share solve spend spread start stay stop store study submit survive
 teach test train transfer travel treat use verify win
 """
-INSTRUCTED: Final = ACTIONS - listed(_OF_THE_ADDRESSED)
+INSTRUCTED: Final = ACTIONS - word_set(_OF_THE_ADDRESSED)
 """Without verbs of what a person or a company that is asked may do itself: `how do you handle refunds`."""
-_DOUBLED: Final = listed("cut get log plan program quit run set stop submit swim transfer win forget")
+_DOUBLED: Final = word_set("cut get log plan program quit run set stop submit swim transfer win forget")
 
 
 def plain_of(participle: str) -> str | None:
@@ -195,7 +195,7 @@ _PHRASES: Final = tuple(
         (r"\b(make|making|earn|earning) money\b", lambda found: "earning money" if found[1].endswith("g") else "earn money"),
     )
 )
-_ABOUT_WORDS: Final = listed(
+_ABOUT_WORDS: Final = word_set(
     "mean meaning means define defined definition word words spell spelled spelt spelling pronounce pronounced pronunciation synonym"
     " synonyms antonym plural singular rhyme rhymes call called phrase term terms translate translation grammar letter letters"
     " abbreviation stand stands difference differences differ different versus vs compare say saying write written"
@@ -220,7 +220,7 @@ _ANY: Final = re.compile(r"^what is (?=([a-z]+(?: [a-z]+){1,3})$)")
 _BEST: Final = re.compile(r"^(what|who) (?:is|are) the best (?=[a-z])")
 _PURPOSE: Final = re.compile(r"^((?:[a-z]+ ){1,3})for ([a-z]+ing)\b")
 _AGREES: Final = re.compile(r"^((?:what |why |how |when |where |who )?)(is|are|does|do)\b")
-_OWN_MEANING: Final = listed(
+_OWN_MEANING: Final = word_set(
     "glasses customs securities goods arms means savings damages scales minutes papers looks manners spirits news works waters physics"
     " mathematics politics economics statistics ethics athletics gymnastics premises proceeds contents clothes thanks pants trousers"
     " shorts jeans scissors stairs ashes brains guts airs colors colours letters forces grounds quarters remains terms times effects"
@@ -228,12 +228,12 @@ _OWN_MEANING: Final = listed(
     " blues greens woods irons holidays odds wages arts sports races regards respects compasses draughts checkers dominoes things"
 )
 """Plurals that mean something else than several of their singular."""
-_MEASURES: Final = listed(
+_MEASURES: Final = word_set(
     "seconds minutes hours days weeks months years decades centuries miles kilometers kilometres meters metres feet inches pounds"
     " kilos grams ounces liters litres gallons dollars euros cents rupees degrees calories points percent"
 )
-_IN_IE: Final = listed("movies cookies calories zombies selfies rookies hoodies smoothies brownies genies pixies prairies ties pies lies")
-_STOP: Final = listed(
+_IN_IE: Final = word_set("movies cookies calories zombies selfies rookies hoodies smoothies brownies genies pixies prairies ties pies lies")
+_STOP: Final = word_set(
     "the a an this these that those my your his her its our their i you he she it we they there some any all most no each every both"
     " not is are was were do does did has have had and or of in on at to for by with from always sometimes perhaps as us else"
 )
@@ -303,7 +303,7 @@ SOME: Final = "<some>"
 """In front of `how-to`: it was asked for the best way, a good one, or any."""
 
 _ARTICLES: Final = frozenset(("a", "an", "the"))
-_CLOSED: Final = listed(
+_CLOSED: Final = word_set(
     "a an the this that these those my your his her its our their i me you he him she it we us they them who what which whose when where"
     " why how not no nor and or but if as than so too very only also even just still in on at for of to about from with into onto over"
     " under by off up down out through against between near behind above below without within during before after since until while"
@@ -345,7 +345,7 @@ def _is_spare(words: Sequence[str], place: int) -> bool:
     return True
 
 
-_AUXILIARIES: Final = listed(
+_AUXILIARIES: Final = word_set(
     "be am is are was were been being do does did has have had can could may might must shall should will would how-to"
 )
 

@@ -14,7 +14,7 @@ from ..routing.auto import with_open_choice
 from ..routing.router import Router
 from ..runs.erasing import ErasedRuns
 from ..runs.run import Bounds
-from ..safety.guard import Guard, check_plan, select_tools, with_data_quoted
+from ..safety.guard import Guard, check_plan, quote_untrusted_data, select_tools
 from ..safety.labels import SessionLabels
 from ..safety.privacy import RunPrivacy
 from ..strategies.state import TaskContext
@@ -94,7 +94,7 @@ class Preparation:
         """Return the task, with its strategy chosen, and its context."""
         context = self.context(options)
         check_plan(task.planned.plan, context.tools)
-        task = self._with_strategy(with_data_quoted(task, context.tools), context)
+        task = self._with_strategy(quote_untrusted_data(task, context.tools), context)
         context = self.equip(task, options=options)
         keeps_apart = task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
         return task if keeps_apart else task.with_context_in_prompt(), context

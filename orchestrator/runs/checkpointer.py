@@ -83,7 +83,7 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """Yield the stored checkpoints, the newest first."""
-        yield from self._listed(config, filter or {}, before)[:limit]
+        yield from self._list(config, filter or {}, before)[:limit]
 
     async def alist(
         self,
@@ -93,7 +93,7 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        for each in (await in_thread(self._listed, config, filter or {}, before))[:limit]:
+        for each in (await in_thread(self._list, config, filter or {}, before))[:limit]:
             yield each
 
     def put(
@@ -142,7 +142,7 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
         replaces = all(channel in WRITES_IDX_MAP for channel, _ in writes)
         return partial(_put_pending, lease=_lease(config), rows=rows, replaces=replaces)
 
-    def _listed(self, config: RunnableConfig | None, wanted: dict[str, Any], before: RunnableConfig | None) -> Tuples:
+    def _list(self, config: RunnableConfig | None, wanted: dict[str, Any], before: RunnableConfig | None) -> Tuples:
         asked = {} if config is None else config["configurable"]
         conditions = {"run": asked.get("thread_id"), "namespace": asked.get("checkpoint_ns"), "checkpoint": asked.get("checkpoint_id")}
         given = {column: value for column, value in conditions.items() if value is not None}
@@ -163,7 +163,7 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
         if version > VERSION:
             message = f"the checkpoint of run {run} is of version {version}, and this nearfar knows version {VERSION}"
             raise StoreUnavailable(message, hint="update nearfar on this machine")
-        checkpoint = self._loaded(run, kind, content, checksum, metadata)
+        checkpoint = self._load(run, kind, content, checksum, metadata)
         if not isinstance(checkpoint, dict) or any(name not in checkpoint for name in _PARTS):
             raise damaged_run(run)
         place: RunnableConfig = {"configurable": {"thread_id": run, "checkpoint_ns": namespace.removeprefix(part)}}
@@ -181,9 +181,9 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
             "ORDER BY path, task, place"
         )
         rows = session.execute(query, (run, namespace, checkpoint)).fetchall()
-        return [(task, channel, self._loaded(run, kind, content, checksum, channel)) for task, channel, kind, content, checksum in rows]
+        return [(task, channel, self._load(run, kind, content, checksum, channel)) for task, channel, kind, content, checksum in rows]
 
-    def _loaded(self, run: str, kind: str, content: bytes, checksum: int, told: str) -> Any:  # noqa: ANN401 - a value of any channel
+    def _load(self, run: str, kind: str, content: bytes, checksum: int, told: str) -> Any:  # noqa: ANN401 - a value of any channel
         try:
             if kind not in _KINDS or _checksum(kind, content, told) != checksum:
                 raise damaged_run(run)

@@ -17,7 +17,7 @@ from .run import damaged_run
 Keep = Callable[[Session, ToolResult], None]
 """Records the result within the transaction."""
 
-_PATIENCE: Final = 10.0
+_WAIT_SECONDS: Final = 10.0
 """Seconds that a tool waits for other writers of a file of its own."""
 LONGEST: Final = 10.0
 """Seconds that a transaction may stay open: fewer than other writers wait."""
@@ -109,7 +109,7 @@ def begin_in_file(path: str | os.PathLike[str], key: str) -> EffectConnection:
 
     Raises `AlreadyDone` if the effect is among them, and `sqlite3.Error`.
     """
-    connection = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
     transaction = EffectConnection(guarded_transaction(connection), lambda session, result: _mark(session, key, result))
     with ExitStack() as failing:
         failing.callback(transaction.abandon)

@@ -156,13 +156,13 @@ class ErasedRuns:
         A run that a process works on stays, and is forgotten when the memory and the runs are opened next.
         """
         erasures = self._memory.erasures()
-        heard = self._heard()
-        if erasures == "" or heard == {erasures}:
+        processed = self._processed_erasures()
+        if erasures == "" or processed == {erasures}:
             return
-        gone = self._without_their_items()
+        gone = self._find_affected_runs()
         if gone:
             self._note(_UNFINISHED)
-        if self._are_forgotten(gone, is_unfinished=_UNFINISHED in heard):
+        if self._forget_all(gone, is_unfinished=_UNFINISHED in processed):
             self._note(erasures)
 
     def forget_at_last(self) -> None:
@@ -172,14 +172,14 @@ class ErasedRuns:
         except StoreError as error:
             logger.warning("runs may still hold items erased from the memory: %s", error)
 
-    def _heard(self) -> set[str]:
+    def _processed_erasures(self) -> set[str]:
         """Return the erasures that the databases have processed."""
-        heard = set()
+        processed = set()
         for database in self._databases:
             with database.reading() as session:
                 row = session.execute("SELECT heard FROM erasures WHERE memory = ?", (self._memory.engine.device,)).fetchone()
-            heard.add("" if row is None else str(row[0]))
-        return heard
+            processed.add("" if row is None else str(row[0]))
+        return processed
 
     def _note(self, erasures: str) -> None:
         statement = "INSERT INTO erasures VALUES (?, ?) ON CONFLICT (memory) DO UPDATE SET heard = excluded.heard"
@@ -187,7 +187,7 @@ class ErasedRuns:
             with database.writing() as session:
                 session.execute(statement, (self._memory.engine.device, erasures))
 
-    def _without_their_items(self) -> list[str]:
+    def _find_affected_runs(self) -> list[str]:
         """Return the runs that recalled an item which the memory no longer has."""
         recalled: dict[str, set[ItemAddress]] = {}
         for run, records in self._records():
@@ -204,7 +204,7 @@ class ErasedRuns:
         if self._traces is not None:
             yield from self._traces.records()
 
-    def _are_forgotten(self, runs: list[str], *, is_unfinished: bool) -> bool:
+    def _forget_all(self, runs: list[str], *, is_unfinished: bool) -> bool:
         """Forget runs and overwrite their data. Return whether none is left.
 
         `is_unfinished`: other runs were forgotten before, and may not have been overwritten.

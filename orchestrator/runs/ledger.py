@@ -13,7 +13,7 @@ from ..task.tools import NOT_RUN, UNKNOWN, Approver, Effect, Tool, outcome_of
 from ..util.json_text import digest
 from ..util.runtime import in_thread
 from .effects import EffectEntry, EffectIntent, EffectRecords, EffectState
-from .run import damaged_run
+from .run import parse_record
 from .tool_calls import GUARDED, REPEATABLE, Occurrence, Overdue, RunningCall, mark_looked_up, still_running_result
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ class EffectLedger:
     async def ask(self, asked: Sequence[AskedCall]) -> Mapping[str, bool]:
         """Get decisions about calls, and record them before any of the calls runs."""
         intents = [self._intent(*one[1:]) for one in asked]
-        requests = [one.request.model_copy(update={"id": _name(intent)}) for one, intent in zip(asked, intents, strict=True)]
+        requests = [one.request.model_copy(update={"id": _request_id(intent)}) for one, intent in zip(asked, intents, strict=True)]
         if self._approver is None:
             await self._writer.write(partial(self._records.ask, asked=list(zip(intents, requests, strict=True))))
-            return await self._stopped(asked, requests)
+            return await self._wait_for_decisions(asked, requests)
         answers = await self._approver(requests)
         said = [answers.get(request.id, False) is True for request in requests]
         await self._writer.write(partial(self._records.answer, answers=dict(zip(intents, said, strict=True))))
@@ -114,17 +114,17 @@ class EffectLedger:
             return still_running_result(call)
         self._at_work.add(intent.key)
         try:
-            return await self._recorded(call, tool, intent)
+            return await self._run_once(call, tool, intent)
         finally:
             self._at_work.discard(intent.key)
 
-    async def _recorded(self, call: ToolCall, tool: Tool, intent: EffectIntent) -> ToolResult:
+    async def _run_once(self, call: ToolCall, tool: Tool, intent: EffectIntent) -> ToolResult:
         entry = await self._writer.write(partial(self._records.begin, intent=intent, at_work=self._at_work))
         if entry.result is not None and _is_failed_try(entry, entry.result, tool, intent):
             await self._writer.write(partial(self._records.begin_again, intent=intent))
             return await self._run(call, tool, intent)
         if entry.result is not None:
-            return _replayed(entry, entry.result, call, intent)
+            return _replay(entry, entry.result, call, intent)
         if entry.state is EffectState.DENIED:
             return _error(call, f"{NOT_RUN}the user said no")
         if entry.state is not None and not await self._may_run_again(call, tool, intent):
@@ -139,10 +139,10 @@ class EffectLedger:
             result = (await running.run(call)).model_copy(update={"call_id": call.id})
         except asyncio.CancelledError:
             if running.overdue is not None and tool.declared.effect in GUARDED:  # the run may be resumed while the tool still runs
-                self._note(running, intent, still_running_result(call))
+                self._note_overdue(running, intent, still_running_result(call))
             raise
         if outcome_of(result) == "unknown":  # the record stays that of a call of unknown outcome
-            self._note(running, intent, result)
+            self._note_overdue(running, intent, result)
             return result
         is_made_again = running.repetition.is_wanted and tool.declared.effect in REPEATABLE
         if not running.is_recorded and not is_made_again:
@@ -150,11 +150,11 @@ class EffectLedger:
             await asyncio.shield(self._writer.write(partial(self._records.finish, key=intent.key, result=result)))
         return result
 
-    def _note(self, running: RunningCall, intent: EffectIntent, result: ToolResult) -> None:
-        late = None if running.overdue is None else asyncio.create_task(self._late(running.overdue, intent))
+    def _note_overdue(self, running: RunningCall, intent: EffectIntent, result: ToolResult) -> None:
+        late = None if running.overdue is None else asyncio.create_task(self._record_late(running.overdue, intent))
         self._overdue.note(intent.action, intent.key, result, late)
 
-    async def _late(self, running: "asyncio.Task[ToolResult]", intent: EffectIntent) -> ToolResult:
+    async def _record_late(self, running: "asyncio.Task[ToolResult]", intent: EffectIntent) -> ToolResult:
         """Wait for a call that ran past its limit and record its true result, if this process still owns the run."""
         result = await running
         try:
@@ -168,13 +168,13 @@ class EffectLedger:
         may = tool.declared.effect is not Effect.AT_MOST_ONCE
         if not may and self._approver is not None:
             reason = f"it is not known whether this call of {tool.name} took effect: approving it runs it again"
-            request = ApprovalRequest(id=_name(intent), call=call, reason=reason)
+            request = ApprovalRequest(id=_request_id(intent), call=call, reason=reason)
             may = (await self._approver([request])).get(request.id, False) is True
         if may:
             await self._writer.write(partial(self._records.begin_again, intent=intent))
         return may
 
-    async def _stopped(self, asked: Sequence[AskedCall], requests: Sequence[ApprovalRequest]) -> Mapping[str, bool]:
+    async def _wait_for_decisions(self, asked: Sequence[AskedCall], requests: Sequence[ApprovalRequest]) -> Mapping[str, bool]:
         """Raise LangGraph's interrupt until all requests are decided; then return the decisions."""
         from langgraph.types import interrupt
 
@@ -196,7 +196,7 @@ class EffectLedger:
         )
 
 
-def _name(intent: EffectIntent) -> str:
+def _request_id(intent: EffectIntent) -> str:
     """Return the id by which a request about the effect is answered."""
     return intent.key[:12]
 
@@ -214,7 +214,7 @@ def open_ledger(
     return EffectLedger(records, store.writer, approver=approver, user=user, overdue=overdue)
 
 
-def _replayed(entry: EffectEntry, result: ToolResult, call: ToolCall, intent: EffectIntent) -> ToolResult:
+def _replay(entry: EffectEntry, result: ToolResult, call: ToolCall, intent: EffectIntent) -> ToolResult:
     """Return the recorded result. It says so if another agent made the call in an earlier turn."""
     return result.model_copy(update={"call_id": call.id}) if entry.turn == intent.turn else mark_looked_up(call, result)
 
@@ -233,10 +233,7 @@ def pending_requests(database: TableDatabase, run: str) -> tuple[ApprovalRequest
     with database.reading() as session:
         query = "SELECT request FROM effects WHERE run = ? AND state = 'asked' ORDER BY number"
         found = session.execute(query, (run,)).fetchall()
-    try:
-        return tuple(ApprovalRequest.model_validate_json(request) for (request,) in found)
-    except ValueError as error:
-        raise damaged_run(run) from error
+    return tuple(parse_record(ApprovalRequest, run, request) for (request,) in found)
 
 
 def record_decisions(database: TableDatabase, run: str, approvals: Mapping[str, bool]) -> None:

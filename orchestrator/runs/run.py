@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ...protocols import Sensitivity, StoreCorrupt
 from ...protocols.messages import Value
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .checkpointer import RunCheckpointer
 
 
+R = TypeVar("R", bound=Value)
 VERSION: Final = 1
 """Version of the format of a run's task, checkpoints and outcome."""
 TITLE: Final = 80
@@ -135,6 +136,14 @@ def title(task: Task) -> str:
     prompts = [message.text for message in task.messages if message.role == "user"]
     words = " ".join(prompts[-1].split()) if prompts else ""
     return words if len(words) <= TITLE else f"{words[: TITLE - 1]}\u2026"
+
+
+def parse_record(model: type[R], run: str, content: str) -> R:
+    """Return a record of a run from its JSON. Raises `StoreCorrupt` if it is damaged."""
+    try:
+        return model.model_validate_json(content)
+    except ValueError as error:
+        raise damaged_run(run) from error
 
 
 def damaged_run(run: str) -> StoreCorrupt:

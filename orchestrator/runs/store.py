@@ -19,7 +19,7 @@ from ..task.stores import RunsConfig
 from ..util.runtime import in_thread
 from .effects import TABLES as EFFECTS
 from .leases import LocalOwners, Owners, SharedOwners, check_lease
-from .run import VERSION, KeptTask, Lease, Run, RunFailure, RunState, damaged_run, title
+from .run import VERSION, KeptTask, Lease, Run, RunFailure, RunState, damaged_run, parse_record, title
 
 if TYPE_CHECKING:
     from .checkpointer import RunCheckpointer
@@ -119,7 +119,7 @@ class RunStore:
 
     async def begin(self, kept: KeptTask, digest: str) -> Lease:
         """Store a task and begin to work on it. Raises `RunBusy` if another process was quicker."""
-        return await self._owning(partial(self._begin, kept=kept, digest=digest))
+        return await self._take_lease(partial(self._begin, kept=kept, digest=digest))
 
     async def claim(self, run: str, *, user: str = "") -> Lease:
         """Begin to work on a run that no process works on.
@@ -128,7 +128,7 @@ class RunStore:
         and `InvalidRequest` if it is done.
         """
         try:
-            return await self._owning(partial(self._claim, run=run, user=user))
+            return await self._take_lease(partial(self._claim, run=run, user=user))
         except Cancelled:  # the process that should have noticed has died
             await self.writer.write(partial(self._cancel, run=run, user=user))
             raise
@@ -150,9 +150,9 @@ class RunStore:
         await self.writer.write(partial(self._finish, lease=lease, outcome=outcome))
         self.forget_lease(lease)
 
-    async def known(self, run: str, *, user: str, digest: str) -> Run | None:
+    async def find(self, run: str, *, user: str, digest: str) -> Run | None:
         """Return the run of an idempotency key; None if the key is new. Raises `IdempotencyConflict` if it is another task's."""
-        return await in_thread(self._known, run, user, digest)
+        return await in_thread(self._find, run, user, digest)
 
     def list(self, *, state: RunState | None = None, user: str | None = None, limit: int = 100) -> list[Run]:
         """Return runs, the newest first; `user` None: those of all users."""
@@ -179,12 +179,13 @@ class RunStore:
     def show(self, run: str, *, user: str | None = None) -> Run:
         """Return a run. Raises `NotFound` if the user has no such run."""
         with self.database.reading() as session:
-            return self._found(session, run, user)
+            return self._read_run(session, run, user)
 
     def task(self, run: str) -> KeptTask:
         """Return the stored task of a run. Raises `StoreUnavailable` if a newer nearfar has written it."""
         with self.database.reading() as session:
-            return self._task(session, run)
+            row = session.execute("SELECT content FROM tasks WHERE run = ?", (run,)).fetchone()
+        return parse_record(KeptTask, run, "" if row is None else row[0])
 
     def outcome(self, run: str) -> str | RunFailure | None:
         """Return the result of a run as JSON, or its failure; None if it has not ended."""
@@ -193,7 +194,7 @@ class RunStore:
             found = session.execute(query, (run,)).fetchone()
         if found is None or found[0] not in _ENDED:
             return None
-        return str(found[1]) if found[0] == RunState.DONE else _failure(run, found[1])
+        return str(found[1]) if found[0] == RunState.DONE else parse_record(RunFailure, run, found[1])
 
     def to_be_cancelled(self) -> set[str]:
         """Return the runs of this process whose cancellation is requested."""
@@ -269,7 +270,7 @@ class RunStore:
         for table in _TABLES:
             session.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
-    async def _owning(self, taking: Change[Lease]) -> Lease:
+    async def _take_lease(self, taking: Change[Lease]) -> Lease:
         """Take a lease and return it. If the caller is cancelled meanwhile, the lease is given back."""
         taken: set[Lease] = set()
 
@@ -287,7 +288,7 @@ class RunStore:
     def _give_back(self, session: Session, *, taken: Iterable[Lease]) -> None:
         for lease in taken:
             self.forget_lease(lease)
-            if self._found(session, lease.run, None).owner == self.owners.name:  # else it was not kept
+            if self._read_run(session, lease.run, None).owner == self.owners.name:  # else it was not kept
                 self._release(session, lease=lease, state=RunState.RUNNING)
 
     def _begin(self, session: Session, *, kept: KeptTask, digest: str) -> Lease:
@@ -301,10 +302,10 @@ class RunStore:
         if session.execute(insert, row).rowcount != 1:
             raise RunBusy(f"run {run} was begun by another process at the same time", hint="ask again: its result is then returned")
         session.execute("INSERT INTO tasks (run, content) VALUES (?, ?)", (run, kept.model_dump_json()))
-        return self._taken(Lease(run, 1))
+        return self._note_lease(Lease(run, 1))
 
     def _claim(self, session: Session, *, run: str, user: str) -> Lease:
-        known = self._found(session, run, user)
+        known = self._read_run(session, run, user)
         self._check_free(session, known)
         if known.state is RunState.CANCELLED or self._is_cancelled(session, run):
             raise Cancelled(f"run {run} was cancelled", hint="begin it again under another key")
@@ -317,9 +318,9 @@ class RunStore:
         update = "UPDATE runs SET owner = ?, epoch = ?, state = 'running', ended = NULL, ended_at = NULL WHERE run = ?"
         session.execute(update, (self.owners.name, epoch, run))
         session.execute("DELETE FROM outcomes WHERE run = ?", (run,))
-        return self._taken(Lease(run, epoch))
+        return self._note_lease(Lease(run, epoch))
 
-    def _taken(self, lease: Lease) -> Lease:
+    def _note_lease(self, lease: Lease) -> Lease:
         """Note a lease within the transaction, so that no other claim of this process comes in between."""
         self._leases.add(lease)
         return lease
@@ -358,7 +359,7 @@ class RunStore:
         return found is not None and bool(found[0])
 
     def _cancel(self, session: Session, *, run: str, user: str | None) -> None:
-        known = self._found(session, run, user)
+        known = self._read_run(session, run, user)
         if known.state in _ENDED:
             return
         session.execute("UPDATE runs SET is_cancelled = 1 WHERE run = ?", (run,))
@@ -367,12 +368,12 @@ class RunStore:
 
     def _end_idle(self, session: Session, *, run: str, user: str | None) -> None:
         """End a run, so that it cannot be resumed. Raises `RunBusy` while a process works on it."""
-        known = self._found(session, run, user)
+        known = self._read_run(session, run, user)
         self._check_free(session, known)
         if known.state not in (RunState.DONE, RunState.CANCELLED):
             self._end(session, run, RunState.CANCELLED)
 
-    def _known(self, run: str, user: str, digest: str) -> Run | None:
+    def _find(self, run: str, user: str, digest: str) -> Run | None:
         with self.database.reading() as session:
             row = session.execute("SELECT digest, user_name FROM runs WHERE run = ?", (run,)).fetchone()
             if row is None:
@@ -380,9 +381,9 @@ class RunStore:
             if tuple(row) != (digest, user):
                 message = f"the idempotency key {run!r} was used for another task"
                 raise IdempotencyConflict(message, hint="give each task a key of its own")
-            return self._found(session, run, user)
+            return self._read_run(session, run, user)
 
-    def _found(self, session: Session, run: str, user: str | None) -> Run:
+    def _read_run(self, session: Session, run: str, user: str | None) -> Run:
         row = session.execute(f"SELECT {_COLUMNS} FROM runs WHERE run = ?", (run,)).fetchone()
         if row is None or user not in (None, row[2]):  # Users must not learn of the runs of others.
             raise NotFound(f"there is no run {run!r}", hint="nearfar runs list shows them; one of another user is found under their name")
@@ -404,28 +405,14 @@ class RunStore:
 
     def _run(self, session: Session, row: Sequence[Any]) -> Run:
         run, number, user, state, strategy, said, steps, epoch, owner, began, _ = row
-        is_orphaned = state == RunState.RUNNING and not self._is_at_work(session, owner, Lease(run, epoch))
+        is_orphaned = state == RunState.RUNNING and not self._is_worked_on(session, owner, Lease(run, epoch))
         known = {"id": run, "number": number, "user": user, "state": state, "strategy": strategy, "title": said, "steps": steps}
         try:
             return Run.model_validate({**known, "epoch": epoch, "owner": owner, "is_orphaned": is_orphaned, "began": began})
         except ValueError as error:
             raise damaged_run(run) from error
 
-    def _is_at_work(self, session: Session, owner: str | None, lease: Lease) -> bool:
+    def _is_worked_on(self, session: Session, owner: str | None, lease: Lease) -> bool:
         if owner == self.owners.name:
             return lease in self._leases
         return owner is not None and self.owners.is_alive(session, owner)
-
-    def _task(self, session: Session, run: str) -> KeptTask:
-        row = session.execute("SELECT content FROM tasks WHERE run = ?", (run,)).fetchone()
-        try:
-            return KeptTask.model_validate_json("" if row is None else row[0])
-        except ValueError as error:
-            raise damaged_run(run) from error
-
-
-def _failure(run: str, content: str) -> RunFailure:
-    try:
-        return RunFailure.model_validate_json(content)
-    except ValueError as error:
-        raise damaged_run(run) from error

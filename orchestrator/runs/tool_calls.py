@@ -176,8 +176,7 @@ class RunningCall:
         self._has_ended = False
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Run the tool and return its result; commit its writes unless it is an error. Raises the errors of the commit except
-        `sqlite3.Error`."""
+        """Run the tool and return its result; commit its writes unless it is an error. Raises what committing does but `sqlite3.Error`."""
         token = _running.set(self)
         try:
             with noting(self.repetition):
@@ -209,14 +208,14 @@ class RunningCall:
             raise InvalidRequest(f"tool {self._tool.name!r} writes in a transaction, and is not declared to do so", hint=hint)
         place = None if file is None else Path(file).absolute()
         if self._transaction is None:
-            self._place, self._transaction = place, self._begun(place)
+            self._place, self._transaction = place, self._begin(place)
             if self._has_ended:  # a thread that ran past the limit begins late, and would keep others waiting
                 self._transaction.abandon()
         elif place != self._place:
             raise InvalidRequest("a call writes into one database: two could not be kept together", hint="make two tools of it")
         return self._transaction
 
-    def _begun(self, file: Path | None) -> EffectConnection:
+    def _begin(self, file: Path | None) -> EffectConnection:
         if _is_in_event_loop():
             message = "effect_transaction() waits until others have written, and would have all tasks wait with it"
             raise InvalidRequest(message, hint="make the tool a plain function, which runs in a thread; or await asyncio.to_thread(...)")
@@ -248,7 +247,7 @@ def effect_key() -> str:
 
     Hand it to services as their idempotency key, or look it up before acting. Raises `InvalidRequest` outside of a tool.
     """
-    return _current("effect_key").key
+    return _current_call("effect_key").key
 
 
 def effect_transaction(file: str | os.PathLike[str] | None = None) -> EffectConnection:
@@ -261,7 +260,7 @@ def effect_transaction(file: str | os.PathLike[str] | None = None) -> EffectConn
     Args:
         file: a database of the app's own; None: that of the runs, in a table of the tool's own.
     """
-    return _current("effect_transaction").transaction(file)
+    return _current_call("effect_transaction").transaction(file)
 
 
 def _is_in_event_loop() -> bool:
@@ -272,7 +271,7 @@ def _is_in_event_loop() -> bool:
     return True
 
 
-def _current(asking: str) -> RunningCall:
+def _current_call(asking: str) -> RunningCall:
     running = _running.get(None)
     if running is None:
         raise InvalidRequest(f"{asking}() was called outside of a tool", hint="call it in the function of a tool while that runs")

@@ -11,7 +11,7 @@ from ...protocols.messages import Value
 from ..task.results import Attempt, Result
 from ..util.runtime import in_thread
 from .ledger import pending_requests
-from .run import Run, RunFailure, damaged_run
+from .run import Run, RunFailure, parse_record
 from .store import RunStore
 
 _NEXT: Final = "branch:to:"
@@ -40,27 +40,22 @@ def read_details(store: RunStore, run: str, *, user: str | None = None) -> RunDe
 
     Raises `NotFound` if the user has no such run, `StoreCorrupt` if its record is damaged.
     """
-    known = store.show(run, user=user)
+    run_line = store.show(run, user=user)
     kept = store.task(run)
     prompts = [message.text for message in kept.task.messages if message.role == "user"]
     outcome = store.outcome(run)
-    shown = RunDetails(run=known, prompt=prompts[-1], tools=kept.tools, agents=kept.agents, waits_for=pending_requests(store.database, run))
+    shown = RunDetails(
+        run=run_line, prompt=prompts[-1], tools=kept.tools, agents=kept.agents, waits_for=pending_requests(store.database, run)
+    )
     if isinstance(outcome, str):
-        return shown.model_copy(update=_of_result(run, outcome))
+        result = parse_record(Result, run, outcome)
+        return shown.model_copy(update={"attempts": result.attempts, "calls": len(result.calls), "answer": result.text})
     found = store.checkpointer.get_tuple({"configurable": {"thread_id": run}})
     state = {} if found is None else found.checkpoint["channel_values"]
-    return shown.model_copy(update={**_of_state(state), "failure": outcome})
+    return shown.model_copy(update={**_fields_of_state(state), "failure": outcome})
 
 
-def _of_result(run: str, outcome: str) -> Mapping[str, object]:
-    try:
-        result = Result.model_validate_json(outcome)
-    except ValueError as error:
-        raise damaged_run(run) from error
-    return {"attempts": result.attempts, "calls": len(result.calls), "answer": result.text}
-
-
-def _of_state(state: Mapping[str, Any]) -> Mapping[str, object]:
+def _fields_of_state(state: Mapping[str, Any]) -> Mapping[str, object]:
     attempts: Iterable[Any] = [*state.get("attempts", ()), *([state["draft"]] if state.get("draft") else [])]
     return {
         "attempts": tuple(Attempt.model_validate(attempt) for attempt in attempts),

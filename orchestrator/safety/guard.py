@@ -18,7 +18,7 @@ from ..task.policy import OnDoubt
 from ..task.task import Task
 from ..task.tools import Effect, Tool
 from .labels import label_of_result
-from .plan_matching import PlanMatcher, quoted
+from .plan_matching import PlanMatcher, quote_data
 from .plan_parser import PlanCall, find_plan_problem, parse_plan, signatures_of, split_calls
 from .provenance import TrustedTexts, untrusted_arguments
 
@@ -232,20 +232,19 @@ def check_plan(plan: str, tools: Mapping[str, Tool]) -> None:
         raise InvalidRequest(f"the plan cannot be read: {problem}", hint='write calls as in pay(account=account_of(contact="Ann").number)')
 
 
-def with_data_quoted(task: Task, tools: Mapping[str, Tool]) -> Task:
+def quote_untrusted_data(task: Task, tools: Mapping[str, Tool]) -> Task:
     """Return the task with the untrusted content in its own conversation quoted as data."""
-    return task.model_copy(update={"messages": tuple(_with_data_quoted(message, tools) for message in task.messages)})
+    return task.model_copy(update={"messages": tuple(_quote_untrusted(message, tools) for message in task.messages)})
 
 
-def _with_data_quoted(message: Message, tools: Mapping[str, Tool]) -> Message:
+def _quote_untrusted(message: Message, tools: Mapping[str, Tool]) -> Message:
     if message.tool_result is None or label_of_result(message, tools).integrity is Integrity.TRUSTED:
         return message
-    return Message.tool(quoted(message.tool_result))
+    return Message.tool(quote_data(message.tool_result))
 
 
 def _is_free(tool: Tool) -> bool:
-    """Return whether it does not matter who causes a call: the tool has no sinks. A tool that changes something has to have arguments,
-    too."""
+    """Return whether it does not matter who causes a call: the tool has no sinks, and arguments if it changes something."""
     return not tool.declared.sinks and (tool.declared.effect is Effect.READ or bool(tool.spec.parameters["properties"]))
 
 

@@ -144,14 +144,14 @@ def _views(message: bytes, *, is_ascii: bool) -> Iterator[bytes]:
         yield normalize(unquote_to_bytes(message).decode(errors="ignore"))
     if "&" in text:
         yield normalize(html.unescape(text))
-    yield from _decoded(message, is_ascii=is_ascii)
+    yield from _decode(message, is_ascii=is_ascii)
     if "\\" in text:
-        unescaped = _ESCAPE.sub(_unescaped, text)
+        unescaped = _ESCAPE.sub(_unescape, text)
         yield normalize(unescaped)
-        yield from _decoded(unescaped.encode(errors="ignore"), is_ascii=is_ascii)
+        yield from _decode(unescaped.encode(errors="ignore"), is_ascii=is_ascii)
 
 
-def _decoded(message: bytes, *, is_ascii: bool) -> Iterator[bytes]:
+def _decode(message: bytes, *, is_ascii: bool) -> Iterator[bytes]:
     """Yield the bytes that base64 or hex in a message may stand for, from each possible start. Most of them are no text."""
     packed = message.translate(_URL_SAFE).translate(None, _NOT_BASE64)
     digits = message.translate(None, _NOT_HEX)
@@ -165,6 +165,6 @@ def _whole(data: bytes, size: int) -> bytes:
     return data[: len(data) - len(data) % size]
 
 
-def _unescaped(match: re.Match[str]) -> str:
+def _unescape(match: re.Match[str]) -> str:
     code = match[1] or match[2]
     return chr(int(code, 16)) if code else " " if match[0][1] in "nrtbf" else match[0][1]

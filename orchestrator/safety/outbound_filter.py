@@ -110,7 +110,7 @@ class OutboundRequest:
         for text in (reply.text, *(text for call in reply.tool_calls for text in texts_in(call.arguments))):
             self._filter.placeholders.check(text)
         if reply.finished.saved is not None and self._number is not None and self._filter.records is not None:
-            await in_thread(self._filter.records.was_cached, self._number)
+            await in_thread(self._filter.records.log_cached, self._number)
         return reply
 
     @property
@@ -143,7 +143,7 @@ class OutboundRequest:
             placeholders=self._placeholder_names,
             findings=dict(findings),
         )
-        return await in_thread(self._filter.records.note, record)
+        return await in_thread(self._filter.records.log, record)
 
 
 def _said_before(request: StepRequest) -> str:

@@ -16,7 +16,7 @@ from ...protocols.messages import Value
 from ...protocols.tiers import Source, Tier
 from ..task.labels import Label, joined, may_go
 from ..task.tools import Tool
-from .addresses import marks_in_addresses
+from .link_targets import marks_in_addresses
 
 
 def texts_in(value: JsonValue) -> Iterator[str]:
@@ -52,8 +52,7 @@ def texts_of(messages: Iterable[Message]) -> list[str]:
 
 
 def texts_said(messages: Iterable[Message]) -> list[str]:
-    """Return the texts that follow each other in a conversation, without the arguments of calls, which are separate values as in a
-    table."""
+    """Return the texts that follow each other in a conversation, without the arguments of calls, which are separate values."""
     return [text for message in messages for text in _said(message) if text]
 
 
@@ -96,7 +95,7 @@ MOST_CALLS: Final = 16
 _ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 _RANDOM_LETTERS: Final = 6
 """Length of the random part: 30 bits for each placeholder, so that a name cannot be guessed."""
-_TELLING: Final = 6
+_LEAST_LENGTH: Final = 6
 """Least length at which a value that occurs in a text is taken for the same value."""
 _EXACT: Final = re.compile(rf"<[A-Z][A-Z_]*_[0-9]+_[{_ALPHABET}]{{{_RANDOM_LETTERS}}}>")
 _ANY_NUMBER: Final = r"[^\W\d_][^\W\d]{0,40}[\s_\\-]{0,4}[0-9]{1,9}[\s_\\-]{1,4}"
@@ -149,9 +148,9 @@ class Placeholders:
         self._by_name: dict[str, Placeholder] = {}
         self._by_value: dict[str, Placeholder] = {}
         self._by_result: dict[str, Placeholder] = {}
-        self._opened: set[str] = set()
+        self._filled_calls: set[str] = set()
         """Calls into which placeholders went."""
-        self._opened_before = 0
+        self._filled_calls_before = 0
         """Number of such calls in earlier processes."""
         self._numbers = Counter[str]()
         """The last number of each type."""
@@ -160,7 +159,7 @@ class Placeholders:
         for placeholder in known:
             self._add(placeholder)
             self._numbers[placeholder.type] += 1
-            self._opened_before += placeholder.is_derived
+            self._filled_calls_before += placeholder.is_derived
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -188,7 +187,7 @@ class Placeholders:
 
     def redact(self, text: str) -> str:
         """Redact a text: replace values that have a placeholder, the longest first; not values so short that they may occur by chance."""
-        found = sorted((value for value in self._by_value if len(value) >= _TELLING and value in text), key=len, reverse=True)
+        found = sorted((value for value in self._by_value if len(value) >= _LEAST_LENGTH and value in text), key=len, reverse=True)
         if not found:
             return text
         any_of_them = "|".join([_EXACT.pattern, *map(re.escape, found)])  # placeholders stay as they are, whatever their letters
@@ -196,7 +195,7 @@ class Placeholders:
 
     def redact_fully(self, text: str) -> str:
         """Redact a text, including values so short that they may occur by chance."""
-        short = [value for value, known in self._by_value.items() if not known.result and len(value) < _TELLING]
+        short = [value for value, known in self._by_value.items() if not known.result and len(value) < _LEAST_LENGTH]
         if short:
             any_of_them = rf"(?<!\w)(?:{'|'.join(map(re.escape, short))})(?!\w)"
             text = re.sub(any_of_them, lambda match: self._by_value[match[0]].name, text)
@@ -281,7 +280,7 @@ class Placeholders:
         each of those values with a mark in its place alone.
         """
         names = _EXACT.findall(text)
-        kept = _marked(text, range(len(names)), {})
+        kept = _marks_in_addresses(text, range(len(names)), {})
         values = {number: self._value_of(name, in_json=False, reach=Tier.DEVICE) for number, name in enumerate(names) if number not in kept}
         joining = {number: values[number] for number in _joining(text) if number in values}
         joining |= {number: value for number, value in values.items() if _OPENING.search(value)}
@@ -290,18 +289,18 @@ class Placeholders:
         if len(joining) * (len(text) + sum(map(len, values.values()))) > _MOST_READ:
             kept |= joining.keys()
             joining = {}
-        kept |= _marked(text, values.keys() - joining.keys(), joining)
+        kept |= _marks_in_addresses(text, values.keys() - joining.keys(), joining)
         for number in joining:
-            kept |= _marked(text, [number], {other: value for other, value in values.items() if other != number})
+            kept |= _marks_in_addresses(text, [number], {other: value for other, value in values.items() if other != number})
         return kept
 
     def _count(self, call: ToolCall, turn: int) -> None:
         """Count a call into which a placeholder goes. Raises `PrivacyViolation` if the run has made too many of them."""
         identity = f"{turn} {call.model_dump_json()}"  # looked at again where the run has waited for an approval
-        if identity not in self._opened and self._opened_before + len(self._opened) >= MOST_CALLS:
+        if identity not in self._filled_calls and self._filled_calls_before + len(self._filled_calls) >= MOST_CALLS:
             because = f"placeholders may go into at most {MOST_CALLS} calls of a run, since the outcome of each can reveal part of a value"
             raise PrivacyViolation(because, hint="let a near agent continue, or divide the task")
-        self._opened.add(identity)
+        self._filled_calls.add(identity)
 
     def _add_new(self, new: Sequence[Placeholder]) -> None:
         if new and self._keep is not None:
@@ -341,7 +340,7 @@ class Placeholders:
         return self._resembling
 
 
-def _marked(text: str, marked: Collection[int], filled: Mapping[int, str]) -> set[int]:
+def _marks_in_addresses(text: str, marked: Collection[int], filled: Mapping[int, str]) -> set[int]:
     """Return which of the placeholders with these numbers stand in addresses after others have been filled in."""
     stem = _unused_in("".join([text, *filled.values()]))
     numbers = count()

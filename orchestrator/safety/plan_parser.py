@@ -115,7 +115,7 @@ def split_calls(plan: str, tool: str) -> SplitPlan:
     for found in re.finditer(_beginning(re.escape(tool)), plan):
         if found.start() < place:
             continue  # within the one before
-        text = _to_its_end(plan, found.start(), found.end())
+        text = _cut_call(plan, found.start(), found.end())
         text = text if text.endswith(")") else text.splitlines()[0]
         calls.append(text)
         rest, place = rest + plan[place : found.start()], found.start() + len(text)
@@ -135,16 +135,16 @@ def _calls(plan: str, known: Mapping[str, Sequence[str]]) -> Iterator[PlanCall |
         if number == _MOST:
             yield UnreadableCall(f"it has more than {_MOST} calls")
             return
-        text = _to_its_end(plan, found.start(), found.end())
+        text = _cut_call(plan, found.start(), found.end())
         try:
-            parsed = _parsed(text, known)
+            parsed = _parse_call(text, known)
         except UnreadableCall as error:
-            yield UnreadableCall(f"{_shortened(text)}: {error}")
+            yield UnreadableCall(f"{_shorten(text)}: {error}")
         else:
             yield parsed
 
 
-def _to_its_end(plan: str, start: int, opened: int) -> str:
+def _cut_call(plan: str, start: int, opened: int) -> str:
     """Return the call that starts there, up to the bracket that closes it; all the rest where none does."""
     depth, quote, place = 1, "", opened
     while place < len(plan) and depth:
@@ -160,7 +160,7 @@ def _to_its_end(plan: str, start: int, opened: int) -> str:
     return plan[start:place]
 
 
-def _parsed(text: str, known: Mapping[str, Sequence[str]]) -> PlanCall:
+def _parse_call(text: str, known: Mapping[str, Sequence[str]]) -> PlanCall:
     try:
         node = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -232,9 +232,9 @@ def _constant(node: ast.expr) -> JsonValue:
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
-        raise UnreadableCall(f"{_shortened(ast.unparse(node))} is no value") from error
+        raise UnreadableCall(f"{_shorten(ast.unparse(node))} is no value") from error
     if not isinstance(value, (str, int, float, bool, type(None))):
-        raise UnreadableCall(f"{_shortened(ast.unparse(node))} is no value of JSON")
+        raise UnreadableCall(f"{_shorten(ast.unparse(node))} is no value of JSON")
     return value
 
 
@@ -244,7 +244,7 @@ def _name(node: ast.expr | None) -> str:
     raise UnreadableCall("the members of an object have texts as names")
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 
@@ -320,7 +320,7 @@ def _later(positional: Sequence[JsonValue], named: Mapping[str, JsonValue]) -> S
 
     def step(values: Values) -> Values:
         moved: list[datetime] = []
-        for moment in filter(None, map(moment_of, values)):
+        for moment in filter(None, map(parse_time, values)):
             with suppress(OverflowError):
                 moved.append(moment + ahead)
         return moved
@@ -338,7 +338,7 @@ _METHODS: Final[Mapping[str, Callable[[Sequence[JsonValue], Mapping[str, JsonVal
 }
 
 
-def moment_of(value: object) -> datetime | None:
+def parse_time(value: object) -> datetime | None:
     """Return the point in time that a value is or says by itself."""
     if isinstance(value, datetime):
         return value

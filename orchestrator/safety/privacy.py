@@ -23,7 +23,7 @@ from .known_secrets import KnownSecrets, normalize
 from .outbound_filter import OutboundFilter, OutboundRequest, OwnMessages, not_logged
 from .placeholders import Placeholders, map_request_texts, map_texts, texts_of, texts_said
 from .privacy_records import RunRecords
-from .scanner import REACH, Found, OutboundScanner
+from .scanner import REACH, Findings, OutboundScanner
 
 logger = logging.getLogger(__name__)
 
@@ -205,11 +205,12 @@ class RunPrivacy:
         """Return the request without provider states that hold data which has become private since."""
         if not any(message.state for message in request.messages):
             return request
-        messages = [message.without_state if self._is_private(message.state) else message for message in request.messages]
-        return request.model_copy(update={"messages": tuple(messages)})
 
-    def _is_private(self, state: ProviderState | None) -> bool:
-        return state is not None and bool(self.known_secrets.is_in(state.model_dump_json().encode(errors="ignore")))
+        def is_private(state: ProviderState | None) -> bool:
+            return state is not None and self.known_secrets.is_in(state.model_dump_json().encode(errors="ignore"))
+
+        messages = tuple(message.without_state if is_private(message.state) else message for message in request.messages)
+        return request.model_copy(update={"messages": messages})
 
     def _for_near(self, member: AgentHandle, request: StepRequest, label: Label) -> StepRequest:
         if len(self.placeholders):
@@ -217,7 +218,7 @@ class RunPrivacy:
         is_marked = label.tier is Tier.SHARED or request.sensitivity is Sensitivity.PRIVATE
         return request if is_marked else request.model_copy(update={"sensitivity": Sensitivity.PRIVATE})
 
-    async def _redact_findings(self, outbound: OutboundRequest, member: AgentHandle, found: Found, own: frozenset[int]) -> str:
+    async def _redact_findings(self, outbound: OutboundRequest, member: AgentHandle, found: Findings, own: frozenset[int]) -> str:
         """Redact the request as its findings demand, and return the reason for it. Raises `PrivacyViolation` if it may not leave."""
         request = outbound.request
         if not found:
@@ -253,7 +254,7 @@ class RunPrivacy:
         )
         return Message.tool(result.model_copy(update={"content": f"{name}\n{_TOLD}", "is_error": False}))
 
-    def _with_placeholders(self, request: StepRequest, found: Found, own: frozenset[int]) -> StepRequest:
+    def _with_placeholders(self, request: StepRequest, found: Findings, own: frozenset[int]) -> StepRequest:
         types = {finding.text: finding.type for finding in _all(found)}
         names = self.placeholders.names_for(types, tier=Tier.USER, origin=_DETECTORS)
 
@@ -272,11 +273,11 @@ def reach_of(member: AgentHandle) -> Tier:
     return Tier.USER if member.is_elsewhere else Tier.DEVICE
 
 
-def _all(found: Found) -> Iterable[PrivateFinding]:
+def _all(found: Findings) -> Iterable[PrivateFinding]:
     return (finding for findings in found.values() for finding in findings)
 
 
-def _counts(found: Found) -> Counter[str]:
+def _counts(found: Findings) -> Counter[str]:
     return Counter(finding.type for finding in _all(found))
 
 

@@ -105,7 +105,7 @@ class RunRecords:
     kept: PrivacyRecords
     run: str
 
-    def note(self, record: OutboundRecord) -> int:
+    def log(self, record: OutboundRecord) -> int:
         """Log a message before it is sent; return its number."""
         with self.kept.database.writing() as connection:
             row = (self.run, record.model_dump_json())
@@ -117,7 +117,7 @@ class RunRecords:
         """Return whether a message was held back because of a detector's finding."""
         return any(record.outcome == "held" and record.findings for record in self.kept.outbound_log(self.run))
 
-    def was_cached(self, number: int) -> None:
+    def log_cached(self, number: int) -> None:
         """Log that a message was not sent, because a cache had the answer."""
         with self.kept.database.writing() as connection:
             (text,) = connection.execute("SELECT departure FROM departures WHERE number = ?", (number,)).fetchone()
@@ -140,10 +140,10 @@ class RunRecords:
         """Keep placeholders, encrypted."""
         with self.kept.database.writing() as connection:
             (last,) = connection.execute("SELECT coalesce(max(number), 0) FROM placeholders WHERE run = ?", (self.run,)).fetchone()
-            rows = ((self.run, number, self._sealed(placeholder, number)) for number, placeholder in enumerate(placeholders, last + 1))
+            rows = ((self.run, number, self._seal(placeholder, number)) for number, placeholder in enumerate(placeholders, last + 1))
             connection.executemany("INSERT INTO placeholders VALUES (?, ?, ?)", rows)
 
-    def _sealed(self, placeholder: Placeholder, number: int) -> bytes:
+    def _seal(self, placeholder: Placeholder, number: int) -> bytes:
         return self.kept.keys.seal(_dot(self.run, number), {_subject(self.run)}, placeholder.model_dump_json().encode())
 
     def end(self) -> None:

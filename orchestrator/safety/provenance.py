@@ -82,7 +82,7 @@ class TrustedTexts:
         """Return how strongly a value matches the texts."""
         if not isinstance(value, str):
             return self._of_number(Decimal(value) if isinstance(value, int) else Decimal(str(value)))
-        value = _normalised(value)
+        value = _normalize(value)
         found = self._of_text(value)
         if found is MatchStrength.NONE and len(parts := [part for part in _LIST.split(value) if part]) > 1:
             return min(map(self._of_text, parts))
@@ -106,7 +106,7 @@ class TrustedTexts:
             return self._of_number(Decimal(number[1].replace(",", "")))
         if not (any(text.says(value) for text in self._texts) or self._says_figures(value) or self._times.has(value)):
             return MatchStrength.NONE
-        words = re.findall(r"\w+", _folded(value))
+        words = re.findall(r"\w+", _fold_case(value))
         return MatchStrength.WEAK if all(len(word) < _LEAST or word in _COMMON for word in words) else MatchStrength.STRONG
 
     def _says_figures(self, value: str) -> bool:
@@ -129,15 +129,15 @@ class _TrustedText:
         """Return whether the text says the value, not as a part of a longer one."""
         joining = _JOINING | _LOCAL if "@" in value else _JOINING
         for each in {value, _SCHEME.sub("", value, count=1)}:
-            for found in re.finditer(re.escape(_folded(each)), self._folded):
+            for found in re.finditer(re.escape(_fold_case(each)), self._fold_case):
                 start, end = found.span()
-                if _stands_alone(self._folded, start, end, joining) and _is_same(each, self._text[start:end]):
+                if _stands_alone(self._fold_case, start, end, joining) and _is_same(each, self._text[start:end]):
                     return True
         return False
 
     @cached_property
     def numbers(self) -> frozenset[Decimal]:
-        return frozenset(numbers_in(self._folded))
+        return frozenset(numbers_in(self._fold_case))
 
     @cached_property
     def figures(self) -> frozenset[str]:
@@ -149,12 +149,12 @@ class _TrustedText:
         return find_times(self._text)
 
     @cached_property
-    def _folded(self) -> str:
-        return _folded(self._text)
+    def _fold_case(self) -> str:
+        return _fold_case(self._text)
 
     @cached_property
     def _text(self) -> str:
-        return "".join(f"{_normalised(part)}{_END}" for part in _parts(self._raw))
+        return "".join(f"{_normalize(part)}{_END}" for part in _parts(self._raw))
 
 
 def _parts(text: str) -> Iterator[str]:
@@ -179,14 +179,13 @@ def _values(value: JsonValue) -> Iterator[str]:
         yield str(value)
 
 
-def _normalised(text: str) -> str:
+def _normalize(text: str) -> str:
     """Return the text with single spaces. Line ends stay, because a command may end there."""
     return re.sub(rf"\s*[{_LINE_ENDS}]\s*", "\n", re.sub(rf"[^\S{_LINE_ENDS}]+", " ", text.strip()))
 
 
 def _stands_alone(text: str, start: int, end: int, joining: frozenset[str]) -> bool:
-    """Return whether the span is no part of a longer word, number, address or path. `joining`: characters that hold one together before
-    it."""
+    """Return whether the span is no part of a longer word, number, address or path. `joining`: those that join before it."""
     before, behind = text[max(start - _FAR, 0) : start], text[end : end + _FAR]
     return _ends(before[::-1], joining, is_figure=text[start].isdigit()) and _ends(behind, _JOINING, is_figure=text[end - 1].isdigit())
 
@@ -235,7 +234,7 @@ def untrusted_arguments(call: ToolCall, tool: Tool, names: Sequence[str], truste
 
 
 def _free(value: JsonValue, schema: Mapping[str, Any], root: JsonSchema, depth: int) -> Iterator[Free]:
-    schema = _resolved(schema, root)
+    schema = _resolve(schema, root)
     if value is None or _is_constant(value, schema):
         return
     if isinstance(value, bool):
@@ -269,9 +268,8 @@ def _is_constant(value: JsonValue, schema: Mapping[str, Any]) -> bool:
     return any(value == constant and isinstance(value, bool) == isinstance(constant, bool) for constant in constants)
 
 
-def _resolved(schema: Mapping[str, Any], root: JsonSchema) -> Mapping[str, Any]:
-    """Return the schema that a `$ref` leads to, merged with the keys next to it. Only references into the schema's own `$defs` are
-    followed."""
+def _resolve(schema: Mapping[str, Any], root: JsonSchema) -> Mapping[str, Any]:
+    """Return the schema that a `$ref` leads to, merged with the keys next to it. It follows only references into `$defs`."""
     for _ in range(_DEPTH):
         reference = schema.get("$ref")
         if not isinstance(reference, str):
@@ -290,7 +288,7 @@ _JOINTS: Final = re.compile(r"[-'’.,;:!?()\"]")
 _LOCAL_JOINTS: Final = re.compile(r"[._+-]")
 
 
-def _folded(text: str) -> str:
+def _fold_case(text: str) -> str:
     """Return the text in lower case, letter by letter. A letter whose lower case is of another alphabet stays: the kelvin sign is not k."""
     return text.lower() if text.isascii() else "".join(map(_small, text))
 

@@ -13,7 +13,7 @@ import anyio
 
 from ..task.policy import PrivacyConfig
 from ..util.runtime import run_in_daemon_thread
-from .detection.detector import UNCHECKED, Detector, Detectors, PrivateFinding, resolved
+from .detection.detector import UNCHECKED, Detector, Detectors, PrivateFinding, resolve
 
 REACH: Final = 128
 """Characters at either end of a text in which a piece may stand."""
@@ -142,7 +142,7 @@ def _tells(piece: str) -> bool:
     return digits >= _LEAST_DIGITS or len(piece) >= _LONG or "@" in piece or _DOTTED.search(piece) is not None
 
 
-Found = Mapping[str, Sequence[PrivateFinding]]
+Findings = Mapping[str, Sequence[PrivateFinding]]
 """Findings, by the texts that they are in."""
 
 
@@ -154,7 +154,7 @@ class OutboundScanner:
         self._time_limit = policy.patience
         self._seen: dict[str, list[PrivateFinding]] = {}
 
-    async def scan(self, texts: Sequence[str], said: Sequence[str] | None = None, before: Sequence[str] = ()) -> Found:
+    async def scan(self, texts: Sequence[str], said: Sequence[str] | None = None, before: Sequence[str] = ()) -> Findings:
         """Return the findings in each text that has any, including values that are split between neighbouring texts.
 
         Args:
@@ -172,7 +172,7 @@ class OutboundScanner:
         for join in joined:
             for finding in self._seen[join.text]:
                 _add(finding, [(conversation[part.text], part) for part in join.locate(finding)], found)
-        return {text: resolved(found[text]) for text in texts if found[text]}
+        return {text: resolve(found[text]) for text in texts if found[text]}
 
     async def _looked_through(self, texts: Sequence[str]) -> dict[str, list[PrivateFinding]]:
         found: dict[str, list[PrivateFinding]] = {}

@@ -209,10 +209,10 @@ def _emails(text: str) -> Iterator[str]:
 def _is_part(text: str, start: int, end: int) -> bool:
     """Return whether an address is a part of a longer one, by letters that few addresses hold or that are not seen."""
     before, behind = text[max(start - _REACH, 0) : start], text[end : end + _REACH]
-    return _JOINED.search(_marked(before)) is not None or _FURTHER.match(_marked(behind)) is not None
+    return _JOINED.search(_mark_invisible(before)) is not None or _FURTHER.match(_mark_invisible(behind)) is not None
 
 
-def _marked(text: str) -> str:
+def _mark_invisible(text: str) -> str:
     """Return the text with one sign for all accents that stand by themselves, and for what is not seen."""
     return "".join(_MARK if category(letter) in ("Mn", "Mc", "Me", "Cf") else letter for letter in text)
 
@@ -240,11 +240,9 @@ def _dates(text: str) -> Iterator[date]:
 
 
 def _moments(text: str) -> Iterator[datetime]:
-    """Each date with each time of day: only where there is one of both does it say when something is."""
+    """Yield each date with each time of day: only where there is one of both does it say when something is."""
     clocks = find_times(text).clocks
-    for day in _dates(text):
-        for clock in clocks:
-            yield _at(day, clock)
+    yield from (datetime(day.year, day.month, day.day, clock.hour, clock.minute) for day in _dates(text) for clock in clocks)
 
 
 def _date(day: Day) -> date | None:
@@ -253,10 +251,6 @@ def _date(day: Day) -> date | None:
         return None if day.year is None else date(day.year, day.month, day.day)
     except ValueError:
         return None
-
-
-def _at(day: date, clock: TimeOfDay) -> datetime:
-    return datetime(day.year, day.month, day.day, clock.hour, clock.minute)
 
 
 KINDS: Final[Mapping[str, Callable[[str], Iterator[object]]]] = {

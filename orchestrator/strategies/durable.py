@@ -109,7 +109,7 @@ class DurableRuns:
         """
         run = asked.idempotency_key
         async with self._alone(run, asked.timeout):
-            known = await self.store.known(run, user=asked.user, digest=digest(asked))
+            known = await self.store.find(run, user=asked.user, digest=digest(asked))
             if known is not None:
                 async with self._again(run, asked.user, equip, asked) as work:
                     yield work

@@ -23,7 +23,7 @@ from ..runs.tool_calls import ActionCount
 from ..safety.guard import CallContext, TrustedHistory
 from ..safety.labels import initial_label
 from ..safety.placeholders import map_message_texts
-from ..safety.plan_matching import quoted
+from ..safety.plan_matching import quote_data
 from ..safety.privacy import PrivateResult, RunPrivacy
 from ..task.events import TaskEvent
 from ..task.labels import OPEN, Chosen, Integrity, Label, joined
@@ -222,7 +222,7 @@ def told_of(outcomes: Sequence[ToolOutcome], label: Label) -> str:
 def _line(act: ToolOutcome, label: Label) -> str:
     arguments = json.dumps(act.call.arguments, ensure_ascii=False)
     result = ToolResult(call_id=act.call.id, name=act.call.name, content=_cut(f"{act.call.name}({_cut(arguments)}): {act.result}", 2))
-    told = result.content if label.integrity is Integrity.TRUSTED else quoted(result).content
+    told = result.content if label.integrity is Integrity.TRUSTED else quote_data(result).content
     return f"- {_state(act)}: {told}"
 
 
@@ -408,7 +408,7 @@ class Trust:
         shown: list[ToolResult] = []
         for planned in self._calls.planned:
             assert planned.result is not None, "the calls have run"
-            shown.append(quoted(planned.result) if planned.reaches_tool and not self._is_clean(planned) else planned.result)
+            shown.append(quote_data(planned.result) if planned.reaches_tool and not self._is_clean(planned) else planned.result)
         return shown
 
     @property

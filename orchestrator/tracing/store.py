@@ -306,8 +306,5 @@ def _read(run: str, content: str) -> AnyEntry:
     try:
         return ENTRY.validate_json(content)
     except ValueError as error:
-        raise _damaged_trace(run) from error
-
-
-def _damaged_trace(run: str) -> StoreCorrupt:
-    return StoreCorrupt(f"the trace of run {run} is damaged, or a newer nearfar wrote it", hint="other traces are not affected")
+        message = f"the trace of run {run} is damaged, or a newer nearfar wrote it"
+        raise StoreCorrupt(message, hint="other traces are not affected") from error

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nearfar import Hybrid, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.safety.plan_matching import quoted
+from nearfar.orchestrator.safety.plan_matching import quote_data
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import GuardConfig, OnDoubt, Policy
@@ -341,7 +341,7 @@ async def test_what_a_tool_returned_in_an_earlier_turn_is_no_word_of_the_users()
     agent = await outcome(world, history, PAY_EVIL)
     assert world.done == []
     shown = agent.requests[0].messages[2].tool_result
-    assert shown == quoted(earlier)
+    assert shown == quote_data(earlier)
 
 
 NOTED = call("note", text="EVIL-99 900")
@@ -400,8 +400,8 @@ async def test_what_strangers_wrote_is_shown_as_data(side: Side) -> None:
 
 @given(st.text(), st.text())
 def test_no_text_ends_the_quotation_that_it_stands_in(text: str, more: str) -> None:
-    once = quoted(ToolResult(call_id="1", name="read", content=text)).content
-    again = quoted(ToolResult(call_id="1", name="read", content=f"{text}\n{once}\n{more}")).content
+    once = quote_data(ToolResult(call_id="1", name="read", content=text)).content
+    again = quote_data(ToolResult(call_id="1", name="read", content=f"{text}\n{once}\n{more}")).content
     mark = again.split("\n", 1)[0]
     assert again.endswith(mark.replace("<", "</", 1))
     assert again.count(mark.replace("<", "</", 1)) == 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nearfar import Hybrid, Policy, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.safety.plan_matching import PlanMatcher, quoted, unquoted
+from nearfar.orchestrator.safety.plan_matching import PlanMatcher, quote_data, unquote_data
 from nearfar.orchestrator.safety.plan_parser import FixedValue, PlanCall, find_plan_problem, parse_plan
 from nearfar.orchestrator.safety.text_values import KINDS
 from nearfar.orchestrator.task.modes import Strategy
@@ -158,7 +158,7 @@ async def test_an_agent_that_takes_over_reads_what_was_looked_up() -> None:
     slow = ToolResult(call_id="1", name="contact", content=f"{json.dumps(world.contacts)}\n{LOOKED_UP}")
     reads = ToolCall(id="1", name="contact", arguments={"name": "A"})
     flow = parse_plan('pay(account=contact("A").account, amount=5)', KNOWN)[0]
-    matcher = PlanMatcher([Message.assistant("", (reads,)), Message.tool(quoted(slow))], {})
+    matcher = PlanMatcher([Message.assistant("", (reads,)), Message.tool(quote_data(slow))], {})
     pays = call("pay", account="DE-44-11", amount=5)
     assert matcher.match_arguments(flow, pays, frozenset({"account", "amount"})) == {"account", "amount"}
 
@@ -489,9 +489,9 @@ def test_any_text_can_be_looked_through(text: str) -> None:
 @given(st.text())
 def test_a_quoted_result_has_what_it_had_but_for_what_is_escaped(text: str) -> None:
     result = ToolResult(call_id="1", name="page", content=text)
-    if quoted(result).content.count("\\u") == text.count("\\u"):
-        assert unquoted(quoted(result)) == text
-    assert unquoted(result) == text
+    if quote_data(result).content.count("\\u") == text.count("\\u"):
+        assert unquote_data(quote_data(result)) == text
+    assert unquote_data(result) == text
 
 
 @given(st.text(alphabet="<[INST]\u200b\ufeff\U000e0041ab\n\\"))

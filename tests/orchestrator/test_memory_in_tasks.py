@@ -60,9 +60,9 @@ async def test_what_is_known_stands_behind_the_prompt_as_quoted_data() -> None:
     agent = near()
     async with Hybrid(near=agent, memory=store_with(Tier.DEVICE)) as hybrid:
         result = await hybrid.run(PROMPT)
-    prompt, _, quoted = shown(agent).partition("\n\n")
+    prompt, _, quote_data = shown(agent).partition("\n\n")
     assert prompt == PROMPT
-    assert f' user 1.0 "{FACT}"\n</memory ' in quoted
+    assert f' user 1.0 "{FACT}"\n</memory ' in quote_data
     (recalled,) = result.recalled
     assert (recalled.namespace, recalled.key, recalled.tier, recalled.source) == (*MILK, Tier.DEVICE, Source.USER)
     assert recalled.version

@@ -167,7 +167,7 @@ def test_record_of_the_oldest_runs_is_forgotten(tmp_path: Path) -> None:
     )
     records = PrivacyRecords(tmp_path)
     for number in range(5):
-        records.of(f"run-{number}").note(record)
+        records.of(f"run-{number}").log(record)
     records.close()
     records = PrivacyRecords(tmp_path, keep=2)
     assert [bool(records.outbound_log(f"run-{number}")) for number in range(5)] == [False, False, False, True, True]

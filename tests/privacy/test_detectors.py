@@ -2,7 +2,7 @@
 
 import pytest
 
-from nearfar.orchestrator.safety.detection.detector import Detectors, resolved
+from nearfar.orchestrator.safety.detection.detector import Detectors, resolve
 from nearfar.orchestrator.safety.detection.standard import standard_detectors
 
 # Put together here, so that nobody's scanner takes this file for a leak.
@@ -103,7 +103,7 @@ def test_private_data_are_found_where_they_stand(text: str, type: str, found: st
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_only_looks_like_it_is_left_alone(text: str) -> None:
-    assert resolved(standard_detectors().find(text)) == []
+    assert resolve(standard_detectors().find(text)) == []
 
 
 @pytest.mark.parametrize(("text", "found"), NAMED)

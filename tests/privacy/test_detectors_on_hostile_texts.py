@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nearfar.orchestrator.safety.detection import accounts, contacts, id_numbers, keys, standard
 from nearfar.orchestrator.safety.detection.contacts import PhoneDetector
-from nearfar.orchestrator.safety.detection.detector import Detectors, PrivateFinding, resolved
+from nearfar.orchestrator.safety.detection.detector import Detectors, PrivateFinding, resolve
 from nearfar.orchestrator.safety.detection.standard import standard_detectors
 
 EMAIL, CARD, SSN = "jane.doe@example.com", "4111111111111111", "460-89-9847"
@@ -29,7 +29,7 @@ def _patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
         for name, value in vars(module).items():
             if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
                 yield f"{module.__name__.rpartition('.')[2]}.{name}", value
-    yield from ((f"standard.codes.{number}", code.pattern) for number, code in enumerate(standard._CODES))
+    yield from ((f"standard.codes.{number}", code.pattern) for number, code in enumerate(standard._ENCODINGS))
 
 
 PATTERNS = dict(_patterns())
@@ -124,7 +124,7 @@ HOSTILE = [
 def test_long_texts_of_one_part_are_looked_through_to_their_end(part: str) -> None:
     """With anything that grows with the square of a text's length, this would run into the limit on a test's time."""
     text = part * (20_000 // len(part)) + f" {EMAIL}"
-    assert resolved(standard_detectors().find(text))[-1].end == len(text)
+    assert resolve(standard_detectors().find(text))[-1].end == len(text)
 
 
 def test_only_so_many_numbers_of_a_text_are_held_against_numbering_plans(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_only_so_many_numbers_of_a_text_are_held_against_numbering_plans(monkeyp
 
 @given(st.text(max_size=400))
 def test_readings_are_in_proportion_to_the_text_and_know_where_they_come_from(text: str) -> None:
-    made = list(standard.readings(text))
+    made = list(standard.undisguise(text))
     assert sum(len(reading.text) for reading in made) <= 24 * len(text)
     for reading in made:
         assert len(reading.text) == len(reading.starts) == len(reading.ends)
@@ -163,7 +163,7 @@ def test_findings_are_where_they_say_in_any_text(before: str, after: str) -> Non
 def test_what_is_found_stays_covered_when_findings_are_joined(spans: list[tuple[int, int, str]]) -> None:
     text = "".join(chr(97 + place % 26) for place in range(40))
     findings = [PrivateFinding(start, start + length, type, text[start : start + length]) for start, length, type in spans]
-    joined = resolved(findings)
+    joined = resolve(findings)
     covered = {place for finding in findings for place in range(finding.start, finding.end)}
     assert covered == {place for finding in joined for place in range(finding.start, finding.end)}
     assert all(text[finding.start : finding.end] == finding.text for finding in joined)
@@ -171,8 +171,8 @@ def test_what_is_found_stays_covered_when_findings_are_joined(spans: list[tuple[
 
 
 def test_of_overlapping_findings_the_longest_and_then_most_specific_names_the_type() -> None:
-    assert resolved([PrivateFinding(0, 4, "phone", "abcd"), PrivateFinding(0, 4, "card", "abcd")]) == [PrivateFinding(0, 4, "card", "abcd")]
-    assert resolved([PrivateFinding(2, 6, "card", "cdef"), PrivateFinding(0, 5, "url", "abcde")]) == [PrivateFinding(0, 6, "url", "abcdef")]
+    assert resolve([PrivateFinding(0, 4, "phone", "abcd"), PrivateFinding(0, 4, "card", "abcd")]) == [PrivateFinding(0, 4, "card", "abcd")]
+    assert resolve([PrivateFinding(2, 6, "card", "cdef"), PrivateFinding(0, 5, "url", "abcde")]) == [PrivateFinding(0, 6, "url", "abcdef")]
 
 
 def test_what_is_not_looked_for_hides_nothing() -> None:
@@ -210,7 +210,7 @@ def test_disguised_addresses_are_found_and_covered(form: str) -> None:
     (finding,) = Detectors([standard_detectors()], {"email"}).find(text)
     assert text[finding.start : finding.end] == finding.text
     uncovered = text.replace(finding.text, "")
-    assert resolved(standard_detectors().find(uncovered)) == []
+    assert resolve(standard_detectors().find(uncovered)) == []
 
 
 @pytest.mark.parametrize(

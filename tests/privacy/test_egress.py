@@ -19,7 +19,7 @@ from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.safety.detection.accounts import CARD, IBAN, passes_iban, passes_luhn
 from nearfar.orchestrator.safety.detection.contacts import EMAIL
-from nearfar.orchestrator.safety.detection.detector import UNCHECKED, Detectors, PrivateFinding, resolved
+from nearfar.orchestrator.safety.detection.detector import UNCHECKED, Detectors, PrivateFinding, resolve
 from nearfar.orchestrator.safety.known_secrets import KnownSecrets
 from nearfar.orchestrator.safety.privacy import RunPrivacy
 from nearfar.orchestrator.safety.scanner import OutboundScanner
@@ -251,7 +251,7 @@ def test_first_detectors_find_what_has_the_form_and_the_checksum(detector: Detec
 
 def test_composite_keeps_the_longest_of_what_overlaps_and_fails_closed() -> None:
     long, short, other = PrivateFinding(0, 9, "a", "x" * 9), PrivateFinding(2, 5, "b", "xxx"), PrivateFinding(9, 10, "c", "y")
-    assert resolved([short, other, long]) == [long, other]
+    assert resolve([short, other, long]) == [long, other]
     assert Detectors([EMAIL, Broken()]).find("hello") == [PrivateFinding(0, 5, UNCHECKED, "hello")]
 
 

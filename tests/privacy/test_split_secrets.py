@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nearfar import Hybrid, tool
 from nearfar.orchestrator.safety.detection.detector import Detectors, PrivateFinding
 from nearfar.orchestrator.safety.detection.standard import standard_detectors
-from nearfar.orchestrator.safety.scanner import Found, OutboundScanner, join_neighbours
+from nearfar.orchestrator.safety.scanner import Findings, OutboundScanner, join_neighbours
 from nearfar.orchestrator.task.policy import OnFinding, Policy, PrivacyConfig
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
 from nearfar.protocols.fakes import Reply
@@ -21,11 +21,11 @@ VALUES = {"card": CARD, "iban": "GB29 NWBK 6016 1331 9268 19", "email": "jane.do
 PUBLIC = Policy(sensitivity=Sensitivity.PUBLIC)
 
 
-async def found_in(texts: Sequence[str], before: Sequence[str] = ()) -> Found:
+async def found_in(texts: Sequence[str], before: Sequence[str] = ()) -> Findings:
     return await OutboundScanner(standard_detectors(), PrivacyConfig()).scan(texts, before=before)
 
 
-def pieces(found: Found) -> list[tuple[str, str]]:
+def pieces(found: Findings) -> list[tuple[str, str]]:
     return [(finding.type, finding.text) for findings in found.values() for finding in findings]
 
 

@@ -96,14 +96,14 @@ async def test_another_users_run_is_as_unknown_as_none(store: RunStore) -> None:
 async def test_a_key_names_one_task_of_one_user(store: RunStore) -> None:
     task = kept("r1", user="ann").task
     await begin(store, "r1", user="ann")
-    found = await store.known("r1", user="ann", digest=digest(task))
+    found = await store.find("r1", user="ann", digest=digest(task))
     assert found is not None
     assert found.id == "r1"
-    assert await store.known("r2", user="ann", digest=digest(task)) is None
+    assert await store.find("r2", user="ann", digest=digest(task)) is None
     with pytest.raises(IdempotencyConflict):
-        await store.known("r1", user="bob", digest=digest(task))
+        await store.find("r1", user="bob", digest=digest(task))
     with pytest.raises(IdempotencyConflict):
-        await store.known("r1", user="ann", digest=digest(kept("r1", prompt="Another").task))
+        await store.find("r1", user="ann", digest=digest(kept("r1", prompt="Another").task))
 
 
 async def test_a_run_that_is_worked_on_is_cancelled_at_its_next_step_and_an_idle_one_at_once(opened: Opener) -> None:

@@ -37,8 +37,8 @@ class EmailDetector:
     """Finds e-mail addresses, also where `@` and `.` are spelled: it goes back from what follows the name."""
 
     def find(self, text: str) -> list[PrivateFinding]:
-        lowered = text.lower()
-        if not any(hint in lowered for hint in _AT_HINTS):
+        lower_in_place = text.lower()
+        if not any(hint in lower_in_place for hint in _AT_HINTS):
             return []
         return [finding for domain in _DOMAIN.finditer(text) if (finding := self._finding(text, domain)) is not None]
 
@@ -82,8 +82,7 @@ def _is_ip4(match: re.Match[str]) -> bool:
 
 
 def _is_mac(match: re.Match[str]) -> bool:
-    """Return whether a MAC address identifies a device: it is no broadcast or zero address, and has a letter, since six small numbers
-    may be a time."""
+    """Return whether a MAC address identifies a device: no broadcast or zero address, and with a letter: six numbers may be a time."""
     figures = re.sub(r"[:.-]", "", match[0]).lower()
     return len(set(figures)) > 1 and figures != "ffffffffffff" and any(figure in "abcdef" for figure in figures)
 

@@ -31,7 +31,7 @@ class Detector(Protocol):
         ...
 
 
-def resolved(findings: Iterable[PrivateFinding]) -> list[PrivateFinding]:
+def resolve(findings: Iterable[PrivateFinding]) -> list[PrivateFinding]:
     """Return the findings in the order of the text. Overlapping ones become one, of the type of the longest and then most specific one."""
     joined: list[PrivateFinding] = []
     best = (0, 0)
@@ -75,8 +75,8 @@ class PatternDetector:
         self._hints = hints
 
     def find(self, text: str) -> list[PrivateFinding]:
-        lowered = text.lower()
-        if not any(hint in lowered for hint in self._hints):
+        lower_in_place = text.lower()
+        if not any(hint in lower_in_place for hint in self._hints):
             return []
         return [self._finding(match) for match in self._pattern.finditer(text) if self._check(match)]
 
@@ -104,7 +104,7 @@ def has_digits(text: str, least: int) -> bool:
     return any(count >= least for count, _ in enumerate(_DIGIT.finditer(text), start=1))
 
 
-def lowered(text: str) -> str:
+def lower_in_place(text: str) -> str:
     """Return the text in lower case, with each letter at its old position."""
     small = text.lower()
     return small if len(small) == len(text) else "".join(one if len(one) == 1 else letter for letter in text for one in [letter.lower()])
@@ -141,7 +141,7 @@ class Detectors:
             except Exception as error:  # a task boundary: a detector may be third-party code, and a failing one must let nothing pass
                 logger.warning("the detector %s has failed: %s", type(detector).__name__, type(error).__name__)
                 return [PrivateFinding(0, len(text), UNCHECKED, text)]
-        return resolved(finding for finding in found if self._counts(finding))
+        return resolve(finding for finding in found if self._counts(finding))
 
     def _counts(self, finding: PrivateFinding) -> bool:
         return self._types is None or finding.type == UNCHECKED or finding.type in self._types

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
 
-from .detector import PatternDetector, PrivateFinding, any_of, digits_of, follows, has_digits, lowered, precedes
+from .detector import PatternDetector, PrivateFinding, any_of, digits_of, follows, has_digits, lower_in_place, precedes
 
 _SSN: Final = re.compile(
     r"(?<![\w-])(?<!\d[.,:/])\d{3}([ \t]{0,3}+[-_/.,:·|]?[ \t]{0,3}+(?:\r?\n[ \t]{0,3}+)?)\d{2}\1\d{4}(?![\w-]|[.,:/]\d)"
@@ -122,7 +122,7 @@ class DocumentDetector:
 
 
 def _named(text: str) -> Iterator[PrivateFinding]:
-    for name in _DOCUMENT_NAME.finditer(lowered(text)):
+    for name in _DOCUMENT_NAME.finditer(lower_in_place(text)):
         number = _DOCUMENT_NUMBER.match(text, name.end())
         if number is not None and has_digits(number[1], _LEAST_FIGURES):
             yield PrivateFinding(*number.span(1), "national_id", number[1])
@@ -144,8 +144,7 @@ def _is_singapores(match: re.Match[str]) -> bool:
 
 
 def _is_hong_kongs(match: re.Match[str]) -> bool:
-    """Return whether the last character is the check digit of a Hong Kong identity card: weights 9 to 2 over letters and figures, modulo
-    11."""
+    """Return whether the last character is the check digit of a Hong Kong identity card: weights 9 to 2, modulo 11."""
     number = re.sub(r"[\W_]", "", match[1]).upper()
     letters = number[:-7].rjust(2)
     values = [36 if letter == " " else ord(letter) - 55 for letter in letters] + [int(digit) for digit in number[-7:-1]]
@@ -254,7 +253,7 @@ class NationalIdDetector:
     def find(self, text: str) -> list[PrivateFinding]:
         if not has_digits(text, _DIGITS.start):
             return []
-        found = (_number_behind(text, name) or _number_before(text, name) for name in _NAME.finditer(lowered(text)))
+        found = (_number_behind(text, name) or _number_before(text, name) for name in _NAME.finditer(lower_in_place(text)))
         return list(filter(None, found))
 
 

@@ -168,15 +168,12 @@ _CLIENTS: Final = re.compile(
 )
 _LEAST_SESSION: Final = 12
 _BITS: Final = 3.0
-"""Bits of entropy per character. Words stay below it or have no digits; random letters and digits are above it from about 12 characters
-on."""
+"""Bits of entropy per character. Words stay below it or have no digits; random letters and digits exceed it from about 12 characters on."""
 
 
 def _is_random(match: re.Match[str]) -> bool:
     """Return whether the assigned value looks random: letters and digits, with the entropy of random ones."""
-    value = match[1]
-    has_both = any(character.isdigit() for character in value) and any(character.isalpha() for character in value)
-    return has_both and not _REFERENCE.match(value) and entropy(value) >= _BITS
+    return _is_mixed(match[1], bits=_BITS)
 
 
 def _is_password(match: re.Match[str]) -> bool:
@@ -196,9 +193,9 @@ def _is_session(match: re.Match[str]) -> bool:
     return any(_is_mixed(value) for value in re.split(r"[;=\s]", match[1]))
 
 
-def _is_mixed(value: str) -> bool:
+def _is_mixed(value: str, *, bits: float = _BITS - 0.5) -> bool:
     has_both = any(character.isdigit() for character in value) and any(character.isalpha() for character in value)
-    return len(value) >= _LEAST_SESSION and has_both and not _REFERENCE.match(value) and entropy(value) >= _BITS - 0.5
+    return len(value) >= _LEAST_SESSION and has_both and not _REFERENCE.match(value) and entropy(value) >= bits
 
 
 def _is_given(match: re.Match[str]) -> bool:

@@ -1,7 +1,7 @@
-"""All detectors together, which look at a text in several readings.
+"""All detectors together, which look at a text as it stands and without disguises.
 
-Disguises are undone before: other digits, invisible characters, spaces in between, encodings. Each reading maps its characters to their
-positions in the original. There are a few readings, each at most a few times as long as the text.
+Disguises are undone first: other digits, invisible characters, spaces in between, encodings. Each clear text maps its characters to their
+positions in the original. There are a few clear texts, each at most a few times as long as the text.
 """
 
 import re
@@ -38,7 +38,7 @@ _GAP: Final = "\x00"
 """Stands between what was decoded from different places, so that no number goes on from one into the next."""
 
 
-class Reading(NamedTuple):
+class ClearText(NamedTuple):
     """A text as it may be read, and the start and end of each of its characters in the original."""
 
     text: str
@@ -55,10 +55,10 @@ class _Piece(NamedTuple):
     text: str
     start: int
     end: int
-    """End of the part that the piece replaces, in the reading that it was made of."""
+    """End of the part that the piece replaces, in the text that it was made of."""
 
 
-class _Code(NamedTuple):
+class _Encoding(NamedTuple):
     """A way to write bytes as characters, each of which stands for some bits."""
 
     pattern: re.Pattern[str]
@@ -80,38 +80,38 @@ def _from_hex(digits: str) -> bytes:
 
 
 _URL_SAFE: Final = str.maketrans("-_", "+/")
-_CODES: Final = (
-    _Code(re.compile(r"[A-Za-z0-9+/_-]{16,}+(?:\r?\n[A-Za-z0-9+/_-]{16,}+)*+"), 6, 4, _from_base64),
-    _Code(re.compile(r"[0-9A-Fa-f]{2}(?:[ :]?+[0-9A-Fa-f]{2}){7,}+"), 4, 2, _from_hex),
+_ENCODINGS: Final = (
+    _Encoding(re.compile(r"[A-Za-z0-9+/_-]{16,}+(?:\r?\n[A-Za-z0-9+/_-]{16,}+)*+"), 6, 4, _from_base64),
+    _Encoding(re.compile(r"[0-9A-Fa-f]{2}(?:[ :]?+[0-9A-Fa-f]{2}){7,}+"), 4, 2, _from_hex),
 )
 _BETWEEN_DIGITS: Final = "\r\n :"
 
 
-def readings(text: str) -> Iterator[Reading]:
-    """Yield the text as it is displayed, and other readings if there are any."""
-    seen = _seen(Reading(text, range(len(text)), range(1, len(text) + 1)))
+def undisguise(text: str) -> Iterator[ClearText]:
+    """Yield the text as it is displayed, and with other disguises undone if there are any."""
+    seen = _normalize(ClearText(text, range(len(text)), range(1, len(text) + 1)))
     yield seen
     if _ESCAPE.search(seen.text):
-        yield _replaced(seen, _ESCAPE, _unescaped, around=_AROUND)
+        yield _replace(seen, _ESCAPE, _unescape, around=_AROUND)
     if _SPACED.search(seen.text):
-        yield _replaced(seen, _SPACED, _closed_up, around=_AROUND)
+        yield _replace(seen, _SPACED, _close_gaps, around=_AROUND)
     decoded = seen
     for _ in range(_LAYERS):
-        decoded = _made(decoded, _decoded(decoded.text))
+        decoded = _build(decoded, _decode(decoded.text))
         if not decoded.text:
             return
         yield decoded
 
 
-def _seen(reading: Reading) -> Reading:
-    text = reading.text
+def _normalize(clear: ClearText) -> ClearText:
+    text = clear.text
     if text.isascii() or (unicodedata.is_normalized("NFKC", text) and not _SUSPICIOUS.search(text)):
-        return reading
-    return _replaced(reading, _NOT_ASCII, lambda match: [_Piece(_shown(match[0]), *match.span())], around=len(text))
+        return clear
+    return _replace(clear, _NOT_ASCII, lambda match: [_Piece(_normalize_character(match[0]), *match.span())], around=len(text))
 
 
 @lru_cache(maxsize=4096)
-def _shown(character: str) -> str:
+def _normalize_character(character: str) -> str:
     """Return how a character looks, in ASCII if possible; an empty text if it is invisible."""
     if _TAGS < ord(character) < _TAGS + 0x7F:
         return chr(ord(character) - _TAGS)
@@ -123,19 +123,18 @@ def _shown(character: str) -> str:
     return "" if _SUSPICIOUS.match(shown) or unicodedata.category(shown[0]) == "Cf" else shown
 
 
-def _unescaped(match: re.Match[str]) -> list[_Piece]:
+def _unescape(match: re.Match[str]) -> list[_Piece]:
     code = int(match[match.lastindex or 0], 10 if match[5] else 16)
     return [_Piece(chr(min(code, 0x10FFFF)), *match.span())]
 
 
-def _closed_up(match: re.Match[str]) -> list[_Piece]:
+def _close_gaps(match: re.Match[str]) -> list[_Piece]:
     return [_Piece(match.string[place], place, place + 1) for place in range(match.start(), match.end(), 2)]
 
 
-def _decoded(text: str) -> Iterator[_Piece]:
-    """Yield the readable parts of encoded bytes, decoded from each possible start, since the first character may belong to the word
-    before."""
-    for code in _CODES:
+def _decode(text: str) -> Iterator[_Piece]:
+    """Yield the readable parts of encoded bytes, decoded from each possible start: the first character may not belong to them."""
+    for code in _ENCODINGS:
         for run in code.pattern.finditer(text):
             places = [place for place in range(*run.span()) if text[place] not in _BETWEEN_DIGITS]
             digits = "".join(text[place] for place in places)
@@ -143,25 +142,25 @@ def _decoded(text: str) -> Iterator[_Piece]:
                 yield from _printable(code, digits[first:], places[first:])
 
 
-def _printable(code: _Code, digits: str, places: Sequence[int]) -> Iterator[_Piece]:
+def _printable(code: _Encoding, digits: str, places: Sequence[int]) -> Iterator[_Piece]:
     for readable in _PRINTABLE.finditer(code.decode(digits)):
         for place, byte in enumerate(readable[0], readable.start()):
             yield _Piece(chr(byte), places[8 * place // code.bits], places[(8 * place + 7) // code.bits] + 1)
         yield _Piece(_GAP, places[0], places[0] + 1)
 
 
-def _replaced(reading: Reading, pattern: re.Pattern[str], pieces: Callable[[re.Match[str]], Iterable[_Piece]], *, around: int) -> Reading:
-    """Return a reading with other pieces in the place of each match, and the text around them."""
+def _replace(clear: ClearText, pattern: re.Pattern[str], pieces: Callable[[re.Match[str]], Iterable[_Piece]], *, around: int) -> ClearText:
+    """Return a clear text with other pieces in the place of each match, and the text around them."""
 
     def all_pieces() -> Iterator[_Piece]:
         end = 0
-        for match in pattern.finditer(reading.text):
-            yield from _surroundings(reading.text, end, match.start(), around)
+        for match in pattern.finditer(clear.text):
+            yield from _surroundings(clear.text, end, match.start(), around)
             yield from pieces(match)
             end = match.end()
-        yield from _surroundings(reading.text, end, len(reading.text), around)
+        yield from _surroundings(clear.text, end, len(clear.text), around)
 
-    return _made(reading, all_pieces())
+    return _build(clear, all_pieces())
 
 
 def _surroundings(text: str, start: int, end: int, around: int) -> Iterator[_Piece]:
@@ -174,20 +173,20 @@ def _surroundings(text: str, start: int, end: int, around: int) -> Iterator[_Pie
     yield _Piece(text[end - around : end], end - around, end)
 
 
-def _made(reading: Reading, pieces: Iterable[_Piece]) -> Reading:
-    """Return the pieces of a reading as a new reading."""
+def _build(clear: ClearText, pieces: Iterable[_Piece]) -> ClearText:
+    """Return the pieces of a clear text as a new one."""
     texts: list[str] = []
     starts: list[int] = []
     ends: list[int] = []
     for text, start, end in pieces:
         texts.append(text)
         if len(text) == end - start:
-            starts += reading.starts[start:end]
-            ends += reading.ends[start:end]
+            starts += clear.starts[start:end]
+            ends += clear.ends[start:end]
         else:
-            starts += [reading.starts[start]] * len(text)
-            ends += [reading.ends[end - 1]] * len(text)
-    return Reading("".join(texts), starts, ends)
+            starts += [clear.starts[start]] * len(text)
+            ends += [clear.ends[end - 1]] * len(text)
+    return ClearText("".join(texts), starts, ends)
 
 
 _BY_FORM: Final[tuple[Detector, ...]] = (EMAIL, CARD, GROUPED_CARD, IBAN, SSN, IP4, IP6, MAC, URL, BIRTH_DATE, DOCUMENT, *ADDRESSES, *KEYS)
@@ -199,7 +198,7 @@ class StandardDetectors:
     """Combines detectors.
 
     Args:
-        detectors: look at the text in all readings, disguises undone.
+        detectors: look at the text with all disguises undone, too.
         slow: look at the text as it stands.
     """
 
@@ -208,8 +207,8 @@ class StandardDetectors:
         self._slow = tuple(slow)
 
     def find(self, text: str) -> list[PrivateFinding]:
-        """Return the findings in any reading of the text; some of them overlap."""
-        found = [reading.place(finding, text) for reading in readings(text) for finding in _findings(self._detectors, reading.text)]
+        """Return the findings in the text as it stands and without disguises; some of them overlap."""
+        found = [clear.place(finding, text) for clear in undisguise(text) for finding in _findings(self._detectors, clear.text)]
         return [*found, *_findings(self._slow, text)]
 
 

@@ -3,7 +3,7 @@
 import html
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Final
@@ -72,7 +72,6 @@ def marks_in_addresses(text: str, marks: re.Pattern[str]) -> set[str]:
 
 
 Marks = re.Pattern[str]
-Reading = Callable[[str, Marks], Iterator[str]]
 
 
 def _as_markdown(text: str, marks: Marks) -> Iterator[str]:
@@ -95,9 +94,9 @@ def _as_html(text: str, marks: Marks) -> Iterator[str]:
 
 
 def _as_plain(text: str, marks: Marks) -> Iterator[str]:
-    for reading in dict.fromkeys((text, _plain(text))):
-        yield from (match[0] for match in _SPACED.finditer(reading))
-        for match in _WORD.finditer(reading):
+    for view in dict.fromkeys((text, _plain(text))):
+        yield from (match[0] for match in _SPACED.finditer(view))
+        for match in _WORD.finditer(view):
             if marks.search(match[0]) and _is_address(match[0], marks):
                 yield match[0]
 
@@ -166,8 +165,4 @@ class _Html(HTMLParser):
     def handle_decl(self, decl: str) -> None:
         self.sent.append(decl)
 
-    def handle_pi(self, data: str) -> None:
-        self.sent.append(data)
-
-    def unknown_decl(self, data: str) -> None:
-        self.sent.append(data)
+    handle_pi = unknown_decl = handle_comment
