@@ -192,7 +192,7 @@ class Hybrid:
         else:
             path = as_path("config", config, otherwise="a Config")
             loaded = load_config(path)
-            policy = PolicyFile(path, loaded.agents) if "policy" not in given else loaded.policy
+            policy = PolicyFile(path) if "policy" not in given else loaded.policy  # `cls` checks it against the agents that it gets
         arguments: HybridArguments = {"near": loaded.near, "far": loaded.far, "agents": loaded.others, "policy": policy}
         arguments |= {"memory": loaded.memory, "records": Records(loaded.runs, cache=loaded.cache)}
         return cls(**(arguments | given))
