@@ -2,14 +2,13 @@
 
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import ExitStack, aclosing
+from contextlib import AsyncExitStack, ExitStack, aclosing
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import anyio
-import anyio.to_thread
 
 from ...protocols import (
     Agent,
@@ -207,16 +206,17 @@ class Hybrid:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the agents that were opened; shielded, so that Ctrl-C leaves no process behind."""
+        """Close what was opened; shielded, so that Ctrl-C leaves no process behind, and no file where it comes while this runs."""
         await self.pool.home.enter()
         with anyio.CancelScope(shield=True):
-            if self._rest is not None:
-                await self._rest.end()
-            await self.pool.aclose()
-            self._listening.close()
-            await anyio.to_thread.run_sync(self._records.close)
-            if self._memory is not None and self._owns_memory:
-                await anyio.to_thread.run_sync(self._memory.store.close)
+            async with AsyncExitStack() as closing:  # in reverse order, each also where one before it fails
+                if self._memory is not None and self._owns_memory:
+                    closing.push_async_callback(in_thread, self._memory.store.close)
+                closing.push_async_callback(in_thread, self._records.close)
+                closing.callback(self._listening.close)
+                closing.push_async_callback(self.pool.aclose)
+                if self._rest is not None:
+                    closing.push_async_callback(self._rest.end)
 
     @property
     def policy(self) -> Policy:
