@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 
 from nearfar import Config, Hybrid, MemoryStore, Policy, Records, Strategy, TaskMemory, load_config, tool
@@ -138,6 +139,18 @@ def test_load_config_refuses_what_is_no_path(value: object) -> None:
 @pytest.mark.parametrize("name", ["near", "far", "memory", "records"])
 def test_an_empty_text_names_no_model_and_no_file(name: str) -> None:
     refused(name, "", lambda **given: Hybrid(**({"near": agent()} | given)))
+
+
+@pytest.mark.parametrize("name", ["memory", "records", "config"])
+@pytest.mark.parametrize("path", ["~no-such-user/file", "a\0b"])
+def test_a_path_that_can_be_none_is_refused_by_the_name_of_its_argument(name: str, path: str) -> None:
+    refused(name, path, lambda **given: Hybrid.from_config(**({"config": Config(), "near": agent()} | given)))
+
+
+def test_a_class_in_place_of_its_object_is_called_a_class() -> None:
+    memory: Any = InMemoryStore
+    with pytest.raises(ConfigError, match="not the class InMemoryStore"):
+        Hybrid(near=agent(), memory=memory)
 
 
 def test_load_config_takes_a_text_and_a_path(tmp_path: Path) -> None:
