@@ -166,7 +166,8 @@ class Hybrid:
     def device_state(self) -> DeviceStateSource:
         """The function that reads the state of the device, for rules about its battery and for the memory's consolidation.
 
-        Assign another one where this machine's sensors do not tell it. Raises `ConfigError` for anything that cannot be called.
+        Assign another one where this machine's sensors do not tell it. Raises `ConfigError` for anything that cannot be called; so does
+        a task that needs the state, where the function returns anything else.
         """
         return self._device_state
 
@@ -177,7 +178,10 @@ class Hybrid:
         self._device_state = source
 
     def _read_device(self) -> DeviceState:
-        return self._device_state()
+        state = self._device_state()
+        if not isinstance(state, DeviceState):
+            raise wrong_type("what device_state returns", state, "a DeviceState", hint="DeviceState(battery=0.5)")
+        return state
 
     @classmethod
     def from_config(cls, config: Config | str | Path = "nearfar.toml", **given: Unpack[HybridArguments]) -> Self:

@@ -78,6 +78,18 @@ def test_a_device_state_that_cannot_be_read_is_refused() -> None:
         hybrid.device_state = state
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("state", [None, {"battery": 0.5}])
+async def test_a_device_state_of_another_type_fails_the_task_that_needs_it(state: object) -> None:
+    policy = {"rules": [{"name": "low", "when": {"battery": {"below": 0.5}}, "strategy": "device"}]}
+    async with Hybrid(near=agent(), policy=policy) as hybrid:
+        hybrid.device_state = cast(DeviceStateSource, lambda: state)
+        with pytest.raises(ConfigError, match="what device_state returns must be a DeviceState"):
+            await hybrid.run("Greet me.")
+        hybrid.device_state = DeviceState
+        assert (await hybrid.run("Greet me.")).text == "hi"
+
+
 @pytest.mark.parametrize(("name", "value"), wrong("config", *PARTS))
 def test_from_config_refuses_an_argument_of_a_wrong_type_by_its_name(name: str, value: object) -> None:
     config = Config.model_validate({"near": {"model": "near"}})
