@@ -201,7 +201,7 @@ class Pipeline:
 
     def _config(self, task: Task, options: TaskOptions) -> "RunnableConfig":
         config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(self._parts.pool))}
-        if self._parts.records.checkpointer is not None:
+        if self._parts.records.keeps_threads:
             config["configurable"] = {"thread_id": options.get("thread_id", task.idempotency_key)}
         return config
 

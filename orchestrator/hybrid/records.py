@@ -95,6 +95,11 @@ class OpenRecords:
             if self.traces is not None:
                 self.runs.forgetting.append(self.traces.forget_all)  # after what is still to be written
 
+    @property
+    def keeps_threads(self) -> bool:
+        """True where a checkpointer keeps tasks under the `thread_id` that they name; False is LangGraph's word for none."""
+        return self.checkpointer is not None and self.checkpointer is not False
+
     def close(self) -> None:
         """Close what was opened here; what the caller opened stays open."""
         self.closing.close()
