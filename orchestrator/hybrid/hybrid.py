@@ -201,7 +201,7 @@ class Hybrid:
         return cls(**(arguments | given))
 
     async def __aenter__(self) -> Self:
-        await self.pool.home.enter()
+        await self.pool.enter()
         if self._rest is not None:
             self._rest.begin()
         return self

@@ -85,7 +85,7 @@ class Pipeline:
 
     async def resume(self, run: str, options: TaskOptions, *, user: str, approvals: Mapping[str, bool]) -> Result:
         """Serve a durable run from where it stopped, and return its result."""
-        await self._parts.pool.home.enter()
+        await self._parts.pool.enter()
         if approvals:
             await self.durable.decide(run, user, approvals)
         self._begin()
@@ -110,7 +110,7 @@ class Pipeline:
     @asynccontextmanager
     async def _begun(self, asked: Task, options: TaskOptions) -> AsyncIterator[tuple[Work, float]]:
         """Yield the work to be done, and the time at which the caller asked for it."""
-        await self._parts.pool.home.enter()
+        await self._parts.pool.enter()
         self._begin()
         started = time.monotonic()
 

@@ -12,7 +12,7 @@ import pytest
 
 from nearfar import Hybrid, Records
 from nearfar.orchestrator.task.sections.memory import MemoryConfig
-from nearfar.protocols import ScriptedAgent, StoreUnavailable
+from nearfar.protocols import ScriptedAgent, StoreUnavailable, Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -63,3 +63,11 @@ async def test_records_of_which_one_cannot_be_opened_leave_no_file_open(tmp_path
     with suppress(StoreUnavailable):  # a task is served without its trace
         await hybrid_in(tmp_path).aclose()
     assert open_files(tmp_path) == []
+
+
+async def test_a_closed_hybrid_says_so_whatever_is_asked_of_it(tmp_path: Path) -> None:
+    async with hybrid_in(tmp_path) as hybrid:
+        result = await hybrid.run("Greet me.")
+    for asked in (hybrid.run("Greet me."), anext(hybrid.stream("Greet me.")), hybrid.resume(result.id), hybrid.__aenter__()):
+        with pytest.raises(Unavailable, match="this Hybrid is closed"):
+            await asked
