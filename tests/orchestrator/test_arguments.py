@@ -156,7 +156,8 @@ def test_an_empty_text_names_no_model_and_no_file(name: str) -> None:
 @pytest.mark.parametrize("name", ["memory", "records", "config"])
 @pytest.mark.parametrize("path", ["~no-such-user/file", "a\0b"])
 def test_a_path_that_can_be_none_is_refused_by_the_name_of_its_argument(name: str, path: str) -> None:
-    refused(name, path, lambda **given: Hybrid.from_config(**({"config": Config(), "near": agent()} | given)))
+    usual: dict[str, Any] = {"config": Config(), "near": agent()}
+    refused(name, path, lambda **given: Hybrid.from_config(**(usual | given)))
 
 
 def test_a_class_in_place_of_its_object_is_called_a_class() -> None:
