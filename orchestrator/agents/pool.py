@@ -255,6 +255,7 @@ class AgentPool:
             taken = next(name for name in names if names.count(name) > 1)
             raise ConfigError(f"two agents are called {taken!r}", hint="give them different names")
         self.home = HomeLoop(self._release, self._forget)
+        self._is_closed = False
         for handle in handles:
             handle.entering = self.home.enter
 
@@ -266,6 +267,12 @@ class AgentPool:
 
     def __getitem__(self, name: str) -> AgentHandle:
         return self._handles[name]
+
+    async def enter(self) -> None:
+        """Make the running event loop the one that agents are opened in. Raises `Unavailable` once the pool is closed."""
+        if self._is_closed:
+            raise Unavailable("this Hybrid is closed", hint="make another one, and run tasks inside `async with Hybrid(...)`")
+        await self.home.enter()
 
     def pace(self, name: str) -> Pace | None:
         """Return the measured speed of an agent's model; None where there is no such agent either."""
@@ -288,6 +295,7 @@ class AgentPool:
 
     async def aclose(self) -> None:
         """Close every agent that was opened."""
+        self._is_closed = True
         async with anyio.create_task_group() as closing:
             for handle in self:
                 closing.start_soon(handle.aclose)

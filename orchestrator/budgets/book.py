@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
@@ -463,18 +463,24 @@ def open_budgets(config: RunsConfig, *, clock: Callable[[], datetime] = datetime
     Reservations of dead processes are counted as spent. Raises `StoreUnavailable` or `StoreCorrupt`, and `ConfigError` if the address of
     a database is not set.
     """
-    book = BudgetBook(_storage(config), clock)
-    book.release_dead()
+    with ExitStack() as failing:
+        book = BudgetBook(failing.enter_context(closing(_storage(config))), clock)
+        book.release_dead()
+        failing.pop_all()
     return book
 
 
 def _storage(config: RunsConfig) -> Storage:
-    if config.postgres_variable is None:
-        owner = Owner(config.folder / "owners")
-        owner.sweep()
-        return SharedStorage(SqliteDatabase(config.folder / "budgets.db", _NAMING), owner)
-    from ..storage.postgres import PostgresDatabase
-    from ..util.credentials import secret
+    with ExitStack() as failing:
+        if config.postgres_variable is None:
+            owner = failing.enter_context(closing(Owner(config.folder / "owners")))
+            owner.sweep()
+            storage = SharedStorage(failing.enter_context(closing(SqliteDatabase(config.folder / "budgets.db", _NAMING))), owner)
+        else:
+            from ..storage.postgres import PostgresDatabase
+            from ..util.credentials import secret
 
-    database = PostgresDatabase(secret(config.postgres_variable), what="budget book")
-    return SharedStorage(database, ServerOwner(database))
+            database = failing.enter_context(closing(PostgresDatabase(secret(config.postgres_variable), what="budget book")))
+            storage = SharedStorage(database, ServerOwner(database))
+        failing.pop_all()
+    return storage

@@ -18,6 +18,7 @@ def config_schema() -> JsonObject:
     """Return the JSON Schema (draft 2020-12) of nearfar.toml.
 
     The descriptions are the docstrings of the sections' fields, which are read from the source: nothing else needs them at run time.
+    Where the source is not installed, there are none.
     """
     schema = Config.model_json_schema()
     _describe(schema, Config)
@@ -29,24 +30,31 @@ def config_schema() -> JsonObject:
 
 def _describe(schema: JsonObject, section: type[BaseModel]) -> None:
     """Add the descriptions of a section's keys to its schema."""
-    known = _docstrings(section)
+    known = docstrings(section)
     for name, key in schema.get("properties", {}).items():
         if name in known:
             key.setdefault("description", known[name])
 
 
-def _docstrings(section: type[BaseModel]) -> dict[str, str]:
-    """Return the docstrings behind the fields of a section and of the classes that it extends, by the fields' names."""
+def docstrings(section: type[BaseModel]) -> dict[str, str]:
+    """Return the docstrings behind the fields of a section and of the classes that it extends, by the fields' names.
+
+    Where their source is not installed, there are none.
+    """
     found: dict[str, str] = {}
     for kind in reversed(section.__mro__):
         if issubclass(kind, BaseModel) and kind is not BaseModel:
-            (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-            assert isinstance(node, ast.ClassDef)
-            found.update(_fields(node))
+            found.update(_fields(kind))
     return found
 
 
-def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+def _fields(kind: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    try:
+        source = inspect.getsource(kind)
+    except OSError:  # only the compiled modules are there
+        return
+    (node,) = ast.parse(textwrap.dedent(source)).body
+    assert isinstance(node, ast.ClassDef)
     for field, text in pairwise(node.body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
             value = ast.literal_eval(text.value)

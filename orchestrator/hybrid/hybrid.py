@@ -2,14 +2,13 @@
 
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import ExitStack, aclosing
+from contextlib import AsyncExitStack, ExitStack, aclosing
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import anyio
-import anyio.to_thread
 
 from ...protocols import (
     Agent,
@@ -163,7 +162,8 @@ class Hybrid:
     def device_state(self) -> DeviceStateSource:
         """The function that reads the state of the device, for rules about its battery and for the memory's consolidation.
 
-        Assign another one where this machine's sensors do not tell it. Raises `ConfigError` for anything that cannot be called.
+        Assign another one where this machine's sensors do not tell it. Raises `ConfigError` for anything that cannot be called; so does
+        a task that needs the state, where the function returns anything else.
         """
         return self._device_state
 
@@ -174,7 +174,10 @@ class Hybrid:
         self._device_state = source
 
     def _read_device(self) -> DeviceState:
-        return self._device_state()
+        state = self._device_state()
+        if not isinstance(state, DeviceState):
+            raise wrong_type("what device_state returns", state, "a DeviceState", hint="DeviceState(battery=0.5)")
+        return state
 
     @classmethod
     def from_config(cls, config: Config | str | Path = "nearfar.toml", **given: Unpack[HybridArguments]) -> Self:
@@ -188,13 +191,13 @@ class Hybrid:
         else:
             path = as_path("config", config, otherwise="a Config")
             loaded = load_config(path)
-            policy = PolicyFile(path, loaded.agents) if "policy" not in given else loaded.policy
+            policy = PolicyFile(path) if "policy" not in given else loaded.policy  # `cls` checks it against the agents that it gets
         arguments: HybridArguments = {"near": loaded.near, "far": loaded.far, "agents": loaded.others, "policy": policy}
         arguments |= {"memory": loaded.memory, "records": Records(loaded.runs, cache=loaded.cache)}
         return cls(**(arguments | given))
 
     async def __aenter__(self) -> Self:
-        await self.pool.home.enter()
+        await self.pool.enter()
         if self._rest is not None:
             self._rest.begin()
         return self
@@ -203,16 +206,17 @@ class Hybrid:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the agents that were opened; shielded, so that Ctrl-C leaves no process behind."""
+        """Close what was opened; shielded, so that Ctrl-C leaves no process behind, and no file where it comes while this runs."""
         await self.pool.home.enter()
         with anyio.CancelScope(shield=True):
-            if self._rest is not None:
-                await self._rest.end()
-            await self.pool.aclose()
-            self._listening.close()
-            await anyio.to_thread.run_sync(self._records.close)
-            if self._memory is not None and self._owns_memory:
-                await anyio.to_thread.run_sync(self._memory.store.close)
+            async with AsyncExitStack() as closing:  # in reverse order, each also where one before it fails
+                if self._memory is not None and self._owns_memory:
+                    closing.push_async_callback(in_thread, self._memory.store.close)
+                closing.push_async_callback(in_thread, self._records.close)
+                closing.callback(self._listening.close)
+                closing.push_async_callback(self.pool.aclose)
+                if self._rest is not None:
+                    closing.push_async_callback(self._rest.end)
 
     @property
     def policy(self) -> Policy:

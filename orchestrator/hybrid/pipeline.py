@@ -81,7 +81,7 @@ class Pipeline:
 
     async def resume(self, run: str, options: TaskOptions, *, user: str, approvals: Mapping[str, bool]) -> Result:
         """Serve a durable run from where it stopped, and return its result."""
-        await self._parts.pool.home.enter()
+        await self._parts.pool.enter()
         if approvals:
             await self.durable.decide(run, user, approvals)
         self._begin()
@@ -106,7 +106,7 @@ class Pipeline:
     @asynccontextmanager
     async def _begun(self, asked: Task, options: TaskOptions) -> AsyncIterator[tuple[Work, float]]:
         """Yield the work to be done, and the time at which the caller asked for it."""
-        await self._parts.pool.home.enter()
+        await self._parts.pool.enter()
         self._begin()
         started = time.monotonic()
 
@@ -197,7 +197,7 @@ class Pipeline:
 
     def _config(self, task: Task, options: TaskOptions) -> "RunnableConfig":
         config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(self._parts.pool))}
-        if self._parts.records.checkpointer is not None:
+        if self._parts.records.keeps_threads:
             config["configurable"] = {"thread_id": options.get("thread_id", task.idempotency_key)}
         return config
 

@@ -75,7 +75,7 @@ class Preparation:
 
     def task(self, prompt: object, options: TaskOptions) -> Task:
         """Return the task as the user put it. Raises `InvalidRequest` or `ConfigError` for options that cannot be used."""
-        check_options(options, has_checkpointer=self._records.checkpointer is not None)
+        check_options(options, has_checkpointer=self._records.keeps_threads)
         agents = {handle.name: handle.side for handle in self._pool}
         return self.sessions.apply(asked_task(prompt, options, policy_of(options, self._policy(), agents)))
 

@@ -1,7 +1,7 @@
 """The records that a `Hybrid` keeps of its tasks: runs, budgets, the outbound log, traces, cached answers."""
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -84,19 +84,20 @@ class OpenRecords:
     def fill(self, where: RunsConfig, opened: ExitStack) -> None:
         """Open the parts that are missing; `opened` closes them."""
         if self.budgets is None:
-            self.budgets = open_budgets(where)
-            opened.callback(self.budgets.close)
+            self.budgets = opened.enter_context(closing(open_budgets(where)))
         if self.privacy is None:
-            self.privacy = PrivacyRecords(where.folder, keep=where.keep)
-            opened.callback(self.privacy.close)
+            self.privacy = opened.enter_context(closing(PrivacyRecords(where.folder, keep=where.keep)))
         if self.traces is None and (traces := traces_if_usable(where)) is not None:
-            self.traces = traces
-            opened.callback(traces.close)
+            self.traces = opened.enter_context(closing(traces))
         if self.runs is None:
-            self.runs = open_store(where)
-            opened.callback(self.runs.close)
+            self.runs = opened.enter_context(closing(open_store(where)))
             if self.traces is not None:
                 self.runs.forgetting.append(self.traces.forget_all)  # after what is still to be written
+
+    @property
+    def keeps_threads(self) -> bool:
+        """True where a checkpointer keeps tasks under the `thread_id` that they name; False is LangGraph's word for none."""
+        return self.checkpointer is not None and self.checkpointer is not False
 
     def close(self) -> None:
         """Close what was opened here; what the caller opened stays open."""
@@ -108,8 +109,7 @@ def open_records(records: Records) -> OpenRecords:
     with ExitStack() as opened:
         cache = records.cache
         if isinstance(cache, CacheConfig):
-            cache = AnswerCache(cache)
-            opened.callback(cache.close)
+            cache = opened.enter_context(closing(AnswerCache(cache)))
         found = OpenRecords(records.runs, records.budgets, records.privacy, records.traces, cache, records.checkpointer)
         if records.where is not None:
             found.fill(records.where, opened)

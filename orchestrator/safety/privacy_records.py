@@ -1,6 +1,7 @@
 """The privacy records of runs on this device: the outbound log, without content, and placeholders, encrypted with a key per run."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -61,11 +62,13 @@ class PrivacyRecords:
 
     def __init__(self, folder: Path, *, keep: int = 10_000) -> None:
         """Open the records in `folder`. Only the newest `keep` runs are kept."""
-        self.database = SqliteDatabase(folder / "privacy.db", _NAMING)
-        self.database.require(_TABLES)
-        self.keys = SubjectKeys(folder / "privacy.keys")
-        for run in self._older_than(keep):
-            self.forget(run)
+        with ExitStack() as failing:
+            self.database = failing.enter_context(closing(SqliteDatabase(folder / "privacy.db", _NAMING)))
+            self.database.require(_TABLES)
+            self.keys = failing.enter_context(closing(SubjectKeys(folder / "privacy.keys")))
+            for run in self._older_than(keep):
+                self.forget(run)
+            failing.pop_all()
 
     def of(self, run: str) -> "RunRecords":
         return RunRecords(self, run)

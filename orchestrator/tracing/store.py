@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack, closing
 from decimal import Decimal
 from functools import partial
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -172,18 +173,23 @@ class TraceLine(NamedTuple):
 
 
 class TraceStore:
-    """Traces in a database. Any thread and several processes may use it. Raises `StoreUnavailable` and `StoreCorrupt`.
+    """Traces in a database, which is closed with them. Any thread and several processes may use it.
+
+    Raises `StoreUnavailable` and `StoreCorrupt`; the database is then closed, too.
 
     `keep`: runs whose traces are kept; the oldest are forgotten when the store is opened.
     """
 
     def __init__(self, database: TableDatabase, *, keep: int = 10_000) -> None:
         self.database = database
-        database.require(_TABLES)
         self.exporting: Callable[[str, Sequence[AnyEntry]], None] | None = None
         """Gets all entries that a process has recorded of a run, when the process has ended its work on it."""
-        self._writer = Writer(database)
-        self.forget_all(self._runs_beyond(keep))
+        with ExitStack() as failing:
+            failing.callback(database.close)
+            database.require(_TABLES)
+            self._writer = failing.enter_context(closing(Writer(database)))
+            self.forget_all(self._runs_beyond(keep))
+            failing.pop_all()
 
     def submit(self, change: Change[T]) -> "Future[T]":
         """Queue a change behind those submitted before; many changes share a transaction."""

@@ -20,7 +20,8 @@ Location = str | os.PathLike[str]
 
 def wrong_type(name: str, given: object, wanted: str, *, hint: str = "") -> ConfigError:
     """Return the error for an argument of a type that the parameter does not take; the value itself may be secret and is not shown."""
-    return ConfigError(f"{name} must be {wanted}, not {type(given).__name__}", hint=hint)
+    found = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+    return ConfigError(f"{name} must be {wanted}, not {found}", hint=hint)
 
 
 def require(name: str, given: object, kinds: type | tuple[type, ...], wanted: str, *, hint: str = "") -> None:
@@ -60,7 +61,13 @@ def as_path(name: str, given: object, *, otherwise: str = "") -> Path:
         raise wrong_type(name, given, f"{otherwise} or a path" if otherwise else "a path")
     if not os.fspath(given):
         raise ConfigError(f"{name} is an empty path", hint="name a file or a folder")
-    return Path(given).expanduser()
+    if "\0" in os.fspath(given):
+        raise ConfigError(f"{name} cannot be {os.fspath(given)!r:.80}", hint="a path has no zero character")
+    try:
+        return Path(given).expanduser()
+    except RuntimeError as error:
+        hint = "begin the path with / or with another folder"
+        raise ConfigError(f"{name} begins with ~, and that user's folder is not known", hint=hint) from error
 
 
 def as_choice(name: str, given: object, kind: type[Choice]) -> Choice:

@@ -114,8 +114,9 @@ class HomeLoop:
 
     async def leave(self) -> None:
         """Release what belongs to the loop now."""
-        if self._end is not None:
-            await self._end.aclose()
+        end, self._end = self._end, None  # of two who leave at a time, one releases
+        if end is not None:
+            await end.aclose()
 
     def _moved(self) -> bool:
         running = asyncio.get_running_loop()

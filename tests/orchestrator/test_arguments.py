@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 
 from nearfar import Config, Hybrid, MemoryStore, Policy, Records, Strategy, TaskMemory, load_config, tool
@@ -77,6 +78,18 @@ def test_a_device_state_that_cannot_be_read_is_refused() -> None:
         hybrid.device_state = state
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("state", [None, {"battery": 0.5}])
+async def test_a_device_state_of_another_type_fails_the_task_that_needs_it(state: object) -> None:
+    policy = {"rules": [{"name": "low", "when": {"battery": {"below": 0.5}}, "strategy": "device"}]}
+    async with Hybrid(near=agent(), policy=policy) as hybrid:
+        hybrid.device_state = cast(DeviceStateSource, lambda: state)
+        with pytest.raises(ConfigError, match="what device_state returns must be a DeviceState"):
+            await hybrid.run("Greet me.")
+        hybrid.device_state = DeviceState
+        assert (await hybrid.run("Greet me.")).text == "hi"
+
+
 @pytest.mark.parametrize(("name", "value"), wrong("config", *PARTS))
 def test_from_config_refuses_an_argument_of_a_wrong_type_by_its_name(name: str, value: object) -> None:
     config = Config.model_validate({"near": {"model": "near"}})
@@ -138,6 +151,19 @@ def test_load_config_refuses_what_is_no_path(value: object) -> None:
 @pytest.mark.parametrize("name", ["near", "far", "memory", "records"])
 def test_an_empty_text_names_no_model_and_no_file(name: str) -> None:
     refused(name, "", lambda **given: Hybrid(**({"near": agent()} | given)))
+
+
+@pytest.mark.parametrize("name", ["memory", "records", "config"])
+@pytest.mark.parametrize("path", ["~no-such-user/file", "a\0b"])
+def test_a_path_that_can_be_none_is_refused_by_the_name_of_its_argument(name: str, path: str) -> None:
+    usual: dict[str, Any] = {"config": Config(), "near": agent()}
+    refused(name, path, lambda **given: Hybrid.from_config(**(usual | given)))
+
+
+def test_a_class_in_place_of_its_object_is_called_a_class() -> None:
+    memory: Any = InMemoryStore
+    with pytest.raises(ConfigError, match="not the class InMemoryStore"):
+        Hybrid(near=agent(), memory=memory)
 
 
 def test_load_config_takes_a_text_and_a_path(tmp_path: Path) -> None:

@@ -463,6 +463,13 @@ async def test_an_option_that_cannot_be_kept_is_refused(option: dict[str, object
     assert near_agent.requests == []
 
 
+async def test_no_checkpointer_keeps_no_thread() -> None:
+    async with Hybrid(near=near(["hi"]), records=Records(checkpointer=False)) as agents:
+        with pytest.raises(InvalidRequest, match="needs a checkpointer"):
+            await agents.run("Hello?", thread_id="errands")
+        assert (await agents.run("Hello?")).text == "hi"
+
+
 @pytest.mark.parametrize("prompt", [None, 5, ["Hello?"], Message.user("Hello?")])
 async def test_a_prompt_of_the_wrong_type_is_refused(prompt: object) -> None:
     async with hybrid(near([]), far([])) as agents:
