@@ -105,7 +105,7 @@ class Breaker:
         self.openings = 0
         """Tells probes of this time from those of earlier ones, which say nothing any more."""
         self.probe: object | None = None
-        """The call that is finding out, and of which nothing was heard yet."""
+        """The call that is finding out and has not answered yet."""
         self.probe_until = 0.0
         """How long others wait for it."""
         self.reason = ""
@@ -258,7 +258,7 @@ class Health:
         else:
             self._note(trial, None)
 
-    def heard(self, trial: Trial) -> None:
+    def end_probe(self, trial: Trial) -> None:
         """End the probe of a call that has begun to answer: others need not wait for its end."""
         with self._lock:
             for kind in trial.probed:

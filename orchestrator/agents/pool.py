@@ -189,7 +189,7 @@ class AgentHandle:
 
     def look(self) -> None:
         """Find out in the background whether it is back, so that no task has to wait for that."""
-        with suppress(Unavailable):  # somebody else has just begun to
+        with suppress(Unavailable):  # another call has just begun to
             self._looking = asyncio.create_task(self._look(self.health.admit()))
 
     async def _look(self, trial: Trial) -> None:
@@ -410,7 +410,7 @@ class GatewayProcess:
     async def _stop(self) -> None:
         remote, self._remote = self._remote, None
         process, self._process = self._process, None
-        # Shielded, since nobody else knows the two any more; it takes a few seconds at most.
+        # Shielded, since nothing else refers to the two any more; it takes a few seconds at most.
         with anyio.CancelScope(shield=True):
             if remote is not None:
                 await remote.aclose()

@@ -187,7 +187,7 @@ class Reservation(NamedTuple):
 
     id: str
     scopes: tuple[Scope, ...]
-    granted: Units
+    grant: Units
     is_unpriced: bool = False
     """The call's price is unknown, so no dollars are reserved for it."""
 
@@ -333,9 +333,9 @@ class BudgetBook:
     def _reserve(self, claims: Sequence[Claim], least: Units, most: Units, *, is_unpriced: bool) -> Reservation | Shortage:
         owner = self._storage.owner()
         with self._writing() as session:
-            # In the order of their scopes, in which everybody takes them: nobody then waits for one who waits for him.
+            # In the order of their scopes, in which every process locks them, so that none waits for one that waits for it.
             dated = sorted((claim._replace(scope=self._dated(session, claim.scope)) for claim in claims), key=lambda claim: claim.scope)
-            amounts = granted([(claim, _entered(session, claim.scope)) for claim in dated], least, most)
+            amounts = grant([(claim, _entered(session, claim.scope)) for claim in dated], least, most)
             if isinstance(amounts, Shortage):
                 return amounts
             reservation = Reservation(uuid4().hex, tuple(claim.scope for claim in dated), amounts, is_unpriced)
@@ -429,7 +429,7 @@ def _move(session: Session, scopes: Iterable[Scope], *, reserved: Units, spent: 
         session.execute(_SETTLE, (*scope, *spent, unpriced, *spent, *reserved, unpriced))
 
 
-def granted(found: Sequence[tuple[Claim, Balance]], least: Units, most: Units) -> Units | Shortage:
+def grant(found: Sequence[tuple[Claim, Balance]], least: Units, most: Units) -> Units | Shortage:
     """Return the amounts that every scope has left, up to `most`. If a scope has less than `least`, return its shortage, a lasting one
     first."""
     amounts, short = list(most), list[Shortage]()

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from ...protocols import AgentCard, FinishReason, Message, Side, StepReply, StepRequest
 from ...protocols.messages import Sensitivity
 from ..task.task import TaskScope
-from ..util.json_text import hashed
+from ..util.json_text import fingerprint
 
 LONGEST_QUESTION: Final = 2_000
 """Characters up to which a question may be found by its meaning; an embedder reads only so much of a text."""
@@ -62,7 +62,7 @@ VERSION: Final = 1
 def exact_key(request: StepRequest, card: AgentCard, scope: "TaskScope") -> str:
     """Return the hash of everything that decides the answer: agents with one key give one answer, as far as an agent is reproducible at
     all."""
-    return hashed({**_partition(request, card, scope), "messages": _messages(request.messages)})
+    return fingerprint({**_partition(request, card, scope), "messages": _messages(request.messages)})
 
 
 def partition_key(request: StepRequest, card: AgentCard, scope: "TaskScope", *, embedder: str) -> str:
@@ -72,7 +72,7 @@ def partition_key(request: StepRequest, card: AgentCard, scope: "TaskScope", *, 
     User, tools, policy, model, sensitivity, output schema, limits, system prompt and all earlier turns are part of it.
     """
     earlier = _messages(request.messages[:-1])
-    return hashed({**_partition(request, card, scope), "earlier": earlier, "embedder": embedder})
+    return fingerprint({**_partition(request, card, scope), "earlier": earlier, "embedder": embedder})
 
 
 def _partition(request: StepRequest, card: AgentCard, scope: "TaskScope") -> dict[str, JsonValue]:

@@ -38,7 +38,7 @@ def facts(text: str) -> list[str]:
     return [_normal(match.group()) for match in _UNUSUAL.finditer(text) if _is_fact(match, text)]
 
 
-def unsupported(text: str, sources: Iterable[str]) -> list[str]:
+def find_unsupported(text: str, sources: Iterable[str]) -> list[str]:
     """Return the facts of a text that none of the sources contains, each once.
 
     A compound is supported if its parts are, and a plural if its singular is.

@@ -109,7 +109,7 @@ class Selection:
         return [number for number in cheaper if not self.pieces[number]]
 
 
-def rendered(conversation: Conversation, selection: Selection) -> tuple[Message, ...]:
+def render(conversation: Conversation, selection: Selection) -> tuple[Message, ...]:
     """Return the kept messages in their order, with marks for missing text."""
     return tuple(_Rendering(conversation, selection).messages())
 

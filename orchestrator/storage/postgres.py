@@ -37,7 +37,7 @@ _RESTORE: Final = "restore the database from a backup; data on other devices com
 
 
 @contextmanager
-def translated(what: str, patience: float) -> Iterator[None]:
+def translate_errors(what: str, lock_timeout: float) -> Iterator[None]:
     """Raise psycopg's errors as nearfar's, naming the data `what`. Errors that show a defect of nearfar stay as they are."""
     import psycopg
     from psycopg_pool import PoolTimeout
@@ -46,7 +46,7 @@ def translated(what: str, patience: float) -> Iterator[None]:
         yield
     except PoolTimeout as error:
         hint = "check that the server is up and can be reached, and that other tasks do not hold all connections"
-        raise StoreUnavailable(f"no connection to Postgres within {patience:g} s", hint=hint) from error
+        raise StoreUnavailable(f"no connection to Postgres within {lock_timeout:g} s", hint=hint) from error
     except psycopg.Error as error:
         meaning = _meaning(error, what)
         if meaning is None:
@@ -54,7 +54,7 @@ def translated(what: str, patience: float) -> Iterator[None]:
         raise meaning from error
 
 
-def refused(message: str) -> StoreUnavailable:
+def connection_error(message: str) -> StoreUnavailable:
     """Return the error for a server that cannot be reached, or refuses the connection."""
     return StoreUnavailable(
         f"cannot connect to Postgres: {message}", hint="check that the server is up, and its address, user and password"
@@ -98,28 +98,28 @@ class PostgresConnections:
         what: name of the data in errors.
         schema: of the tables.
         most: connections.
-        patience: seconds to wait for a connection or a lock.
+        lock_timeout: seconds to wait for a connection or a lock.
         longest: seconds of a statement.
         settings: further settings of the server.
     """
 
     def __init__(
-        self, address: str, *, what: str, schema: str, most: int, patience: float, longest: float, settings: Mapping[str, str]
+        self, address: str, *, what: str, schema: str, most: int, lock_timeout: float, longest: float, settings: Mapping[str, str]
     ) -> None:
         self._what = what
-        self._patience = patience
+        self._lock_timeout = lock_timeout
         self._settings = {
             **settings,
             # Extensions are usually in one of the latter two.
             "search_path": f"{schema}, public, extensions",
-            "lock_timeout": _milliseconds(patience),
+            "lock_timeout": _milliseconds(lock_timeout),
             "statement_timeout": _milliseconds(longest),
             "idle_in_transaction_session_timeout": _milliseconds(_IDLE_SECONDS),
             # Compiling takes longer than any of these queries; a plan for one namespace is a bad one for another.
             "jit": "off",
             "plan_cache_mode": "force_custom_plan",
         }
-        self._parameters = _parameters(address, patience, what)
+        self._parameters = _parameters(address, lock_timeout, what)
         self._most = most
         self._process = os.getpid()
         self._connect_once()
@@ -129,7 +129,7 @@ class PostgresConnections:
     def connection(self) -> Iterator["Connection"]:
         """Lend a connection of the pool to the block."""
         self._check()
-        with translated(self._what, self._patience), self._pool.connection() as connection:
+        with translate_errors(self._what, self._lock_timeout), self._pool.connection() as connection:
             yield connection
 
     @contextmanager
@@ -138,7 +138,7 @@ class PostgresConnections:
         import psycopg
 
         self._check()
-        with translated(self._what, self._patience), psycopg.connect("", **self._parameters, autocommit=True) as connection:
+        with translate_errors(self._what, self._lock_timeout), psycopg.connect("", **self._parameters, autocommit=True) as connection:
             self._configure(connection)
             yield connection
 
@@ -159,7 +159,7 @@ class PostgresConnections:
             with psycopg.connect("", **self._parameters) as connection:
                 encoding, version = connection.info.parameter_status("server_encoding"), connection.info.server_version
         except psycopg.OperationalError as error:
-            raise refused(without_secrets(str(error), self._parameters)) from None
+            raise connection_error(without_secrets(str(error), self._parameters)) from None
         if encoding != "UTF8":
             raise ConfigError(f"the database is in {encoding}", hint="create it with ENCODING 'UTF8'")
         if version < 140000:
@@ -173,8 +173,8 @@ class PostgresConnections:
             kwargs={**self._parameters, "autocommit": True},
             min_size=1,
             max_size=self._most,
-            timeout=self._patience,
-            reconnect_timeout=self._patience,  # later callers connect again, rather than wait for a late attempt
+            timeout=self._lock_timeout,
+            reconnect_timeout=self._lock_timeout,  # later callers connect again, rather than wait for a late attempt
             configure=self._configure,
             check=_check,
             open=False,
@@ -188,7 +188,7 @@ class PostgresConnections:
         connection.execute(f"SELECT {calls}", [part for setting in self._settings.items() for part in setting])
 
 
-def _parameters(address: str, patience: float, what: str) -> dict[str, Any]:
+def _parameters(address: str, lock_timeout: float, what: str) -> dict[str, Any]:
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
@@ -204,7 +204,7 @@ def _parameters(address: str, patience: float, what: str) -> dict[str, Any]:
         raise ConfigError("the address of the Postgres database cannot be read", hint=hint) from None
     if "@" in str(given.get("host", "")):
         raise ConfigError("the address of the Postgres database has one @ too many", hint=hint)
-    return {"connect_timeout": max(2, round(patience)), **_KEEPALIVE, "client_encoding": "UTF8", **given}
+    return {"connect_timeout": max(2, round(lock_timeout)), **_KEEPALIVE, "client_encoding": "UTF8", **given}
 
 
 def _check(connection: "Connection") -> None:
@@ -234,16 +234,16 @@ SELECT count(*) FROM (
 """Counts the sessions that may still see rows of that transaction's time."""
 
 
-def scrub(connection: "Connection", schema: str, patience: float) -> None:
+def scrub(connection: "Connection", schema: str, lock_timeout: float) -> None:
     """Rewrite the tables and their indexes without deleted rows: plain VACUUM leaves their bytes in place.
 
-    Raises `StoreUnavailable` if another session still sees deleted rows, and does not end in `patience` seconds.
+    Raises `StoreUnavailable` if another session still sees deleted rows, and does not end in `lock_timeout` seconds.
     """
     tables = [name for (name,) in connection.execute(_TABLES, [schema])]
     longest = connection.execute("SHOW statement_timeout").fetchone()
     connection.execute("SET statement_timeout = 0")
     try:
-        _wait_for_others(connection, patience)
+        _wait_for_others(connection, lock_timeout)
         _rewrite(connection, tables)
     finally:
         if not connection.closed:
@@ -262,8 +262,8 @@ def _rewrite(connection: "Connection", tables: Sequence[str]) -> None:
         connection.execute("CHECKPOINT")
 
 
-def _wait_for_others(connection: "Connection", patience: float) -> None:
-    deadline = time.monotonic() + patience
+def _wait_for_others(connection: "Connection", lock_timeout: float) -> None:
+    deadline = time.monotonic() + lock_timeout
     now = connection.execute("SELECT pg_current_xact_id()::xid::text").fetchone()
     while connection.execute(_STILL_SEEN, now).fetchone() != (0,):
         if time.monotonic() > deadline:
@@ -282,7 +282,7 @@ _WORDS: Final = (
 _PARTS: Final = "CREATE TABLE IF NOT EXISTS parts (part text PRIMARY KEY, version bigint NOT NULL)"
 _CONNECTIONS: Final = 8
 """Connections of one process."""
-_PATIENCE: Final = 10.0
+_LOCK_TIMEOUT: Final = 10.0
 _LONGEST: Final = 60.0
 
 
@@ -295,7 +295,7 @@ class PostgresDatabase:
     def __init__(self, address: str, *, what: str, schema: str = "nearfar_runs") -> None:
         self._schema = schema
         self._connections = PostgresConnections(
-            address, what=what, schema=schema, most=_CONNECTIONS, patience=_PATIENCE, longest=_LONGEST, settings={}
+            address, what=what, schema=schema, most=_CONNECTIONS, lock_timeout=_LOCK_TIMEOUT, longest=_LONGEST, settings={}
         )
         with ExitStack() as failing:
             failing.callback(self._connections.close)
@@ -340,7 +340,7 @@ class PostgresDatabase:
 
     def rewrite(self) -> None:
         with self._connections.alone() as connection:
-            scrub(connection, self._schema, _PATIENCE)
+            scrub(connection, self._schema, _LOCK_TIMEOUT)
 
     def close(self) -> None:
         self._connections.close()
@@ -360,7 +360,7 @@ class PostgresDatabase:
 
     def _was_kept(self, number: str) -> bool:
         """Return whether the transaction of that number was committed; False if the server stays out of reach."""
-        give_up_at = time.monotonic() + _PATIENCE
+        give_up_at = time.monotonic() + _LOCK_TIMEOUT
         while time.monotonic() < give_up_at:
             with suppress(StoreUnavailable), self.reading() as session:
                 [(status,)] = session.execute("SELECT pg_xact_status(?::xid8)", (number,)).fetchall()

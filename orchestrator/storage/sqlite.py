@@ -211,12 +211,12 @@ class SqliteConnections:
 _POLL_SECONDS: Final = 0.05
 
 
-def empty_log(connection: Connection, what: str, patience: float) -> None:
+def empty_log(connection: Connection, what: str, seconds: float) -> None:
     """Empty the log of the database; `what` names the data in errors.
 
-    Raises `StoreUnavailable` if another process still reads an older state after `patience` seconds.
+    Raises `StoreUnavailable` if another process still reads an older state after `seconds` seconds.
     """
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + seconds
     while True:
         (is_busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if not is_busy:

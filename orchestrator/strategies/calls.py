@@ -209,7 +209,7 @@ class CallLog:
                 async with stream(agent, request) as events, aclosing(with_idle_timeout(events, idle)) as timed:
                     async for event in timed:
                         if listening.hear(event):
-                            handle.health.heard(trial)
+                            handle.health.end_probe(trial)
             except DeadlineExceeded:
                 trial.is_telling = listening.is_telling
                 raise
@@ -220,7 +220,7 @@ class CallLog:
         for."""
         if handle.side is Side.NEAR or request.timeout is None:
             return None
-        return self._fallback.patience
+        return self._fallback.idle_timeouts
 
     @cached_property
     def _fallback(self) -> FallbackConfig:

@@ -12,7 +12,7 @@ from ..safety.guard.quoting import quoted
 from ..safety.privacy.run_privacy import PrivateResult
 from ..safety.privacy.starting import starting_label
 from ..safety.privacy.texts import changed_message
-from ..task.labels import OPEN, Chosen, Integrity, Label, joined
+from ..task.labels import OPEN, Chosen, Integrity, Label, join_labels
 from ..task.task import Task
 from ..task.tools import Tool
 from .context import TaskContext
@@ -82,8 +82,8 @@ def after_tools(
     """
     privacy = context.privacy
     elsewhere, found = (OPEN, OPEN) if privacy is None else (privacy.world, privacy.found)
-    world = joined((value_of(Label, state["world"]), elsewhere, spilled))
-    label, private = joined((label_of(state), recalled, found)), list[PrivateResult]()
+    world = join_labels((value_of(Label, state["world"]), elsewhere, spilled))
+    label, private = join_labels((label_of(state), recalled, found)), list[PrivateResult]()
     for position, planned in enumerate(calls.planned, start=len(state["messages"])):
         result = planned.result_label.joined(world)
         label = label.joined(result)

@@ -18,7 +18,7 @@ from ..runs.ledger.occurrences import Occurrences
 from ..safety.guard.decision import CallContext
 from ..safety.privacy.starting import starting_label
 from ..task.events import ApprovalAsked, Routed, ToolFinished, ToolStarted
-from ..task.labels import Chosen, Label, joined
+from ..task.labels import Chosen, Label, join_labels
 from ..task.results import Call
 from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
 from ..task.task import Task
@@ -225,7 +225,7 @@ class TaskNodes:
                     lambda call: emit(runtime, ToolStarted(call=call)), lambda result: emit(runtime, ToolFinished(result=result))
                 )
         noted = after_tools(state, calls, results, context, recalled=recollection.label, spilled=spilled)
-        trust = Trust(state, calls, standing, joined((recollection.label, value_of(Label, noted["world"]))))
+        trust = Trust(state, calls, standing, join_labels((recollection.label, value_of(Label, noted["world"]))))
         answers = [as_json(Message.tool(result)) for result in trust.shown()]
         draft = {**draft, "seconds": draft["seconds"] + time.monotonic() - started}
         return {

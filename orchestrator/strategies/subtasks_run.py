@@ -32,7 +32,7 @@ from ..task.events import (
     ToolFinished,
     ToolStarted,
 )
-from ..task.labels import OPEN, Chosen, Label, joined
+from ..task.labels import OPEN, Chosen, Label, join_labels
 from ..task.policy import Policy, SubtasksConfig
 from ..task.results import Attempt, Call, ToolOutcome
 from ..task.routing_policy import FALLBACK_ERRORS, AmountsConfig, LimitsConfig
@@ -190,7 +190,7 @@ class PlanRun:
     @property
     def label(self) -> Label:
         """The label of all that any agent was told for the task."""
-        return joined((self._parts.label, *(result.label for result in self.results.values())))
+        return join_labels((self._parts.label, *(result.label for result in self.results.values())))
 
     async def run(self) -> None:
         """Run all subtasks. Raises the first error if all of them failed, and at once an error that only the user can fix.
@@ -292,7 +292,7 @@ class PlanRun:
 
     def _label(self, subtask: Subtask) -> Label:
         """Return the label of a subtask's input: the whole task, and the results that it is shown."""
-        return joined((self._parts.label, *(self.results[need].label for need in subtask.needs)))
+        return join_labels((self._parts.label, *(self.results[need].label for need in subtask.needs)))
 
     def _end(self, subtask: Subtask, outcome: SubtaskOutcome, answer: str, label: Label) -> None:
         failed = outcome is not SubtaskOutcome.DONE

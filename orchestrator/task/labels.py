@@ -82,7 +82,7 @@ OF_CONTEXT: Final = Label(integrity=Integrity.UNTRUSTED, origins=("the context",
 """The label of a document that a task is about: untrusted content."""
 
 
-def joined(labels: Iterable[Label]) -> Label:
+def join_labels(labels: Iterable[Label]) -> Label:
     """Return the label of what is made of all these."""
     return reduce(Label.joined, labels, OPEN)
 

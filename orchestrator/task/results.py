@@ -398,7 +398,7 @@ def price(card: AgentCard, usage: Usage) -> Decimal | None:
     return card.prices.dollars(usage) if card.prices is not None else None
 
 
-def spent(calls: Iterable[Call], side: Side) -> SideUsage:
+def usage_of_side(calls: Iterable[Call], side: Side) -> SideUsage:
     """Return the usage of one side over these calls."""
     total = SideUsage()
     for call in calls:

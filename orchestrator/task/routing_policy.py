@@ -165,7 +165,7 @@ class FallbackConfig(Value):
         return not was_shown or self.after_first_token == "restart"
 
     @property
-    def patience(self) -> IdleTimeouts:
+    def idle_timeouts(self) -> IdleTimeouts:
         return IdleTimeouts(first_token=self.first_token_timeout, idle=self.stall_timeout)
 
     def follows(self, error: NearfarError) -> bool:

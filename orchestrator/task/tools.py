@@ -432,7 +432,7 @@ def make_again() -> None:
 
 
 @contextmanager
-def noting(repetition: Repetition) -> Iterator[None]:
+def track_repetition(repetition: Repetition) -> Iterator[None]:
     """Let tools within the block set `repetition` with `make_again`."""
     token = _current.set(repetition)
     try:

@@ -14,13 +14,13 @@ _COMMANDS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\
 """Control characters that a terminal obeys, and characters that turn the reading direction and so can hide the rest."""
 
 
-def escaped(text: str) -> str:
+def escape_text(text: str) -> str:
     r"""Return the text with marks and invisible characters escaped as in JSON (`\u003c`)."""
     return _UNSAFE.sub(_escape, text)
 
 
-def unescaped(text: str) -> str:
-    """Undo `escaped`."""
+def unescape_text(text: str) -> str:
+    """Undo `escape_text`."""
     return _ESCAPES.sub(_unescape, text)
 
 
@@ -29,7 +29,7 @@ def printable(text: str) -> str:
     return _COMMANDS.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
 
 
-def spelled_out(text: str) -> str:
+def spell_out(text: str) -> str:
     """Return the text in one line, with all invisible characters and line ends written out, for a decision of the user."""
     return "".join(character if character.isprintable() else character.encode("unicode_escape").decode("ascii") for character in text)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ....protocols import InvalidRequest, ToolCall, ToolResult
-from ...task.tools import Effect, Repetition, Tool, noting, outcome_of
+from ...task.tools import Effect, Repetition, Tool, outcome_of, track_repetition
 from ...util.runtime import in_thread
 from .overdue import Overdue, looked_up, still_running
 from .transactions import AlreadyDone, EffectConnection, TransactionEnded, begin_in_file
@@ -46,7 +46,7 @@ class RunningCall:
         `sqlite3.Error`."""
         token = _running.set(self)
         try:
-            with noting(self.repetition):
+            with track_repetition(self.repetition):
                 result = await self._tool.run(call, overdue=self._take)
             if self._transaction is not None and not result.is_error:
                 await in_thread(self._transaction.commit, result)

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from ....protocols import Message, ToolCall, ToolResult
 from ...task.tools import LOOKED_UP, Effect, Tool, is_cut
-from ...util.escaping import unescaped
+from ...util.escaping import unescape_text
 from .flows import Anything, Fixed, Flow, Members, Planned, Reading, Several
 from .quoting import unquoted
 from .steps import Values, each, moment_of
@@ -120,7 +120,7 @@ def _returned(result: ToolResult) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return unescaped(text)
+        return unescape_text(text)
 
 
 def _flat(values: Values) -> Iterator[object]:

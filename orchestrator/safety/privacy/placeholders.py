@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from ....protocols import InvalidOutput, PrivacyViolation, ToolCall
 from ....protocols.messages import Value
 from ....protocols.tiers import Source, Tier
-from ...task.labels import Label, joined, may_go
+from ...task.labels import Label, join_labels, may_go
 from ...task.tools import Tool
 from .addresses import marks_in_addresses
 from .texts import texts_in, with_arguments
@@ -190,7 +190,7 @@ class Placeholders:
         return with_arguments(call, self.filled)
 
     def label_of(self, call: ToolCall) -> Label:
-        return joined(Label(tier=each.tier, origins=(each.origin,)) for each in self.named_in(call.arguments))
+        return join_labels(Label(tier=each.tier, origins=(each.origin,)) for each in self.named_in(call.arguments))
 
     def _shown_in_json(self, literal: str) -> str:
         if not _EXACT.search(literal):

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from ....protocols import Message, Sensitivity
 from ....protocols.tiers import Tier
-from ...task.labels import OF_CONTEXT, Integrity, Label, joined
+from ...task.labels import OF_CONTEXT, Integrity, Label, join_labels
 from ...task.task import Task
 from ...task.tools import Tool
 
@@ -19,7 +19,7 @@ def starting_label(task: Task, tools: Mapping[str, Tool]) -> Label:
     and
     the context, are untrusted content.
     """
-    return joined(_labels(task, tools))
+    return join_labels(_labels(task, tools))
 
 
 def _labels(task: Task, tools: Mapping[str, Tool]) -> Iterator[Label]:
