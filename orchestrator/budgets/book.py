@@ -187,7 +187,7 @@ class Reservation(NamedTuple):
 
     id: str
     scopes: tuple[Scope, ...]
-    grant: Units
+    granted: Units
     is_unpriced: bool = False
     """The call's price is unknown, so no dollars are reserved for it."""
 
