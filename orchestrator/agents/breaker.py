@@ -37,6 +37,15 @@ _DOUBLINGS: Final = 30
 """After which no bound is longer anyway."""
 
 
+ANSWERED: Final = (ContentFiltered, ContextOverflow, InvalidOutput, RequestRefused)
+"""Failures of a request, not of the agent, which was there and at work."""
+logger = logging.getLogger(__name__)
+_LONGEST_PROBE: Final = 10.0
+"""Seconds that others wait for a call that finds out; then another one may try."""
+_LONGEST_TOLD: Final = 24 * 3600.0
+"""Seconds; an agent that asks for a longer pause is tried once a day."""
+
+
 class ErrorKind(StrEnum):
     """A kind of failure of an agent, with a breaker of its own: a provider out of credit can still be reached."""
 
@@ -61,8 +70,6 @@ _KINDS: Final[tuple[tuple[type[AgentError], ErrorKind], ...]] = (
     (ModelError, ErrorKind.DEFECT),
     (InternalError, ErrorKind.DEFECT),
 )
-ANSWERED: Final = (ContentFiltered, ContextOverflow, InvalidOutput, RequestRefused)
-"""Failures of a request, not of the agent, which was there and at work."""
 
 
 def kind_of(error: BaseException) -> ErrorKind | None:
@@ -177,14 +184,6 @@ class Breaker:
         self._in_a_row = self._calm = self._successes = 0
         self.open_until = None
         self.reason = ""
-
-
-logger = logging.getLogger(__name__)
-
-_LONGEST_PROBE: Final = 10.0
-"""Seconds that others wait for a call that finds out; then another one may try."""
-_LONGEST_TOLD: Final = 24 * 3600.0
-"""Seconds; an agent that asks for a longer pause is tried once a day."""
 
 
 @dataclass(frozen=True, slots=True)

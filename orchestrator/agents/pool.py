@@ -41,6 +41,15 @@ if TYPE_CHECKING:
     from ...protocols.client import RemoteAgent
 
 
+logger = logging.getLogger(__name__)
+_START_SECONDS = 120.0
+"""Loading a large model from a slow disk takes this long at most."""
+_STOP_SECONDS = 5.0
+_MAXIMUM_LINE = 65_536
+_RESUME_SECONDS = 2.0
+"""A broken private socket means a dead child, so resuming is given up soon."""
+
+
 class Pace(Protocol):
     """The measured speed of an agent's model on this device, for prompts of all sizes."""
 
@@ -62,9 +71,6 @@ PaceSource = Callable[[str], Pace | None]
 def no_pace(_agent: str) -> Pace | None:
     """Return None: no agent was measured."""
     return None
-
-
-logger = logging.getLogger(__name__)
 
 
 class AgentHandle:
@@ -292,14 +298,6 @@ class AgentPool:
             for handle in self:
                 closing.start_soon(handle.aclose)
         await self.home.leave()
-
-
-_START_SECONDS = 120.0
-"""Loading a large model from a slow disk takes this long at most."""
-_STOP_SECONDS = 5.0
-_MAXIMUM_LINE = 65_536
-_RESUME_SECONDS = 2.0
-"""A broken private socket means a dead child, so resuming is given up soon."""
 
 
 class GatewayProcess:

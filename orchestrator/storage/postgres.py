@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import ConfigError, InvalidRequest, NearfarError, StoreCorrupt, StoreUnavailable
-from .tables import Rows, Tables, newer_version, statements
+from .tables import Rows, Tables, create_if_missing
 
 if TYPE_CHECKING:
     import psycopg
@@ -36,6 +36,34 @@ _CORRUPT: Final = frozenset({"XX001", "XX002", "3F000", "42P01", "42703"})
 _RESTORE: Final = "restore the database from a backup; data on other devices come back by sync"
 
 
+_KEEPALIVE: Final = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "application_name": "nearfar"}
+_IDLE_SECONDS: Final = 60
+"""Seconds after which the server ends an idle transaction, so that a hanging process does not block the others."""
+_POLL_SECONDS: Final = 0.05
+_TABLES: Final = "SELECT oid::regclass::text FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r' ORDER BY relname"
+_STILL_SEEN: Final = """
+SELECT count(*) FROM (
+  SELECT unnest(ARRAY[backend_xmin, backend_xid]) AS oldest FROM pg_stat_activity
+  WHERE datname = current_database() AND pid <> pg_backend_pid()
+  UNION ALL SELECT xmin FROM pg_replication_slots
+  UNION ALL SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()
+) AS sessions WHERE age(oldest) >= age(%s::xid)
+"""
+"""Counts the sessions that may still see rows of that transaction's time."""
+_WORDS: Final = (
+    ("INTEGER PRIMARY KEY AUTOINCREMENT", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"),
+    ("INTEGER", "bigint"),
+    ("BLOB", "bytea"),
+    ("REAL", "double precision"),
+    (" WITHOUT ROWID", ""),
+)
+_PARTS: Final = "CREATE TABLE IF NOT EXISTS parts (part text PRIMARY KEY, version bigint NOT NULL)"
+_CONNECTIONS: Final = 8
+"""Connections of one process."""
+_LOCK_TIMEOUT: Final = 10.0
+_LONGEST: Final = 60.0
+
+
 @contextmanager
 def translate_errors(what: str, lock_timeout: float) -> Iterator[None]:
     """Raise psycopg's errors as nearfar's, naming the data `what`. Errors that show a defect of nearfar stay as they are."""
@@ -54,22 +82,6 @@ def translate_errors(what: str, lock_timeout: float) -> Iterator[None]:
         raise meaning from error
 
 
-def connection_error(message: str) -> StoreUnavailable:
-    """Return the error for a server that cannot be reached, or refuses the connection."""
-    return StoreUnavailable(
-        f"cannot connect to Postgres: {message}", hint="check that the server is up, and its address, user and password"
-    )
-
-
-def without_secrets(message: str, parameters: Mapping[str, Any]) -> str:
-    """Return the first line of a driver's message, without any password."""
-    secrets = [str(value) for name, value in parameters.items() if "pass" in name and value]
-    line = message.strip().partition("\n")[0]
-    for secret in secrets:
-        line = line.replace(secret, "***")
-    return line
-
-
 def _meaning(error: "psycopg.Error", what: str) -> NearfarError | None:
     import psycopg
 
@@ -84,11 +96,6 @@ def _meaning(error: "psycopg.Error", what: str) -> NearfarError | None:
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or state in _UNAVAILABLE:
         return StoreUnavailable(f"Postgres cannot be used: {text}", hint=_UNAVAILABLE.get(state, "check that the server is up; try again"))
     return None
-
-
-_KEEPALIVE: Final = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "application_name": "nearfar"}
-_IDLE_SECONDS: Final = 60
-"""Seconds after which the server ends an idle transaction, so that a hanging process does not block the others."""
 
 
 class PostgresConnections:
@@ -120,10 +127,9 @@ class PostgresConnections:
             "plan_cache_mode": "force_custom_plan",
         }
         self._parameters = _parameters(address, lock_timeout, what)
-        self._most = most
         self._process = os.getpid()
         self._connect_once()
-        self._pool = self._opened()
+        self._pool = self._open_pool(most)
 
     @contextmanager
     def connection(self) -> Iterator["Connection"]:
@@ -159,29 +165,31 @@ class PostgresConnections:
             with psycopg.connect("", **self._parameters) as connection:
                 encoding, version = connection.info.parameter_status("server_encoding"), connection.info.server_version
         except psycopg.OperationalError as error:
-            raise connection_error(without_secrets(str(error), self._parameters)) from None
+            message = str(error).strip().partition("\n")[0]
+            for secret in (str(value) for name, value in self._parameters.items() if "pass" in name and value):
+                message = message.replace(secret, "***")
+            hint = "check that the server is up, and its address, user and password"
+            raise StoreUnavailable(f"cannot connect to Postgres: {message}", hint=hint) from None
         if encoding != "UTF8":
             raise ConfigError(f"the database is in {encoding}", hint="create it with ENCODING 'UTF8'")
         if version < 140000:
             raise ConfigError("the server is older than Postgres 14", hint="update the server")
 
-    def _opened(self) -> "ConnectionPool[Connection]":
+    def _open_pool(self, most: int) -> "ConnectionPool[Connection]":
         from psycopg_pool import ConnectionPool
 
-        pool = ConnectionPool(
+        return ConnectionPool(
             "",
             kwargs={**self._parameters, "autocommit": True},
             min_size=1,
-            max_size=self._most,
+            max_size=most,
             timeout=self._lock_timeout,
             reconnect_timeout=self._lock_timeout,  # later callers connect again, rather than wait for a late attempt
             configure=self._configure,
             check=_check,
-            open=False,
+            open=True,
             name="nearfar",
         )
-        pool.open()
-        return pool
 
     def _configure(self, connection: "Connection") -> None:
         calls = ", ".join("set_config(%s, %s, false)" for _ in self._settings)
@@ -208,30 +216,23 @@ def _parameters(address: str, lock_timeout: float, what: str) -> dict[str, Any]:
 
 
 def _check(connection: "Connection") -> None:
-    """Check a connection without a round trip: an idle server sends nothing, unless it has gone or is about to."""
     from psycopg_pool import ConnectionPool
 
+    if is_broken(connection):
+        ConnectionPool.check_connection(connection)
+
+
+def is_broken(connection: "Connection") -> bool:
+    """Return whether a connection seems broken, without a round trip: an idle server sends nothing, unless it has gone or is about to."""
+    if connection.closed:
+        return True
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
-    if poll.poll(0):
-        ConnectionPool.check_connection(connection)
+    return bool(poll.poll(0))
 
 
 def _milliseconds(seconds: float) -> str:
     return str(max(1, round(seconds * 1000)))
-
-
-_POLL_SECONDS: Final = 0.05
-_TABLES: Final = "SELECT oid::regclass::text FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r' ORDER BY relname"
-_STILL_SEEN: Final = """
-SELECT count(*) FROM (
-  SELECT unnest(ARRAY[backend_xmin, backend_xid]) AS oldest FROM pg_stat_activity
-  WHERE datname = current_database() AND pid <> pg_backend_pid()
-  UNION ALL SELECT xmin FROM pg_replication_slots
-  UNION ALL SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()
-) AS sessions WHERE age(oldest) >= age(%s::xid)
-"""
-"""Counts the sessions that may still see rows of that transaction's time."""
 
 
 def scrub(connection: "Connection", schema: str, lock_timeout: float) -> None:
@@ -272,20 +273,6 @@ def _wait_for_others(connection: "Connection", lock_timeout: float) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-_WORDS: Final = (
-    ("INTEGER PRIMARY KEY AUTOINCREMENT", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"),
-    ("INTEGER", "bigint"),
-    ("BLOB", "bytea"),
-    ("REAL", "double precision"),
-    (" WITHOUT ROWID", ""),
-)
-_PARTS: Final = "CREATE TABLE IF NOT EXISTS parts (part text PRIMARY KEY, version bigint NOT NULL)"
-_CONNECTIONS: Final = 8
-"""Connections of one process."""
-_LOCK_TIMEOUT: Final = 10.0
-_LONGEST: Final = 60.0
-
-
 class PostgresDatabase:
     """A schema with the tables of all who `require` them. `what` names the data in errors.
 
@@ -309,13 +296,7 @@ class PostgresDatabase:
     def require(self, tables: Tables) -> None:
         with self.writing() as session:
             session.execute("SELECT pg_advisory_xact_lock(hashtext('nearfar_runs'))")
-            found = session.execute("SELECT version FROM parts WHERE part = ?", (tables.part,)).fetchone()
-            if found is None:
-                for statement in statements(tables.sql):
-                    session.execute(_translated(statement))
-                session.execute("INSERT INTO parts VALUES (?, ?)", (tables.part, tables.version))
-            elif found[0] != tables.version:
-                raise StoreUnavailable(newer_version(tables.part, found[0], tables.version), hint="update nearfar on this machine")
+            create_if_missing(session, tables, translate=_translate)
 
     def writing(self) -> AbstractContextManager["PostgresSession"]:
         return self._kept(self._connections.connection())
@@ -381,7 +362,7 @@ class PostgresSession:
         return self.connection.execute(sql.replace("%", "%%").replace("?", "%s").encode(), parameters)
 
 
-def _translated(statement: str) -> str:
+def _translate(statement: str) -> str:
     for ours, theirs in _WORDS:
         statement = re.sub(rf"\b{ours}\b" if not ours.startswith(" ") else ours, theirs, statement)
     return statement

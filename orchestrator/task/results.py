@@ -16,6 +16,11 @@ from .modes import Mode, Strategy, TaskProfile
 from .policy import Cause, Verdict
 from .tools import Effect
 
+Knobs = Mapping[str, JsonValue]
+RESERVED: Final = ("auto", "mode", "preset", "sensitivity", "strategy")
+"""Keys of the policy that the user decides, and that `auto` never changes."""
+Dollars = Annotated[Decimal | None, Field(description="US dollars; None where a price is unknown, which is not free")]
+
 
 @dataclass(frozen=True, slots=True)
 class Impression:
@@ -125,12 +130,6 @@ class RouteDecision(Value):
         return next((each.estimate for each in self.considered if each.agent == agent), None)
 
 
-Knobs = Mapping[str, JsonValue]
-
-RESERVED: Final = ("auto", "mode", "preset", "sensitivity", "strategy")
-"""Keys of the policy that the user decides, and that `auto` never changes."""
-
-
 class Arm(Value):
     """A strategy and what differs from the default policy, in the shape of the `[policy]` section."""
 
@@ -188,9 +187,6 @@ class SelectionDecision(Value):
     def winner(self) -> ConsideredArm:
         """Return the candidate that was chosen."""
         return next(candidate for candidate in self.candidates if candidate.arm == self.chosen)
-
-
-Dollars = Annotated[Decimal | None, Field(description="US dollars; None where a price is unknown, which is not free")]
 
 
 class Energy(Value):

@@ -14,6 +14,21 @@ _COMMANDS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\
 """Control characters that a terminal obeys, and characters that turn the reading direction and so can hide the rest."""
 
 
+_STYLE = """
+:root { color-scheme: light dark; --line: #8884; --soft: #777 }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem } h3 { font-size: 1rem }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
+caption { text-align: left; color: var(--soft); padding: .3rem 0 }
+th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top }
+th:first-child, td:first-child, td.text, th.text { text-align: left }
+td.text { max-width: 26rem } .wrong { color: #c1121f } .right { color: #2a9d8f }
+svg { width: 100%; height: auto; max-width: 44rem } svg text { fill: currentColor; font-size: 13px }
+.note { color: var(--soft) } .wide { overflow-x: auto }
+@media (prefers-color-scheme: dark) { .wrong { color: #ff6b6b } }
+"""
+
+
 def escape_text(text: str) -> str:
     r"""Return the text with marks and invisible characters escaped as in JSON (`\u003c`)."""
     return _UNSAFE.sub(_escape, text)
@@ -43,21 +58,6 @@ def _unescape(match: "re.Match[str]") -> str:
     units = bytes.fromhex(match.group().replace("\\u", ""))
     text = units.decode("utf-16-be", "surrogatepass")
     return text if all(letter == "[" or _UNSAFE.fullmatch(letter) for letter in text) else match.group()
-
-
-_STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #777 }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem } h3 { font-size: 1rem }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
-caption { text-align: left; color: var(--soft); padding: .3rem 0 }
-th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top }
-th:first-child, td:first-child, td.text, th.text { text-align: left }
-td.text { max-width: 26rem } .wrong { color: #c1121f } .right { color: #2a9d8f }
-svg { width: 100%; height: auto; max-width: 44rem } svg text { fill: currentColor; font-size: 13px }
-.note { color: var(--soft) } .wide { overflow-x: auto }
-@media (prefers-color-scheme: dark) { .wrong { color: #ff6b6b } }
-"""
 
 
 def page(title: str, body: str, *, style: str = "") -> str:

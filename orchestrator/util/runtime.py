@@ -25,6 +25,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+_IS_UNTRACED: Final[ContextVar[bool]] = ContextVar("nearfar_untraced", default=False)
+_SWITCHES: Final = ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING_V2")
+_DEADLY: Final = ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER")
+"""Variables with which LangChain raises an error instead of running anything."""
+_OFF: Final = ("", "0", "false", "False")
+
+
 async def in_thread(function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
     """Call a function in a thread and return its result. If the caller is cancelled, the function still runs to its end."""
     import anyio.to_thread
@@ -138,13 +145,6 @@ async def _until_the_loop_ends(release: Callable[[], Awaitable[None]]) -> AsyncG
         yield
     finally:
         await release()
-
-
-_IS_UNTRACED: Final[ContextVar[bool]] = ContextVar("nearfar_untraced", default=False)
-_SWITCHES: Final = ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING_V2")
-_DEADLY: Final = ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER")
-"""Variables with which LangChain raises an error instead of running anything."""
-_OFF: Final = ("", "0", "false", "False")
 
 
 def tracing_switches() -> list[str]:
