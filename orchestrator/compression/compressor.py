@@ -23,7 +23,7 @@ from ...protocols.messages import Value
 from ..util.escaping import escape_text
 from .conversation import TEXT_MARK, Conversation, TokenCounter, conversation_tokens, estimated_tokens
 from .scoring import find_unsupported
-from .selection import Selection, render
+from .selection import Selection
 
 SUMMARIZE = (
     "Sum up the text that the user quotes, in at most {words} words. Keep names, numbers and identifiers exactly as they stand, and add "
@@ -142,8 +142,8 @@ def compress(messages: Sequence[Message], *, budget: int, count: TokenCounter = 
             f"the system prompt and the last message need {fixed} tokens, but the budget is {budget}",
             hint="shorten them, or use a model with a larger context window",
         )
-    selection = _filled(conversation, budget)
-    kept = render(conversation, selection)
+    selection = _select(conversation, budget)
+    kept = selection.render()
     left_out = "".join(piece.text for piece, is_kept in zip(conversation.pieces, selection.pieces, strict=True) if not is_kept)
     return Compressed(messages=kept, tokens=conversation_tokens(kept, count), original_tokens=tokens, left_out=left_out)
 
@@ -185,12 +185,12 @@ async def compress_and_summarize(
     return rest.model_copy(update={"messages": joined, "tokens": conversation_tokens(joined, count), "summary": summary})
 
 
-def _filled(conversation: Conversation, budget: int) -> Selection:
+def _select(conversation: Conversation, budget: int) -> Selection:
     """Select as much of the conversation as fits into the budget."""
     selection = Selection(conversation)
 
     def left() -> int:
-        return budget - conversation_tokens(render(conversation, selection), conversation.count)
+        return budget - conversation_tokens(selection.render(), conversation.count)
 
     room = left()
     for _ in range(_FILLS):

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from ...protocols import InvalidOutput, NearfarError, StepReply
 from ..agents.pool import AgentPool
 from ..routing.costs import RunningEstimates
-from ..task.modes import estimated_tokens
+from ..task.modes import tokens_by_length
 from ..task.results import Call
 from ..util.runtime import end
 from .calls import CallLog
@@ -127,7 +127,7 @@ def hedge_of(turn: Turn, pool: AgentPool, running: RunningEstimates) -> Hedge | 
     is_first = not (state["attempts"] or state["acted"] or turn.draft.steps or turn.is_supervised)
     if not (policy.enabled and is_first and turn.has_successor):
         return None
-    tokens = sum(estimated_tokens(message.text) for message in turn.task.messages)
+    tokens = sum(tokens_by_length(message.text) for message in turn.task.messages)
     seen = running.latency(turn.handle.name, tokens)
     other = Turn({**state, **fresh_start(turn.task, position=turn.position + 1)}, pool)
     is_possible = other.handle.side is not turn.handle.side and other.handle.health.objection() is None

@@ -137,7 +137,7 @@ class Situation:
     """Smallest share that is left of the limits for the session and the day, 0 to 1; None: there are no limits."""
 
 
-def estimated_tokens(text: str) -> int:
+def tokens_by_length(text: str) -> int:
     """Return an estimate of a text's tokens, from its length."""
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 

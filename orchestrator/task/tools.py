@@ -275,6 +275,36 @@ async def run_tool_call(call: ToolCall, tools: Mapping[str, Tool]) -> ToolResult
     return await known.run(call)
 
 
+@dataclass
+class Repetition:
+    """Notes whether the tool call under way has to be made again by a resumed run."""
+
+    is_wanted: bool = False
+
+
+_current: Final[ContextVar[Repetition | None]] = ContextVar("nearfar_repetition", default=None)
+
+
+def make_again() -> None:
+    """Have a resumed run repeat the running tool call, because the call tells the task more than its result says.
+
+    Does nothing outside of a tool, and for tools that may not be run again.
+    """
+    repetition = _current.get()
+    if repetition is not None:
+        repetition.is_wanted = True
+
+
+@contextmanager
+def track_repetition(repetition: Repetition) -> Iterator[None]:
+    """Let tools within the block set `repetition` with `make_again`."""
+    token = _current.set(repetition)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
 def _name_of(function: ToolFunction) -> str:
     name = getattr(function, "__name__", None)
     if not isinstance(name, str):
@@ -399,33 +429,3 @@ def _explain(error: ValidationError) -> str:
     """Return the problems of the arguments, without pydantic's links and echoes."""
     problems = [f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}" for item in error.errors(include_url=False)]
     return "invalid arguments: " + "; ".join(problems)
-
-
-@dataclass
-class Repetition:
-    """Notes whether the tool call under way has to be made again by a resumed run."""
-
-    is_wanted: bool = False
-
-
-_current: Final[ContextVar[Repetition | None]] = ContextVar("nearfar_repetition", default=None)
-
-
-def make_again() -> None:
-    """Have a resumed run repeat the running tool call, because the call tells the task more than its result says.
-
-    Does nothing outside of a tool, and for tools that may not be run again.
-    """
-    repetition = _current.get()
-    if repetition is not None:
-        repetition.is_wanted = True
-
-
-@contextmanager
-def track_repetition(repetition: Repetition) -> Iterator[None]:
-    """Let tools within the block set `repetition` with `make_again`."""
-    token = _current.set(repetition)
-    try:
-        yield
-    finally:
-        _current.reset(token)
