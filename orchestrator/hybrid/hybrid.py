@@ -52,7 +52,7 @@ from ..task.task import Prompt, Task, scope_of, within_scope
 from ..task.tools import Approver, Tool
 from ..tracing.store import TraceStore, traces_if_usable
 from ..util.arguments import Location, as_path
-from ..util.runtime import cancelled_at_once, end, in_thread
+from ..util.runtime import cancel_task, in_thread, run_cancellable
 from .arguments import (
     ResumeOptions,
     TaskOptions,
@@ -374,7 +374,7 @@ class Hybrid:
         if work.recorded is not None:
             return work.recorded
         with deadline(work.task, started, work.context):
-            state = await cancelled_at_once(self._serve(work, options))
+            state = await run_cancellable(self._serve(work, options))
         return await self._concluded(work, state, time.monotonic() - started)
 
     @property
@@ -404,13 +404,13 @@ class Hybrid:
             while (event := await next_event(events, work.task, started)) is not None:
                 yield event
         except DeadlineExceeded as error:
-            await end(serving)
+            await cancel_task(serving)
             note_tool_calls(error, work.context)
             for late in queued_events(events):  # what the step that was under way has cost
                 yield late
             raise
         finally:
-            await end(serving)
+            await cancel_task(serving)
         yield TaskFinished(result=await self._concluded(work, serving.result(), time.monotonic() - started))
 
     def explain(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> SelectionDecision:

@@ -211,9 +211,9 @@ class CallLog:
                         if listening.hear(event):
                             handle.health.end_probe(trial)
             except DeadlineExceeded:
-                trial.is_telling = listening.is_telling
+                trial.counts = listening.is_telling
                 raise
-            trial.is_telling = not listening.was_saved
+            trial.counts = not listening.was_saved
 
     def _idle_timeouts(self, handle: AgentHandle, request: StepRequest) -> IdleTimeouts | None:
         """Return the idle timeouts for a call; None means no limit. A near agent may read for long; the last candidate is always waited

@@ -9,7 +9,7 @@ from ..agents.pool import AgentPool
 from ..routing.costs import RunningEstimates
 from ..task.modes import tokens_by_length
 from ..task.results import Call
-from ..util.runtime import end
+from ..util.runtime import cancel_task
 from .calls import CallLog
 from .runtime import TaskRuntime
 from .state import TaskState, fresh_start
@@ -50,8 +50,8 @@ class Race(Generic[T]):
                 return await self._against(trying, second(), settled)
             return await trying
         finally:
-            await end(settled)
-            await end(trying)
+            await cancel_task(settled)
+            await cancel_task(trying)
 
     async def _against(self, first: asyncio.Task[T], second: Coroutine[Any, Any, T], settled: asyncio.Task[Any]) -> T:
         self.was_started = True
@@ -64,7 +64,7 @@ class Race(Generic[T]):
             self.second_won = not settled.done() and not self._won(first) and self._won(trying)
             return await (trying if self.second_won else first)
         finally:
-            await end(trying)
+            await cancel_task(trying)
 
     def _won(self, task: asyncio.Task[T]) -> bool:
         return task.done() and not task.cancelled() and task.exception() is None and self._is_useful(task.result())

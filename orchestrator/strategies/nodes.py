@@ -83,13 +83,13 @@ class TaskNodes:
 
     def _look_for_those_who_may_be_back(self, task: Task, context: TaskContext, spent: Spent) -> None:
         """Probe unreachable agents in the background, if others can serve meanwhile, so that no task waits for the result."""
-        doubtful = {handle.name for handle in self.pool if handle.is_worth_a_look}
+        doubtful = {handle.name for handle in self.pool if handle.needs_probe}
         if not doubtful:
             return
         candidates = self.router.explain(task, list(self.pool), tools=context.tools, spent=spent).candidates
         if not doubtful.issuperset(candidates):
             for name in doubtful.intersection(candidates):
-                self.pool[name].look()
+                self.pool[name].probe()
 
     async def act(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Let the current agent take one turn; a failure that another agent may not have hands over to it."""

@@ -37,7 +37,7 @@ from ..task.policy import Policy, SubtasksConfig
 from ..task.results import Attempt, Call, ToolOutcome
 from ..task.routing_policy import FALLBACK_ERRORS, AmountsConfig, LimitsConfig
 from ..task.task import Task
-from ..util.runtime import cancelled_at_once
+from ..util.runtime import run_cancellable
 from .calls import CallLog
 from .context import TaskContext
 from .runtime import TaskGraph, TaskRuntime, emit, show
@@ -95,7 +95,7 @@ class Parts:
         """
         try:
             with _time_limit(seconds, name):
-                final = await cancelled_at_once(self._served(part, account, is_heard=is_heard, name=name))
+                final = await run_cancellable(self._served(part, account, is_heard=is_heard, name=name))
         finally:
             if self.context.outcomes is not None:
                 self.context.outcomes.extend(self.outcomes.get(name, ()))

@@ -72,7 +72,7 @@ async def run_in_daemon_thread(function: Callable[[], object]) -> object:
     return await outcome
 
 
-async def cancelled_at_once(work: Coroutine[Any, Any, T]) -> T:
+async def run_cancellable(work: Coroutine[Any, Any, T]) -> T:
     """Await `work` so that a cancellation ends it by one exception; return, or raise, when it has ended.
 
     anyio repeats a cancellation at every await, also at those by which LangGraph closes the steps of its nodes.
@@ -81,10 +81,10 @@ async def cancelled_at_once(work: Coroutine[Any, Any, T]) -> T:
     try:
         return await asyncio.shield(task)
     finally:
-        await end(task)
+        await cancel_task(task)
 
 
-async def end(task: asyncio.Task[Any]) -> None:
+async def cancel_task(task: asyncio.Task[Any]) -> None:
     """Cancel a task once, unless it is done, and wait for its end. Its error is ignored."""
     if not task.done():
         task.cancel()

@@ -264,7 +264,7 @@ def test_an_answer_that_the_agent_did_not_compute_does_not_close_its_breaker() -
     patient.clock.now += SETTINGS.open_seconds
     for _ in range(5):
         with patient.health.trying() as trial:
-            trial.is_telling = False
+            trial.counts = False
     assert patient.health.note is not None
 
 
