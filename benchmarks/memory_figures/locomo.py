@@ -36,7 +36,7 @@ from nearfar.orchestrator.memory.recall.turn import Turn, line
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.task.tools import Tool
-from nearfar.orchestrator.util.escaping import escaped
+from nearfar.orchestrator.util.escaping import escape_text
 from nearfar.protocols import Message
 from nearfar.protocols.tiers import Tier
 
@@ -152,7 +152,7 @@ def _found(doors: _Doors, question: Question) -> dict[str, Found]:
 def _quoted(conversation: Conversation, told: str) -> Iterator[str]:
     """The names of the turns that a text quotes: all that the tool says is text."""
     for name, turn in _said(conversation):
-        if escaped(json.dumps(line(turn.speaker, turn.text), ensure_ascii=False)) in told:
+        if escape_text(json.dumps(line(turn.speaker, turn.text), ensure_ascii=False)) in told:
             yield name
 
 

@@ -37,6 +37,15 @@ _DOUBLINGS: Final = 30
 """After which no bound is longer anyway."""
 
 
+ANSWERED: Final = (ContentFiltered, ContextOverflow, InvalidOutput, RequestRefused)
+"""Failures of a request, not of the agent, which was there and at work."""
+logger = logging.getLogger(__name__)
+_LONGEST_PROBE: Final = 10.0
+"""Seconds that others wait for a call that finds out; then another one may try."""
+_LONGEST_TOLD: Final = 24 * 3600.0
+"""Seconds; an agent that asks for a longer pause is tried once a day."""
+
+
 class ErrorKind(StrEnum):
     """A kind of failure of an agent, with a breaker of its own: a provider out of credit can still be reached."""
 
@@ -61,8 +70,6 @@ _KINDS: Final[tuple[tuple[type[AgentError], ErrorKind], ...]] = (
     (ModelError, ErrorKind.DEFECT),
     (InternalError, ErrorKind.DEFECT),
 )
-ANSWERED: Final = (ContentFiltered, ContextOverflow, InvalidOutput, RequestRefused)
-"""Failures of a request, not of the agent, which was there and at work."""
 
 
 def kind_of(error: BaseException) -> ErrorKind | None:
@@ -105,7 +112,7 @@ class Breaker:
         self.openings = 0
         """Tells probes of this time from those of earlier ones, which say nothing any more."""
         self.probe: object | None = None
-        """The call that is finding out, and of which nothing was heard yet."""
+        """The call that is finding out and has not answered yet."""
         self.probe_until = 0.0
         """How long others wait for it."""
         self.reason = ""
@@ -136,7 +143,7 @@ class Breaker:
             self._count(True, settings)
             self._in_a_row += 1
         if self.open_until is not None and not failure.is_probe:
-            self._wait_as_told(now, failure.retry_after)
+            self._extend_open_time(now, failure.retry_after)
         elif failure.is_enough or self._has_failed_enough(settings):
             self.reason = failure.why if failure.is_enough else f"{self._extent(settings)}: {failure.why}"
             self._open(settings, now=now, retry_after=failure.retry_after, chance=chance)
@@ -167,7 +174,7 @@ class Breaker:
         self.openings += 1
         self.probe = None
 
-    def _wait_as_told(self, now: float, retry_after: float | None) -> None:
+    def _extend_open_time(self, now: float, retry_after: float | None) -> None:
         """Extend the open time: a call that began before the breaker opened may still learn when to come back."""
         if retry_after is not None and self.open_until is not None:
             self.open_until = max(self.open_until, now + retry_after)
@@ -177,14 +184,6 @@ class Breaker:
         self._in_a_row = self._calm = self._successes = 0
         self.open_until = None
         self.reason = ""
-
-
-logger = logging.getLogger(__name__)
-
-_LONGEST_PROBE: Final = 10.0
-"""Seconds that others wait for a call that finds out; then another one may try."""
-_LONGEST_TOLD: Final = 24 * 3600.0
-"""Seconds; an agent that asks for a longer pause is tried once a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +200,7 @@ class Trial:
     """A call that may say something of its agent's health."""
 
     began: float
-    is_telling: bool = True
+    counts: bool = True
     """The outcome counts. False for an answer that the agent did not compute, or a time-out that no agent could have met."""
     probed: dict[ErrorKind, int] = field(default_factory=dict)
     """The half-open breakers for which it finds out, with how often each had opened."""
@@ -239,7 +238,7 @@ class Health:
         return f"retrying {self._name}: circuit breaker half-open after {', '.join(tried)}" if tried else None
 
     @property
-    def is_worth_a_look(self) -> bool:
+    def needs_probe(self) -> bool:
         """True if the agent was unreachable and nothing else, and no call is probing it now."""
         now = self._monotonic()
         with self._lock:
@@ -258,7 +257,7 @@ class Health:
         else:
             self._note(trial, None)
 
-    def heard(self, trial: Trial) -> None:
+    def end_probe(self, trial: Trial) -> None:
         """End the probe of a call that has begun to answer: others need not wait for its end."""
         with self._lock:
             for kind in trial.probed:
@@ -298,7 +297,7 @@ class Health:
             for breaker in self._breakers.values():
                 breaker.probe = None if breaker.probe is trial else breaker.probe
             probed = {known for known, openings in trial.probed.items() if self._breakers[known].is_of(openings)}
-            if not trial.is_telling:
+            if not trial.counts:
                 return
             if error is None or isinstance(error, ANSWERED):
                 self._succeeded(probed)
@@ -320,7 +319,7 @@ class Health:
             why=type(error).__name__,
             is_probe=kind in probed,
             is_costly=not was_there and now - trial.began >= self.settings.costly_seconds,
-            retry_after=_told(error.retry_after) if isinstance(error, NearfarError) else None,
+            retry_after=_bounded_retry(error.retry_after) if isinstance(error, NearfarError) else None,
         )
         breaker.failed(self.settings, failure, now=now, chance=self._chance())
         if breaker.open_until is not None and breaker.open_until != before:
@@ -328,6 +327,6 @@ class Health:
             logger.warning("circuit breaker open for %s: retrying in %.1f s (%s: %s)", self._name, seconds, kind.value, breaker.reason)
 
 
-def _told(retry_after: float | None) -> float | None:
+def _bounded_retry(retry_after: float | None) -> float | None:
     """When the other side asks to be tried again, where it makes sense; NaN does not."""
     return min(retry_after, _LONGEST_TOLD) if retry_after is not None and retry_after > 0 else None

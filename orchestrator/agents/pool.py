@@ -34,11 +34,20 @@ from ...protocols.errors import BY_REASON
 from ...protocols.event_loop import LoopBound
 from ...protocols.redact import log_defect
 from ..storage.owners import SocketFolder
-from ..util.runtime import HomeLoop, end
+from ..util.runtime import HomeLoop, cancel_task
 from .breaker import Health, Trial
 
 if TYPE_CHECKING:
     from ...protocols.client import RemoteAgent
+
+
+logger = logging.getLogger(__name__)
+_START_SECONDS = 120.0
+"""Loading a large model from a slow disk takes this long at most."""
+_STOP_SECONDS = 5.0
+_MAXIMUM_LINE = 65_536
+_RESUME_SECONDS = 2.0
+"""A broken private socket means a dead child, so resuming is given up soon."""
 
 
 class Pace(Protocol):
@@ -62,9 +71,6 @@ PaceSource = Callable[[str], Pace | None]
 def no_pace(_agent: str) -> Pace | None:
     """Return None: no agent was measured."""
     return None
-
-
-logger = logging.getLogger(__name__)
 
 
 class AgentHandle:
@@ -98,7 +104,7 @@ class AgentHandle:
         self._source = source
         self._agent: Agent | None = source if isinstance(source, Agent) else None
         self._unwrapped = self._agent
-        self._looking: asyncio.Task[None] | None = None
+        self._probing: asyncio.Task[None] | None = None
         self._opening = anyio.Lock()
         self._failed_to_open: list[AgentError] = []
         """The last failure, for those who waited for it; a new list each time."""
@@ -130,7 +136,7 @@ class AgentHandle:
 
     @property
     def is_unpriced(self) -> bool:
-        """True for a far agent of unknown price; False while that cannot be told. Raises as `prices` does."""
+        """Return whether it is a far agent of unknown price; False while that is not known. Raises what `prices` raises."""
         can_be_told = self.card is not None or self._expected_prices is not None
         return self.side is Side.FAR and can_be_told and self.prices is None
 
@@ -166,14 +172,14 @@ class AgentHandle:
             if self._agent is None:
                 if self._failed_to_open is not before:
                     raise _again(self._failed_to_open[0])
-                self._keep(await self._opened())
+                self._keep(await self._open_source())
             assert self._agent is not None, "it was kept"
             return self._agent
 
     def _keep(self, agent: Agent) -> None:
         self._unwrapped, self._agent = agent, self._wrapper(agent)
 
-    async def _opened(self) -> Agent:
+    async def _open_source(self) -> Agent:
         assert not isinstance(self._source, Agent), "a borrowed agent is open from the start"
         try:
             with self.health.trying():
@@ -183,16 +189,16 @@ class AgentHandle:
             raise
 
     @property
-    def is_worth_a_look(self) -> bool:
-        """It could not be reached, may be back by now, and can be looked for without giving it a task."""
-        return (self._agent is None or self._description is not None) and self.health.is_worth_a_look
+    def needs_probe(self) -> bool:
+        """Return whether it was unreachable, may be back by now, and can be probed without giving it a task."""
+        return (self._agent is None or self._description is not None) and self.health.needs_probe
 
-    def look(self) -> None:
-        """Find out in the background whether it is back, so that no task has to wait for that."""
-        with suppress(Unavailable):  # somebody else has just begun to
-            self._looking = asyncio.create_task(self._look(self.health.admit()))
+    def probe(self) -> None:
+        """Probe in the background whether it is back, so that no task has to wait for that."""
+        with suppress(Unavailable):  # another call has just begun to
+            self._probing = asyncio.create_task(self._probe(self.health.admit()))
 
-    async def _look(self, trial: Trial) -> None:
+    async def _probe(self, trial: Trial) -> None:
         with suppress(NearfarError), self.health.trying(trial):
             if (describe := self._description) is not None:
                 await describe()
@@ -203,7 +209,7 @@ class AgentHandle:
 
     @property
     def _description(self) -> Callable[[], Awaitable[object]] | None:
-        """Asks an agent on the other side of a connection who it is; None: it is not open, or not there."""
+        """Return the call that asks a connected agent for its card; None: it is not open, or not connected."""
         return getattr(self._unwrapped, "describe", None)
 
     async def aclose(self) -> None:
@@ -213,7 +219,7 @@ class AgentHandle:
 
     def forget(self) -> None:
         """Drop objects of an event loop that is closed. An agent that this handle opened is ended; the next task opens it again."""
-        self._looking, self._opening, self._failed_to_open = None, anyio.Lock(), []
+        self._probing, self._opening, self._failed_to_open = None, anyio.Lock(), []
         if isinstance(self._source, Agent):
             self._keep(self._source)
         elif self._unwrapped is not None:
@@ -224,8 +230,8 @@ class AgentHandle:
 
     async def release(self) -> None:
         """Close the agent as `aclose` does, but let the next task open it again."""
-        if self._looking is not None:
-            await end(self._looking)
+        if self._probing is not None:
+            await cancel_task(self._probing)
         async with self._opening:
             if self._agent is None or isinstance(self._source, Agent):
                 return
@@ -300,14 +306,6 @@ class AgentPool:
             for handle in self:
                 closing.start_soon(handle.aclose)
         await self.home.leave()
-
-
-_START_SECONDS = 120.0
-"""Loading a large model from a slow disk takes this long at most."""
-_STOP_SECONDS = 5.0
-_MAXIMUM_LINE = 65_536
-_RESUME_SECONDS = 2.0
-"""A broken private socket means a dead child, so resuming is given up soon."""
 
 
 class GatewayProcess:
@@ -418,7 +416,7 @@ class GatewayProcess:
     async def _stop(self) -> None:
         remote, self._remote = self._remote, None
         process, self._process = self._process, None
-        # Shielded, since nobody else knows the two any more; it takes a few seconds at most.
+        # Shielded, since nothing else refers to the two any more; it takes a few seconds at most.
         with anyio.CancelScope(shield=True):
             if remote is not None:
                 await remote.aclose()

@@ -14,7 +14,7 @@ from ...protocols import AgentCard, BudgetExceeded, Message, Prices, Side, StepR
 from ..compression.conversation import conversation_tokens, estimated_tokens
 from ..task.routing_policy import AmountsConfig, LimitsConfig
 from ..util.runtime import in_thread
-from .book import Balance, BudgetBook, Caps, Claim, Commitment, Reservation, Scope, Shortage, Spent, Units, granted
+from .book import Balance, BudgetBook, Caps, Claim, Commitment, Reservation, Scope, Shortage, Spent, Units, grant
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ _USUAL_SECONDS: Final = 600.0
 _USEFUL_OUTPUT: Final = 512
 """Tokens to write, for fewer of which a call rather waits until those under way have given back what they do not need."""
 _USEFUL_SECONDS: Final = 10.0
-_PATIENCE: Final = 30.0
+_LONGEST_WAIT: Final = 30.0
 """Seconds of such waiting."""
 _LEAST_BYTES_PER_TOKEN: Final = 3
 _HINT: Final = "[policy.limits] sets the limits; nearfar budget show says what is spent"
@@ -144,14 +144,14 @@ class Account:
 
     def _within_call(self, demand: "_Demand") -> Units:
         """Return the most that the call may spend by the limit for a single call."""
-        most = granted([(self._of_call, Balance())], demand.least, demand.most)
+        most = grant([(self._of_call, Balance())], demand.least, demand.most)
         if isinstance(most, Shortage):
             raise self._refusal(demand.card, most)
         return most
 
     async def _waited_for(self, claims: Sequence[Claim], demand: "_Demand", most: Units) -> Reservation:
-        patience = min(_PATIENCE, demand.request.timeout or _PATIENCE)
-        give_up, delay = anyio.current_time() + patience, 0.005
+        wait = min(_LONGEST_WAIT, demand.request.timeout or _LONGEST_WAIT)
+        give_up, delay = anyio.current_time() + wait, 0.005
         while True:
             is_late = anyio.current_time() >= give_up
             found = await self._reserved(claims, demand, demand.useful.within(most), most)
@@ -360,5 +360,5 @@ def _caps(amounts: AmountsConfig) -> Caps:
 
 
 def _said(spent: Spent) -> str:
-    dollars = "dollars that nobody knows" if spent.dollars is None else f"{spent.dollars:.4g} dollars"
+    dollars = "an unknown number of dollars" if spent.dollars is None else f"{spent.dollars:.4g} dollars"
     return f"{dollars}, {spent.tokens} tokens and {spent.seconds:.3g} seconds"

@@ -15,13 +15,51 @@ from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
 from ..storage.tables import Session
 from ..task.stores import RunsConfig
-from .storage import ServerOwner, SharedStorage, Storage
+from .storage import MemoryStorage, ServerOwner, SharedStorage
 
 MEASURES: Final = ("dollars", "tokens", "seconds", "joules")
 _UNITS: Final = (10**9, 1, 10**6, 10**6)
 """Whole units in one of each measure: nanodollars, tokens, microseconds and microjoules."""
 _MOST: Final = 2**60
 """No amount is larger, so that sums of several fit 64 bits: about a billion dollars."""
+
+
+_KEPT: Final = 10_000
+"""Tasks and sessions, each; of more, those are forgotten that spent nothing for the longest time."""
+_FORGOTTEN_EVERY: Final = 500
+"""Calls after which it is seen to that no more are kept."""
+_NO_CAP: Final = 2**62
+_PART_NAME: Final = 32
+"""Characters behind the name of a task, and a slash, in the name of its part."""
+_HOUR: Final = 60
+"""Minutes."""
+_COLUMNS: Final = "dollars, tokens, seconds, joules, reserved_dollars, reserved_tokens, reserved_seconds, reserved_joules, unpriced"
+_LATER: Final = "(SELECT coalesce(max(used), 0) + 1 FROM budgets)"
+_ENTER: Final = f"""
+INSERT INTO budgets (kind, name, used) VALUES (?, ?, {_LATER}) ON CONFLICT (kind, name) DO UPDATE SET used = excluded.used
+RETURNING {_COLUMNS}
+"""
+_RESERVE: Final = f"""
+UPDATE budgets SET {", ".join(f"reserved_{measure} = reserved_{measure} + ?" for measure in MEASURES)}
+WHERE kind = ? AND name = ? AND {" AND ".join(f"{measure} + reserved_{measure} + ? <= ?" for measure in MEASURES)}
+"""
+_SETTLE: Final = f"""
+INSERT INTO budgets (kind, name, used, dollars, tokens, seconds, joules, unpriced) VALUES (?, ?, {_LATER}, ?, ?, ?, ?, ?)
+ON CONFLICT (kind, name) DO UPDATE SET used = excluded.used,
+{", ".join(f"{measure} = budgets.{measure} + ?" for measure in MEASURES)},
+{", ".join(f"reserved_{measure} = budgets.reserved_{measure} - ?" for measure in MEASURES)},
+unpriced = budgets.unpriced + ?
+"""
+_LEFT: Final = "SELECT id, scopes, unpriced, dollars, tokens, seconds, joules FROM budget_reservations WHERE owner = ?"
+_EMPTIED: Final = "dollars = 0, tokens = 0, seconds = 0, joules = 0, unpriced = 0"
+_UNRESERVED: Final = " AND ".join(f"reserved_{measure} = 0" for measure in MEASURES)
+_FORGET: Final = f"""
+DELETE FROM budgets WHERE kind = ? AND {_UNRESERVED}
+AND used < (SELECT min(used) FROM (SELECT used FROM budgets WHERE kind = ? ORDER BY used DESC LIMIT ?) AS kept)
+"""
+_LAST_HOUR: Final = "SELECT coalesce(sum(dollars), 0) FROM budgets WHERE kind = 'minute' AND name >= ? AND name <= ?"
+_FORGET_MINUTES: Final = f"DELETE FROM budgets WHERE kind = 'minute' AND name < ? AND {_UNRESERVED}"
+_NAMING: Final = Naming("budget book", "remove the file: what was spent is forgotten with it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,43 +155,6 @@ class Commitment:
     """The highest estimate when it was placed, before corrections by the cost of other tasks; 0: no estimate."""
 
 
-_KEPT: Final = 10_000
-"""Tasks and sessions, each; of more, those are forgotten that spent nothing for the longest time."""
-_FORGOTTEN_EVERY: Final = 500
-"""Calls after which it is seen to that no more are kept."""
-_NO_CAP: Final = 2**62
-_PART_NAME: Final = 32
-"""Characters behind the name of a task, and a slash, in the name of its part."""
-_HOUR: Final = 60
-"""Minutes."""
-_COLUMNS: Final = "dollars, tokens, seconds, joules, reserved_dollars, reserved_tokens, reserved_seconds, reserved_joules, unpriced"
-_LATER: Final = "(SELECT coalesce(max(used), 0) + 1 FROM budgets)"
-_ENTER: Final = f"""
-INSERT INTO budgets (kind, name, used) VALUES (?, ?, {_LATER}) ON CONFLICT (kind, name) DO UPDATE SET used = excluded.used
-RETURNING {_COLUMNS}
-"""
-_RESERVE: Final = f"""
-UPDATE budgets SET {", ".join(f"reserved_{measure} = reserved_{measure} + ?" for measure in MEASURES)}
-WHERE kind = ? AND name = ? AND {" AND ".join(f"{measure} + reserved_{measure} + ? <= ?" for measure in MEASURES)}
-"""
-_SETTLE: Final = f"""
-INSERT INTO budgets (kind, name, used, dollars, tokens, seconds, joules, unpriced) VALUES (?, ?, {_LATER}, ?, ?, ?, ?, ?)
-ON CONFLICT (kind, name) DO UPDATE SET used = excluded.used,
-{", ".join(f"{measure} = budgets.{measure} + ?" for measure in MEASURES)},
-{", ".join(f"reserved_{measure} = budgets.reserved_{measure} - ?" for measure in MEASURES)},
-unpriced = budgets.unpriced + ?
-"""
-_LEFT: Final = "SELECT id, scopes, unpriced, dollars, tokens, seconds, joules FROM budget_reservations WHERE owner = ?"
-_EMPTIED: Final = "dollars = 0, tokens = 0, seconds = 0, joules = 0, unpriced = 0"
-_UNRESERVED: Final = " AND ".join(f"reserved_{measure} = 0" for measure in MEASURES)
-_FORGET: Final = f"""
-DELETE FROM budgets WHERE kind = ? AND {_UNRESERVED}
-AND used < (SELECT min(used) FROM (SELECT used FROM budgets WHERE kind = ? ORDER BY used DESC LIMIT ?) AS kept)
-"""
-_LAST_HOUR: Final = "SELECT coalesce(sum(dollars), 0) FROM budgets WHERE kind = 'minute' AND name >= ? AND name <= ?"
-_FORGET_MINUTES: Final = f"DELETE FROM budgets WHERE kind = 'minute' AND name < ? AND {_UNRESERVED}"
-
-
 class Scope(NamedTuple):
     """The thing that a limit holds for."""
 
@@ -223,7 +224,7 @@ class BudgetBook:
     Raises `StoreUnavailable` where the storage cannot be used, and `StoreCorrupt` where it is damaged.
     """
 
-    def __init__(self, storage: Storage, clock: Callable[[], datetime] = datetime.now) -> None:
+    def __init__(self, storage: MemoryStorage | SharedStorage, clock: Callable[[], datetime] = datetime.now) -> None:
         self._storage = storage
         self._clock = clock
         self._settled = 0
@@ -333,9 +334,9 @@ class BudgetBook:
     def _reserve(self, claims: Sequence[Claim], least: Units, most: Units, *, is_unpriced: bool) -> Reservation | Shortage:
         owner = self._storage.owner()
         with self._writing() as session:
-            # In the order of their scopes, in which everybody takes them: nobody then waits for one who waits for him.
+            # In the order of their scopes, in which every process locks them, so that none waits for one that waits for it.
             dated = sorted((claim._replace(scope=self._dated(session, claim.scope)) for claim in claims), key=lambda claim: claim.scope)
-            amounts = granted([(claim, _entered(session, claim.scope)) for claim in dated], least, most)
+            amounts = grant([(claim, _entered(session, claim.scope)) for claim in dated], least, most)
             if isinstance(amounts, Shortage):
                 return amounts
             reservation = Reservation(uuid4().hex, tuple(claim.scope for claim in dated), amounts, is_unpriced)
@@ -429,7 +430,7 @@ def _move(session: Session, scopes: Iterable[Scope], *, reserved: Units, spent: 
         session.execute(_SETTLE, (*scope, *spent, unpriced, *spent, *reserved, unpriced))
 
 
-def granted(found: Sequence[tuple[Claim, Balance]], least: Units, most: Units) -> Units | Shortage:
+def grant(found: Sequence[tuple[Claim, Balance]], least: Units, most: Units) -> Units | Shortage:
     """Return the amounts that every scope has left, up to `most`. If a scope has less than `least`, return its shortage, a lasting one
     first."""
     amounts, short = list(most), list[Shortage]()
@@ -454,9 +455,6 @@ def _read(row: Sequence[int]) -> Balance:
     return Balance(Units(*row[:4]), Units(*row[4:8]), row[8])
 
 
-_NAMING: Final = Naming("budget book", "remove the file: what was spent is forgotten with it")
-
-
 def open_budgets(config: RunsConfig, *, clock: Callable[[], datetime] = datetime.now) -> BudgetBook:
     """Open the book that is shared by all processes which name the same folder or database.
 
@@ -470,7 +468,7 @@ def open_budgets(config: RunsConfig, *, clock: Callable[[], datetime] = datetime
     return book
 
 
-def _storage(config: RunsConfig) -> Storage:
+def _storage(config: RunsConfig) -> SharedStorage:
     with ExitStack() as failing:
         if config.postgres_variable is None:
             owner = failing.enter_context(closing(Owner(config.folder / "owners")))

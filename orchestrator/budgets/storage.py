@@ -1,13 +1,13 @@
 """The storage of a `BudgetBook`: in this process, or in a database that several processes share."""
 
 import secrets
-import select
 import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ..storage.postgres import is_broken
 from ..storage.tables import Session, TableDatabase, Tables
 
 if TYPE_CHECKING:
@@ -36,29 +36,6 @@ INSERT INTO budget_day VALUES ('');
 )
 
 
-class Storage(Protocol):
-    """Tables of a book. Calls may come from any thread."""
-
-    @property
-    def is_shared(self) -> bool:
-        """Other processes use them too."""
-
-    def writing(self) -> AbstractContextManager[Session]:
-        """Open a transaction that is committed if the block ends well. Its rows are locked for others until its end."""
-
-    def reading(self) -> AbstractContextManager[Session]: ...
-
-    def owner(self) -> str:
-        """Return the name under which this process reserves, for as long as it lives."""
-
-    def is_alive(self, owner: str) -> bool: ...
-
-    def scrub(self) -> None:
-        """Let what was deleted be in no file any more."""
-
-    def close(self) -> None: ...
-
-
 class Owning(Protocol):
     """This process, as others see it: by a lock that ends with it however it ends, and by no clock."""
 
@@ -69,9 +46,10 @@ class Owning(Protocol):
 
 
 class MemoryStorage:
-    """For this process alone, with which it is forgotten."""
+    """The tables of a book for this process alone, with which they are forgotten. Calls may come from any thread."""
 
     is_shared: bool = False
+    """Other processes use the tables too."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -80,6 +58,7 @@ class MemoryStorage:
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
+        """Begin a transaction that is committed if the block ends without an error. Its rows are locked for others until then."""
         with self._lock:
             self._connection.execute("BEGIN")
             try:
@@ -95,6 +74,7 @@ class MemoryStorage:
             yield self._connection
 
     def owner(self) -> str:
+        """Return the name under which this process reserves, for as long as it lives."""
         return ""
 
     def is_alive(self, owner: str) -> bool:
@@ -109,7 +89,7 @@ class MemoryStorage:
 
 
 class SharedStorage:
-    """A database that several processes use; both it and `owning` are closed with this."""
+    """The tables of a book in a database that several processes use; it and `owning` are closed with this."""
 
     is_shared: Final = True
 
@@ -154,7 +134,7 @@ class ServerOwner:
     @property
     def name(self) -> str:
         with self._lock:
-            if self._held is None or _is_broken(self._held[1]):
+            if self._held is None or is_broken(self._held[1]):
                 self._holding.close()
                 connection = self._holding.enter_context(self._database.lasting())
                 key = secrets.randbits(62)
@@ -170,16 +150,7 @@ class ServerOwner:
 
     def close(self) -> None:
         with self._lock:
-            if self._held is not None and not _is_broken(self._held[1]):
+            if self._held is not None and not is_broken(self._held[1]):
                 self._held[1].execute("SELECT pg_advisory_unlock_all()")
             self._held = None
             self._holding.close()
-
-
-def _is_broken(connection: "Connection") -> bool:
-    """Return whether the connection is broken: an idle server sends nothing, unless it has gone."""
-    if connection.closed:
-        return True
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
-    return bool(poll.poll(0))

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from ...protocols import AgentCard, FinishReason, Message, Side, StepReply, StepRequest
 from ...protocols.messages import Sensitivity
 from ..task.task import TaskScope
-from ..util.json_text import hashed
+from ..util.json_text import fingerprint
 from .guards import Canonical
 
 GENERAL: Final = "general"
@@ -129,7 +129,7 @@ VERSION: Final = 1
 
 def exact_key(request: StepRequest, card: AgentCard, scope: "TaskScope") -> str:
     """Return the hash of everything that decides the answer: agents with one key give one answer, as far as agents can."""
-    return hashed({**_partition(request, card, scope), "messages": _messages(request.messages)})
+    return fingerprint({**_partition(request, card, scope), "messages": _messages(request.messages)})
 
 
 def partition_key(request: StepRequest, card: AgentCard, scope: "TaskScope", *, embedder: str) -> str:
@@ -138,7 +138,7 @@ def partition_key(request: StepRequest, card: AgentCard, scope: "TaskScope", *, 
     User, tools, policy, model, sensitivity, output schema, limits, system prompt and all earlier turns are part of it.
     """
     earlier = _messages(request.messages[:-1])
-    return hashed({**_partition(request, card, scope), "earlier": earlier, "embedder": embedder})
+    return fingerprint({**_partition(request, card, scope), "earlier": earlier, "embedder": embedder})
 
 
 def _partition(request: StepRequest, card: AgentCard, scope: "TaskScope") -> dict[str, JsonValue]:

@@ -36,7 +36,7 @@ from ...protocols import (
 from ..agents.pool import AgentHandle, AgentPool
 from ..task.results import price
 from ..task.task import TaskScope, current_scope
-from ..util.runtime import end
+from ..util.runtime import cancel_task
 from .admission import exact_key, objection_to_request
 from .answers import AnswerCache, Lookup
 from .database import StoredAnswer, end_of_replay
@@ -290,7 +290,7 @@ class Flight:
             self._readers -= 1
             if self._readers == 0:
                 self._on_end()
-                await end(self._task)
+                await cancel_task(self._task)
 
     def _share(self, finished: Finished) -> Finished:
         if finished.saved is not None:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ...protocols import ApprovalRequest
 from ..task.tools import Approver
-from ..util.escaping import spelled_out
+from ..util.escaping import spell_out
 from ..util.runtime import run_in_daemon_thread
 from .printing import notes
 
@@ -37,7 +37,7 @@ class _Terminal:
 
 def _ask(request: ApprovalRequest) -> bool:
     """Show the call and return True if the user types y or yes. An empty line or the end of input denies it."""
-    notes.print(Text(f"\n{spelled_out(request.reason)}:", style="bold yellow"), soft_wrap=True)
+    notes.print(Text(f"\n{spell_out(request.reason)}:", style="bold yellow"), soft_wrap=True)
     shown = call_text(request)
     notes.print(Text(f"  {shown}"), soft_wrap=True)
     terminal = sys.stdin.fileno()
@@ -51,4 +51,4 @@ def _ask(request: ApprovalRequest) -> bool:
 def call_text(request: ApprovalRequest) -> str:
     """Return the whole call in one line, control characters written out: a call that is cut off cannot be judged."""
     arguments = json.dumps(request.call.arguments, ensure_ascii=False)
-    return spelled_out(f"{request.call.name} {arguments}")
+    return spell_out(f"{request.call.name} {arguments}")

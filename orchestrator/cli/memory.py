@@ -14,7 +14,7 @@ from ...protocols import InvalidRequest
 from ...protocols.namespaces import namespace_text, parse_namespace
 from ...protocols.tiers import TIERS, Tier
 from ..memory.reading import SearchMode
-from ..util.escaping import spelled_out
+from ..util.escaping import spell_out
 from . import memory_edit, memory_erase, memory_files, memory_sleep, memory_sync, options
 from .memory_store import (
     KeyArgument,
@@ -235,15 +235,15 @@ def _stats_facts(
 
 
 def _device_text(device: KnownDevice) -> str:
-    marks = [spelled_out(device.user)] * bool(device.user) + ["this one"] * device.is_this + ["shut out"] * device.is_revoked
-    return ", ".join([spelled_out(device.name), counted(device.writes, "write"), *marks])
+    marks = [spell_out(device.user)] * bool(device.user) + ["this one"] * device.is_this + ["shut out"] * device.is_revoked
+    return ", ".join([spell_out(device.name), counted(device.writes, "write"), *marks])
 
 
 def _namespace_lines(counts: Counter[tuple[str, ...]]) -> Iterator[Line]:
     if not counts:
         return
     yield table(
-        ("namespace", "items"), ((spelled_out(namespace_text(name)), f"{count:,}") for name, count in counts.most_common(_NAMESPACES))
+        ("namespace", "items"), ((spell_out(namespace_text(name)), f"{count:,}") for name, count in counts.most_common(_NAMESPACES))
     )
     if len(counts) > _NAMESPACES:
         yield Note(f"and {len(counts) - _NAMESPACES:,} namespaces more")

@@ -12,7 +12,7 @@ from ...protocols import InvalidRequest, StoreUnavailable
 from ...protocols.namespaces import ItemAddress, namespace_text, parse_namespace
 from ..memory.erasing import Erased, record_of
 from ..runs.erasing import Holding, find_holding, forget_holding
-from ..util.escaping import spelled_out
+from ..util.escaping import spell_out
 from ..util.json_text import drop_lines
 from . import options
 from .cache import clear_answers, forget_answers
@@ -104,7 +104,7 @@ def _plan_lines(store: "MemoryStore", found: Sequence[ItemAddress], held: Holdin
     if found:
         yield Note(table(("namespace", "items", "for example"), _rows(store, found)), "")
     if held.all:
-        shown = ", ".join(map(spelled_out, held.all[:_EXAMPLES])) + (", ..." if len(held.all) > _EXAMPLES else "")
+        shown = ", ".join(map(spell_out, held.all[:_EXAMPLES])) + (", ..." if len(held.all) > _EXAMPLES else "")
         yield Note(f"{_recorded_text(held)} of it: {shown}", "")
 
 
@@ -117,7 +117,7 @@ def _rows(store: "MemoryStore", found: Sequence[ItemAddress]) -> Iterator[tuple[
         keys = [address.key for address in found if address.namespace == namespace][:_EXAMPLES]
         items = [item for key in keys if (item := store.get(namespace, key, refresh_ttl=False)) is not None]
         told = "\n".join(one_line(item.value) for item in items) or "(deleted already, but some of it is still kept)"
-        yield spelled_out(namespace_text(namespace)), f"{count:,}", Text(told, overflow="ellipsis", no_wrap=True)
+        yield spell_out(namespace_text(namespace)), f"{count:,}", Text(told, overflow="ellipsis", no_wrap=True)
 
 
 def _tell(found: Sequence[ItemAddress], held: Holding, lines: int, *, is_done: bool, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from ...protocols.namespaces import namespace_text, parse_namespace
 from ...protocols.tiers import Source, Tier
 from ..compose.memory import memory_path, open_memory
 from ..task.stores import MemoryConfig
-from ..util.escaping import printable, spelled_out
+from ..util.escaping import printable, spell_out
 from .options import read_config
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def value_text(value: object, *, indent: int | None = 2) -> str:
 
 def address_text(address: "ItemAddress") -> str:
     """Return the address of an item as the commands take it: namespace and key."""
-    return spelled_out(f"{namespace_text(address.namespace)} {address.key}")
+    return spell_out(f"{namespace_text(address.namespace)} {address.key}")
 
 
 def tier_text(tier: Tier) -> Text:

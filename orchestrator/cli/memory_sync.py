@@ -22,7 +22,7 @@ from ..memory.sync.messages import Peer
 from ..memory.sync.session import Neighbour, Synchronised, plan, sync_once
 from ..task.stores import MemoryConfig, PeerConfig
 from ..util.credentials import find_secret, secret
-from ..util.escaping import spelled_out
+from ..util.escaping import spell_out
 from . import options
 from .cache import forget_answers
 from .memory_store import Store, StoreChoice, chosen_memory, items_of, one_line, open_store
@@ -205,7 +205,7 @@ def _row(store: "MemoryStore", namespace: Namespace, leaving: "Leaving") -> tupl
     examples = "\n".join(one_line(item.value) for item in found if item is not None) or "(deleted: only that they are gone)"
     withdrawn = f", {leaving.withdrawn:,} withdrawn" if leaving.withdrawn else ""
     shown = Text(examples, no_wrap=True, overflow="ellipsis")
-    return spelled_out(namespace_text(namespace)), f"{leaving.items:,}{withdrawn}", size_text(leaving.bytes), shown
+    return spell_out(namespace_text(namespace)), f"{leaving.items:,}{withdrawn}", size_text(leaving.bytes), shown
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Protocol
 import typer
 
 from ...protocols import ConfigError, InvalidRequest
-from ..util.escaping import spelled_out
+from ..util.escaping import spell_out
 
 if TYPE_CHECKING:
     from ..compose.config import Config as NearfarConfig
@@ -154,7 +154,7 @@ def full_id(given: str, store: KnowsRuns) -> str:
     if given in found or not found:
         return given
     if len(found) > 1:
-        listed = ", ".join(map(spelled_out, found[:_SHOWN])) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
+        listed = ", ".join(map(spell_out, found[:_SHOWN])) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
         raise InvalidRequest(f"{len(found)} runs begin with {given!r}: {listed}", hint="give more of the id")
     return found[0]
 

@@ -16,7 +16,7 @@ from ..runs.run import Run, RunState
 from ..runs.store import RunStore
 from ..runs.watching import RunDetails, read_details
 from ..task.stores import RunsConfig
-from ..util.escaping import spelled_out
+from ..util.escaping import spell_out
 from ..util.runtime import in_thread
 from . import options
 from .approval import call_text, terminal_approver
@@ -92,7 +92,7 @@ def forget_run(
         with open_run_store(config) as store:
             store.forget(chosen := options.RunChoice(run, last).id_in(store))
         rewrite(options.runs_config(config))
-        show({"run": chosen, "state": "forgotten"}, [Note(f"run {spelled_out(chosen)} is forgotten", "")], as_json=as_json)
+        show({"run": chosen, "state": "forgotten"}, [Note(f"run {spell_out(chosen)} is forgotten", "")], as_json=as_json)
 
 
 @app.command("cancel")
@@ -104,7 +104,7 @@ def cancel_run(
         with open_run_store(config) as store:
             found = store.cancel(chosen := options.RunChoice(run, last).id_in(store))
         ends = "ends within a second, or when its running tool calls have ended"
-        told = f"run {spelled_out(chosen)} {ends if found.state is RunState.RUNNING else f'is {found.state}'}"
+        told = f"run {spell_out(chosen)} {ends if found.state is RunState.RUNNING else f'is {found.state}'}"
         show({"run": found.id, "state": found.state}, [Note(told, "")], as_json=as_json)
 
 
@@ -149,7 +149,7 @@ async def _resume_all(selection: options.AgentChoice, choice: options.RunChoice,
         for orphan in hybrid.runs.orphans():
             ended.append(await _resume(hybrid, orphan.id, orphan.user))
             if not as_json:
-                notes.print(Text(spelled_out(f"{orphan.id}: {ended[-1].get('error', 'done')}")), soft_wrap=True)
+                notes.print(Text(spell_out(f"{orphan.id}: {ended[-1].get('error', 'done')}")), soft_wrap=True)
     show({"runs": ended}, () if ended else [Note("no run was interrupted")], as_json=as_json)
     if any("error" in each for each in ended):
         raise SystemExit(EXIT_FAILED)
@@ -188,7 +188,7 @@ def _list_lines(found: Sequence[Run]) -> Iterator[Line]:
 
 
 def _cells(run: Run) -> tuple[str | Text, ...]:
-    return (spelled_out(run.id), _state_text(run), run.strategy, str(run.steps), spelled_out(run.user), spelled_out(run.title))
+    return (spell_out(run.id), _state_text(run), run.strategy, str(run.steps), spell_out(run.user), spell_out(run.title))
 
 
 def _state_text(run: Run) -> Text:
@@ -197,22 +197,22 @@ def _state_text(run: Run) -> Text:
 
 def _facts(found: RunDetails) -> Iterator[tuple[str, Text]]:
     run = found.run
-    yield "run", Text(spelled_out(run.id))
+    yield "run", Text(spell_out(run.id))
     yield "state", _state_text(run)
     if run.user:
-        yield "user", Text(spelled_out(run.user))
-    yield "task", Text(spelled_out(found.prompt))
+        yield "user", Text(spell_out(run.user))
+    yield "task", Text(spell_out(found.prompt))
     yield "strategy", Text(run.strategy)
     yield "steps", Text(f"{run.steps} kept, {found.calls} calls of agents, owner {run.epoch}")
     if found.next:
         yield "next", Text(", ".join(found.next))
     for attempt in found.attempts:
-        yield "attempt", Text(spelled_out(f"{attempt.agent} {attempt.outcome}" + (f": {attempt.reason}" if attempt.reason else "")))
+        yield "attempt", Text(spell_out(f"{attempt.agent} {attempt.outcome}" + (f": {attempt.reason}" if attempt.reason else "")))
     for request in found.waits_for:
-        yield "waits for", Text(f"{request.id}  {call_text(request)}\n{spelled_out(request.reason)}")
+        yield "waits for", Text(f"{request.id}  {call_text(request)}\n{spell_out(request.reason)}")
     if found.waits_for:
         yield "", Text(f"nearfar runs resume {run.id} --approve ID, or --deny ID", style="yellow")
     if found.failure is not None:
-        yield "error", Text(spelled_out(f"{found.failure.error}: {found.failure.message}"), style="red")
+        yield "error", Text(spell_out(f"{found.failure.error}: {found.failure.message}"), style="red")
     if found.answer is not None:
         yield "answer", Text(found.answer)

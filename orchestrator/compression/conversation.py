@@ -17,6 +17,21 @@ _TOKEN = re.compile(r"[A-Za-z]{1,4}|\n+|[^\sA-Za-z]")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
+Span = tuple[int, int]
+"""Start and end of a piece in the text."""
+SHORTEST = 24
+"""Characters of a piece; a shorter piece joins the piece before it."""
+LONGEST = 240
+"""Characters of a piece of structured text that is not cut further, and of the pieces of a text without any border."""
+_PROSE_BORDER = re.compile(r"\n+|(?<=[.!?])[\"')\]]*\s+|(?<=[。！？])")
+_STRUCTURE = re.compile(r'\\.|["\[\]{},]')
+_ENTRIES = 3
+"""A text with at least this many pairs of key and value at its beginning counts as structured."""
+_PAIR = re.compile(r'["\']?[\w-]+["\']?\s*:\s*\S')
+TEXT_MARK = "[…]"
+"""Stands for text that was left out of a message, and for whole messages that were left out."""
+
+
 def estimated_tokens(text: str) -> int:
     """Estimate the tokens of a text, on the high side: one for four letters of a word, for each digit and each mark, two beyond ASCII.
 
@@ -42,21 +57,6 @@ def call_tokens(message: Message, count: TokenCounter) -> int:
 def conversation_tokens(messages: Iterable[Message], count: TokenCounter = estimated_tokens) -> int:
     """Return the tokens of all messages."""
     return sum(message_tokens(message, count) for message in messages)
-
-
-Span = tuple[int, int]
-"""Start and end of a piece in the text."""
-
-SHORTEST = 24
-"""Characters of a piece; a shorter piece joins the piece before it."""
-LONGEST = 240
-"""Characters of a piece of structured text that is not cut further, and of the pieces of a text without any border."""
-
-_PROSE_BORDER = re.compile(r"\n+|(?<=[.!?])[\"')\]]*\s+|(?<=[。！？])")
-_STRUCTURE = re.compile(r'\\.|["\[\]{},]')
-_ENTRIES = 3
-"""A text with at least this many pairs of key and value at its beginning counts as structured."""
-_PAIR = re.compile(r'["\']?[\w-]+["\']?\s*:\s*\S')
 
 
 def pieces(text: str) -> list[Span]:
@@ -133,10 +133,6 @@ def _bounded(spans: Iterator[Span]) -> Iterator[Span]:
             yield start, end
         else:
             yield from ((place, min(place + LONGEST, end)) for place in range(start, end, LONGEST))
-
-
-TEXT_MARK = "[…]"
-"""Stands for text that was left out of a message, and for whole messages that were left out."""
 
 
 def result_mark(characters: int) -> str:

@@ -32,13 +32,45 @@ _UNUSUAL: Final = re.compile(r"(?<![\w@.+'’-])(?![a-z]+[@.+'’-]*(?![\w@.+'�
 _CODED: Final = re.compile(r"[\d_@]")
 
 
+_TERM: Final = re.compile(r"\w{2,}")
+_DIGIT: Final = re.compile(r"\d")
+_STEM: Final = 6
+"""Characters of a word by which it is compared: a stemmer that knows no language."""
+_STEMMED: Final = "~"
+"""Stands before a stem, where facts and stems are kept together."""
+RELEVANCE: Final = 5.0
+"""Worth of a piece that has all words of the question."""
+FACT: Final = 1.0
+"""Worth of a number, an identifier or a name that occurs nowhere else."""
+TERM: Final = 0.3
+"""Worth of any other word that occurs nowhere else."""
+LEAST_QUESTION: Final = 20.0
+"""Weight of all words of a question together; a question with less says little of what is needed."""
+ROLE: Final = {"user": 0.35, "assistant": 0.2, "tool": 0.1}
+"""Worth of forty tokens, by role."""
+RECENCY: Final = 1.0
+"""Worth of forty tokens of the last message; half of it for each further message back."""
+CURRENT: Final = 3.0
+"""Worth of forty tokens of the last message if it is the result of a call, from which the agent is about to continue."""
+CALL: Final = 1.5
+"""Worth of knowing that a call was made, in addition to the facts in its arguments: an agent that does not know it repeats the call."""
+LATER: Final = 0.5
+"""Weight of a word of the last turns, relative to a word of the user's last message."""
+CODED: Final = 4.0
+"""Weight of a number or an identifier in a question, relative to another word that is as rare."""
+BESIDE: Final = 0.5
+"""Share of its relevance that a message passes to the next one, since answers follow questions; half of that goes to the message before."""
+WITHIN: Final = 0.2
+"""Share of its best piece's relevance that a message passes to its other pieces."""
+
+
 def facts(text: str) -> list[str]:
     """Return numbers, identifiers and names in their order, in the form in which they are compared."""
     text = _GROUPED.sub("", text)
     return [_normal(match.group()) for match in _UNUSUAL.finditer(text) if _is_fact(match, text)]
 
 
-def unsupported(text: str, sources: Iterable[str]) -> list[str]:
+def find_unsupported(text: str, sources: Iterable[str]) -> list[str]:
     """Return the facts of a text that none of the sources contains, each once.
 
     A compound is supported if its parts are, and a plural if its singular is.
@@ -79,38 +111,6 @@ def _normal(word: str) -> str:
     plain = word if word.isascii() else unicodedata.normalize("NFKC", word)
     form = plain.casefold().strip(".-+'’").removesuffix("'s").removesuffix("’s")
     return _CLOSING_ZEROS.sub(r"\1", form).removesuffix(".") if form[:1].isdigit() else form
-
-
-_TERM: Final = re.compile(r"\w{2,}")
-_DIGIT: Final = re.compile(r"\d")
-_STEM: Final = 6
-"""Characters of a word by which it is compared: a stemmer that knows no language."""
-_STEMMED: Final = "~"
-"""Stands before a stem, where facts and stems are kept together."""
-RELEVANCE: Final = 5.0
-"""Worth of a piece that has all words of the question."""
-FACT: Final = 1.0
-"""Worth of a number, an identifier or a name that occurs nowhere else."""
-TERM: Final = 0.3
-"""Worth of any other word that occurs nowhere else."""
-LEAST_QUESTION: Final = 20.0
-"""Weight of all words of a question together; a question with less says little of what is needed."""
-ROLE: Final = {"user": 0.35, "assistant": 0.2, "tool": 0.1}
-"""Worth of forty tokens, by role."""
-RECENCY: Final = 1.0
-"""Worth of forty tokens of the last message; half of it for each further message back."""
-CURRENT: Final = 3.0
-"""Worth of forty tokens of the last message if it is the result of a call, from which the agent is about to continue."""
-CALL: Final = 1.5
-"""Worth of knowing that a call was made, in addition to the facts in its arguments: an agent that does not know it repeats the call."""
-LATER: Final = 0.5
-"""Weight of a word of the last turns, relative to a word of the user's last message."""
-CODED: Final = 4.0
-"""Weight of a number or an identifier in a question, relative to another word that is as rare."""
-BESIDE: Final = 0.5
-"""Share of its relevance that a message passes to the next one, since answers follow questions; half of that goes to the message before."""
-WITHIN: Final = 0.2
-"""Share of its best piece's relevance that a message passes to its other pieces."""
 
 
 def terms(text: str) -> set[str]:

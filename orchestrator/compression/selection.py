@@ -18,6 +18,7 @@ class Selection:
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self._scores = Scores(conversation)
+        self._parts = {part.message: part for part in conversation.parts}
         self.pieces = bytearray(len(conversation.pieces))
         """1 for each piece that is kept."""
         self.groups = bytearray(group.is_fixed for group in conversation.groups)
@@ -108,25 +109,17 @@ class Selection:
             cheaper += [number for number in (entry - 1, entry + 1) if number in part_pieces]
         return [number for number in cheaper if not self.pieces[number]]
 
+    def render(self) -> tuple[Message, ...]:
+        """Return the kept messages in their order, with marks for missing text."""
+        return tuple(self._messages())
 
-def rendered(conversation: Conversation, selection: Selection) -> tuple[Message, ...]:
-    """Return the kept messages in their order, with marks for missing text."""
-    return tuple(_Rendering(conversation, selection).messages())
-
-
-class _Rendering:
-    def __init__(self, conversation: Conversation, selection: Selection) -> None:
-        self._conversation = conversation
-        self._selection = selection
-        self._parts = {part.message: part for part in conversation.parts}
-
-    def messages(self) -> Iterator[Message]:
+    def _messages(self) -> Iterator[Message]:
         before: str | None = None
         """Role of the last message; None at the beginning."""
         gap: str | None = None
         """Role of the first message that is missing before the next one; None if none is missing."""
         for number, group in enumerate(self._conversation.groups):
-            messages = [self._message(index) for index in group.messages] if self._selection.groups[number] else []
+            messages = [self._message(index) for index in group.messages] if self.groups[number] else []
             # A message of nothing but a mark is not worth its tokens.
             if not messages or (not group.is_fixed and messages == [_nothing(messages[0])]):
                 gap = gap or self._conversation.messages[group.messages[0]].role
@@ -152,7 +145,7 @@ class _Rendering:
         missing = 0
         for number in part.pieces:
             piece = self._conversation.pieces[number]
-            if not self._selection.pieces[number]:
+            if not self.pieces[number]:
                 missing += len(piece.text)
                 continue
             kept += [*_marks(missing, part), piece.text]

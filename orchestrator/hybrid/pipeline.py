@@ -20,7 +20,7 @@ from ..strategies.state import TaskContext, recursion_limit
 from ..task.events import TaskEvent, TaskFinished
 from ..task.results import Result
 from ..task.task import Prompt, Task, scope_of, within_scope
-from ..util.runtime import cancelled_at_once, end, in_thread
+from ..util.runtime import cancel_task, in_thread, run_cancellable
 from .arguments import TaskOptions
 from .preparation import Parts, Preparation
 from .serving import billed, deadline, next_event, note_tool_calls, queued_events, result_of
@@ -128,7 +128,7 @@ class Pipeline:
         if work.recorded is not None:
             return work.recorded
         with deadline(work.task, started, work.context):
-            state = await cancelled_at_once(self._serve(work, options))
+            state = await run_cancellable(self._serve(work, options))
         return await self._concluded(work, state, time.monotonic() - started)
 
     async def _streamed(self, work: Work, options: TaskOptions, started: float) -> AsyncGenerator[TaskEvent, None]:
@@ -143,13 +143,13 @@ class Pipeline:
             while (event := await next_event(events, work.task, started)) is not None:
                 yield event
         except DeadlineExceeded as error:
-            await end(serving)
+            await cancel_task(serving)
             note_tool_calls(error, work.context)
             for late in queued_events(events):  # what the step that was under way has cost
                 yield late
             raise
         finally:
-            await end(serving)
+            await cancel_task(serving)
         yield TaskFinished(result=await self._concluded(work, serving.result(), time.monotonic() - started))
 
     async def _serve(self, work: Work, options: TaskOptions) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from ..task.events import TaskEvent
 from ..task.labels import OPEN, Label
 from ..task.modes import Strategy
 from ..task.policy import Policy, Verdict
-from ..task.results import Attempt, Call, Result, RouteDecision, ToolOutcome, budget_exceeded, spent
+from ..task.results import Attempt, Call, Result, RouteDecision, ToolOutcome, budget_exceeded, usage_of_side
 from ..task.task import Task
 
 
@@ -99,8 +99,8 @@ def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
         label=value_of(Label, state["label"]),
         confidence=accepted.confidence,
         low_confidence=doubt is not None,
-        near=spent(calls, Side.NEAR),
-        far=spent(calls, Side.FAR),
+        near=usage_of_side(calls, Side.NEAR),
+        far=usage_of_side(calls, Side.FAR),
         seconds=seconds,
     )
 

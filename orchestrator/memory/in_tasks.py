@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...protocols import Message, NearfarError, Sensitivity, VersionConflict
 from ...protocols.namespaces import ItemAddress, Namespace
 from ...protocols.tiers import Source
-from ..task.labels import Integrity, joined
+from ..task.labels import Integrity, join_labels
 from ..task.results import Result
 from ..task.stores import ConsolidationConfig, RecallConfig
 from ..task.task import Task, last_words
@@ -148,7 +148,7 @@ class TaskMemory:
         if not recalled:
             return task
         label = task.label.joined(
-            joined(label_of_recalled(item, is_private=task.policy.sensitivity is Sensitivity.PRIVATE) for item in recalled)
+            join_labels(label_of_recalled(item, is_private=task.policy.sensitivity is Sensitivity.PRIVATE) for item in recalled)
         )
         return task.model_copy(update={"memory": rendered.text, "recalled": recalled, "cache": "no-store", "label": label})
 

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from ...protocols import Sensitivity
 from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import LEAST_TRUST, TRUST, Source, Tier
-from ..task.labels import Integrity, Label, RecalledItem, joined
+from ..task.labels import Integrity, Label, RecalledItem, join_labels
 from ..task.stores import RecallConfig
 from ..task.task import Task
 from .provenance import Origin, writing_as
@@ -60,7 +60,7 @@ class Recollection:
     @property
     def label(self) -> Label:
         """The joined label of the items."""
-        return joined(label_of_recalled(item, is_private=self.is_private) for item in self.items)
+        return join_labels(label_of_recalled(item, is_private=self.is_private) for item in self.items)
 
     @contextmanager
     def in_use(self, agent: str, label: Label) -> Iterator[None]:

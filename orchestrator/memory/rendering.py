@@ -15,7 +15,7 @@ from typing import Final
 from ...protocols import Sensitivity
 from ...protocols.tiers import Tier
 from ..compression.conversation import TokenCounter, estimated_tokens
-from ..util.escaping import escaped
+from ..util.escaping import escape_text
 from .reading import MemoryItem
 
 _HEAD: Final = (
@@ -115,7 +115,7 @@ def _line(item: MemoryItem, text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return escaped(json.dumps(text, ensure_ascii=False))
+    return escape_text(json.dumps(text, ensure_ascii=False))
 
 
 def _block(lines: Sequence[str]) -> str:

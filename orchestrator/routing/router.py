@@ -23,7 +23,7 @@ from ..agents.breaker import Health
 from ..agents.pool import PaceSource, no_pace
 from ..budgets.book import BudgetBook, Commitment, Spent
 from ..budgets.storage import MemoryStorage
-from ..task.modes import AgentView, Mode, Situation, Strategy, estimated_tokens, language_of, primary_language
+from ..task.modes import AgentView, Mode, Situation, Strategy, language_of, primary_language, tokens_by_length
 from ..task.policy import Policy
 from ..task.results import AgentEstimate, Call, ConsideredAgent, Estimate, EstimateSource, Result, RouteDecision, SelectionDecision
 from ..task.routing_policy import LimitsConfig, ObjectiveConfig, RouterConfig
@@ -431,7 +431,7 @@ def _strategy(task: Task, found: Ruling) -> Strategy:
 
 
 def _tokens(task: Task) -> int:
-    return sum(estimated_tokens(message.text) for message in task.messages) + estimated_tokens(task.context or "")
+    return sum(tokens_by_length(message.text) for message in task.messages) + tokens_by_length(task.context or "")
 
 
 def _utility(objective: ObjectiveConfig, estimate: AgentEstimate, unknown_dollars: float) -> float:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from ...protocols import InvalidRequest, ToolCall, ToolResult
-from ..task.tools import LOOKED_UP, UNKNOWN, Effect, Repetition, Tool, noting, outcome_of
+from ..task.tools import LOOKED_UP, UNKNOWN, Effect, Repetition, Tool, outcome_of, track_repetition
 from ..util.json_text import canonical, digest
 from ..util.runtime import in_thread
 from .effects import AlreadyDone, EffectConnection, TransactionEnded, begin_in_file
@@ -179,7 +179,7 @@ class RunningCall:
         """Run the tool and return its result; commit its writes unless it is an error. Raises what committing does but `sqlite3.Error`."""
         token = _running.set(self)
         try:
-            with noting(self.repetition):
+            with track_repetition(self.repetition):
                 result = await self._tool.run(call, overdue=self._take)
             if self._transaction is not None and not result.is_error:
                 await in_thread(self._transaction.commit, result)

@@ -6,7 +6,7 @@ from typing import Final
 
 from ...protocols import Message, Sensitivity
 from ...protocols.tiers import Tier
-from ..task.labels import OF_CONTEXT, OPEN, Integrity, Label, joined
+from ..task.labels import OF_CONTEXT, OPEN, Integrity, Label, join_labels
 from ..task.task import Task
 from ..task.tools import Tool
 
@@ -20,7 +20,7 @@ def initial_label(task: Task, tools: Mapping[str, Tool]) -> Label:
     A task is private by its policy. Tool results in its conversation are labelled as their tools are declared. Results of unknown tools,
     and the context, are untrusted content.
     """
-    return joined(_labels(task, tools))
+    return join_labels(_labels(task, tools))
 
 
 def _labels(task: Task, tools: Mapping[str, Tool]) -> Iterator[Label]:

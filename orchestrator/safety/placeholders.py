@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from ...protocols import InvalidOutput, Message, PrivacyViolation, StepRequest, ToolCall
 from ...protocols.messages import Value
 from ...protocols.tiers import Source, Tier
-from ..task.labels import Label, joined, may_go
+from ..task.labels import Label, join_labels, may_go
 from ..task.tools import Tool
 from .link_targets import marks_in_addresses
 
@@ -261,7 +261,7 @@ class Placeholders:
         return map_arguments(call, self.fill)
 
     def label_of(self, call: ToolCall) -> Label:
-        return joined(Label(tier=each.tier, origins=(each.origin,)) for each in self.find_in(call.arguments))
+        return join_labels(Label(tier=each.tier, origins=(each.origin,)) for each in self.find_in(call.arguments))
 
     def _fill_json_text(self, literal: str) -> str:
         if not _EXACT.search(literal):

@@ -19,6 +19,12 @@ from ...protocols.folders import make_private
 _held: "Final[weakref.WeakSet[Owner]]" = weakref.WeakSet()
 
 
+_PREFIX: Final = "nearfar-sockets-"
+_SHORT: Final = "/tmp"
+_LONGEST: Final = 60
+"""Bytes of a parent folder under which a socket's path stays below the 100 that every system allows."""
+
+
 class Owner:
     """This process, under a unique name in a folder that other processes look into. A closed or dead owner is not alive.
 
@@ -103,16 +109,6 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
-
-
-_PREFIX: Final = "nearfar-sockets-"
-
-
-_SHORT: Final = "/tmp"
-
-
-_LONGEST: Final = 60
-"""Bytes of a parent folder under which a socket's path stays below the 100 that every system allows."""
 
 
 class SocketFolder:

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import ConfigError, InvalidRequest, NearfarError, StoreCorrupt, StoreUnavailable
-from .tables import Rows, Tables, newer_version, statements
+from .tables import Rows, Tables, create_if_missing
 
 if TYPE_CHECKING:
     import psycopg
@@ -36,8 +36,36 @@ _CORRUPT: Final = frozenset({"XX001", "XX002", "3F000", "42P01", "42703"})
 _RESTORE: Final = "restore the database from a backup; data on other devices come back by sync"
 
 
+_KEEPALIVE: Final = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "application_name": "nearfar"}
+_IDLE_SECONDS: Final = 60
+"""Seconds after which the server ends an idle transaction, so that a hanging process does not block the others."""
+_POLL_SECONDS: Final = 0.05
+_TABLES: Final = "SELECT oid::regclass::text FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r' ORDER BY relname"
+_STILL_SEEN: Final = """
+SELECT count(*) FROM (
+  SELECT unnest(ARRAY[backend_xmin, backend_xid]) AS oldest FROM pg_stat_activity
+  WHERE datname = current_database() AND pid <> pg_backend_pid()
+  UNION ALL SELECT xmin FROM pg_replication_slots
+  UNION ALL SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()
+) AS sessions WHERE age(oldest) >= age(%s::xid)
+"""
+"""Counts the sessions that may still see rows of that transaction's time."""
+_WORDS: Final = (
+    ("INTEGER PRIMARY KEY AUTOINCREMENT", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"),
+    ("INTEGER", "bigint"),
+    ("BLOB", "bytea"),
+    ("REAL", "double precision"),
+    (" WITHOUT ROWID", ""),
+)
+_PARTS: Final = "CREATE TABLE IF NOT EXISTS parts (part text PRIMARY KEY, version bigint NOT NULL)"
+_CONNECTIONS: Final = 8
+"""Connections of one process."""
+_LOCK_TIMEOUT: Final = 10.0
+_LONGEST: Final = 60.0
+
+
 @contextmanager
-def translated(what: str, patience: float) -> Iterator[None]:
+def translate_errors(what: str, lock_timeout: float) -> Iterator[None]:
     """Raise psycopg's errors as nearfar's, naming the data `what`. Errors that show a defect of nearfar stay as they are."""
     import psycopg
     from psycopg_pool import PoolTimeout
@@ -46,28 +74,12 @@ def translated(what: str, patience: float) -> Iterator[None]:
         yield
     except PoolTimeout as error:
         hint = "check that the server is up and can be reached, and that other tasks do not hold all connections"
-        raise StoreUnavailable(f"no connection to Postgres within {patience:g} s", hint=hint) from error
+        raise StoreUnavailable(f"no connection to Postgres within {lock_timeout:g} s", hint=hint) from error
     except psycopg.Error as error:
         meaning = _meaning(error, what)
         if meaning is None:
             raise
         raise meaning from error
-
-
-def refused(message: str) -> StoreUnavailable:
-    """Return the error for a server that cannot be reached, or refuses the connection."""
-    return StoreUnavailable(
-        f"cannot connect to Postgres: {message}", hint="check that the server is up, and its address, user and password"
-    )
-
-
-def without_secrets(message: str, parameters: Mapping[str, Any]) -> str:
-    """Return the first line of a driver's message, without any password."""
-    secrets = [str(value) for name, value in parameters.items() if "pass" in name and value]
-    line = message.strip().partition("\n")[0]
-    for secret in secrets:
-        line = line.replace(secret, "***")
-    return line
 
 
 def _meaning(error: "psycopg.Error", what: str) -> NearfarError | None:
@@ -86,11 +98,6 @@ def _meaning(error: "psycopg.Error", what: str) -> NearfarError | None:
     return None
 
 
-_KEEPALIVE: Final = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "application_name": "nearfar"}
-_IDLE_SECONDS: Final = 60
-"""Seconds after which the server ends an idle transaction, so that a hanging process does not block the others."""
-
-
 class PostgresConnections:
     """A bounded pool of connections in which each statement is a transaction of its own, unless one is begun.
 
@@ -98,38 +105,37 @@ class PostgresConnections:
         what: name of the data in errors.
         schema: of the tables.
         most: connections.
-        patience: seconds to wait for a connection or a lock.
+        lock_timeout: seconds to wait for a connection or a lock.
         longest: seconds of a statement.
         settings: further settings of the server.
     """
 
     def __init__(
-        self, address: str, *, what: str, schema: str, most: int, patience: float, longest: float, settings: Mapping[str, str]
+        self, address: str, *, what: str, schema: str, most: int, lock_timeout: float, longest: float, settings: Mapping[str, str]
     ) -> None:
         self._what = what
-        self._patience = patience
+        self._lock_timeout = lock_timeout
         self._settings = {
             **settings,
             # Extensions are usually in one of the latter two.
             "search_path": f"{schema}, public, extensions",
-            "lock_timeout": _milliseconds(patience),
+            "lock_timeout": _milliseconds(lock_timeout),
             "statement_timeout": _milliseconds(longest),
             "idle_in_transaction_session_timeout": _milliseconds(_IDLE_SECONDS),
             # Compiling takes longer than any of these queries; a plan for one namespace is a bad one for another.
             "jit": "off",
             "plan_cache_mode": "force_custom_plan",
         }
-        self._parameters = _parameters(address, patience, what)
-        self._most = most
+        self._parameters = _parameters(address, lock_timeout, what)
         self._process = os.getpid()
         self._connect_once()
-        self._pool = self._opened()
+        self._pool = self._open_pool(most)
 
     @contextmanager
     def connection(self) -> Iterator["Connection"]:
         """Lend a connection of the pool to the block."""
         self._check()
-        with translated(self._what, self._patience), self._pool.connection() as connection:
+        with translate_errors(self._what, self._lock_timeout), self._pool.connection() as connection:
             yield connection
 
     @contextmanager
@@ -138,7 +144,7 @@ class PostgresConnections:
         import psycopg
 
         self._check()
-        with translated(self._what, self._patience), psycopg.connect("", **self._parameters, autocommit=True) as connection:
+        with translate_errors(self._what, self._lock_timeout), psycopg.connect("", **self._parameters, autocommit=True) as connection:
             self._configure(connection)
             yield connection
 
@@ -159,36 +165,38 @@ class PostgresConnections:
             with psycopg.connect("", **self._parameters) as connection:
                 encoding, version = connection.info.parameter_status("server_encoding"), connection.info.server_version
         except psycopg.OperationalError as error:
-            raise refused(without_secrets(str(error), self._parameters)) from None
+            message = str(error).strip().partition("\n")[0]
+            for secret in (str(value) for name, value in self._parameters.items() if "pass" in name and value):
+                message = message.replace(secret, "***")
+            hint = "check that the server is up, and its address, user and password"
+            raise StoreUnavailable(f"cannot connect to Postgres: {message}", hint=hint) from None
         if encoding != "UTF8":
             raise ConfigError(f"the database is in {encoding}", hint="create it with ENCODING 'UTF8'")
         if version < 140000:
             raise ConfigError("the server is older than Postgres 14", hint="update the server")
 
-    def _opened(self) -> "ConnectionPool[Connection]":
+    def _open_pool(self, most: int) -> "ConnectionPool[Connection]":
         from psycopg_pool import ConnectionPool
 
-        pool = ConnectionPool(
+        return ConnectionPool(
             "",
             kwargs={**self._parameters, "autocommit": True},
             min_size=1,
-            max_size=self._most,
-            timeout=self._patience,
-            reconnect_timeout=self._patience,  # later callers connect again, rather than wait for a late attempt
+            max_size=most,
+            timeout=self._lock_timeout,
+            reconnect_timeout=self._lock_timeout,  # later callers connect again, rather than wait for a late attempt
             configure=self._configure,
             check=_check,
-            open=False,
+            open=True,
             name="nearfar",
         )
-        pool.open()
-        return pool
 
     def _configure(self, connection: "Connection") -> None:
         calls = ", ".join("set_config(%s, %s, false)" for _ in self._settings)
         connection.execute(f"SELECT {calls}", [part for setting in self._settings.items() for part in setting])
 
 
-def _parameters(address: str, patience: float, what: str) -> dict[str, Any]:
+def _parameters(address: str, lock_timeout: float, what: str) -> dict[str, Any]:
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
@@ -204,46 +212,39 @@ def _parameters(address: str, patience: float, what: str) -> dict[str, Any]:
         raise ConfigError("the address of the Postgres database cannot be read", hint=hint) from None
     if "@" in str(given.get("host", "")):
         raise ConfigError("the address of the Postgres database has one @ too many", hint=hint)
-    return {"connect_timeout": max(2, round(patience)), **_KEEPALIVE, "client_encoding": "UTF8", **given}
+    return {"connect_timeout": max(2, round(lock_timeout)), **_KEEPALIVE, "client_encoding": "UTF8", **given}
 
 
 def _check(connection: "Connection") -> None:
-    """Check a connection without a round trip: an idle server sends nothing, unless it has gone or is about to."""
     from psycopg_pool import ConnectionPool
 
+    if is_broken(connection):
+        ConnectionPool.check_connection(connection)
+
+
+def is_broken(connection: "Connection") -> bool:
+    """Return whether a connection seems broken, without a round trip: an idle server sends nothing, unless it has gone or is about to."""
+    if connection.closed:
+        return True
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
-    if poll.poll(0):
-        ConnectionPool.check_connection(connection)
+    return bool(poll.poll(0))
 
 
 def _milliseconds(seconds: float) -> str:
     return str(max(1, round(seconds * 1000)))
 
 
-_POLL_SECONDS: Final = 0.05
-_TABLES: Final = "SELECT oid::regclass::text FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r' ORDER BY relname"
-_STILL_SEEN: Final = """
-SELECT count(*) FROM (
-  SELECT unnest(ARRAY[backend_xmin, backend_xid]) AS oldest FROM pg_stat_activity
-  WHERE datname = current_database() AND pid <> pg_backend_pid()
-  UNION ALL SELECT xmin FROM pg_replication_slots
-  UNION ALL SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()
-) AS sessions WHERE age(oldest) >= age(%s::xid)
-"""
-"""Counts the sessions that may still see rows of that transaction's time."""
-
-
-def scrub(connection: "Connection", schema: str, patience: float) -> None:
+def scrub(connection: "Connection", schema: str, lock_timeout: float) -> None:
     """Rewrite the tables and their indexes without deleted rows: plain VACUUM leaves their bytes in place.
 
-    Raises `StoreUnavailable` if another session still sees deleted rows, and does not end in `patience` seconds.
+    Raises `StoreUnavailable` if another session still sees deleted rows, and does not end in `lock_timeout` seconds.
     """
     tables = [name for (name,) in connection.execute(_TABLES, [schema])]
     longest = connection.execute("SHOW statement_timeout").fetchone()
     connection.execute("SET statement_timeout = 0")
     try:
-        _wait_for_others(connection, patience)
+        _wait_for_others(connection, lock_timeout)
         _rewrite(connection, tables)
     finally:
         if not connection.closed:
@@ -262,28 +263,14 @@ def _rewrite(connection: "Connection", tables: Sequence[str]) -> None:
         connection.execute("CHECKPOINT")
 
 
-def _wait_for_others(connection: "Connection", patience: float) -> None:
-    deadline = time.monotonic() + patience
+def _wait_for_others(connection: "Connection", lock_timeout: float) -> None:
+    deadline = time.monotonic() + lock_timeout
     now = connection.execute("SELECT pg_current_xact_id()::xid::text").fetchone()
     while connection.execute(_STILL_SEEN, now).fetchone() != (0,):
         if time.monotonic() > deadline:
             message = "deleted rows cannot be scrubbed: another session of the database still sees them"
             raise StoreUnavailable(message, hint="end long transactions, backups and unused replication slots, and erase again")
         time.sleep(_POLL_SECONDS)
-
-
-_WORDS: Final = (
-    ("INTEGER PRIMARY KEY AUTOINCREMENT", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"),
-    ("INTEGER", "bigint"),
-    ("BLOB", "bytea"),
-    ("REAL", "double precision"),
-    (" WITHOUT ROWID", ""),
-)
-_PARTS: Final = "CREATE TABLE IF NOT EXISTS parts (part text PRIMARY KEY, version bigint NOT NULL)"
-_CONNECTIONS: Final = 8
-"""Connections of one process."""
-_PATIENCE: Final = 10.0
-_LONGEST: Final = 60.0
 
 
 class PostgresDatabase:
@@ -295,7 +282,7 @@ class PostgresDatabase:
     def __init__(self, address: str, *, what: str, schema: str = "nearfar_runs") -> None:
         self._schema = schema
         self._connections = PostgresConnections(
-            address, what=what, schema=schema, most=_CONNECTIONS, patience=_PATIENCE, longest=_LONGEST, settings={}
+            address, what=what, schema=schema, most=_CONNECTIONS, lock_timeout=_LOCK_TIMEOUT, longest=_LONGEST, settings={}
         )
         with ExitStack() as failing:
             failing.callback(self._connections.close)
@@ -309,13 +296,7 @@ class PostgresDatabase:
     def require(self, tables: Tables) -> None:
         with self.writing() as session:
             session.execute("SELECT pg_advisory_xact_lock(hashtext('nearfar_runs'))")
-            found = session.execute("SELECT version FROM parts WHERE part = ?", (tables.part,)).fetchone()
-            if found is None:
-                for statement in statements(tables.sql):
-                    session.execute(_translated(statement))
-                session.execute("INSERT INTO parts VALUES (?, ?)", (tables.part, tables.version))
-            elif found[0] != tables.version:
-                raise StoreUnavailable(newer_version(tables.part, found[0], tables.version), hint="update nearfar on this machine")
+            create_if_missing(session, tables, translate=_translate)
 
     def writing(self) -> AbstractContextManager["PostgresSession"]:
         return self._kept(self._connections.connection())
@@ -340,7 +321,7 @@ class PostgresDatabase:
 
     def rewrite(self) -> None:
         with self._connections.alone() as connection:
-            scrub(connection, self._schema, _PATIENCE)
+            scrub(connection, self._schema, _LOCK_TIMEOUT)
 
     def close(self) -> None:
         self._connections.close()
@@ -360,7 +341,7 @@ class PostgresDatabase:
 
     def _was_kept(self, number: str) -> bool:
         """Return whether the transaction of that number was committed; False if the server stays out of reach."""
-        give_up_at = time.monotonic() + _PATIENCE
+        give_up_at = time.monotonic() + _LOCK_TIMEOUT
         while time.monotonic() < give_up_at:
             with suppress(StoreUnavailable), self.reading() as session:
                 [(status,)] = session.execute("SELECT pg_xact_status(?::xid8)", (number,)).fetchall()
@@ -381,7 +362,7 @@ class PostgresSession:
         return self.connection.execute(sql.replace("%", "%%").replace("?", "%s").encode(), parameters)
 
 
-def _translated(statement: str) -> str:
+def _translate(statement: str) -> str:
     for ours, theirs in _WORDS:
         statement = re.sub(rf"\b{ours}\b" if not ours.startswith(" ") else ours, theirs, statement)
     return statement

@@ -9,8 +9,22 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from typing import Final, TypeVar
 
 from ...protocols import StoreUnavailable
-from .sqlite_files import LOG, Driver, Naming, check_plain, driver_for, is_foreign, prepare
-from .tables import Tables, newer_version, statements
+from .sqlite_files import LOG, PRIMARY_CODE, Driver, Naming, check_plain, driver_for, is_foreign, prepare
+from .tables import Tables, create_if_missing
+
+T = TypeVar("T")
+_PAUSE: Final = 0.01
+Connection = sqlite3.Connection
+READERS: Final = 8
+"""Most readers at a time; further ones wait."""
+LOCK_TIMEOUT: Final = 30.0
+"""Seconds that a thread or process waits for another writer."""
+_inherited: Final[list[object]] = []
+"""Connections of the parent process. Even to close one here would break the locks of the parent."""
+_POLL_SECONDS: Final = 0.05
+APPLICATION: Final = 0x4E667264
+"""Marks the file as one of nearfar's (`PRAGMA application_id`)."""
+_FORBIDDEN: Final = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
 
 
 class Disk:
@@ -47,12 +61,6 @@ def _sync(path: str) -> None:
         os.close(opened)
 
 
-T = TypeVar("T")
-
-_PAUSE: Final = 0.01
-_PRIMARY_CODE: Final = 0xFF
-
-
 def retry_while_busy(work: Callable[[], T], *, seconds: float, errors: type[Exception] = sqlite3.Error) -> T:
     """Return the value of `work`, retried for so many seconds while SQLite is busy.
 
@@ -64,20 +72,9 @@ def retry_while_busy(work: Callable[[], T], *, seconds: float, errors: type[Exce
         try:
             return work()
         except errors as error:
-            if getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            if getattr(error, "sqlite_errorcode", 0) & PRIMARY_CODE != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
         time.sleep(_PAUSE)
-
-
-Connection = sqlite3.Connection
-
-READERS: Final = 8
-"""Most readers at a time; further ones wait."""
-LOCK_TIMEOUT: Final = 30.0
-"""Seconds that a thread or process waits for another writer."""
-
-_inherited: Final[list[object]] = []
-"""Connections of the parent process. Even to close one here would break the locks of the parent."""
 
 
 class SqliteConnections:
@@ -167,7 +164,7 @@ class SqliteConnections:
 
     @contextmanager
     def _transaction(self, connection: Connection) -> Iterator[None]:
-        self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), seconds=LOCK_TIMEOUT, errors=self._driver.errors)
         try:
             yield
             connection.execute("COMMIT")
@@ -190,13 +187,10 @@ class SqliteConnections:
                 return
         connection.close()
 
-    def _patiently(self, work: Callable[[], T]) -> T:
-        return retry_while_busy(work, seconds=LOCK_TIMEOUT, errors=self._driver.errors)
-
     def _open(self) -> Connection:
-        return self._patiently(self._opened)
+        return retry_while_busy(self._connect, seconds=LOCK_TIMEOUT, errors=self._driver.errors)
 
-    def _opened(self) -> Connection:
+    def _connect(self) -> Connection:
         try:
             connection = self._driver.connect(self._path)
         except UnicodeDecodeError as error:  # SQLite names a damaged part by its bytes
@@ -208,15 +202,12 @@ class SqliteConnections:
         return connection
 
 
-_POLL_SECONDS: Final = 0.05
-
-
-def empty_log(connection: Connection, what: str, patience: float) -> None:
+def empty_log(connection: Connection, what: str, seconds: float) -> None:
     """Empty the log of the database; `what` names the data in errors.
 
-    Raises `StoreUnavailable` if another process still reads an older state after `patience` seconds.
+    Raises `StoreUnavailable` if another process still reads an older state after `seconds` seconds.
     """
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + seconds
     while True:
         (is_busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if not is_busy:
@@ -225,11 +216,6 @@ def empty_log(connection: Connection, what: str, patience: float) -> None:
             message = f"deleted rows are still in the log of the {what}, since another process reads an older state of it"
             raise StoreUnavailable(message, hint="close the other process and erase again")
         time.sleep(_POLL_SECONDS)
-
-
-APPLICATION: Final = 0x4E667264
-"""Marks the file as one of nearfar's (`PRAGMA application_id`)."""
-_FORBIDDEN: Final = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
 
 
 class SqliteDatabase:
@@ -252,40 +238,26 @@ class SqliteDatabase:
             failing.pop_all()
 
     def require(self, tables: Tables) -> None:
-        """Create the tables if they are missing. Raises `StoreUnavailable`, and changes nothing, if a newer nearfar created them."""
         with self.writing() as connection:
-            found = connection.execute("SELECT version FROM parts WHERE part = ?", (tables.part,)).fetchone()
-            if found is None:
-                for statement in statements(tables.sql):
-                    connection.execute(statement)
-                connection.execute("INSERT INTO parts VALUES (?, ?)", (tables.part, tables.version))
-            elif found[0] != tables.version:
-                message = f"{self.path}: {newer_version(tables.part, found[0], tables.version)}"
-                raise StoreUnavailable(message, hint="update nearfar on this machine")
+            create_if_missing(connection, tables, where=f"{self.path}: ")
 
     def writing(self) -> AbstractContextManager[Connection]:
-        """Begin a transaction (`BEGIN IMMEDIATE`) that is committed when the block ends without an error; never nested."""
         return self._connections.writing()
 
-    @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """Lend a connection that sees one state of the database for the whole block, while others write."""
-        with self._connections.reading() as connection:
-            yield connection
+    def reading(self) -> AbstractContextManager[Connection]:
+        return self._connections.reading()
 
     def alone(self) -> AbstractContextManager[Connection]:
         """Begin a transaction on a connection of its own. Raises `sqlite3.Error`."""
         return guarded_transaction(driver_for(None, APPLICATION).connect(self.path))
 
     def sync(self) -> None:
-        """Return when all earlier commits would survive a power cut."""
         try:
             self._disk.sync()
         except OSError as error:
             raise StoreUnavailable(f"{self.path} cannot be kept: {error.strerror}", hint="check the disk") from error
 
     def scrub(self) -> None:
-        """Empty the write-ahead log, as far as no reader uses an older state of it."""
         with self._connections.outside() as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 

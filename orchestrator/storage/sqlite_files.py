@@ -15,7 +15,7 @@ from typing import Any, Final
 from ...protocols import ConfigError, NearfarError, StoreCorrupt, StoreUnavailable
 from ...protocols.folders import make_private
 
-_PRIMARY: Final = 0xFF
+PRIMARY_CODE: Final = 0xFF
 """Mask of the primary result code (https://www.sqlite.org/rescode.html)."""
 _CORRUPT: Final = frozenset(
     {
@@ -36,6 +36,30 @@ _HINTS: Final[dict[int | None, str]] = {
     sqlite3.SQLITE_PERM: "the file and its folder must be readable and writable",
     sqlite3.SQLITE_CANTOPEN: "the folder must exist and be writable",
 }
+
+
+BUSY_SECONDS: Final = 30.0
+"""Seconds that SQLite itself waits for a lock."""
+_OWN_FILE: Final = "PRAGMA journal_mode = WAL"
+"""A setting that is written into the file."""
+PRAGMAS: Final = (
+    f"busy_timeout = {BUSY_SECONDS * 1000:.0f}",
+    "synchronous = NORMAL",  # a commit outlives the death of the process; a power cut may take the last ones
+    "secure_delete = ON",  # what is deleted is overwritten with zeros
+    "temp_store = MEMORY",  # nothing of what is stored in files of which we do not know
+    "cell_size_check = ON",  # damaged pages are noticed when they are read
+    "trusted_schema = OFF",
+    "journal_size_limit = 4194304",
+    "wal_autocheckpoint = 4000",  # pages: what many transactions write to is written to the database once
+    "cache_size = -16384",  # KiB for each connection; with the default 2 MiB, searches read most pages again
+)
+LOG: Final = "-wal"
+LOG_INDEX: Final = "-shm"
+SUFFIXES: Final = ("", LOG, LOG_INDEX)
+"""Suffixes of the database, its write-ahead log, and the log's index, to which SQLite gives the database's permissions."""
+_OWNER_ONLY: Final = 0o600
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_creating: Final = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +86,7 @@ class Naming:
         if code is None:  # not SQLite's own error, but the driver's
             kind = None if "decode" not in str(error) else sqlite3.SQLITE_CORRUPT
         else:
-            kind = code & _PRIMARY
+            kind = code & PRIMARY_CODE
         if kind == sqlite3.SQLITE_NOTADB:
             return StoreCorrupt(f"{path} is not a {self.what}{self.otherwise}", hint=self.recovery)
         if kind in _CORRUPT:
@@ -71,24 +95,6 @@ class Naming:
 
     def damaged(self, how: str) -> StoreCorrupt:
         return StoreCorrupt(f"the {self.what} is damaged ({how})", hint=self.recovery)
-
-
-BUSY_SECONDS: Final = 30.0
-"""Seconds that SQLite itself waits for a lock."""
-
-_OWN_FILE: Final = "PRAGMA journal_mode = WAL"
-"""A setting that is written into the file."""
-PRAGMAS: Final = (
-    f"busy_timeout = {BUSY_SECONDS * 1000:.0f}",
-    "synchronous = NORMAL",  # a commit outlives the death of the process; a power cut may take the last ones
-    "secure_delete = ON",  # what is deleted is overwritten with zeros
-    "temp_store = MEMORY",  # nothing of what is stored in files of which we do not know
-    "cell_size_check = ON",  # damaged pages are noticed when they are read
-    "trusted_schema = OFF",
-    "journal_size_limit = 4194304",
-    "wal_autocheckpoint = 4000",  # pages: what many transactions write to is written to the database once
-    "cache_size = -16384",  # KiB for each connection; with the default 2 MiB, searches read most pages again
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,16 +165,6 @@ def is_foreign(connection: sqlite3.Connection, application: int) -> bool:
     (found,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     return bool(found != application and (found or tables))
-
-
-LOG: Final = "-wal"
-LOG_INDEX: Final = "-shm"
-SUFFIXES: Final = ("", LOG, LOG_INDEX)
-"""Suffixes of the database, its write-ahead log, and the log's index, to which SQLite gives the database's permissions."""
-_OWNER_ONLY: Final = 0o600
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-
-_creating: Final = threading.Lock()
 
 
 def prepare(path: str, naming: Naming) -> None:

@@ -1,9 +1,11 @@
 """Interface of databases whose tables several rooms and processes share: SQLite or Postgres."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from ...protocols import StoreUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,14 @@ class TableDatabase(Protocol):
     def close(self) -> None: ...
 
 
-def statements(sql: str) -> Iterable[str]:
-    return (statement for statement in sql.split(";\n") if statement.strip())
-
-
-def newer_version(part: str, found: int, known: int) -> str:
-    return f"the {part} were written by a newer nearfar: they are of version {found}, and this one knows version {known}"
+def create_if_missing(session: Session, tables: Tables, *, where: str = "", translate: Callable[[str], str] = str) -> None:
+    """Create the tables if they are missing, in SQL as `translate` returns it. `where` begins the error if a newer nearfar created them."""
+    found = session.execute("SELECT version FROM parts WHERE part = ?", (tables.part,)).fetchone()
+    if found is None:
+        for statement in filter(str.strip, tables.sql.split(";\n")):
+            session.execute(translate(statement))
+        session.execute("INSERT INTO parts VALUES (?, ?)", (tables.part, tables.version))
+    elif found[0] != tables.version:
+        problem = f"they are of version {found[0]}, and this one knows version {tables.version}"
+        message = f"{where}the {tables.part} were written by a newer nearfar: {problem}"
+        raise StoreUnavailable(message, hint="update nearfar on this machine")

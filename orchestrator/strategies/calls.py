@@ -344,18 +344,18 @@ class CallLog:
                 async with stream(agent, request) as events, aclosing(with_idle_timeout(events, idle)) as timed:
                     async for event in timed:
                         if listening.hear(event):
-                            handle.health.heard(trial)
+                            handle.health.end_probe(trial)
             except DeadlineExceeded:
-                trial.is_telling = listening.is_telling
+                trial.counts = listening.is_telling
                 raise
-            trial.is_telling = not listening.was_saved
+            trial.counts = not listening.was_saved
 
     def _idle_timeouts(self, handle: AgentHandle, request: StepRequest) -> IdleTimeouts | None:
         """Return the idle timeouts for a call; None means no limit. A near agent may read for long; the last candidate is always waited
         for."""
         if handle.side is Side.NEAR or request.timeout is None:
             return None
-        return self._fallback.patience
+        return self._fallback.idle_timeouts
 
     @cached_property
     def _fallback(self) -> FallbackConfig:

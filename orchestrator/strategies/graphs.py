@@ -20,7 +20,7 @@ from ..runs.tool_calls import Occurrences
 from ..safety.guard import CallContext
 from ..safety.labels import initial_label
 from ..task.events import ApprovalAsked, Routed, ToolFinished, ToolStarted
-from ..task.labels import Chosen, Label, joined
+from ..task.labels import Chosen, Label, join_labels
 from ..task.modes import Strategy
 from ..task.results import Call
 from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
@@ -104,13 +104,13 @@ class TaskNodes:
 
     def _look_for_those_who_may_be_back(self, task: Task, context: TaskContext, spent: Spent) -> None:
         """Probe unreachable agents in the background, if others can serve meanwhile, so that no task waits for the result."""
-        doubtful = {handle.name for handle in self.pool if handle.is_worth_a_look}
+        doubtful = {handle.name for handle in self.pool if handle.needs_probe}
         if not doubtful:
             return
         candidates = self.router.explain(task, list(self.pool), tools=context.tools, spent=spent).candidates
         if not doubtful.issuperset(candidates):
             for name in doubtful.intersection(candidates):
-                self.pool[name].look()
+                self.pool[name].probe()
 
     async def act(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Let the current agent take one turn; a failure that another agent may not have hands over to it."""
@@ -246,7 +246,7 @@ class TaskNodes:
                     lambda call: emit(runtime, ToolStarted(call=call)), lambda result: emit(runtime, ToolFinished(result=result))
                 )
         noted = labels_after_tools(state, calls, results, context, recalled=recollection.label, spilled=spilled)
-        trust = Trust(state, calls, standing, joined((recollection.label, value_of(Label, noted["world"]))))
+        trust = Trust(state, calls, standing, join_labels((recollection.label, value_of(Label, noted["world"]))))
         answers = [as_json(Message.tool(result)) for result in trust.shown()]
         draft = {**draft, "seconds": draft["seconds"] + time.monotonic() - started}
         return {

@@ -7,9 +7,9 @@ from typing import Any, Generic, TypeVar
 from ...protocols import InvalidOutput, NearfarError, StepReply
 from ..agents.pool import AgentPool
 from ..routing.costs import RunningEstimates
-from ..task.modes import estimated_tokens
+from ..task.modes import tokens_by_length
 from ..task.results import Call
-from ..util.runtime import end
+from ..util.runtime import cancel_task
 from .calls import CallLog, TaskRuntime
 from .state import TaskState, fresh_start
 from .turn import Turn, call_of
@@ -49,8 +49,8 @@ class Race(Generic[T]):
                 return await self._against(trying, second(), settled)
             return await trying
         finally:
-            await end(settled)
-            await end(trying)
+            await cancel_task(settled)
+            await cancel_task(trying)
 
     async def _against(self, first: asyncio.Task[T], second: Coroutine[Any, Any, T], settled: asyncio.Task[Any]) -> T:
         self.was_started = True
@@ -63,7 +63,7 @@ class Race(Generic[T]):
             self.second_won = not settled.done() and not self._won(first) and self._won(trying)
             return await (trying if self.second_won else first)
         finally:
-            await end(trying)
+            await cancel_task(trying)
 
     def _won(self, task: asyncio.Task[T]) -> bool:
         return task.done() and not task.cancelled() and task.exception() is None and self._is_useful(task.result())
@@ -126,7 +126,7 @@ def hedge_of(turn: Turn, pool: AgentPool, running: RunningEstimates) -> Hedge | 
     is_first = not (state["attempts"] or state["acted"] or turn.draft.steps or turn.is_supervised)
     if not (policy.enabled and is_first and turn.has_successor):
         return None
-    tokens = sum(estimated_tokens(message.text) for message in turn.task.messages)
+    tokens = sum(tokens_by_length(message.text) for message in turn.task.messages)
     seen = running.latency(turn.handle.name, tokens)
     other = Turn({**state, **fresh_start(turn.task, position=turn.position + 1)}, pool)
     is_possible = other.handle.side is not turn.handle.side and other.handle.health.objection() is None

@@ -26,7 +26,7 @@ from ..safety.placeholders import map_message_texts
 from ..safety.plan_matching import quote_data
 from ..safety.privacy import PrivateResult, RunPrivacy
 from ..task.events import TaskEvent
-from ..task.labels import OPEN, Chosen, Integrity, Label, joined
+from ..task.labels import OPEN, Chosen, Integrity, Label, join_labels
 from ..task.modes import Strategy
 from ..task.policy import Policy
 from ..task.results import ToolOutcome
@@ -349,8 +349,8 @@ def labels_after_tools(
     """
     privacy = context.privacy
     elsewhere, found = (OPEN, OPEN) if privacy is None else (privacy.world, privacy.found)
-    world = joined((value_of(Label, state["world"]), elsewhere, spilled))
-    label, private = joined((label_of(state), recalled, found)), list[PrivateResult]()
+    world = join_labels((value_of(Label, state["world"]), elsewhere, spilled))
+    label, private = join_labels((label_of(state), recalled, found)), list[PrivateResult]()
     for position, planned in enumerate(calls.planned, start=len(state["messages"])):
         result = planned.result_label.joined(world)
         label = label.joined(result)

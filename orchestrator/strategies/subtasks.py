@@ -37,13 +37,13 @@ from ..task.events import (
     ToolFinished,
     ToolStarted,
 )
-from ..task.labels import OPEN, Chosen, Label, joined
+from ..task.labels import OPEN, Chosen, Label, join_labels
 from ..task.modes import Strategy
 from ..task.policy import Policy, SubtasksConfig
 from ..task.results import Attempt, Call, ToolOutcome
 from ..task.routing_policy import FALLBACK_ERRORS, AmountsConfig, LimitsConfig
 from ..task.task import Task
-from ..util.runtime import cancelled_at_once
+from ..util.runtime import run_cancellable
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, show
 from .panel import Answered, Panel, Question, attempt_with
 from .prompts import SUBTASKS_SCHEMA, SubtaskResult, aggregate_request, json_answer_note, plan_subtasks_request, with_results
@@ -104,7 +104,7 @@ class Parts:
         """
         try:
             with _time_limit(seconds, name):
-                final = await cancelled_at_once(self._served(part, account, is_heard=is_heard, name=name))
+                final = await run_cancellable(self._served(part, account, is_heard=is_heard, name=name))
         finally:
             if self.context.outcomes is not None:
                 self.context.outcomes.extend(self.outcomes.get(name, ()))
@@ -199,7 +199,7 @@ class PlanRun:
     @property
     def label(self) -> Label:
         """The label of all that any agent was told for the task."""
-        return joined((self._parts.label, *(result.label for result in self.results.values())))
+        return join_labels((self._parts.label, *(result.label for result in self.results.values())))
 
     async def run(self) -> None:
         """Run all subtasks. Raises the first error if all of them failed, and at once an error that only the user can fix.
@@ -301,7 +301,7 @@ class PlanRun:
 
     def _label(self, subtask: Subtask) -> Label:
         """Return the label of a subtask's input: the whole task, and the results that it is shown."""
-        return joined((self._parts.label, *(self.results[need].label for need in subtask.needs)))
+        return join_labels((self._parts.label, *(self.results[need].label for need in subtask.needs)))
 
     def _end(self, subtask: Subtask, outcome: SubtaskOutcome, answer: str, label: Label) -> None:
         failed = outcome is not SubtaskOutcome.DONE

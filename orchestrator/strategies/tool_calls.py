@@ -13,7 +13,7 @@ from ...protocols.tiers import Tier
 from ..runs.ledger import AskedCall
 from ..runs.tool_calls import ActionCount, Occurrence, Occurrences, Overdue, run_unrecorded
 from ..safety.guard import CallContext, Decision, Guard
-from ..task.labels import OPEN, Integrity, Label, joined, may_go
+from ..task.labels import OPEN, Integrity, Label, join_labels, may_go
 from ..task.results import ToolOutcome
 from ..task.tools import NOT_RUN, UNKNOWN, Approver, Effect, Tool, outcome_of, run_tool_call
 
@@ -270,13 +270,13 @@ class ToolCalls:
     @property
     def label(self) -> Label:
         """The label of all results."""
-        return joined(planned.result_label for planned in self.planned)
+        return join_labels(planned.result_label for planned in self.planned)
 
     def spilled(self, seen: Label) -> Label:
         """Return the label of the private data that go into tools with side effects. `seen`: that of what the caller was told."""
         changing = [seen.joined(planned.label) for planned in self.planned if planned.changes_something]
         private = [label for label in changing if label.tier is not Tier.SHARED]
-        return joined(
+        return join_labels(
             label if label.integrity is Integrity.TRUSTED else label.model_copy(update={"integrity": Integrity.TRUSTED})
             for label in private
         )

@@ -15,6 +15,19 @@ from ...protocols.messages import Value
 from ...protocols.namespaces import Namespace
 from ...protocols.tiers import TIERS, Source, Tier, strictest
 
+_NETWORK: Final = frozenset(
+    {"url", "urls", "uri", "uris", "link", "links", "href", "website", "webpage", "domain", "host", "hostname", "endpoint", "feed"}
+)
+_NAME: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_UNSPACED: Final = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3105-\u312f\u3400-\u4dbf\u4e00-\u9fff"
+    r"\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+"""Letters of scripts that have no spaces between words: Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
+_WORD: Final = re.compile(rf"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[^\W\d_])+")
+_FEW: Final = 4
+"""Words of a name, a title or a state. Fewer hardly make an instruction."""
+
 
 class Integrity(StrEnum):
     """Trust in the authors of a text."""
@@ -82,7 +95,7 @@ OF_CONTEXT: Final = Label(integrity=Integrity.UNTRUSTED, origins=("the context",
 """The label of a document that a task is about: untrusted content."""
 
 
-def joined(labels: Iterable[Label]) -> Label:
+def join_labels(labels: Iterable[Label]) -> Label:
     """Return the label of what is made of all these."""
     return reduce(Label.joined, labels, OPEN)
 
@@ -92,18 +105,46 @@ def may_go(tier: Tier, reach: Tier) -> bool:
     return TIERS.index(tier) >= TIERS.index(reach)
 
 
-_NETWORK: Final = frozenset(
-    {"url", "urls", "uri", "uris", "link", "links", "href", "website", "webpage", "domain", "host", "hostname", "endpoint", "feed"}
-)
-_NAME: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_UNSPACED: Final = (
-    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3105-\u312f\u3400-\u4dbf\u4e00-\u9fff"
-    r"\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
-)
-"""Letters of scripts that have no spaces between words: Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
-_WORD: Final = re.compile(rf"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[^\W\d_])+")
-_FEW: Final = 4
-"""Words of a name, a title or a state. Fewer hardly make an instruction."""
+class RecalledItem(Value):
+    """An item of the memory that was put before a task."""
+
+    namespace: Namespace
+    key: str
+    version: str
+    tier: Tier
+    source: Source
+    trust: float
+    user: str = ""
+    """The other user who shared it; empty: it belongs to the task's own user, or to the app."""
+
+
+class Chosen(Value):
+    """The tools and plans that were chosen before a run read untrusted content."""
+
+    tools: tuple[str, ...] = ()
+    """Tools that were called, or that a plan names."""
+    plan: str = ""
+    """The texts of plans."""
+
+    def with_tools(self, names: Iterable[str]) -> "Chosen":
+        """Add tools that were called."""
+        more = sorted({*self.tools, *names})
+        return self if len(more) == len(self.tools) else self.model_copy(update={"tools": tuple(more)})
+
+    def with_plan(self, plan: str, tools: Iterable[str]) -> "Chosen":
+        """Add a plan, and those of the tools that it names."""
+        return self.with_tools(named_tools(plan, tools)).model_copy(update={"plan": f"{self.plan}\n{plan}".strip()})
+
+
+def named_tools(plan: str, tools: Iterable[str]) -> frozenset[str]:
+    """Return the tools that the plan calls, as in `send(to="Ann")`, or names by a name that is no plain word, as in `send_mail`."""
+    return frozenset(name for name in tools if re.search(_pattern(name), plan))
+
+
+def _pattern(name: str) -> str:
+    is_word = name.isalpha() and name[1:] == name[1:].lower()  # in capitals at the beginning of a sentence, too
+    end = r"\(" if is_word else r"(?![\w-])"
+    return rf"(?<![\w-]){re.escape(name)}{end}"
 
 
 def takes_addresses(parameters: Iterable[str]) -> bool:
@@ -150,45 +191,3 @@ def _texts(result: str) -> Iterator[str]:
                 yield from members
             case list(members):
                 left += members
-
-
-def named_tools(plan: str, tools: Iterable[str]) -> frozenset[str]:
-    """Return the tools that the plan calls, as in `send(to="Ann")`, or names by a name that is no plain word, as in `send_mail`."""
-    return frozenset(name for name in tools if re.search(_pattern(name), plan))
-
-
-def _pattern(name: str) -> str:
-    is_word = name.isalpha() and name[1:] == name[1:].lower()  # in capitals at the beginning of a sentence, too
-    end = r"\(" if is_word else r"(?![\w-])"
-    return rf"(?<![\w-]){re.escape(name)}{end}"
-
-
-class Chosen(Value):
-    """The choices of agents and plans until then."""
-
-    tools: tuple[str, ...] = ()
-    """Tools that were called, or that a plan names."""
-    plan: str = ""
-    """The texts of plans."""
-
-    def with_tools(self, names: Iterable[str]) -> "Chosen":
-        """Add tools that were called."""
-        more = sorted({*self.tools, *names})
-        return self if len(more) == len(self.tools) else self.model_copy(update={"tools": tuple(more)})
-
-    def with_plan(self, plan: str, tools: Iterable[str]) -> "Chosen":
-        """Add a plan, and those of the tools that it names."""
-        return self.with_tools(named_tools(plan, tools)).model_copy(update={"plan": f"{self.plan}\n{plan}".strip()})
-
-
-class RecalledItem(Value):
-    """An item of the memory that was put before a task."""
-
-    namespace: Namespace
-    key: str
-    version: str
-    tier: Tier
-    source: Source
-    trust: float
-    user: str = ""
-    """The other user who shared it; empty: it belongs to the task's own user, or to the app."""

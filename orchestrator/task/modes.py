@@ -17,6 +17,42 @@ if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
 
+CHARACTERS_PER_TOKEN: Final = 4
+"""Characters per token of ordinary English under the usual tokenizers: an estimate for prompts before they are sent."""
+SURE: Final = 0.9
+"""Least probability of a language that counts as known."""
+_READ: Final = 2000
+"""Number of characters of a prompt from which its language is detected."""
+NAME: Final = "<name>"
+NUMBER: Final = "<number>"
+_WORD: Final = re.compile(r"\d[\d.,:]*|[^\W\d_]+|['\u2019]s\b|[.!?\n]")
+_PART_OF_NAME: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_STATEFUL_VERBS: Final = """
+accept add append approve archive assign book buy cancel charge clear close commit complete confirm create decline delete deploy disable
+dismiss drop edit email enable execute forward insert install invite invoke kill like mail make mark merge message modify mount move order
+pay place post publish purchase push put record refund register reject release remove rename reply request reschedule reserve reset restart
+restore revoke run save schedule sell send set share shut sign start stop submit subscribe swap toggle transfer trash type undo uninstall
+unsubscribe update upload withdraw write
+"""
+_READING_VERBS: Final = """
+browse calculate check compare compute convert count describe download fetch find get has inspect is list load look lookup open parse peek
+preview query read retrieve scan search select show view
+"""
+_CHANGES: Final[Mapping[str, bool]] = {
+    **dict.fromkeys(_STATEFUL_VERBS.split(), True),
+    **dict.fromkeys(_READING_VERBS.split(), False),
+}
+_QUESTION_WORDS: Final = """
+are can could did do does had has have how is should was were what when where which who whom whose why will would
+"""
+_QUESTION_OPENERS: Final = frozenset(_QUESTION_WORDS.split())
+_RELATIONS: Final = frozenset({"of", "'s", "\u2019s", "whose"})
+_COORDINATORS: Final = frozenset({"and", "then"})
+_LONG_CONTEXT: Final = 1500
+"""Words of a context above which it is better read in pieces."""
+_LENGTHS: Final = ((8, "very short"), (20, "short"), (60, "medium"), (1000, "long"))
+
+
 class Mode(StrEnum):
     """How far from the device the user lets a task go."""
 
@@ -81,14 +117,6 @@ class Needs(Value):
         return [name for name, needed in wanted.items() if needed and not getattr(capabilities, name)]
 
 
-CHARACTERS_PER_TOKEN: Final = 4
-"""Characters per token of ordinary English under the usual tokenizers: an estimate for prompts before they are sent."""
-SURE: Final = 0.9
-"""Least probability of a language that counts as known."""
-_READ: Final = 2000
-"""Number of characters of a prompt from which its language is detected."""
-
-
 @dataclass(frozen=True, slots=True)
 class Situation:
     """One task, and the device and the budgets as they are now. None means unknown."""
@@ -109,7 +137,7 @@ class Situation:
     """Smallest share that is left of the limits for the session and the day, 0 to 1; None: there are no limits."""
 
 
-def estimated_tokens(text: str) -> int:
+def tokens_by_length(text: str) -> int:
     """Return an estimate of a text's tokens, from its length."""
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
@@ -137,37 +165,6 @@ def _identifier() -> "LanguageIdentifier":
         hint = "pip install 'nearfar[router]', or pass language= with each task"
         raise ConfigError("rules about the language need py3langid", hint=hint) from error
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-
-
-NAME: Final = "<name>"
-NUMBER: Final = "<number>"
-
-_WORD: Final = re.compile(r"\d[\d.,:]*|[^\W\d_]+|['\u2019]s\b|[.!?\n]")
-_PART_OF_NAME: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_STATEFUL_VERBS: Final = """
-accept add append approve archive assign book buy cancel charge clear close commit complete confirm create decline delete deploy disable
-dismiss drop edit email enable execute forward insert install invite invoke kill like mail make mark merge message modify mount move order
-pay place post publish purchase push put record refund register reject release remove rename reply request reschedule reserve reset restart
-restore revoke run save schedule sell send set share shut sign start stop submit subscribe swap toggle transfer trash type undo uninstall
-unsubscribe update upload withdraw write
-"""
-_READING_VERBS: Final = """
-browse calculate check compare compute convert count describe download fetch find get has inspect is list load look lookup open parse peek
-preview query read retrieve scan search select show view
-"""
-_CHANGES: Final[Mapping[str, bool]] = {
-    **dict.fromkeys(_STATEFUL_VERBS.split(), True),
-    **dict.fromkeys(_READING_VERBS.split(), False),
-}
-_QUESTION_WORDS: Final = """
-are can could did do does had has have how is should was were what when where which who whom whose why will would
-"""
-_QUESTION_OPENERS: Final = frozenset(_QUESTION_WORDS.split())
-_RELATIONS: Final = frozenset({"of", "'s", "\u2019s", "whose"})
-_COORDINATORS: Final = frozenset({"and", "then"})
-_LONG_CONTEXT: Final = 1500
-"""Words of a context above which it is better read in pieces."""
-_LENGTHS: Final = ((8, "very short"), (20, "short"), (60, "medium"), (1000, "long"))
 
 
 class Shape(StrEnum):

@@ -22,6 +22,12 @@ from .routing_policy import (
 )
 from .rules import Rule
 
+FindingType = Literal[
+    "email", "card", "iban", "ssn", "national_id", "phone", "ip", "key", "birth_date", "address", "url", "person", "place", "group"
+]  # fmt: skip
+PartStrategy = Literal[Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE, Strategy.PEVR, Strategy.EVA]
+_Section = TypeVar("_Section", bound=Value)
+
 
 class AutoConfig(Value):
     """How `auto` chooses a strategy: the `[policy.auto]` section of nearfar.toml.
@@ -125,11 +131,6 @@ class MinionsConfig(Value):
         return self
 
 
-FindingType = Literal[
-    "email", "card", "iban", "ssn", "national_id", "phone", "ip", "key", "birth_date", "address", "url", "person", "place", "group"
-]  # fmt: skip
-
-
 class OnFinding(StrEnum):
     """Treatment of outbound texts in which a detector finds private data that no label covers."""
 
@@ -146,18 +147,8 @@ class PrivacyConfig(Value):
 
     findings: OnFinding = OnFinding.STAY
     detect: tuple[FindingType, ...] = (
-        "email",
-        "card",
-        "iban",
-        "ssn",
-        "national_id",
-        "phone",
-        "ip",
-        "key",
-        "birth_date",
-        "address",
-        "person",
-    )
+        "email", "card", "iban", "ssn", "national_id", "phone", "ip", "key", "birth_date", "address", "person"
+    )  # fmt: skip
     """Types of findings that count; a text that could not be scanned always does."""
     spacy_model: str | None = None
     """Package or folder of the spaCy model with which Presidio finds names (the extra `presidio`); None: names are not looked for."""
@@ -165,9 +156,6 @@ class PrivacyConfig(Value):
     """Seconds that scanning the texts of one request may take; a text that takes longer counts as a finding."""
     placeholders: bool = False
     """Let a far agent continue with placeholders for private tool results; false: a near agent continues."""
-
-
-PartStrategy = Literal[Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE, Strategy.PEVR, Strategy.EVA]
 
 
 class SubtasksConfig(Value):
@@ -283,8 +271,6 @@ PRESETS: Final[Mapping[Preset, Mapping[str, Any]]] = {
     },
 }
 """The values of each preset, for keys that are not given."""
-
-_Section = TypeVar("_Section", bound=Value)
 
 
 def _with_defaults(section: _Section, defaults: Mapping[str, Any]) -> _Section:

@@ -16,6 +16,11 @@ from .modes import Mode, Strategy, TaskProfile
 from .policy import Cause, Verdict
 from .tools import Effect
 
+Knobs = Mapping[str, JsonValue]
+RESERVED: Final = ("auto", "mode", "preset", "sensitivity", "strategy")
+"""Keys of the policy that the user decides, and that `auto` never changes."""
+Dollars = Annotated[Decimal | None, Field(description="US dollars; None where a price is unknown, which is not free")]
+
 
 class EstimateSource(StrEnum):
     """Source of an estimate."""
@@ -117,12 +122,6 @@ class RouteDecision(Value):
         return next((each.estimate for each in self.considered if each.agent == agent), None)
 
 
-Knobs = Mapping[str, JsonValue]
-
-RESERVED: Final = ("auto", "mode", "preset", "sensitivity", "strategy")
-"""Keys of the policy that the user decides, and that `auto` never changes."""
-
-
 class Arm(Value):
     """A strategy and what differs from the default policy, in the shape of the `[policy]` section."""
 
@@ -180,9 +179,6 @@ class SelectionDecision(Value):
     def winner(self) -> ConsideredArm:
         """Return the candidate that was chosen."""
         return next(candidate for candidate in self.candidates if candidate.arm == self.chosen)
-
-
-Dollars = Annotated[Decimal | None, Field(description="US dollars; None where a price is unknown, which is not free")]
 
 
 class Energy(Value):
@@ -390,7 +386,7 @@ def price(card: AgentCard, usage: Usage) -> Decimal | None:
     return card.prices.dollars(usage) if card.prices is not None else None
 
 
-def spent(calls: Iterable[Call], side: Side) -> SideUsage:
+def usage_of_side(calls: Iterable[Call], side: Side) -> SideUsage:
     """Return the usage of one side over these calls."""
     total = SideUsage()
     for call in calls:

@@ -23,6 +23,13 @@ from ...protocols import (
 )
 from ...protocols.messages import Value
 
+Weight = Annotated[float, Field(ge=0, le=1e9)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+SHOWN: Final = 'some of the answer was shown, so no other agent starts over; after_first_token = "restart" in [policy.fallback] lets one'
+"""Reason why no agent takes over from one that failed in the middle of its shown text."""
+FALLBACK_ERRORS: Final = (AgentError, ContextOverflow, PrivacyViolation, Unsupported)
+"""Failures after which another agent may do better; the user has to fix any other error."""
+
 
 class BreakerConfig(Value):
     """Circuit breakers for failing agents: the `[policy.breakers]` section.
@@ -72,10 +79,6 @@ class HedgeConfig(Value):
     """Measured steps of the agent that hedging needs."""
     least_seconds: float = Field(default=0.5, ge=0, allow_inf_nan=False)
     """Least seconds before a second agent is asked."""
-
-
-Weight = Annotated[float, Field(ge=0, le=1e9)]
-Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class ObjectiveConfig(Value):
@@ -165,7 +168,7 @@ class FallbackConfig(Value):
         return not was_shown or self.after_first_token == "restart"
 
     @property
-    def patience(self) -> IdleTimeouts:
+    def idle_timeouts(self) -> IdleTimeouts:
         return IdleTimeouts(first_token=self.first_token_timeout, idle=self.stall_timeout)
 
     def follows(self, error: NearfarError) -> bool:
@@ -225,12 +228,6 @@ class RouterConfig(Value):
         if self.far_share is not None and self.dollars_per_hour is not None:
             raise ValueError("far_share and dollars_per_hour would both set the threshold: give one of them")
         return self
-
-
-SHOWN: Final = 'some of the answer was shown, so no other agent starts over; after_first_token = "restart" in [policy.fallback] lets one'
-"""Reason why no agent takes over from one that failed in the middle of its shown text."""
-FALLBACK_ERRORS: Final = (AgentError, ContextOverflow, PrivacyViolation, Unsupported)
-"""Failures after which another agent may do better; the user has to fix any other error."""
 
 
 def trigger_of(error: NearfarError) -> FallbackTrigger | None:

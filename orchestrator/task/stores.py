@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -12,6 +12,18 @@ from ...protocols import DeviceState, InvalidRequest, PowerSource, Side, Thermal
 from ...protocols.messages import Value
 from ...protocols.namespaces import Namespace, parse_namespace
 from ...protocols.tiers import TIERS, Tier
+
+BUDGET_TOKENS: Final = 1200
+"""Default length, in estimated tokens, of what is recalled for a question."""
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+PeerName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
+LONGEST_LIFE: Final = 1000 * 366 * 86_400.0
+"""Most seconds of a time to live: items written now expire before the last date that there is."""
+LEAST_THRESHOLD: Final = 0.85
+"""Lowest threshold that is learned. Questions that the guards pass lie above it, so a lower one only adds wrong answers."""
+DAY: Final = 86_400.0
+
+_Section = TypeVar("_Section", bound=Value)
 
 
 class ConsolidationConfig(Value):
@@ -22,7 +34,7 @@ class ConsolidationConfig(Value):
     idle_seconds: float = Field(default=300, ge=0, allow_inf_nan=False)
     """Seconds without a task after which a `Hybrid` begins, and between two tries if the device is not ready."""
     settled_seconds: float = Field(default=3600, ge=0, allow_inf_nan=False)
-    """Seconds after the last turn of a session until it counts as finished; until then its last topic is left alone."""
+    """Seconds after the last turn of a session until it counts as finished; until then its last topic waits."""
     topic_tokens: int = Field(default=1200, gt=0)
     """Most tokens, by estimate, of the turns that are summed up together."""
     topic_similarity: float = Field(default=0.4, ge=-1, le=1)
@@ -52,16 +64,6 @@ def reason_to_wait(state: DeviceState, policy: ConsolidationConfig) -> str | Non
     if state.battery < policy.minimum_battery:
         return f"the battery is at {state.battery:.0%} and not being charged"
     return None
-
-
-BUDGET_TOKENS: Final = 1200
-"""Default length, in estimated tokens, of what is recalled for a question."""
-
-VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-PeerName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
-
-LONGEST_LIFE: Final = 1000 * 366 * 86_400.0
-"""Most seconds of a time to live: items written now expire before the last date that there is."""
 
 
 def _namespace(text: str) -> str:
@@ -157,21 +159,15 @@ class MemoryConfig(Value):
 
     def anchored(self, folder: Path) -> "MemoryConfig":
         """Return the section with its relative paths made absolute."""
-        peers = {name: _anchored(peer, folder) for name, peer in self.peers.items()}
-        path = None if self.path is None else folder / self.path.expanduser()
-        return self.model_copy(update={"path": path, "peers": peers})
+        files = ("certificate", "client_certificate", "client_key")
+        peers = {name: _anchored(peer, folder, *files) for name, peer in self.peers.items()}
+        return _anchored(self, folder, "path").model_copy(update={"peers": peers})
 
 
-def _anchored(peer: PeerConfig, folder: Path) -> PeerConfig:
-    files = {name: getattr(peer, name) for name in ("certificate", "client_certificate", "client_key")}
-    return peer.model_copy(update={name: folder / file.expanduser() for name, file in files.items() if file is not None})
-
-
-LEAST_THRESHOLD: Final = 0.85
-"""Lowest threshold that is learned. Questions that the guards pass lie above it, so a lower one only adds wrong answers."""
-
-
-DAY: Final = 86_400.0
+def _anchored(section: _Section, folder: Path, *names: str) -> _Section:
+    """Return a section with these of its paths made absolute."""
+    files = {name: getattr(section, name) for name in names}
+    return section.model_copy(update={name: folder / file.expanduser() for name, file in files.items() if file is not None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +248,7 @@ class CacheConfig(Value):
 
     def anchored(self, folder: Path) -> "CacheConfig":
         """Return the section with a relative path made absolute."""
-        return self if self.path is None else self.model_copy(update={"path": folder / self.path.expanduser()})
+        return _anchored(self, folder, "path")
 
     @property
     def file(self) -> Path:
@@ -268,22 +264,20 @@ _BUILT_IN: Final[Mapping[str, CategoryConfig]] = {
 
 
 def default_file(environment: Mapping[str, str]) -> Path:
-    """Return the default path: below `NEARFAR_HOME`, else below the user's cache folder of the XDG base directory specification."""
-    home = environment.get("NEARFAR_HOME")
-    if home:
-        return Path(home).expanduser() / "cache" / "answers.db"
-    cache = environment.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "nearfar" / "answers.db"
+    """Return the default path of the cache: in the user's cache folder, or below `NEARFAR_HOME`."""
+    return _own_folder(environment, "XDG_CACHE_HOME", ".cache", "cache") / "answers.db"
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the default folder: `runs` below `NEARFAR_HOME`, else below `nearfar` in the user's data folder of the XDG base directory
-    specification.
-    """
+    """Return the default folder of runs: in the user's data folder, or below `NEARFAR_HOME`."""
+    return _own_folder(environment, "XDG_DATA_HOME", ".local/share") / "runs"
+
+
+def _own_folder(environment: Mapping[str, str], variable: str, usual: str, inside: str = "") -> Path:
+    """Return `inside` of `NEARFAR_HOME`, else `nearfar` in the folder that this variable of the XDG base directory specification names."""
     if home := environment.get("NEARFAR_HOME"):
-        return Path(home).expanduser() / "runs"
-    data = environment.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "nearfar" / "runs"
+        return Path(home).expanduser() / inside
+    return Path(environment.get(variable) or Path.home() / usual) / "nearfar"
 
 
 class RunsConfig(Value):
@@ -300,4 +294,4 @@ class RunsConfig(Value):
 
     def anchored(self, folder: Path) -> "RunsConfig":
         """Return the section with a relative path made absolute."""
-        return self.model_copy(update={"folder": folder / self.folder.expanduser()})
+        return _anchored(self, folder, "folder")

@@ -20,45 +20,11 @@ from .results import SelectionDecision
 
 Caching = Literal["use", "no-store"]
 """`use`: the task may be answered from a cache and its answers be stored; `no-store`: neither."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskScope:
-    """Properties of the task for which agents are asked."""
-
-    user: str = ""
-    """An answer for one user is never served to another one."""
-    policy: str = ""
-    """Fingerprint of the policy: an answer made under one is not served under another."""
-    task_class: str = ""
-    """Class of the task as the app gave it; empty: unknown."""
-    caching: Caching = "use"
-    task: str = ""
-    """The task's id. It decides nothing, but finds the answers of a task that the app reports as wrong."""
-
-
-_CURRENT: Final[ContextVar[TaskScope]] = ContextVar("nearfar_cache_scope", default=TaskScope())  # noqa: B039 - it is frozen
-
-
-def scope_of(task: "Task") -> TaskScope:
-    """Return the scope of a task."""
-    policy = fingerprint(task.policy.model_dump(mode="json"))
-    return TaskScope(user=task.user, policy=policy, task_class=task.task_class, caching=task.cache, task=task.idempotency_key)
-
-
-def current_scope() -> TaskScope:
-    """Return the scope of the running task; outside of one, the default scope."""
-    return _CURRENT.get()
-
-
-@contextmanager
-def within_scope(of: TaskScope) -> Iterator[None]:
-    """Set the scope of steps within the block."""
-    token = _CURRENT.set(of)
-    try:
-        yield
-    finally:
-        _CURRENT.reset(token)
+Prompt = str | Sequence[Message | Mapping[str, Any]]
+"""One text, or the messages of a conversation."""
+_HINT: Final = 'Message.user("...") makes one, and {"role": "user", "content": "..."} is one, too'
+_ROLES: Final = {"developer": "system"}
+"""Roles of OpenAI's API that stand for another one."""
 
 
 class Task(Value):
@@ -121,34 +87,27 @@ class Task(Value):
 
     def with_plan(self, plan: str) -> "Task":
         """Return the task with the user's own plan added to the last prompt."""
-        place = max(index for index, message in enumerate(self.messages) if message.role == "user")
-        prompt = Message.user(f"{self.messages[place].text}\n\nPlan:\n{plan}")
-        messages = (*self.messages[:place], prompt, *self.messages[place + 1 :])
-        return self.model_copy(update={"messages": messages, "planned": Chosen(plan=plan)})
+        return self.model_copy(update={"messages": self._messages_with(f"Plan:\n{plan}"), "planned": Chosen(plan=plan)})
 
     def with_context_in_prompt(self) -> "Task":
         """Return the task with its context behind its last prompt, for strategies that do not keep it separate."""
         if self.context is None:
             return self
-        return self._extended(self.context).model_copy(update={"context": None, "label": self.label.joined(OF_CONTEXT)})
+        return self._with_quoted(self.context).model_copy(update={"context": None, "label": self.label.joined(OF_CONTEXT)})
 
     def with_memory_in_prompt(self) -> "Task":
         """Return the task with the recalled items behind its last prompt."""
-        return self if self.memory is None else self._extended(self.memory)
+        return self if self.memory is None else self._with_quoted(self.memory)
 
-    def _extended(self, text: str) -> "Task":
+    def _with_quoted(self, text: str) -> "Task":
+        own = last_words(self.messages) if self.prompt is None else self.prompt
+        return self.model_copy(update={"messages": self._messages_with(text), "prompt": own})
+
+    def _messages_with(self, text: str) -> tuple[Message, ...]:
+        """Return the messages with a text behind the last prompt."""
         place = max(index for index, message in enumerate(self.messages) if message.role == "user")
         prompt = Message.user(f"{self.messages[place].text}\n\n{text}")
-        own = self.messages[place].text if self.prompt is None else self.prompt
-        return self.model_copy(update={"messages": (*self.messages[:place], prompt, *self.messages[place + 1 :]), "prompt": own})
-
-
-Prompt = str | Sequence[Message | Mapping[str, Any]]
-"""One text, or the messages of a conversation."""
-
-_HINT = 'Message.user("...") makes one, and {"role": "user", "content": "..."} is one, too'
-_ROLES = {"developer": "system"}
-"""Roles of OpenAI's API that stand for another one."""
+        return (*self.messages[:place], prompt, *self.messages[place + 1 :])
 
 
 def as_messages(prompt: object) -> tuple[Message, ...]:
@@ -251,6 +210,45 @@ def _call(given: object, where: str) -> ToolCall:
 def last_words(messages: Sequence[Message]) -> str:
     """Return the user's last message of a conversation; an empty text if there is none."""
     return next((message.text for message in reversed(messages) if message.role == "user"), "")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskScope:
+    """Properties of the task for which agents are asked."""
+
+    user: str = ""
+    """An answer for one user is never served to another one."""
+    policy: str = ""
+    """Fingerprint of the policy: an answer made under one is not served under another."""
+    task_class: str = ""
+    """Class of the task as the app gave it; empty: unknown."""
+    caching: Caching = "use"
+    task: str = ""
+    """The task's id. It decides nothing, but finds the answers of a task that the app reports as wrong."""
+
+
+_CURRENT: Final[ContextVar[TaskScope]] = ContextVar("nearfar_cache_scope", default=TaskScope())  # noqa: B039 - it is frozen
+
+
+def scope_of(task: "Task") -> TaskScope:
+    """Return the scope of a task."""
+    policy = fingerprint(task.policy.model_dump(mode="json"))
+    return TaskScope(user=task.user, policy=policy, task_class=task.task_class, caching=task.cache, task=task.idempotency_key)
+
+
+def current_scope() -> TaskScope:
+    """Return the scope of the running task; outside of one, the default scope."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def within_scope(of: TaskScope) -> Iterator[None]:
+    """Set the scope of steps within the block."""
+    token = _CURRENT.set(of)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
 
 
 def transcript(messages: Sequence[Message]) -> str:

@@ -31,6 +31,19 @@ LOOKED_UP: Final = "[this call was made earlier in this run, and is not made aga
 """Last line of the result of an equal earlier call."""
 
 
+logger = logging.getLogger(__name__)
+DEFAULT_TIME_LIMIT = 30.0
+"""Seconds that a tool may run."""
+DEFAULT_RESULT_LIMIT = 20_000
+"""Characters of a result that the model sees."""
+_CUT: Final = "[cut: {:,} characters, the first {:,} are shown]"
+_IS_CUT: Final = re.compile(r"\n\[cut: [\d,]+ characters, the first [\d,]+ are shown\]\Z", re.ASCII)
+ToolFunction = Callable[..., object]
+_Choice = TypeVar("_Choice", bound=StrEnum)
+Approver = Callable[[Sequence[ApprovalRequest]], Awaitable[Mapping[str, bool]]]
+"""Decides about tool calls that need approval; returns, by the request's id, whether the call may run. A missing id means no."""
+
+
 class Effect(StrEnum):
     """The declared effect of a tool on the world. It decides what happens to a call whose outcome is unknown."""
 
@@ -51,19 +64,6 @@ def outcome_of(result: ToolResult) -> Literal["done", "failed", "not_run", "unkn
     if result.content.startswith(NOT_RUN):
         return "not_run"
     return "unknown" if result.content.startswith(UNKNOWN) else "failed"
-
-
-logger = logging.getLogger(__name__)
-
-DEFAULT_TIME_LIMIT = 30.0
-"""Seconds that a tool may run."""
-DEFAULT_RESULT_LIMIT = 20_000
-"""Characters of a result that the model sees."""
-
-_CUT: Final = "[cut: {:,} characters, the first {:,} are shown]"
-_IS_CUT: Final = re.compile(r"\n\[cut: [\d,]+ characters, the first [\d,]+ are shown\]\Z", re.ASCII)
-
-ToolFunction = Callable[..., object]
 
 
 class ToolOptions(TypedDict, total=False):
@@ -206,17 +206,14 @@ class Tool:
 
     def _past_limit(self, call: ToolCall, state: str) -> ToolResult:
         """Return the result of a call that ran past its limit. It is never cut: the outcome is read off its first words."""
-        told = self._told_past_limit(state)
+        told = f"the tool took longer than its limit of {self.time_limit:g} s"
+        if self.declared.effect is Effect.READ:
+            told += ", and its result is not waited for"
+        elif self.declared.effect is Effect.TRANSACTIONAL:
+            told += ", and its writes are dropped"
+        else:
+            told = f"{UNKNOWN}{told} and {state}. It is not known whether it took effect; find out before you try the same in another way"
         return ToolResult(call_id=call.id, name=call.name, content=told, is_error=True)
-
-    def _told_past_limit(self, state: str) -> str:
-        limit = f"the tool took longer than its limit of {self.time_limit:g} s"
-        match self.declared.effect:
-            case Effect.READ:
-                return f"{limit}, and its result is not waited for"
-            case Effect.TRANSACTIONAL:
-                return f"{limit}, and its writes are dropped"
-        return f"{UNKNOWN}{limit} and {state}. It is not known whether it took effect; find out before you try the same in another way"
 
     async def _outcome(self, call: ToolCall, keywords: dict[str, object]) -> ToolResult:
         try:
@@ -278,6 +275,36 @@ async def run_tool_call(call: ToolCall, tools: Mapping[str, Tool]) -> ToolResult
     return await known.run(call)
 
 
+@dataclass
+class Repetition:
+    """Notes whether the tool call under way has to be made again by a resumed run."""
+
+    is_wanted: bool = False
+
+
+_current: Final[ContextVar[Repetition | None]] = ContextVar("nearfar_repetition", default=None)
+
+
+def make_again() -> None:
+    """Have a resumed run repeat the running tool call, because the call tells the task more than its result says.
+
+    Does nothing outside of a tool, and for tools that may not be run again.
+    """
+    repetition = _current.get()
+    if repetition is not None:
+        repetition.is_wanted = True
+
+
+@contextmanager
+def track_repetition(repetition: Repetition) -> Iterator[None]:
+    """Let tools within the block set `repetition` with `make_again`."""
+    token = _current.set(repetition)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
 def _name_of(function: ToolFunction) -> str:
     name = getattr(function, "__name__", None)
     if not isinstance(name, str):
@@ -293,10 +320,10 @@ def _check_options(function: object, options: ToolOptions) -> None:
     require("time_limit", options.get("time_limit"), (int, float), "a number of seconds")
     require("result_limit", options.get("result_limit"), int, "a whole number of characters")
     require("approval", options.get("approval"), bool, "True or False")
-    if "sinks" in options:
-        as_tuple("sinks", options["sinks"], lambda part: isinstance(part, str), "a list of names of arguments", hint='sinks=["path"]')
-    if "keys" in options:
-        as_tuple("keys", options["keys"], lambda part: isinstance(part, str), "a list of names of arguments", hint='keys=["order"]')
+    for option, example in (("sinks", '["path"]'), ("keys", '["order"]')):
+        if option in options:
+            hint = f"{option}={example}"
+            as_tuple(option, options.get(option), lambda part: isinstance(part, str), "a list of names of arguments", hint=hint)
 
 
 def _check_limits(name: str, time_limit: float, result_limit: int) -> None:
@@ -330,9 +357,6 @@ def _declared(name: str, parameters: Sequence[str], options: ToolOptions) -> Too
         keys=frozenset(keys),
         has_source=has_source,
     )
-
-
-_Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 def _choice(name: str, option: str, kind: type[_Choice], value: str) -> _Choice:
@@ -405,37 +429,3 @@ def _explain(error: ValidationError) -> str:
     """Return the problems of the arguments, without pydantic's links and echoes."""
     problems = [f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}" for item in error.errors(include_url=False)]
     return "invalid arguments: " + "; ".join(problems)
-
-
-Approver = Callable[[Sequence[ApprovalRequest]], Awaitable[Mapping[str, bool]]]
-"""Decides about tool calls that need approval; returns, by the request's id, whether the call may run. A missing id means no."""
-
-
-@dataclass
-class Repetition:
-    """Notes whether the tool call under way has to be made again by a resumed run."""
-
-    is_wanted: bool = False
-
-
-_current: Final[ContextVar[Repetition | None]] = ContextVar("nearfar_repetition", default=None)
-
-
-def make_again() -> None:
-    """Have a resumed run repeat the running tool call, because the call tells the task more than its result says.
-
-    Does nothing outside of a tool, and for tools that may not be run again.
-    """
-    repetition = _current.get()
-    if repetition is not None:
-        repetition.is_wanted = True
-
-
-@contextmanager
-def noting(repetition: Repetition) -> Iterator[None]:
-    """Let tools within the block set `repetition` with `make_again`."""
-    token = _current.set(repetition)
-    try:
-        yield
-    finally:
-        _current.reset(token)

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from cryptography.x509 import GeneralName
 
 
+_NAME = "nearfar-hub"
+_LIFETIME = datetime.timedelta(days=3650)
+"""Ten years: it is trusted by its fingerprint alone, so that an early end would only force all devices to pair again."""
+
+
 def secret(variable: str) -> str:
     """Return the value of an environment variable, or of the keyring under the same name. Raises `ConfigError` if there is none."""
     stored = StoredKey(variable)
@@ -28,11 +33,6 @@ def secret(variable: str) -> str:
 def find_secret(variable: str) -> str | None:
     """Return the value of an environment variable, or of the keyring under the same name; None if there is none."""
     return StoredKey(variable).find()
-
-
-_NAME = "nearfar-hub"
-_LIFETIME = datetime.timedelta(days=3650)
-"""Ten years: it is trusted by its fingerprint alone, so that an early end would only force all devices to pair again."""
 
 
 def ensure_certificate(certificate: Path, key: Path, hosts: Sequence[str]) -> str:

@@ -14,37 +14,6 @@ _COMMANDS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\
 """Control characters that a terminal obeys, and characters that turn the reading direction and so can hide the rest."""
 
 
-def escaped(text: str) -> str:
-    r"""Return the text with marks and invisible characters escaped as in JSON (`\u003c`)."""
-    return _UNSAFE.sub(_escape, text)
-
-
-def unescaped(text: str) -> str:
-    """Undo `escaped`."""
-    return _ESCAPES.sub(_unescape, text)
-
-
-def printable(text: str) -> str:
-    """Return the text with control characters for terminals, and those that turn its direction, written out; line ends and tabs stay."""
-    return _COMMANDS.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
-
-
-def spelled_out(text: str) -> str:
-    """Return the text in one line, with all invisible characters and line ends written out, for a decision of the user."""
-    return "".join(character if character.isprintable() else character.encode("unicode_escape").decode("ascii") for character in text)
-
-
-def _escape(match: "re.Match[str]") -> str:
-    units = match.group().encode("utf-16-be").hex()
-    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
-
-
-def _unescape(match: "re.Match[str]") -> str:
-    units = bytes.fromhex(match.group().replace("\\u", ""))
-    text = units.decode("utf-16-be", "surrogatepass")
-    return text if all(letter == "[" or _UNSAFE.fullmatch(letter) for letter in text) else match.group()
-
-
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #777 }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
@@ -58,6 +27,37 @@ svg { width: 100%; height: auto; max-width: 44rem } svg text { fill: currentColo
 .note { color: var(--soft) } .wide { overflow-x: auto }
 @media (prefers-color-scheme: dark) { .wrong { color: #ff6b6b } }
 """
+
+
+def escape_text(text: str) -> str:
+    r"""Return the text with marks and invisible characters escaped as in JSON (`\u003c`)."""
+    return _UNSAFE.sub(_escape, text)
+
+
+def unescape_text(text: str) -> str:
+    """Undo `escape_text`."""
+    return _ESCAPES.sub(_unescape, text)
+
+
+def printable(text: str) -> str:
+    """Return the text with control characters for terminals, and those that turn its direction, written out; line ends and tabs stay."""
+    return _COMMANDS.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
+
+
+def spell_out(text: str) -> str:
+    """Return the text in one line, with all invisible characters and line ends written out, for a decision of the user."""
+    return "".join(character if character.isprintable() else character.encode("unicode_escape").decode("ascii") for character in text)
+
+
+def _escape(match: "re.Match[str]") -> str:
+    units = match.group().encode("utf-16-be").hex()
+    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
+
+
+def _unescape(match: "re.Match[str]") -> str:
+    units = bytes.fromhex(match.group().replace("\\u", ""))
+    text = units.decode("utf-16-be", "surrogatepass")
+    return text if all(letter == "[" or _UNSAFE.fullmatch(letter) for letter in text) else match.group()
 
 
 def page(title: str, body: str, *, style: str = "") -> str:

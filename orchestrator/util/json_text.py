@@ -92,10 +92,6 @@ def _code_units(key: str) -> bytes:
 
 def fingerprint(value: JsonValue) -> str:
     """Return a short name for a JSON value: equal values have the same."""
-    return hashed(value)
-
-
-def hashed(value: JsonValue) -> str:
     text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 

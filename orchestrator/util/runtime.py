@@ -25,6 +25,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+_IS_UNTRACED: Final[ContextVar[bool]] = ContextVar("nearfar_untraced", default=False)
+_SWITCHES: Final = ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING_V2")
+_DEADLY: Final = ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER")
+"""Variables with which LangChain raises an error instead of running anything."""
+_OFF: Final = ("", "0", "false", "False")
+
+
 async def in_thread(function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
     """Call a function in a thread and return its result. If the caller is cancelled, the function still runs to its end."""
     import anyio.to_thread
@@ -65,7 +72,7 @@ async def run_in_daemon_thread(function: Callable[[], object]) -> object:
     return await outcome
 
 
-async def cancelled_at_once(work: Coroutine[Any, Any, T]) -> T:
+async def run_cancellable(work: Coroutine[Any, Any, T]) -> T:
     """Await `work` so that a cancellation ends it by one exception; return, or raise, when it has ended.
 
     anyio repeats a cancellation at every await, also at those by which LangGraph closes the steps of its nodes.
@@ -74,10 +81,10 @@ async def cancelled_at_once(work: Coroutine[Any, Any, T]) -> T:
     try:
         return await asyncio.shield(task)
     finally:
-        await end(task)
+        await cancel_task(task)
 
 
-async def end(task: asyncio.Task[Any]) -> None:
+async def cancel_task(task: asyncio.Task[Any]) -> None:
     """Cancel a task once, unless it is done, and wait for its end. Its error is ignored."""
     if not task.done():
         task.cancel()
@@ -139,13 +146,6 @@ async def _until_the_loop_ends(release: Callable[[], Awaitable[None]]) -> AsyncG
         yield
     finally:
         await release()
-
-
-_IS_UNTRACED: Final[ContextVar[bool]] = ContextVar("nearfar_untraced", default=False)
-_SWITCHES: Final = ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING_V2")
-_DEADLY: Final = ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER")
-"""Variables with which LangChain raises an error instead of running anything."""
-_OFF: Final = ("", "0", "false", "False")
 
 
 def tracing_switches() -> list[str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nearfar.orchestrator.compression.scoring import facts, unsupported
+from nearfar.orchestrator.compression.scoring import facts, find_unsupported
 
 SOURCE = "Anna Berg moved to Berlin on 2024-05-20 and paid $1,250.50 with credit_card_9879898. Her flight is HAT136."
 
@@ -19,7 +19,7 @@ SOURCE = "Anna Berg moved to Berlin on 2024-05-20 and paid $1,250.50 with credit
     ],
 )
 def test_what_a_source_says_is_supported(claim: str) -> None:
-    assert unsupported(claim, [SOURCE]) == []
+    assert find_unsupported(claim, [SOURCE]) == []
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_what_a_source_says_is_supported(claim: str) -> None:
     ],
 )
 def test_what_a_source_does_not_say_is_found(claim: str, invented: list[str]) -> None:
-    assert unsupported(claim, [SOURCE]) == invented
+    assert find_unsupported(claim, [SOURCE]) == invented
 
 
 def test_a_capital_that_only_opens_a_sentence_is_no_name() -> None:

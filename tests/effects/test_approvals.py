@@ -14,7 +14,7 @@ from nearfar import Hybrid, Policy, Strategy, tool
 from nearfar.orchestrator.cli.approval import call_text, terminal_approver
 from nearfar.orchestrator.task.events import ApprovalAsked, ToolStarted
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.util.escaping import spelled_out
+from nearfar.orchestrator.util.escaping import spell_out
 from nearfar.protocols import ApprovalRequest, ScriptedAgent, Sensitivity, Side, ToolCall, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -155,4 +155,4 @@ def test_a_call_is_shown_whole_and_without_anything_that_hides_a_part_of_it() ->
     assert shown.isprintable()
     assert "\\u202e" in shown
     assert shown.count("x") >= 5000
-    assert spelled_out("Grüße, 世界 ✓") == "Grüße, 世界 ✓"
+    assert spell_out("Grüße, 世界 ✓") == "Grüße, 世界 ✓"

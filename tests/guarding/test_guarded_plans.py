@@ -16,7 +16,7 @@ from nearfar.orchestrator.safety.plan_parser import FixedValue, PlanCall, find_p
 from nearfar.orchestrator.safety.text_values import KINDS
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.tools import LOOKED_UP, Tool
-from nearfar.orchestrator.util.escaping import escaped, unescaped
+from nearfar.orchestrator.util.escaping import escape_text, unescape_text
 from nearfar.protocols import InvalidRequest, Message, ScriptedAgent, Sensitivity, Side, ToolCall, ToolResult, Unavailable
 from nearfar.protocols.fakes import Reply
 
@@ -496,12 +496,12 @@ def test_a_quoted_result_has_what_it_had_but_for_what_is_escaped(text: str) -> N
 
 @given(st.text(alphabet="<[INST]\u200b\ufeff\U000e0041ab\n\\"))
 def test_what_is_escaped_is_taken_back_as_it_was(text: str) -> None:
-    assert unescaped(escaped(text)) == text
+    assert unescape_text(escape_text(text)) == text
 
 
 @pytest.mark.parametrize("text", ["\\u0041", "C:\\u1234", "\\ud800", "\\u003C", "\\u00"])
 def test_what_only_looks_escaped_stays(text: str) -> None:
-    assert unescaped(text) == text
+    assert unescape_text(text) == text
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from nearfar import Config, Hybrid, Policy, load_config
+from nearfar import Config, Hybrid, Policy, Preset, load_config
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.options import AgentChoice
 from nearfar.orchestrator.cli.printing import HarmlessConsole
@@ -224,7 +224,7 @@ def test_init_writes_five_keys_and_says_where_the_others_are() -> None:
     assert 'docs/configuration.md describes all others, under "Advanced"' in text
     page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert "\n## Advanced\n" in page
-    assert load_config("nearfar.toml").policy == Policy(preset="private")
+    assert load_config("nearfar.toml").policy == Policy(preset=Preset.PRIVATE)
 
 
 @pytest.mark.parametrize("options", [[], ["--far", "gateway:localhost:7443"]])

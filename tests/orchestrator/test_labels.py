@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar import Hybrid, tool
-from nearfar.orchestrator.task.labels import Integrity, Label, joined
+from nearfar.orchestrator.task.labels import Integrity, Label, join_labels
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError, PrivacyViolation, ScriptedAgent, Sensitivity, Side, ToolCall
 from nearfar.protocols.tiers import TIERS, Tier
@@ -97,7 +97,7 @@ def test_joining_labels_never_makes_them_more_public_or_more_trusted(one: Label,
     assert TIERS.index(both.tier) == min(TIERS.index(one.tier), TIERS.index(other.tier))
     assert (both.integrity is Integrity.TRUSTED) == (one.integrity is other.integrity is Integrity.TRUSTED)
     assert set(both.origins) == {*one.origins, *other.origins}
-    assert joined([one, other, third]) == one.joined(other.joined(third))
+    assert join_labels([one, other, third]) == one.joined(other.joined(third))
     assert both.joined(both) == both
     assert one.joined(Label()) == one
 

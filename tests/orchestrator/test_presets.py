@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from nearfar import Hybrid, Policy, Preset, Prices, ScriptedAgent, Side, ToolCall, Unavailable, tool
+from nearfar import Hybrid, Policy, Preset, Prices, ScriptedAgent, Sensitivity, Side, ToolCall, Unavailable, tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.compose.config import parse_config
 from nearfar.orchestrator.routing.policy_check import findings
@@ -40,7 +40,7 @@ def pay(name: str) -> str:
 
 async def test_private_keeps_a_task_here_even_if_no_near_agent_can_serve_it() -> None:
     far = far_agent("never asked")
-    async with Hybrid(near=near_agent(Unavailable("gone")), far=far, policy=Policy(preset="private")) as hybrid:
+    async with Hybrid(near=near_agent(Unavailable("gone")), far=far, policy=Policy(preset=Preset.PRIVATE)) as hybrid:
         with pytest.raises(Unavailable):
             await hybrid.run("Is this patient ill?")
     assert far.requests == []
@@ -48,41 +48,41 @@ async def test_private_keeps_a_task_here_even_if_no_near_agent_can_serve_it() ->
 
 async def test_private_lets_a_task_leave_that_is_declared_public_after_the_near_agent_has_tried() -> None:
     near, far = near_agent("maybe", confidence=0.1), far_agent("certainly")
-    async with Hybrid(near=near, far=far, policy=Policy(preset="private")) as hybrid:
-        result = await hybrid.run("Is the sky blue?", sensitivity="public")
+    async with Hybrid(near=near, far=far, policy=Policy(preset=Preset.PRIVATE)) as hybrid:
+        result = await hybrid.run("Is the sky blue?", sensitivity=Sensitivity.PUBLIC)
     assert [attempt.agent for attempt in result.attempts] == ["near", "far"]
     assert result.text == "certainly"
 
 
-@pytest.mark.parametrize(("preset", "answered_by"), [("private", "near"), ("balanced", "far")])
-async def test_private_keeps_here_whatever_looks_private_and_not_just_the_usual(preset: str, answered_by: str) -> None:
+@pytest.mark.parametrize(("preset", "answered_by"), [(Preset.PRIVATE, "near"), (Preset.BALANCED, "far")])
+async def test_private_keeps_here_whatever_looks_private_and_not_just_the_usual(preset: Preset, answered_by: str) -> None:
     near, far = near_agent("here", "here", confidence=0.1), far_agent("there")
     async with Hybrid(near=near, far=far, policy=Policy(preset=preset)) as hybrid:
-        result = await hybrid.run("Sum up https://example.org/team/plans", sensitivity="public")
+        result = await hybrid.run("Sum up https://example.org/team/plans", sensitivity=Sensitivity.PUBLIC)
     assert result.agent == answered_by
 
 
 async def test_balanced_is_the_default_and_chooses_nothing_for_the_user() -> None:
-    assert Policy(preset="balanced") == Policy()
+    assert Policy(preset=Preset.BALANCED) == Policy()
     near, far = near_agent(ToolCall(id="1", name="pay", arguments={"name": "Mira"}), "Paid.", "Yes."), far_agent("1. pay", "CONTINUE")
-    async with Hybrid(near=near, far=far, policy=Policy(preset="balanced", sensitivity="public"), tools=[pay]) as hybrid:
+    async with Hybrid(near=near, far=far, policy=Policy(preset=Preset.BALANCED, sensitivity=Sensitivity.PUBLIC), tools=[pay]) as hybrid:
         result = await hybrid.run("Please pay Mira.")
     assert result.selection is not None  # no strategy was chosen, so `auto` chose one for a tool that changes something
 
 
 async def test_cheapest_asks_the_far_agent_only_if_the_evidence_speaks_against_the_draft() -> None:
     near, far = near_agent("sure"), far_agent("never asked")
-    async with Hybrid(near=near, far=far, policy=Policy(preset="cheapest", sensitivity="public")) as hybrid:
+    async with Hybrid(near=near, far=far, policy=Policy(preset=Preset.CHEAPEST, sensitivity=Sensitivity.PUBLIC)) as hybrid:
         assert (await hybrid.run("Is the sky blue?")).text == "sure"
     assert far.requests == []
     near, far = near_agent("maybe", confidence=0.1), far_agent("certainly")
-    async with Hybrid(near=near, far=far, policy=Policy(preset="cheapest", sensitivity="public")) as hybrid:
+    async with Hybrid(near=near, far=far, policy=Policy(preset=Preset.CHEAPEST, sensitivity=Sensitivity.PUBLIC)) as hybrid:
         assert (await hybrid.run("Is the sky blue?")).text == "certainly"
 
 
 async def test_cheapest_stays_a_cascade_with_tools_that_change_something() -> None:
     near, far = near_agent(ToolCall(id="1", name="pay", arguments={"name": "Mira"}), "Paid Mira."), far_agent("never asked")
-    async with Hybrid(near=near, far=far, policy=Policy(preset="cheapest", sensitivity="public"), tools=[pay]) as hybrid:
+    async with Hybrid(near=near, far=far, policy=Policy(preset=Preset.CHEAPEST, sensitivity=Sensitivity.PUBLIC), tools=[pay]) as hybrid:
         result = await hybrid.run("Please pay Mira.")
     assert (result.text, result.selection, far.requests) == ("Paid Mira.", None, [])
 
@@ -99,7 +99,7 @@ async def test_cheapest_refuses_what_is_dear_unless_the_limits_are_given(given: 
 
 async def test_cheapest_does_not_make_a_task_public() -> None:
     near, far = near_agent("maybe", confidence=0.1), far_agent("never asked")
-    async with Hybrid(near=near, far=far, policy=Policy(preset="cheapest")) as hybrid:
+    async with Hybrid(near=near, far=far, policy=Policy(preset=Preset.CHEAPEST)) as hybrid:
         assert (await hybrid.run("Is this patient ill?")).text == "maybe"
     assert far.requests == []
 

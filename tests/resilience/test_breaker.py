@@ -128,7 +128,7 @@ def test_once_a_probe_is_being_answered_others_may_try_as_well_and_both_count() 
     patient.fail(3)
     patient.clock.now += SETTINGS.open_seconds
     with patient.health.trying() as long_answer:
-        patient.health.heard(long_answer)
+        patient.health.end_probe(long_answer)
         assert patient.wait == 0
         patient.call()
         assert patient.health.note is not None
@@ -140,7 +140,7 @@ def test_a_probe_that_fails_when_others_have_closed_the_breaker_is_a_failure_lik
     patient.fail(3)
     patient.clock.now += SETTINGS.open_seconds
     with contextlib.suppress(Unavailable), patient.health.trying() as broken_off:
-        patient.health.heard(broken_off)
+        patient.health.end_probe(broken_off)
         patient.call()
         patient.call()
         raise Unavailable("broken off")
@@ -264,7 +264,7 @@ def test_an_answer_that_the_agent_did_not_compute_does_not_close_its_breaker() -
     patient.clock.now += SETTINGS.open_seconds
     for _ in range(5):
         with patient.health.trying() as trial:
-            trial.is_telling = False
+            trial.counts = False
     assert patient.health.note is not None
 
 

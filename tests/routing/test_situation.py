@@ -2,7 +2,7 @@
 
 import pytest
 
-from nearfar.orchestrator.task.modes import estimated_tokens, language_of
+from nearfar.orchestrator.task.modes import language_of, tokens_by_length
 
 pytest.importorskip("py3langid", reason="rules about the language need the extra 'router'")
 
@@ -25,4 +25,4 @@ def test_a_text_without_a_clear_language_has_none(text: str) -> None:
 
 
 def test_tokens_are_estimated_from_the_length() -> None:
-    assert [estimated_tokens(text) for text in ("", "a", "four", "five!")] == [0, 1, 1, 2]
+    assert [tokens_by_length(text) for text in ("", "a", "four", "five!")] == [0, 1, 1, 2]

@@ -22,6 +22,11 @@ def parsed(spec: str) -> Configuration:
         ("device", "device", {"mode": "only_on_device"}),
         ("cloud", "cloud", {"mode": "only_in_cloud"}),
         ("cascade:minimum_confidence=0.9", "cascade", {"minimum_confidence": 0.9}),
+        (
+            "cascade:preset=cheapest",
+            "cascade",
+            {"limits": {"task": {"dollars": 0.02}, "day": {"dollars": 1.0}}, "compression": {"use": "always"}},
+        ),
         ("pevr/4", "pevr", {"supervision": {"interval": 4}}),
         ("pevr/8", "pevr", {}),
         ("pevr/inf", "pevr", {"supervision": {"interval": None}}),

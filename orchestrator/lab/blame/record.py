@@ -8,7 +8,7 @@ from ....protocols import InvalidRequest, Message, Sensitivity, Side, ToolCall, 
 from ....protocols.tiers import Tier
 from ...safety.labels import THE_TASK
 from ...task.events import AttemptStarted, Routed
-from ...task.labels import Label, joined
+from ...task.labels import Label, join_labels
 from ...task.results import RouteDecision
 from ...task.task import Task
 from ...task.tools import Effect
@@ -103,7 +103,7 @@ class RecordedRun:
         """Joined label of all that the run was told: any of it may be in a step's request."""
         own = Label(tier=Tier.USER, origins=(THE_TASK,)) if self.task.policy.sensitivity is Sensitivity.PRIVATE else Label()
         seen = (entry.label for entry in self.entries if isinstance(entry, (AgentStepped, Labelled, RunEnded, ToolRan)))
-        return joined((own, *seen))
+        return join_labels((own, *seen))
 
     @property
     def answer(self) -> str | None:

@@ -7,7 +7,7 @@ from typing import Final, Self
 from ....protocols import BudgetExceeded, Capabilities, ConfigError, PermissionDenied, Prices, Sensitivity, Side, Unsupported
 from ...routing.costs import RunningEstimates, TaskKind, TaskTaken
 from ...routing.traces import AgentOutcome, Trace, agents_of
-from ...task.modes import Mode, Strategy, estimated_tokens
+from ...task.modes import Mode, Strategy, tokens_by_length
 from ...task.policy import Policy
 from ...task.task import Task, as_messages
 
@@ -81,7 +81,7 @@ def learn_costs(running: RunningEstimates, case: Trace, agents: Collection[str])
 
 
 def _taken(case: Trace, outcome: AgentOutcome) -> TaskTaken:
-    prompt_tokens = estimated_tokens(case.prompt)
+    prompt_tokens = tokens_by_length(case.prompt)
     return TaskTaken(
         prompt_tokens=prompt_tokens,
         steps=1,

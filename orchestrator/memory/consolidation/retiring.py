@@ -17,7 +17,7 @@ import anyio
 from ....protocols import AgentError, Message, NotFound, Sensitivity, StepRequest, ToolChoice, UserError, VersionConflict
 from ....protocols.namespaces import ItemAddress
 from ....protocols.tiers import TIERS
-from ...compression.compressor import Summarizer, quoted
+from ...compression.compressor import Summarizer, quote
 from ...compression.scoring import FUNCTION_WORDS
 from ...task.stores import ConsolidationConfig
 from ...util.runtime import in_thread
@@ -94,7 +94,7 @@ def certain(pair: Pair, policy: ConsolidationConfig) -> Relation | None:
 
 async def asked(pair: Pair, summarizer: Summarizer) -> Relation:
     """Return a model's answer. A failure or any other answer counts as unrelated."""
-    text = f"Older:\n{quoted(str(pair.older.value[TEXT]))}\n\nNewer:\n{quoted(str(pair.newer.value[TEXT]))}"
+    text = f"Older:\n{quote(str(pair.older.value[TEXT]))}\n\nNewer:\n{quote(str(pair.newer.value[TEXT]))}"
     has_schemas = summarizer.card.capabilities.json_schema
     request = StepRequest(
         messages=(Message.system(_COMPARE), Message.user(text)),

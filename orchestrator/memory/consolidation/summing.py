@@ -13,7 +13,7 @@ import anyio
 from ....protocols import Message
 from ....protocols.namespaces import ItemAddress
 from ....protocols.tiers import Source, Tier
-from ...compression.compressor import Summarizer, compress, summarized
+from ...compression.compressor import Summarizer, compress, summarize
 from ...compression.conversation import TEXT_MARK, conversation_tokens, estimated_tokens
 from ...compression.scoring import facts, terms
 from ...task.stores import ConsolidationConfig
@@ -106,7 +106,7 @@ async def digest(texts: Sequence[str], *, tokens: int, summarizer: Summarizer | 
     """Return a summary of about `tokens` at most. Without a model, or if its answer cannot be used, it is an extract."""
     if summarizer is None:
         return Digest(extract(texts, tokens=tokens), is_by_model=False)
-    summary = await summarized(summarizer, texts, tokens=tokens)
+    summary = await summarize(summarizer, texts, tokens=tokens)
     if summary.text:
         return Digest(summary.text, is_by_model=True)
     return Digest(extract(texts, tokens=tokens), is_by_model=False, problem=summary.problem)

@@ -77,7 +77,7 @@ class PostgresEngine:
         self._vectors = Vectors(embedder)
         settings = SETTINGS if embedder is not None else {}
         self._connections = PostgresConnections(
-            address, what="memory store", schema=schema, most=connections, patience=patience, longest=longest, settings=settings
+            address, what="memory store", schema=schema, most=connections, lock_timeout=patience, longest=longest, settings=settings
         )
         try:
             with self._connections.connection() as connection:
