@@ -224,14 +224,12 @@ class StepTaken:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantiles:
+class Observed:
     """Statistics of the latest observations of one figure."""
 
     count: int
     mean: float
     deviation: float
-    p50: float
-    p90: float
     p95: float
 
 
@@ -263,13 +261,12 @@ class Window:
         self._squares += sign * value * value
 
     @property
-    def quantiles(self) -> Quantiles:
+    def observed(self) -> Observed:
         """There has to be an observation."""
         count = len(self._sorted)
         mean = self._sum / count
         variance = max(self._squares / count - mean * mean, 0.0)
-        p50, p90, p95 = (self._sorted[count * percent // 100] for percent in (50, 90, 95))
-        return Quantiles(count, mean, sqrt(variance), p50, p90, p95)
+        return Observed(count, mean, sqrt(variance), p95=self._sorted[count * 95 // 100])
 
 
 @dataclass(slots=True)
@@ -353,12 +350,12 @@ class RunningEstimates:
             known.expected.clear()
             known.tasks.add(kind, task)
 
-    def latency(self, agent: str, tokens: int) -> Quantiles | None:
+    def latency(self, agent: str, tokens: int) -> Observed | None:
         """Return the seconds of a step on prompts of about so many tokens; None if no step was seen."""
         with self._lock:
             known = self._agents.get(agent)
             window = _nearest(known.step, _size(tokens)) if known is not None else None
-            return window.quantiles if window is not None else None
+            return window.observed if window is not None else None
 
     def costs(
         self,
@@ -436,7 +433,7 @@ def _figure(window: Window | None, prior: Estimate | None) -> Estimate:
     if window is None or not len(window):
         assert prior is not None, "the caller has looked"
         return prior
-    seen = window.quantiles
+    seen = window.observed
     return Estimate(seen.mean, seen.deviation, EstimateSource.MEASURED)
 
 
@@ -450,7 +447,7 @@ def _dollars(known: _Agent, side: Side, expected: _Expected, *, tokens: int, pri
         per_step = (tokens * float(rates.input) + output.value * float(rates.output)) / 1e6
         return Estimate(per_step, max(output.deviation * float(rates.output) / 1e6, _UNSURE * per_step), EstimateSource.PRIOR)
     if len(known.dollars_per_token):
-        seen = known.dollars_per_token.quantiles
+        seen = known.dollars_per_token.observed
         return Estimate(seen.mean * (tokens + output.value), seen.mean * output.deviation, EstimateSource.MEASURED)
     return Estimate(0.0, 0.0, EstimateSource.PRIOR) if side is Side.NEAR else None
 

@@ -219,8 +219,6 @@ class Router:
         """Take note of a task that was answered."""
         if task.session is not None:
             self.sessions.keep(task.session, result.agent)
-        if result.decision.explored and result.dollars is not None:
-            self.steering.paid_to_explore(task.policy.router, float(result.dollars))
         if task.policy.router.log is not None:
             try:
                 log_task(task.policy.router.log, task, result, tools=tools, time=self._now())

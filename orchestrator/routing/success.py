@@ -45,34 +45,30 @@ class Drift(StrEnum):
     WORSE = "worse"
 
 
-class DriftState(Value):
-    """The state of a detector since its last alarm."""
-
-    residuals: int = 0
-    mean: float = 0.0
-    rise: float = 0.0
-    """How far the residuals have lately summed up above their mean and the tolerance."""
-    fall: float = 0.0
-    """How far the residuals have lately summed up below their mean and the tolerance."""
-
-
 class DriftDetector:
     """Watches the residuals of one agent. Not for several threads at a time."""
 
-    def __init__(self, state: DriftState | None = None) -> None:
-        self.state = state or DriftState()
+    def __init__(self) -> None:
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self.residuals = 0
+        """Since the last alarm."""
+        self._mean = 0.0
+        self._rise = self._fall = 0.0
+        """How far the residuals have lately summed up above, and below, their mean and the tolerance."""
 
     def observe(self, residual: float) -> Drift | None:
         """Take in a residual: the outcome less its predicted probability, from -1 to 1. After an alarm the detector starts over."""
-        count = self.state.residuals + 1
-        mean = self.state.mean + (residual - self.state.mean) / count
-        rise = max(self.state.rise + residual - mean - DRIFT_TOLERANCE, 0.0)
-        fall = max(self.state.fall + mean - residual - DRIFT_TOLERANCE, 0.0)
-        if max(rise, fall) > DRIFT_LIMIT:
-            self.state = DriftState()
-            return Drift.BETTER if rise > fall else Drift.WORSE
-        self.state = DriftState(residuals=count, mean=mean, rise=rise, fall=fall)
-        return None
+        self.residuals += 1
+        self._mean += (residual - self._mean) / self.residuals
+        self._rise = max(self._rise + residual - self._mean - DRIFT_TOLERANCE, 0.0)
+        self._fall = max(self._fall + self._mean - residual - DRIFT_TOLERANCE, 0.0)
+        if max(self._rise, self._fall) <= DRIFT_LIMIT:
+            return None
+        drift = Drift.BETTER if self._rise > self._fall else Drift.WORSE
+        self._start_over()
+        return drift
 
 
 Message = tuple[float, float]
@@ -186,20 +182,6 @@ class CorrectionPolicy(Value):
     """Outcomes of an agent in a class after which one counts half."""
 
 
-class AgentState(Value):
-    """The learned state of one agent."""
-
-    evidence: Mapping[str, OffsetEvidence] = {}
-    """By class; that of all tasks has no name."""
-    drift: DriftState = DriftState()
-
-
-class CorrectionState(Value):
-    """The learned state of all agents."""
-
-    agents: Mapping[str, AgentState] = {}
-
-
 @dataclass(frozen=True, slots=True)
 class Corrected:
     """A prediction in the light of outcomes."""
@@ -217,14 +199,12 @@ class Correction:
 
     Args:
         policy: how much and for how long outcomes count.
-        state: of an earlier correction; None: nothing was learned.
     """
 
-    def __init__(self, policy: CorrectionPolicy | None = None, *, state: CorrectionState | None = None) -> None:
+    def __init__(self, policy: CorrectionPolicy | None = None) -> None:
         self._policy = policy or CorrectionPolicy()
-        known = (state or CorrectionState()).agents
-        self._agents = {agent: _Agent(self._policy.deviation, learned) for agent, learned in known.items()}
-        self._unknown = _Agent(self._policy.deviation, AgentState())
+        self._agents: dict[str, _Agent] = {}
+        self._unknown = _Agent(self._policy.deviation)
         """Stands for every agent that nothing was learned of."""
         self._lock = Lock()
 
@@ -253,27 +233,17 @@ class Correction:
             return None
         _check("an outcome", outcome)
         with self._lock:
-            known = self._agents.setdefault(agent, _Agent(self._policy.deviation, AgentState()))
+            known = self._agents.setdefault(agent, _Agent(self._policy.deviation))
             drift = known.learn(task_class, probability, outcome, kept=0.5 ** (1 / self._policy.half_life))
         return None if drift is None else _sentence(agent, drift)
-
-    @property
-    def state(self) -> CorrectionState:
-        """The learned state, for a later correction."""
-        with self._lock:
-            return CorrectionState(agents={agent: known.state for agent, known in self._agents.items()})
 
 
 class _Agent:
     """Offsets and drift detector of one agent."""
 
-    def __init__(self, deviation: float, state: AgentState) -> None:
-        self._offsets = NestedOffsets(deviation, state.evidence)
-        self._detector = DriftDetector(state.drift)
-
-    @property
-    def state(self) -> AgentState:
-        return AgentState(evidence=dict(self._offsets.evidence), drift=self._detector.state)
+    def __init__(self, deviation: float) -> None:
+        self._offsets = NestedOffsets(deviation, {})
+        self._detector = DriftDetector()
 
     def corrected(self, task_class: str, probability: float) -> Corrected:
         mean, variance = self._offsets.belief(task_class)

@@ -29,7 +29,7 @@ from ..agents.pool import AgentHandle, AgentPool
 from ..compression.compressor import Compressed, compress, compress_and_summarize
 from ..compression.summary import Ask, Summarizer
 from ..compression.tokens import conversation_tokens
-from ..routing.checks import ConfidenceWatch, EarlyStop
+from ..routing.checks import EarlyStop
 from ..safety.privacy.run_privacy import reach_of
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
 from ..task.labels import Label, may_go
@@ -103,7 +103,7 @@ class Turn:
 
     def is_doubtful(self, call: Call) -> bool:
         """Return whether the agent was so unsure in a step that the draft is not worth finishing."""
-        return ConfidenceWatch(EarlyStop(threshold=self.task.policy.evidence.stop_below)).stops(call.confidence)
+        return EarlyStop(threshold=self.task.policy.evidence.stop_below).stops(call.confidence)
 
     @property
     def is_exhausted(self) -> bool:
