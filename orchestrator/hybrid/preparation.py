@@ -115,7 +115,7 @@ class Preparation:
         recollection = Recollection.of(task, stays_here=self._stays_here)
         records = None if self._privacy is None else self._privacy.of(task.idempotency_key)
         privacy = RunPrivacy.of(task, records=records, told=self.sessions.told(task))
-        context = replace(self.context(options), account=self._router.account(task), recollection=recollection, privacy=privacy)
+        context = replace(self.context(options), account=self._router.spending.account(task), recollection=recollection, privacy=privacy)
         tools = allowed(context.tools, task.allowed_tools)
         guard = RunGuard.of(task, tools)
         trace = None if self._traces is None else RunTrace.of(self._traces, task, tools)

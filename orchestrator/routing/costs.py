@@ -4,10 +4,9 @@ A step says little about a task with tools: each step reads again what all earli
 their class and by whether they have tools.
 """
 
-import logging
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from threading import Lock
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ...protocols import Prices, Side, Usage
 from ..agents.pool import Pace, PaceSource, no_pace
+from ..task.results import Call
 from ..task.route_decision import Estimate, EstimateSource
 
 if TYPE_CHECKING:
@@ -74,6 +74,23 @@ class TaskTaken:
     """None: the price is unknown."""
     joules: float | None = None
     """None: unknown."""
+
+    @classmethod
+    def of(cls, calls: Sequence[Call], *, prompt_tokens: int) -> "TaskTaken":
+        """Return what the calls of an attempt took; what is unknown of one of them is unknown of all."""
+        dollars = [call.dollars for call in calls if call.dollars is not None]
+        joules = [call.energy.joules for call in calls if call.side is Side.NEAR and call.energy.joules is not None]
+        return cls(
+            prompt_tokens=prompt_tokens,
+            steps=len(calls),
+            input_tokens=sum(call.usage.input_tokens for call in calls),
+            cached_tokens=sum(call.usage.cached_tokens for call in calls),
+            cache_write_tokens=sum(call.usage.cache_write_tokens for call in calls),
+            output_tokens=sum(call.usage.output_tokens for call in calls),
+            seconds=sum(call.seconds for call in calls),
+            dollars=float(sum(dollars)) if len(dollars) == len(calls) else None,
+            joules=sum(joules) if len(joules) == len(calls) else None,
+        )
 
 
 @dataclass(slots=True)
@@ -450,6 +467,3 @@ def _dollars(known: _Agent, side: Side, expected: _Expected, *, tokens: int, pri
         seen = known.dollars_per_token.observed
         return Estimate(seen.mean * (tokens + output.value), seen.mean * output.deviation, EstimateSource.MEASURED)
     return Estimate(0.0, 0.0, EstimateSource.PRIOR) if side is Side.NEAR else None
-
-
-logger = logging.getLogger(__name__)

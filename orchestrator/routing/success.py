@@ -71,10 +71,10 @@ class DriftDetector:
         return drift
 
 
-Message = tuple[float, float]
+Gaussian = tuple[float, float]
 """A Gaussian by its precision and its mean times the precision, so that what is independent adds up."""
 
-_NOTHING: Final = (0.0, 0.0)
+_UNINFORMED: Final = (0.0, 0.0)
 
 
 class OffsetEvidence(Value):
@@ -102,7 +102,7 @@ class NestedOffsets:
     def __init__(self, deviation: float, evidence: Mapping[str, OffsetEvidence]) -> None:
         self.evidence: dict[str, OffsetEvidence] = {}
         self._variance = deviation**2
-        self._inside: dict[str, Message] = {}
+        self._inside: dict[str, Gaussian] = {}
         """Sum of what the classes inside each class tell it."""
         self._outcomes: Counter[str] = Counter()
         for name, known in evidence.items():
@@ -121,7 +121,7 @@ class NestedOffsets:
         path = _path(task_class)
         if not self.evidence:
             return 0.0, len(path) * self._variance
-        told = [*(self._told(name) for name in path[1:]), _NOTHING]
+        told = [*(self._told(name) for name in path[1:]), _UNINFORMED]
         mean = variance = 0.0
         for name, (counted, shifted) in zip(path, told, strict=True):
             variance += self._variance
@@ -138,16 +138,16 @@ class NestedOffsets:
         self._outcomes.update(dict.fromkeys(path, evidence.outcomes - self.of(task_class).outcomes))
         self.evidence[task_class] = evidence
         for wider, name in reversed(list(pairwise(path))):
-            (precision, shift), old, new = self._inside.get(wider, _NOTHING), before[name], self._told(name)
+            (precision, shift), old, new = self._inside.get(wider, _UNINFORMED), before[name], self._told(name)
             self._inside[wider] = (precision + new[0] - old[0], shift + new[1] - old[1])
 
-    def _known(self, name: str) -> Message:
+    def _known(self, name: str) -> Gaussian:
         """Return the evidence about a class's offset from its outcomes and those of the classes inside it."""
         own = self.of(name)
-        precision, shift = self._inside.get(name, _NOTHING)
+        precision, shift = self._inside.get(name, _UNINFORMED)
         return own.precision + precision, own.shift + shift
 
-    def _told(self, name: str) -> Message:
+    def _told(self, name: str) -> Gaussian:
         """Return the message of a class to the wider one: its evidence, weakened by how much the two may differ."""
         precision, shift = self._known(name)
         doubt = 1 + precision * self._variance

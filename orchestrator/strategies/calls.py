@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, closing
 from decimal import Decimal
 from functools import cached_property
-from typing import Any, Final, Self, TypedDict
+from typing import Any, Final, Self
 
 import anyio
 from langchain_core.runnables import RunnableConfig
@@ -22,7 +22,6 @@ from langgraph.types import Command
 from ...protocols import (
     Agent,
     AgentCard,
-    BudgetExceeded,
     Cancelled,
     ContentFiltered,
     DeadlineExceeded,
@@ -65,6 +64,8 @@ from ..task.sections.supervision import Cause, Verdict
 from ..task.task import Task
 from ..util.untraced import is_untraced, untraced, without_callbacks
 from .state import Json, TaskContext, TaskState, as_json, label_of, value_of
+
+logger = logging.getLogger(__name__)
 
 TaskRuntime = Runtime[TaskContext]
 TaskGraphBuilder = StateGraph[TaskState, TaskContext, TaskState, TaskState]
@@ -149,51 +150,6 @@ def add_node(graph: TaskGraphBuilder, name: str, node: Node, edge: Edge, followi
     graph.add_node(name, node_and_edge, destinations=tuple(following))
 
 
-WORLD_TOOLS: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
-    "search": {"search": frozenset({"query"}), "open": frozenset({"title", "section"})},
-    "apps": {
-        "find_contact": frozenset({"name"}),
-        "add_contact": frozenset({"name", "phone"}),
-        "delete_contact": frozenset({"name"}),
-        "find_event": frozenset({"title"}),
-        "add_event": frozenset({"title", "day", "hour"}),
-        "move_event": frozenset({"event", "day", "hour"}),
-        "cancel_event": frozenset({"event"}),
-        "find_mails": frozenset({"sender"}),
-        "read_mail": frozenset({"mail"}),
-        "send_mail": frozenset({"to", "text"}),
-        "delete_mail": frozenset({"mail"}),
-        "find_note": frozenset({"title"}),
-        "add_note": frozenset({"title", "text"}),
-        "delete_note": frozenset({"title"}),
-        "pay": frozenset({"person", "amount"}),
-        "request_payment": frozenset({"person", "amount"}),
-    },
-}
-"""The parameters of each tool of the worlds that a shipped model's card may name."""
-_HINT: Final = 'name a real model, such as near="/models/qwen.gguf"; nearfar models pull gets one'
-
-
-def require_own_tools(card: AgentCard, tools: Sequence[ToolSpec]) -> None:
-    """Raise `Unsupported` where a model that knows generated worlds only is given a tool that is none of theirs.
-
-    A tool is one of theirs by its name and its parameters.
-    """
-    worlds = [] if card.world is None else card.world.split(", ")
-    if not worlds or not set(worlds) <= set(WORLD_TOOLS):
-        return
-    known = {name: parameters for world in worlds for name, parameters in WORLD_TOOLS[world].items()}
-    foreign = [tool.name for tool in tools if known.get(tool.name) != frozenset(_parameters(tool))]
-    if foreign:
-        knows = f"a demonstration model that knows nothing but the tools of its generated worlds ({card.world})"
-        raise Unsupported(f"{card.name} is {knows}: it cannot use {', '.join(foreign)}", hint=_HINT)
-
-
-def _parameters(tool: ToolSpec) -> Sequence[str]:
-    properties = tool.parameters.get("properties")
-    return list(properties) if isinstance(properties, dict) else []
-
-
 async def with_idle_timeout(events: AsyncIterator[StepEvent], timeouts: IdleTimeouts | None) -> AsyncGenerator[StepEvent, None]:
     """Yield events, and raise `Stalled` if the next one is late. With None, wait for any length of time."""
     if timeouts is None:
@@ -224,20 +180,6 @@ _TELLING = 1.0
 
 Reading = Callable[[StepReply], Verdict]
 """Reads a supervisor's verdict."""
-
-
-class Figures(TypedDict):
-    """Fields of `Call` that say what a step used."""
-
-    model: str
-    usage: Usage
-    confidence: float | None
-    dollars: Decimal | None
-    seconds: float
-    first_token_seconds: float | None
-    performance: Performance | None
-    saved: Usage | None
-    saved_dollars: Decimal | None
 
 
 class CallLog:
@@ -288,7 +230,9 @@ class CallLog:
         listener: Listener | None = None,
         label: Label | None = None,
     ) -> StepReply:
-        """Run one step of an agent to its end. Raises what opening the agent or the step raises.
+        """Run one step of an agent to its end.
+
+        Raises what opening the agent or the step raises, and `Unsupported` for a shipped model and tools that are not its own.
 
         Args:
             handle: the agent; opened where it is not yet.
@@ -300,7 +244,8 @@ class CallLog:
             listener: hears its text as it streams.
             label: of what the request holds; None: it may be anything that the run has seen.
         """
-        agent = await _opened(handle, request)
+        agent = await handle.open()
+        require_own_tools(agent.card, request.tools)
         idle = self._idle_timeouts(handle, request)
         departing = await self._privacy.departing(handle, _with_own_states(request, agent.card), label or self._label, role=role)
         allowance = await self._reserved(departing.request, agent.card)
@@ -317,8 +262,8 @@ class CallLog:
         except (Exception, anyio.get_cancelled_exc_class()) as caught:  # recorded, and raised again
             error = caught
             verdict = Verdict.UNREADABLE if reading is not None and isinstance(caught, InvalidOutput) else None
-            if (refusal := _of_limits(caught, allowance)) is not None:
-                raise refusal from caught
+            if allowance is not None and isinstance(caught, DeadlineExceeded) and (refusal := allowance.out_of_time) is not None:
+                raise refusal from caught  # the time-out is due to a limit
             raise
         finally:
             call = Call(
@@ -369,13 +314,6 @@ class CallLog:
         return known if known is not None else RunPrivacy.of(value_of(Task, self._task))
 
 
-async def _opened(handle: AgentHandle, request: StepRequest) -> Agent:
-    """Open the agent. Raises what that raises, and `Unsupported` for a shipped model and tools that are not its own."""
-    agent = await handle.open()
-    require_own_tools(agent.card, request.tools)
-    return agent
-
-
 def _with_own_states(request: StepRequest, card: AgentCard) -> StepRequest:
     """Return the request without the encrypted thoughts of other models: they are of no use to this agent, and not its business."""
     if not any(message.state for message in request.messages):
@@ -383,11 +321,6 @@ def _with_own_states(request: StepRequest, card: AgentCard) -> StepRequest:
     own = card.model if card.side is Side.FAR else None
     messages = [message if message.state is None or message.state.model == own else message.without_state for message in request.messages]
     return request.model_copy(update={"messages": tuple(messages)})
-
-
-def _of_limits(error: BaseException, allowance: Allowance | None) -> BudgetExceeded | None:
-    """Return the `BudgetExceeded` to raise in place of a time-out that is due to a limit; None for any other error."""
-    return allowance.out_of_time if allowance is not None and isinstance(error, DeadlineExceeded) else None
 
 
 class _Listening:
@@ -439,7 +372,7 @@ class _Listening:
             self._listener.close()
         return StepReply(text="".join(self._text), tool_calls=tuple(self._calls), finished=self._finished)
 
-    def figures(self, card: AgentCard, error: BaseException | None) -> Figures:
+    def figures(self, card: AgentCard, error: BaseException | None) -> dict[str, Any]:
         """Return what the step has used, as far as it is known."""
         finished = self._finished
         saved = finished.saved if finished is not None else None
@@ -506,8 +439,6 @@ def spent_by(call: Call, most: Spent | None) -> Spent:
     return Spent(most.dollars, most.tokens, call.seconds, joules)
 
 
-logger = logging.getLogger(__name__)
-
 _STANDING = (NoSuchModel, ProviderAuthError, QuotaExceeded, RequestRefused)
 
 
@@ -518,3 +449,48 @@ def warn_of_refusal(agent: str, error: NearfarError, *, role: str = "execute") -
     line = f"{agent} was refused in the role {role!r}: {type(error).__name__}: {error}"
     logger.warning("%s", line)
     return (line,)
+
+
+WORLD_TOOLS: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
+    "search": {"search": frozenset({"query"}), "open": frozenset({"title", "section"})},
+    "apps": {
+        "find_contact": frozenset({"name"}),
+        "add_contact": frozenset({"name", "phone"}),
+        "delete_contact": frozenset({"name"}),
+        "find_event": frozenset({"title"}),
+        "add_event": frozenset({"title", "day", "hour"}),
+        "move_event": frozenset({"event", "day", "hour"}),
+        "cancel_event": frozenset({"event"}),
+        "find_mails": frozenset({"sender"}),
+        "read_mail": frozenset({"mail"}),
+        "send_mail": frozenset({"to", "text"}),
+        "delete_mail": frozenset({"mail"}),
+        "find_note": frozenset({"title"}),
+        "add_note": frozenset({"title", "text"}),
+        "delete_note": frozenset({"title"}),
+        "pay": frozenset({"person", "amount"}),
+        "request_payment": frozenset({"person", "amount"}),
+    },
+}
+"""The parameters of each tool of the worlds that a shipped model's card may name."""
+_HINT: Final = 'name a real model, such as near="/models/qwen.gguf"; nearfar models pull gets one'
+
+
+def require_own_tools(card: AgentCard, tools: Sequence[ToolSpec]) -> None:
+    """Raise `Unsupported` where a model that knows generated worlds only is given a tool that is none of theirs.
+
+    A tool is one of theirs by its name and its parameters.
+    """
+    worlds = [] if card.world is None else card.world.split(", ")
+    if not worlds or not set(worlds) <= set(WORLD_TOOLS):
+        return
+    known = {name: parameters for world in worlds for name, parameters in WORLD_TOOLS[world].items()}
+    foreign = [tool.name for tool in tools if known.get(tool.name) != frozenset(_parameters(tool))]
+    if foreign:
+        knows = f"a demonstration model that knows nothing but the tools of its generated worlds ({card.world})"
+        raise Unsupported(f"{card.name} is {knows}: it cannot use {', '.join(foreign)}", hint=_HINT)
+
+
+def _parameters(tool: ToolSpec) -> Sequence[str]:
+    properties = tool.parameters.get("properties")
+    return list(properties) if isinstance(properties, dict) else []

@@ -1,4 +1,4 @@
-"""Tasks as runs: begun once, gone on with where they stopped, and what came of them on record."""
+"""Tasks as runs: begun once, resumed where they stopped, and what came of them on record."""
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -174,7 +174,7 @@ class DurableRuns:
             yield Work(task, TaskContext({}), recorded=await in_thread(self._recorded, run))
             return
         if options := tightened_since(kept, self._bounds(task, kept.tools)) if asked is None else tightened(asked, task):
-            hint = "ask under another key, which makes it another run" if asked is not None else "ask for the task anew, under another key"
+            hint = "ask under another key, which makes it another run" if asked is not None else "ask for the task again, under another key"
             raise IdempotencyConflict(f"run {run} was begun under a looser {' and '.join(options)}", hint=hint)
         self._check(run, kept, equip(task))
         try:
@@ -183,7 +183,7 @@ class DurableRuns:
             yield Work(task, TaskContext({}), recorded=await in_thread(self._recorded, run))
             return
         async with self._worked_on(lease):
-            context = equip(task)  # anew: until now, somebody else may have added to what is kept of the run's privacy and budget
+            context = equip(task)  # again: until now, another process may have added to what is kept of the run's privacy and budget
             latest = await self.checkpointer.aget_tuple({"configurable": {"thread_id": run}})
             yield Work(task, self._equipped(context, lease, task.user), lease, goes_on=latest is not None)
 
@@ -228,7 +228,7 @@ class DurableRuns:
         """Write down how it ends, where it does not end well."""
         try:
             yield
-        except RunBusy:  # somebody else has it now
+        except RunBusy:  # another process has it now
             self.store.let_go(lease)
             raise
         except BaseException as error:  # recorded, and raised again

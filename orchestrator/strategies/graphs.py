@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from langgraph.graph import END, START, StateGraph
 from langgraph.store.base import BaseStore
@@ -15,6 +16,7 @@ from ..agents.pool import AgentPool
 from ..budgets.amounts import Spent
 from ..memory.recollection import Recollection
 from ..routing.costs import StepTaken
+from ..routing.escalation import Escalation
 from ..routing.router import Router
 from ..runs.ledger.occurrences import Occurrences
 from ..safety.guard.decision import CallContext
@@ -30,7 +32,7 @@ from ..task.tools import Tool
 from ..util.canonical import canonical
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, warn_of_refusal
 from .hedging import Hedge, hedge_of
-from .judging import Escalations, Judging
+from .judging import Judging
 from .minions import build_minions
 from .state import (
     Json,
@@ -63,7 +65,8 @@ class TaskNodes:
         self.pool = pool
         self.router = router
         self._context = TaskContext.of(tools)
-        self._escalations = Escalations()
+        self._escalations: dict[Path, Escalation] = {}
+        """The learned escalations that policies name, each loaded once."""
 
     def build(self, strategy: Strategy) -> TaskGraphBuilder:
         """Return the graph of a strategy, not compiled yet."""
@@ -149,8 +152,7 @@ class TaskNodes:
         if turn.draft is None:
             turn.prepare(await turn.open(), self.context(runtime).specs)
             turn.announce(runtime)
-        hedge = hedge_of(turn, self.pool, self.router.running)
-        if hedge is not None:
+        if turn.task.policy.hedge.enabled and (hedge := hedge_of(turn, self.pool, self.router.running)) is not None:
             return await self._hedged(turn, hedge, log, runtime)
         reply, noted = await self._asked(turn, log, runtime, lambda text: turn.show(text, runtime))
         return self._acted(turn, reply, noted, log, runtime)

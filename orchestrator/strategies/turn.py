@@ -42,7 +42,7 @@ from ..task.sections.supervision import Verdict
 from ..task.task import Task
 from ..task.tool_outcomes import Effect
 from .calls import CallLog, TaskRuntime, emit, is_heard
-from .state import Json, TaskContext, TaskState, as_json, done_note, fresh_start, label_of, value_of
+from .state import Json, TaskContext, TaskState, as_json, done_note, fresh_start, label_of, step_request, value_of
 
 
 class Turn:
@@ -128,18 +128,11 @@ class Turn:
     def request(self, tools: Sequence[ToolSpec]) -> StepRequest:
         """Return the next step of the attempt under way."""
         draft = self.draft
-        policy = self.task.policy
         assert draft is not None, "an attempt is begun before it takes a step"
-        return StepRequest(
-            messages=tuple(value_of(Message, message) for message in self.state["messages"]),
-            tools=tuple(tools),
-            output_schema=self.task.output_schema,
-            max_output_tokens=policy.maximum_output_tokens,
-            temperature=policy.temperature,
-            effort=policy.effort,
-            timeout=self._timeout(draft),
-            sensitivity=policy.sensitivity,
-            idempotency_key=f"{self.task.idempotency_key}/{self.position}/{draft.steps}",
+        messages = [value_of(Message, message) for message in self.state["messages"]]
+        schema, timeout = self.task.output_schema, self._timeout(draft)
+        return step_request(
+            self.task, messages, f"{self.position}/{draft.steps}", tools=tuple(tools), output_schema=schema, timeout=timeout
         )
 
     def count(self, call: Call) -> None:
@@ -347,14 +340,14 @@ _DISTANCE = 16
 """Tokens by which two conversations have to differ to tell that from them."""
 
 
-class Fit(NamedTuple):
+class TokenCount(NamedTuple):
     """One conversation: its length as we estimate it, and as the agent counted it, with its tools and all."""
 
     estimated: int
     counted: int
 
 
-def expected_at(counts: Sequence[Fit], budget: int) -> int:
+def expected_at(counts: Sequence[TokenCount], budget: int) -> int:
     """Return the estimate of a conversation that the agent would count as `budget` tokens, by a line through its last counts."""
     last, before = counts[-1], counts[0]
     distance = last.estimated - before.estimated
@@ -377,7 +370,7 @@ class Fitting:
         self._is_wanted = use is CompressionUse.ALWAYS or (use is CompressionUse.LAST_RESORT and not turn.has_successor)
         self._card = card
         self._window = card.limits.context_tokens
-        self._counts = [Fit(*pair) for pair in turn.state.get("counts", [])]
+        self._counts = [TokenCount(*pair) for pair in turn.state.get("counts", [])]
         self._reason: str | None = None
         """A sentence about how the conversation was shortened; None if it was not."""
 
@@ -439,12 +432,12 @@ class Fitting:
         """Take a conversation for longer than we thought, and shorter ones in proportion."""
         estimated = conversation_tokens(refused.messages)
         self._window = self._card.limits.context_tokens or estimated
-        self._counts = [Fit(0, 0), Fit(estimated, max(estimated, int(self._window * _TIGHTER)))]
+        self._counts = [TokenCount(0, 0), TokenCount(estimated, max(estimated, int(self._window * _TIGHTER)))]
 
     def _measured(self, sent: StepRequest, reply: StepReply) -> StepReply:
         counted = reply.finished.usage.input_tokens
         if counted and self._window is not None:
-            self._counts.append(Fit(conversation_tokens(sent.messages), counted))
+            self._counts.append(TokenCount(conversation_tokens(sent.messages), counted))
         return reply
 
 
