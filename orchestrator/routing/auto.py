@@ -71,7 +71,7 @@ FALLBACKS: Final = (Strategy.DEVICE, Strategy.CLOUD)
 """Strategies that remain where privacy, mode or a missing side rule the default out."""
 
 DEFAULT_SCORE: Final = 0.6
-"""Expected of the default before any outcome; other configurations are expected to score `estimates.PRIOR_SCORE`."""
+"""Expected of the default before any outcome; other configurations are expected to score `PRIOR_SCORE`."""
 
 
 def starting_points(shape: Shape) -> tuple[Arm, ...]:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock
-from typing import Final, Protocol
+from typing import Final
 
 from ...protocols import ConfigError, InvalidRequest
 from ..budgets.amounts import Commitment
@@ -95,32 +95,6 @@ _HALF_LIFE: Final = 1800.0
 """Seconds in which it loses half of it where no bill comes: a factor that lets no task pass would never be corrected by one."""
 
 
-class BudgetController(Protocol):
-    """Owns the threshold that decides which side a task goes to."""
-
-    @property
-    def threshold(self) -> float:
-        """A task goes far where its advantage is above: any number, or an infinity where the side is settled whatever the advantage."""
-        ...
-
-    def affords(self, dollars: float | None) -> bool:
-        """Return True if a task that may cost so many dollars may go far now. None: its cost is unknown."""
-        ...
-
-    def observe(self, advantage: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
-        """Take a decision into account.
-
-        Args:
-            advantage: of the task; a finite number.
-            went_far: whether it did, also where that was not what the threshold asked for.
-            dollars: what it costs, as far as known; None: unknown.
-            forced: a rule had settled the side, as of a private task or one without a network, so it says nothing about the threshold.
-
-        Raises `InvalidRequest` for an advantage that is no finite number, or negative dollars.
-        """
-        ...
-
-
 class FarShareController:
     """Holds the share of tasks that go far.
 
@@ -164,7 +138,14 @@ class FarShareController:
             return self._recent.threshold(self._target + self._debt / self._horizon, takes_ties=self._debt > 0)
 
     def observe(self, advantage: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
-        """Record a decision; the dollars are checked and not used. See `BudgetController.observe`."""
+        """Take a decision into account. Raises `InvalidRequest` for an advantage that is no finite number, or negative dollars.
+
+        Args:
+            advantage: of the task; a finite number.
+            went_far: whether it did, also where that was not what the threshold asked for.
+            dollars: what it costs, as far as known; None: unknown. They are checked and not used.
+            forced: a rule had settled the side, as of a private task or one without a network, so it says nothing about the threshold.
+        """
         _check(advantage, dollars)
         if forced:
             return
@@ -259,7 +240,7 @@ class DollarRateController:
     def commit(self, advantage: float, *, went_far: bool, dollars: float | None, forced: bool = False) -> Commitment:
         """Record a decision and set aside the most that the task is expected to cost, until `settle` gets the bill.
 
-        `dollars` is None where the cost is unknown. The other arguments are those of `BudgetController.observe`.
+        `dollars` is None where the cost is unknown. The other arguments are those of `FarShareController.observe`.
         """
         _check(advantage, dollars)
         with self._lock:
@@ -356,6 +337,9 @@ class DollarRateController:
             self._paid_sum -= self._paid.popleft()[1]
         if not self._paid:
             self._paid_sum = 0.0  # what rounding has left
+
+
+BudgetController = FarShareController | DollarRateController
 
 
 def _check(advantage: float, dollars: float | None) -> None:

@@ -213,7 +213,7 @@ def jobs_request(task: str, extent: Extent, *, maximum_jobs: int) -> tuple[Messa
 def findings_request(
     task: str, extent: Extent, findings: str, *, scratchpad: str, rounds_left: int, maximum_jobs: int
 ) -> tuple[Message, ...]:
-    """Ask for the answer, or for the jobs of another round. `findings` is made by `minions_findings.show`."""
+    """Ask for the answer, or for the jobs of another round. `findings` is made by `minions.show`."""
     notes = f"Scratchpad:\n{scratchpad}\n\n" if scratchpad else ""
     left = f"{rounds_left} rounds left, at most {maximum_jobs} jobs each." if rounds_left else "No rounds left: you must answer."
     system = Message.system(AGGREGATE_FINDINGS)

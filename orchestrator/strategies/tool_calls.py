@@ -15,6 +15,7 @@ from ..runs.ledger.occurrences import Made, Occurrence, Occurrences
 from ..runs.ledger.overdue import Overdue
 from ..runs.ledger.running import run_unrecorded
 from ..safety.guard.decision import CallContext, Decision, Guard
+from ..safety.privacy.placeholders import Placeholders
 from ..task.approvals import Approver
 from ..task.labels import OPEN, Integrity, Label, joined, may_go
 from ..task.results import ToolOutcome
@@ -46,24 +47,6 @@ class Effects(Protocol):
         ...
 
 
-class PlaceholderStore(Protocol):
-    """Replaces placeholders in arguments by the values that they stand for, where those may go."""
-
-    def opened(self, call: ToolCall, tool: Tool, *, turn: int) -> ToolCall:
-        """Return the call with its placeholders filled in.
-
-        Raises `PrivacyViolation` if the tool must not see a value, and if placeholders went into enough other calls.
-
-        Args:
-            turn: calls of agents that the task has made; it tells a call from the same one asked for again.
-        """
-        ...
-
-    def label_of(self, call: ToolCall) -> Label:
-        """Return the label of the values behind the placeholders in a call."""
-        ...
-
-
 @dataclass(frozen=True)
 class ToolChecks:
     """The checks applied to tool calls: guard, approval, ledger, placeholders. A `None` check is skipped."""
@@ -71,7 +54,7 @@ class ToolChecks:
     guard: Guard | None = None
     approver: Approver | None = None
     effects: Effects | None = None
-    placeholders: PlaceholderStore | None = None
+    placeholders: Placeholders | None = None
     overdue: Overdue = field(default_factory=Overdue)
     """Calls that ran past their limits, if no ledger is kept."""
     denied: set[str] = field(default_factory=set)
