@@ -1,4 +1,4 @@
-"""What agents cost, from what they took so far, and what the limits leave.
+"""The expected cost of agents, from what they took so far.
 
 A step says little about a task with tools: each step reads again what all earlier ones have read and found. So whole tasks are counted, by
 their class and by whether they have tools.

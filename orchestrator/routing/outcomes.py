@@ -403,7 +403,7 @@ class OutcomeStore:
     def __init__(self, outcomes: Iterable[Outcome] = (), *, paces: PaceSource = no_pace) -> None:
         self.lock = RLock()
         self.running = RunningEstimates(paces)
-        """What steps and tasks of each agent took."""
+        """The costs of each agent's steps and tasks."""
         self.classes = TaskClasses()
         self.tallies = Tallies()
         self.arms: dict[str, tuple[Arm, str]] = {}

@@ -196,21 +196,22 @@ class CallLog:
         self.made: list[Call] = []
         """The calls of this node, in the order in which they ended."""
 
-    async def _end(self, call: Call, allowance: Allowance | None, *, is_heard: bool) -> None:
-        self.made.append(call)
-        if allowance is not None:
-            await allowance.settle(spent_by(call, None if is_heard else allowance.most))
-        emit(self._runtime, CallEnded(call=call))
-
     async def _reserved(self, request: StepRequest, card: AgentCard) -> Allowance | None:
         """Reserve the budget for a call. Return None if the task has no account."""
         given: TaskContext | None = self._runtime.context
         return None if given is None or given.account is None else await given.account.reserve(request, card)
 
-    def _record(self, call: Call, request: StepRequest, listening: "_Listening", label: Label, allowance: Allowance | None) -> None:
+    async def _end(
+        self, call: Call, request: StepRequest, listening: "_Listening", label: Label, allowance: Allowance | None, *, is_lost: bool
+    ) -> None:
+        """Record a call that has ended, and charge it. `is_lost`: its usage is unknown, so that what was reserved counts."""
         given: TaskContext | None = self._runtime.context
         if given is not None and given.trace is not None:
             given.trace.step(call, request, listening.said, label, reserved=None if allowance is None else allowance.most)
+        self.made.append(call)
+        if allowance is not None:
+            await allowance.settle(spent_by(call, allowance.most if is_lost else None))
+        emit(self._runtime, CallEnded(call=call))
 
     @property
     def as_json(self) -> list[Json]:
@@ -230,9 +231,7 @@ class CallLog:
         listener: Listener | None = None,
         label: Label | None = None,
     ) -> StepReply:
-        """Run one step of an agent to its end.
-
-        Raises what opening the agent or the step raises, and `Unsupported` for a shipped model and tools that are not its own.
+        """Run one step of an agent to its end. Raises what opening the agent, `require_own_tools` or the step raises.
 
         Args:
             handle: the agent; opened where it is not yet.
@@ -278,8 +277,7 @@ class CallLog:
                 is_cut_short=allowance is not None and listening.reached_its_bound and allowance.is_cut,
                 **listening.figures(agent.card, error),
             )
-            self._record(call, request, listening, label or self._label, allowance)
-            await self._end(call, allowance, is_heard=not listening.is_lost(error))
+            await self._end(call, request, listening, label or self._label, allowance, is_lost=listening.is_lost(error))
 
     async def _hear(
         self, handle: AgentHandle, agent: Agent, request: StepRequest, listening: "_Listening", idle: IdleTimeouts | None

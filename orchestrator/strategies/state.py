@@ -1,4 +1,4 @@
-"""What a task's graph is given and leaves behind: its state, the values given with it, and the labels of what flows through them.
+"""The input and output of a task's graph: its state, the values given with it, and the labels of what flows through them.
 
 The state is plain JSON. Labels say how private the data of a conversation, and of the world that the tools act on, are, and whether
 untrusted content is in them.
