@@ -40,7 +40,7 @@ from ..runs.erased import ErasedRuns
 from ..runs.opening import beside
 from ..runs.store import RunStore
 from ..safety.privacy.records import PrivacyRecords
-from ..strategies.durable import DurableRuns, Work, open_runs, served
+from ..strategies.durable import DurableRuns, Work, open_runs, serve
 from ..strategies.state import TaskContext, recursion_limit
 from ..task.approvals import Approver
 from ..task.auto_decision import SelectionDecision
@@ -336,7 +336,7 @@ class Hybrid:
         self._begin()
         started = time.monotonic()
         with self._awake():
-            async with self._durable.resumed(run, user, partial(self._preparation.equip_again, options=given)) as work:
+            async with self._durable.resume(run, user, partial(self._preparation.equip_again, options=given)) as work:
                 return await self._served(work, given, started)
 
     @property
@@ -373,7 +373,7 @@ class Hybrid:
             if self._runs is None:
                 yield Work(*await prepare()), started
                 return
-            async with self._runs.begun(asked, prepare, partial(self._preparation.equip_again, options=options)) as work:
+            async with self._runs.begin(asked, prepare, partial(self._preparation.equip_again, options=options)) as work:
                 yield work, started
 
     async def _served(self, work: Work, options: TaskOptions, started: float) -> Result:
@@ -464,7 +464,7 @@ class Hybrid:
         assert context.privacy is not None, "every task is prepared with it"
         with billed(task, context, self._router), recorded, nullcontext() if self._cache is None else scope(scope_of(task)):
             try:
-                state = await (served(work, graph, config) if self._runs is None else self._runs.served(work, graph, config))
+                state = await (serve(work, graph, config) if self._runs is None else self._runs.serve(work, graph, config))
             except (NearfarError, asyncio.CancelledError):
                 self._preparation.sessions.note(task, context.privacy.heard)  # what was streamed by then may come back in the session
                 with anyio.CancelScope(shield=True):  # A task that ran out of time is cancelled, and its plan is none to go by again.

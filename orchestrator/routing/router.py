@@ -98,7 +98,7 @@ class Router:
         self._health = health
         self._now = now
 
-    def ruled(self, task: Task, *, tools: Collection[str] = ()) -> Task:
+    def apply_rules(self, task: Task, *, tools: Collection[str] = ()) -> Task:
         """Return the task with the mode and the strategy that the rules give it. A task that they keep on the device becomes private, so
         that every agent in the cloud refuses it as well.
 
@@ -121,7 +121,7 @@ class Router:
 
     def explain_strategy(self, task: Task, agents: Sequence[AgentView], *, tools: Collection[str] = ()) -> SelectionDecision:
         """Return what `auto` would choose for the task, and why, whatever its strategy."""
-        task = self.ruled(task, tools=tools)
+        task = self.apply_rules(task, tools=tools)
         dollars = self._dollars_by_side(task, agents, tools)
         return self.auto.explain(task, tools=list(tools), sides={agent.side for agent in agents}, dollars=dollars)
 
@@ -191,7 +191,7 @@ class Router:
         if not _steers(task.policy.router):
             return decision
         quality = task.policy.objective.quality
-        return self.steering.steered(decision, task.policy.router, quality=quality, commitments=commitments)
+        return self.steering.steer(decision, task.policy.router, quality=quality, commitments=commitments)
 
     def extend(self, task: Task, commitments: list[Commitment], dollars: float | None) -> None:
         """Tell what a task under way has taken so far, so that `dollars_per_hour` knows early where it is dearer than expected."""

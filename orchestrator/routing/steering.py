@@ -121,7 +121,7 @@ class Steering:
         for more in rest:
             controller.settle(more, None if dollars is None else 0.0)
 
-    def steered(
+    def steer(
         self, decision: RouteDecision, settings: RouterConfig, *, quality: float, commitments: list[Commitment] | None = None
     ) -> RouteDecision:
         """Return the decision as it is carried out, which the budget takes into account.

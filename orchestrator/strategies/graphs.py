@@ -39,6 +39,7 @@ from .state import (
     TaskContext,
     TaskState,
     Trust,
+    as_agent_sees,
     as_json,
     as_told,
     fresh_start,
@@ -46,7 +47,6 @@ from .state import (
     labels_after_tools,
     left_by_history,
     seen_by,
-    shown,
     spill_before_tools,
     value_of,
 )
@@ -82,7 +82,7 @@ class TaskNodes:
         task = value_of(Task, state["task"])
         context = self.context(runtime)
         spent = Spent() if context.account is None else context.account.spent
-        ruled = self.router.ruled(task, tools=context.tools).policy
+        ruled = self.router.apply_rules(task, tools=context.tools).policy
         if ruled != task.policy:
             task = task.model_copy(update={"policy": ruled.model_copy(update={"strategy": task.policy.strategy})})
         self._look_for_those_who_may_be_back(task, context, spent)
@@ -164,7 +164,7 @@ class TaskNodes:
         fitting = Fitting(turn, (await turn.open()).card)
         ask = partial(log.ask, turn.handle, role="execute", turn=turn.state["acted"], listener=listener)
         context = self.context(runtime)
-        request, label = await shown(turn.state, turn.handle, turn.request(context.specs), context)
+        request, label = await as_agent_sees(turn.state, turn.handle, turn.request(context.specs), context)
         # Who sums up is on this device and reads all: what they write of what is covered here may not leave.
         summarizer = summarizer_of(self.pool, turn, log) if label is None else None
         reply = await fitting.ask(request, partial(ask, label=label), summarizer)
@@ -250,7 +250,7 @@ class TaskNodes:
                 )
         noted = labels_after_tools(state, calls, results, context, recalled=recollection.label, spilled=spilled)
         trust = Trust(state, calls, standing, joined((recollection.label, value_of(Label, noted["world"]))))
-        answers = [as_json(Message.tool(result)) for result in trust.shown()]
+        answers = [as_json(Message.tool(result)) for result in trust.quoted_results()]
         draft = {**draft, "seconds": draft["seconds"] + time.monotonic() - started}
         return {
             "messages": [*state["messages"], *answers],

@@ -302,7 +302,9 @@ class TaskContext:
         return tuple(tool.spec for tool in self.tools.values())
 
 
-async def shown(state: TaskState, handle: AgentHandle, request: StepRequest, context: TaskContext) -> tuple[StepRequest, Label | None]:
+async def as_agent_sees(
+    state: TaskState, handle: AgentHandle, request: StepRequest, context: TaskContext
+) -> tuple[StepRequest, Label | None]:
     """Return a step of an executor as the agent may see it, and the label of that; None: the agent sees everything.
 
     A far agent continues with placeholders if the policy says so. Private data then stand in the results of tools alone: the agent wrote
@@ -417,7 +419,7 @@ class Trust:
         is_trusted = planned.result_label.joined(self._around).integrity is Integrity.TRUSTED
         return planned.reaches_tool and planned.provenance.is_grounded and is_trusted
 
-    def shown(self) -> list[ToolResult]:
+    def quoted_results(self) -> list[ToolResult]:
         """Return the results as agents see them: quoted as data if untrusted content influenced them."""
         shown: list[ToolResult] = []
         for planned in self._calls.planned:

@@ -124,11 +124,11 @@ class RunningParts:
         config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents), "configurable": _KEEPS_NOTHING}
         given: TaskState = {"task": part.model_dump(mode="json")}
         if context.keeping is not None:
-            return await self._gone_on_with(given, {**config, "configurable": context.keeping.thread(name)}, context, name)
+            return await self._resume(given, {**config, "configurable": context.keeping.thread(name)}, context, name)
         final: Json = await self.graph.ainvoke(given, config, context=context)
         return final
 
-    async def _gone_on_with(self, given: TaskState, config: RunnableConfig, context: TaskContext, name: str) -> Json:
+    async def _resume(self, given: TaskState, config: RunnableConfig, context: TaskContext, name: str) -> Json:
         """Continue a part where an earlier process stopped, and return its final state. Raises `GraphInterrupt` if it stops for an
         approval."""
         # To LangGraph it is no graph within the task's, whose parts would share one thread, but one by itself.

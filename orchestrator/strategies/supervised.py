@@ -258,7 +258,7 @@ class Oversight:
         supervision: float = sum(call["seconds"] for call in self.state["calls"] if call["role"] != "execute")
         return max(turns, (draft.seconds + supervision) / self.task.timeout)
 
-    def covered_now(self, messages: int) -> Watch:
+    def watch_after_check(self, messages: int) -> Watch:
         """Return the watch after a check that has seen everything. `messages`: the length of the conversation from then on."""
         return Watch(covered=messages, half=self.share_spent() >= 0.5)
 
@@ -475,8 +475,13 @@ def _after(view: Oversight, judgement: SupervisorVerdict, *, is_binding: bool = 
     state = view.state
     if judgement.verdict is Verdict.INTERVENE and (is_binding or not view.policy.shadow):
         messages = [as_json(message) for message in opening(view.task, judgement.guidance)]
-        return {**_spoken(view), "messages": messages, "guidance": judgement.guidance, "watch": as_json(view.covered_now(len(messages)))}
-    checked: TaskState = {"watch": as_json(view.covered_now(len(state["messages"])))}
+        return {
+            **_spoken(view),
+            "messages": messages,
+            "guidance": judgement.guidance,
+            "watch": as_json(view.watch_after_check(len(messages))),
+        }
+    checked: TaskState = {"watch": as_json(view.watch_after_check(len(state["messages"])))}
     if judgement.verdict is not Verdict.UNREADABLE:
         return checked
     reason = f"the verdict of {view.decision.supervisor} on turn {state['acted']} was unreadable ({judgement.problem}), so the work went on"
