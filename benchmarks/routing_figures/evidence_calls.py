@@ -18,14 +18,13 @@ from nearfar.orchestrator.routing.signals import (
     Cost,
     Look,
     Signal,
-    call_check,
-    call_form,
     prompt_surface,
     second_opinion,
 )
 from nearfar.orchestrator.routing.training import DraftExamples, out_of_fold_gains
 from nearfar.orchestrator.task.routing_policy import ObjectiveConfig
 
+from .call_signals import call_check, call_form
 from .evidence_measures import (
     Fold,
     Row,

@@ -15,7 +15,7 @@ import anyio.to_thread
 from ...protocols import ConfigError, DeadlineExceeded, NearfarError
 from ..cache.plans import PlanCache
 from ..routing.eligibility import unknown_prices
-from ..strategies.durable import DurableRuns, Work, served
+from ..strategies.durable import DurableRuns, Work, serve
 from ..strategies.state import TaskContext, recursion_limit
 from ..task.events import TaskEvent, TaskFinished
 from ..task.results import Result
@@ -87,7 +87,7 @@ class Pipeline:
         self._begin()
         started = time.monotonic()
         with self._awake():
-            async with self.durable.resumed(run, user, partial(self.preparation.equip_again, options=options)) as work:
+            async with self.durable.resume(run, user, partial(self.preparation.equip_again, options=options)) as work:
                 return await self._served(work, options, started)
 
     def _begin(self) -> None:
@@ -121,7 +121,7 @@ class Pipeline:
             if self.runs is None:
                 yield Work(*await prepare()), started
                 return
-            async with self.runs.begun(asked, prepare, partial(self.preparation.equip_again, options=options)) as work:
+            async with self.runs.begin(asked, prepare, partial(self.preparation.equip_again, options=options)) as work:
                 yield work, started
 
     async def _served(self, work: Work, options: TaskOptions, started: float) -> Result:
@@ -162,7 +162,7 @@ class Pipeline:
         assert context.privacy is not None, "every task is prepared with it"
         with billed(task, context, parts.router), recorded, nullcontext() if parts.records.cache is None else within_scope(scope_of(task)):
             try:
-                state = await (served(work, graph, config) if self.runs is None else self.runs.served(work, graph, config))
+                state = await (serve(work, graph, config) if self.runs is None else self.runs.serve(work, graph, config))
             except (NearfarError, asyncio.CancelledError):
                 self.preparation.sessions.note(task, context.privacy.told_label)  # what was streamed by then may come back in the session
                 with anyio.CancelScope(shield=True):  # A task that ran out of time is cancelled, and its plan is none to go by again.

@@ -115,7 +115,7 @@ class Preparation:
         recollection = Recollection.of(task, stays_here=self._stays_here)
         records = None if self._records.privacy is None else self._records.privacy.of(task.idempotency_key)
         privacy = RunPrivacy.of(task, records=records, recent=self.sessions.recent_texts(task))
-        context = replace(self.context(options), account=self._router.account(task), recollection=recollection, privacy=privacy)
+        context = replace(self.context(options), account=self._router.spending.account(task), recollection=recollection, privacy=privacy)
         tools = select_tools(context.tools, task.allowed_tools)
         guard = Guard(task, tools)
         trace = None if self._records.traces is None else RunTrace.of(self._records.traces, task, tools)
@@ -132,21 +132,21 @@ class Preparation:
     def bounds(self, task: Task, tools: Sequence[str]) -> Bounds:
         """Return how far the policy lets the task go now, where the task itself states nothing. Raises what the rules raise for it."""
         policy = self._policy()
-        self._router.ruled(task.model_copy(update={"policy": task.policy.model_copy(update={"rules": policy.rules})}), tools=tools)
+        self._router.apply_rules(task.model_copy(update={"policy": task.policy.model_copy(update={"rules": policy.rules})}), tools=tools)
         with suppress(PermissionDenied, PrivacyViolation):  # The task states another mode than the policy's, against which its rules speak.
             plain = task.model_copy(update={"policy": policy, "stated": frozenset()})
-            policy = self._router.ruled(plain, tools=tools).policy
+            policy = self._router.apply_rules(plain, tools=tools).policy
         return Bounds(sensitivity=policy.sensitivity, mode=policy.mode)
 
     def _with_strategy(self, task: Task, context: TaskContext) -> Task:
         """Return the task with a strategy that has a graph: the rules' choice or, if they leave it open, that of `auto`."""
         tools = list(context.tools)
-        task = with_open_choice(self._router.ruled(task, tools=tools), select_tools(context.tools, task.allowed_tools))
+        task = with_open_choice(self._router.apply_rules(task, tools=tools), select_tools(context.tools, task.allowed_tools))
         return self._router.with_strategy(task, list(self._pool), tools=tools)
 
     def _may_stay(self, task: Task, options: TaskOptions) -> bool:
         """Return whether near agents could serve the task alone."""
-        policy = self._router.ruled(task, tools=list(self.context(options).tools)).policy
+        policy = self._router.apply_rules(task, tools=list(self.context(options).tools)).policy
         return Side.NEAR in self._sides and policy.mode is not Mode.ONLY_IN_CLOUD and policy.strategy is not Strategy.CLOUD
 
     @property

@@ -10,28 +10,21 @@ Ask for the threshold, decide, observe, in this order. Where several threads dec
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock
-from typing import Final, Protocol
-
-from pydantic import Field, FiniteFloat
+from typing import Final
 
 from ...protocols import ConfigError, InvalidRequest
-from ...protocols.messages import Value
 from ..budgets.book import Commitment
 
 
 class Recent:
     """The last values, in the order of time and of size. `most`: how many are kept."""
 
-    def __init__(self, most: int, values: Iterable[float]) -> None:
-        self._by_time: deque[float] = deque(values, maxlen=most)
-        self._by_size = sorted(self._by_time)
-
-    @property
-    def values(self) -> tuple[float, ...]:
-        return tuple(self._by_time)
+    def __init__(self, most: int) -> None:
+        self._by_time: deque[float] = deque(maxlen=most)
+        self._by_size: list[float] = []
 
     def add(self, value: float) -> None:
         if len(self._by_time) == self._by_time.maxlen:
@@ -62,12 +55,12 @@ class Recent:
 
 
 class Average:
-    """A mean over about the last `most` values, in which what is old fades; `value`: where it begins, None: with the first one."""
+    """A mean over about the last `most` values, in which what is old fades."""
 
-    def __init__(self, value: float | None, most: float) -> None:
-        self.value = value
+    def __init__(self, most: float) -> None:
+        self.value: float | None = None
         self._most = most
-        self._count = 0.0 if value is None else most
+        self._count = 0.0
 
     def add(self, value: float) -> None:
         self._count = min(self._count + 1, self._most)
@@ -102,56 +95,6 @@ _HALF_LIFE: Final = 1800.0
 """Seconds in which it loses half of it where no bill comes: a factor that lets no task pass would never be corrected by one."""
 
 
-class FarShareState(Value):
-    """The learned state of a `FarShareController`."""
-
-    debt: FiniteFloat = 0.0
-    """Tasks that should have gone far by now, less those that did."""
-    advantages: tuple[FiniteFloat, ...] = ()
-    """Recent advantages, the oldest first."""
-
-
-class DollarRateState(Value):
-    """The learned state of a `DollarRateController`. Its clock does not outlive the process, so time in between earns nothing."""
-
-    credit: FiniteFloat = 0.0
-    """Dollars earned and neither spent nor set aside; negative: spent before they were earned."""
-    gap: float | None = Field(default=None, ge=0)
-    """Mean seconds from one task to the next; None: no two were seen."""
-    price: float | None = Field(default=None, ge=0)
-    """Mean dollars of a task that goes far; None: not known of any."""
-    advantages: tuple[FiniteFloat, ...] = ()
-    """Recent advantages, the oldest first."""
-    paid: tuple[tuple[float, float], ...] = ()
-    """The bills of the last hour, the oldest first: how many seconds ago, and dollars."""
-
-
-class BudgetController(Protocol):
-    """Owns the threshold that decides which side a task goes to."""
-
-    @property
-    def threshold(self) -> float:
-        """A task goes far where its advantage is above: any number, or an infinity where the side is settled whatever the advantage."""
-        ...
-
-    def affords(self, dollars: float | None) -> bool:
-        """Return True if a task that may cost so many dollars may go far now. None: its cost is unknown."""
-        ...
-
-    def observe(self, advantage: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
-        """Take a decision into account.
-
-        Args:
-            advantage: of the task; a finite number.
-            went_far: whether it did, also where that was not what the threshold asked for.
-            dollars: what it costs, as far as known; None: unknown.
-            forced: a rule had settled the side, as of a private task or one without a network, so it says nothing about the threshold.
-
-        Raises `InvalidRequest` for an advantage that is no finite number, or negative dollars.
-        """
-        ...
-
-
 class FarShareController:
     """Holds the share of tasks that go far.
 
@@ -163,22 +106,21 @@ class FarShareController:
     Args:
         target: share of tasks that are to go far, from 0 to 1.
         window: tasks over which the share is held.
-        state: of an earlier controller, or with advantages that were recorded; None: nothing is known.
 
     Raises `ConfigError` for a target outside 0 to 1 or a window of less than `LEAST_WINDOW` tasks.
     """
 
-    def __init__(self, target: float, window: int = _USUAL_WINDOW, *, state: FarShareState | None = None) -> None:
+    def __init__(self, target: float, window: int = _USUAL_WINDOW) -> None:
         if not 0 <= target <= 1:
             raise ConfigError(f"a share of far tasks lies between 0 and 1, not at {target}", hint="0.3 sends three tasks in ten far")
         if window < LEAST_WINDOW:
             raise ConfigError(f"a share cannot be held over {window} tasks", hint=f"the window has at least {LEAST_WINDOW}")
-        known = state or FarShareState()
         self._target = target
         self._bound = window * TOLERANCE / 2
         self._horizon = window * _HORIZON
-        self._recent = Recent(round(window * _SAMPLE), known.advantages)
-        self._debt = self._within_bounds(known.debt)
+        self._recent = Recent(round(window * _SAMPLE))
+        self._debt = 0.0
+        """Tasks that should have gone far by now, less those that did."""
         self._lock = Lock()
 
     def affords(self, dollars: float | None) -> bool:
@@ -196,22 +138,20 @@ class FarShareController:
             return self._recent.threshold(self._target + self._debt / self._horizon, takes_ties=self._debt > 0)
 
     def observe(self, advantage: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
-        """Record a decision; the dollars are checked and not used. See `BudgetController.observe`."""
+        """Take a decision into account. Raises `InvalidRequest` for an advantage that is no finite number, or negative dollars.
+
+        Args:
+            advantage: of the task; a finite number.
+            went_far: whether it did, also where that was not what the threshold asked for.
+            dollars: what it costs, as far as known; None: unknown. They are checked and not used.
+            forced: a rule had settled the side, as of a private task or one without a network, so it says nothing about the threshold.
+        """
         _check(advantage, dollars)
         if forced:
             return
         with self._lock:
             self._recent.add(advantage)
-            self._debt = self._within_bounds(self._debt + self._target - went_far)
-
-    @property
-    def state(self) -> FarShareState:
-        """The learned state, for a later controller."""
-        with self._lock:
-            return FarShareState(debt=self._debt, advantages=self._recent.values)
-
-    def _within_bounds(self, debt: float) -> float:
-        return min(max(debt, -self._bound), self._bound)
+            self._debt = min(max(self._debt + self._target - went_far, -self._bound), self._bound)
 
 
 class DollarRateController:
@@ -231,7 +171,6 @@ class DollarRateController:
     Args:
         dollars_per_hour: the target; positive.
         now: seconds of a clock that never goes back, such as `time.monotonic`.
-        state: of an earlier controller; None: nothing is known.
         billed: dollars of the last hour in the shared budget book, those of this process included.
 
     Raises `ConfigError` for a target that is not positive.
@@ -242,22 +181,23 @@ class DollarRateController:
         dollars_per_hour: float,
         *,
         now: Callable[[], float],
-        state: DollarRateState | None = None,
         billed: Callable[[], float] = lambda: 0.0,
     ) -> None:
         if not (0 < dollars_per_hour < math.inf):
             raise ConfigError(f"dollars per hour are a positive number, not {dollars_per_hour}", hint='mode = "only_on_device" spends none')
-        known = state or DollarRateState()
         self._hourly = dollars_per_hour
         self._now = now
         self._billed = billed
-        self._recent = Recent(round(_USUAL_WINDOW * _SAMPLE), known.advantages)
-        self._gap = Average(known.gap, _USUAL_WINDOW * _HORIZON)
-        self._price = Average(known.price, _BILLS)
-        self._credit = min(known.credit, _BURST * dollars_per_hour)
+        self._recent = Recent(round(_USUAL_WINDOW * _SAMPLE))
+        self._gap = Average(_USUAL_WINDOW * _HORIZON)
+        """Mean seconds from one task to the next."""
+        self._price = Average(_BILLS)
+        """Mean dollars of a task that goes far."""
+        self._credit = 0.0
         self._earned_until = now()
-        self._paid = deque((self._earned_until - ago, dollars) for ago, dollars in known.paid)
-        self._paid_sum = sum(dollars for _, dollars in known.paid)
+        self._paid: deque[tuple[float, float]] = deque()
+        """The bills of the last hour, the oldest first: when, and dollars."""
+        self._paid_sum = 0.0
         self._set_aside = 0.0
         self._expected = 0.0
         self._dearness = 1.0
@@ -300,7 +240,7 @@ class DollarRateController:
     def commit(self, advantage: float, *, went_far: bool, dollars: float | None, forced: bool = False) -> Commitment:
         """Record a decision and set aside the most that the task is expected to cost, until `settle` gets the bill.
 
-        `dollars` is None where the cost is unknown. The other arguments are those of `BudgetController.observe`.
+        `dollars` is None where the cost is unknown. The other arguments are those of `FarShareController.observe`.
         """
         _check(advantage, dollars)
         with self._lock:
@@ -345,15 +285,11 @@ class DollarRateController:
         self._settle(known, usual if dollars is None else dollars, is_known=dollars is not None)
 
     @property
-    def state(self) -> DollarRateState:
-        """The learned state. Dollars set aside count as paid, since no bill reaches a later controller."""
+    def credit(self) -> float:
+        """Dollars earned and neither spent nor set aside; negative: spent before they were earned."""
         with self._lock:
             self._earn()
-            paid = [(self._earned_until - when, dollars) for when, dollars in self._paid]
-            paid += [(0.0, self._set_aside)] if self._set_aside > 0 else []
-            return DollarRateState(
-                credit=self._credit, gap=self._gap.value, price=self._price.value, advantages=self._recent.values, paid=tuple(paid)
-            )
+            return self._credit
 
     @property
     def _left(self) -> float:
@@ -401,6 +337,9 @@ class DollarRateController:
             self._paid_sum -= self._paid.popleft()[1]
         if not self._paid:
             self._paid_sum = 0.0  # what rounding has left
+
+
+BudgetController = FarShareController | DollarRateController
 
 
 def _check(advantage: float, dollars: float | None) -> None:

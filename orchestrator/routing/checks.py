@@ -264,31 +264,9 @@ class EarlyStop(Value):
     certainty: float = Field(default=1.0, ge=0, le=1)
     """Lower bound of the probability that a stopped draft would have been rejected or wrong."""
 
-
-class ConfidenceWatch:
-    """Watches one draft from its first step to its last. Each attempt gets one of its own."""
-
-    def __init__(self, rule: EarlyStop) -> None:
-        self._rule = rule
-        self.lowest: float | None = None
-        """Confidence of the least confident step so far; None while none is known."""
-
     def stops(self, confidence: float | None) -> bool:
-        """Take in the confidence of a further step, or window of tokens, and say whether to stop the draft.
-
-        None where the agent does not tell; that is not held against it.
-        """
-        if confidence is not None:
-            self.lowest = confidence if self.lowest is None else min(self.lowest, confidence)
-        return self.lowest is not None and self.lowest < self._rule.threshold
-
-    @property
-    def reason(self) -> str:
-        """Why it was stopped, in one sentence."""
-        lowest = "unknown" if self.lowest is None else f"{self.lowest:.2f}"
-        return (
-            f"the confidence fell to {lowest}: of drafts below {self._rule.threshold:.2f}, {self._rule.certainty:.0%} or more are rejected"
-        )
+        """Return whether a draft is stopped at a step of this confidence. None, where the agent does not tell, is not held against it."""
+        return confidence is not None and confidence < self.threshold
 
 
 def learn_early_stop(confidences: Sequence[float | None], scores: Sequence[float | None], *, certainty: float = CERTAINTY) -> EarlyStop:

@@ -1,13 +1,12 @@
-"""What agents cost, from what they took so far, and what the limits leave.
+"""The expected cost of agents, from what they took so far.
 
 A step says little about a task with tools: each step reads again what all earlier ones have read and found. So whole tasks are counted, by
 their class and by whether they have tools.
 """
 
-import logging
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from threading import Lock
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ...protocols import Prices, Side, Usage
 from ..agents.pool import Pace, PaceSource, no_pace
-from ..task.results import Estimate, EstimateSource
+from ..task.results import Call, Estimate, EstimateSource
 
 if TYPE_CHECKING:
     pass
@@ -74,6 +73,23 @@ class TaskTaken:
     """None: the price is unknown."""
     joules: float | None = None
     """None: unknown."""
+
+    @classmethod
+    def of(cls, calls: Sequence[Call], *, prompt_tokens: int) -> "TaskTaken":
+        """Return what the calls of an attempt took; what is unknown of one of them is unknown of all."""
+        dollars = [call.dollars for call in calls if call.dollars is not None]
+        joules = [call.energy.joules for call in calls if call.side is Side.NEAR and call.energy.joules is not None]
+        return cls(
+            prompt_tokens=prompt_tokens,
+            steps=len(calls),
+            input_tokens=sum(call.usage.input_tokens for call in calls),
+            cached_tokens=sum(call.usage.cached_tokens for call in calls),
+            cache_write_tokens=sum(call.usage.cache_write_tokens for call in calls),
+            output_tokens=sum(call.usage.output_tokens for call in calls),
+            seconds=sum(call.seconds for call in calls),
+            dollars=float(sum(dollars)) if len(dollars) == len(calls) else None,
+            joules=sum(joules) if len(joules) == len(calls) else None,
+        )
 
 
 @dataclass(slots=True)
@@ -224,14 +240,12 @@ class StepTaken:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantiles:
+class Observed:
     """Statistics of the latest observations of one figure."""
 
     count: int
     mean: float
     deviation: float
-    p50: float
-    p90: float
     p95: float
 
 
@@ -263,13 +277,12 @@ class Window:
         self._squares += sign * value * value
 
     @property
-    def quantiles(self) -> Quantiles:
+    def observed(self) -> Observed:
         """There has to be an observation."""
         count = len(self._sorted)
         mean = self._sum / count
         variance = max(self._squares / count - mean * mean, 0.0)
-        p50, p90, p95 = (self._sorted[count * percent // 100] for percent in (50, 90, 95))
-        return Quantiles(count, mean, sqrt(variance), p50, p90, p95)
+        return Observed(count, mean, sqrt(variance), p95=self._sorted[count * 95 // 100])
 
 
 @dataclass(slots=True)
@@ -353,12 +366,12 @@ class RunningEstimates:
             known.expected.clear()
             known.tasks.add(kind, task)
 
-    def latency(self, agent: str, tokens: int) -> Quantiles | None:
+    def latency(self, agent: str, tokens: int) -> Observed | None:
         """Return the seconds of a step on prompts of about so many tokens; None if no step was seen."""
         with self._lock:
             known = self._agents.get(agent)
             window = _nearest(known.step, _size(tokens)) if known is not None else None
-            return window.quantiles if window is not None else None
+            return window.observed if window is not None else None
 
     def costs(
         self,
@@ -436,7 +449,7 @@ def _figure(window: Window | None, prior: Estimate | None) -> Estimate:
     if window is None or not len(window):
         assert prior is not None, "the caller has looked"
         return prior
-    seen = window.quantiles
+    seen = window.observed
     return Estimate(seen.mean, seen.deviation, EstimateSource.MEASURED)
 
 
@@ -450,9 +463,6 @@ def _dollars(known: _Agent, side: Side, expected: _Expected, *, tokens: int, pri
         per_step = (tokens * float(rates.input) + output.value * float(rates.output)) / 1e6
         return Estimate(per_step, max(output.deviation * float(rates.output) / 1e6, _UNSURE * per_step), EstimateSource.PRIOR)
     if len(known.dollars_per_token):
-        seen = known.dollars_per_token.quantiles
+        seen = known.dollars_per_token.observed
         return Estimate(seen.mean * (tokens + output.value), seen.mean * output.deviation, EstimateSource.MEASURED)
     return Estimate(0.0, 0.0, EstimateSource.PRIOR) if side is Side.NEAR else None
-
-
-logger = logging.getLogger(__name__)

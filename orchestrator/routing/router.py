@@ -38,7 +38,7 @@ from .success import Success, SuccessModel
 from .traces import ScoredAnswer, log_score, log_task
 
 if TYPE_CHECKING:
-    from ..budgets.account import Account
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Router:
         self._health = health
         self._now = now
 
-    def ruled(self, task: Task, *, tools: Collection[str] = ()) -> Task:
+    def apply_rules(self, task: Task, *, tools: Collection[str] = ()) -> Task:
         """Return the task with the mode and the strategy that the rules give it. A task that they keep on the device becomes private, so
         that every agent in the cloud refuses it as well.
 
@@ -117,13 +117,9 @@ class Router:
 
     def explain_strategy(self, task: Task, agents: Sequence[AgentView], *, tools: Collection[str] = ()) -> SelectionDecision:
         """Return what `auto` would choose for the task, and why, whatever its strategy."""
-        task = self.ruled(task, tools=tools)
+        task = self.apply_rules(task, tools=tools)
         dollars = self._dollars_by_side(task, agents, tools)
         return self.auto.explain(task, tools=list(tools), sides={agent.side for agent in agents}, dollars=dollars)
-
-    def account(self, task: Task) -> "Account":
-        """Return the account that the task spends from."""
-        return self.spending.account(task)
 
     def explain(self, task: Task, agents: Sequence[AgentView], *, tools: Collection[str] = (), spent: Spent = Spent()) -> RouteDecision:  # noqa: B008 - immutable
         """Return the decision for a task without learning from it and without exploring. Raises what `decide` raises."""
@@ -141,7 +137,7 @@ class Router:
             executor=policy.supervision.executor,
         )
         remaining.reasons[:0] = [*task.reasons, *found.reasons]
-        self._leave_alone(policy, remaining)
+        self._check_breakers(policy, remaining)
         success, judged = self._judged(task, remaining, tools)
         if policy.limits != _NO_LIMITS:
             self._hold_limits(task, remaining, judged, spent)
@@ -185,26 +181,30 @@ class Router:
 
         Raises `ConfigError` where policy, strategy and agents contradict each other, `PermissionDenied` where a rule denies the task,
         `PrivacyViolation` where only far agents remain for one that has to stay, `Unsupported` where none has the capabilities,
-        `Unavailable` where all are left alone after failures, and `BudgetExceeded` where every one would go beyond a limit.
+        `Unavailable` where the circuit breakers of all are open, and `BudgetExceeded` where every one would go beyond a limit.
         """
         decision = self.explain(task, agents, tools=tools, spent=spent)
+        if not _steers(task.policy.router):
+            return decision
         quality = task.policy.objective.quality
-        return self.steering.steered(decision, task.policy.router, quality=quality, commitments=commitments)
+        return self.steering.steer(decision, task.policy.router, quality=quality, commitments=commitments)
 
     def extend(self, task: Task, commitments: list[Commitment], dollars: float | None) -> None:
         """Tell what a task under way has taken so far, so that `dollars_per_hour` knows early where it is dearer than expected."""
-        self.steering.extend(task.policy.router, commitments, dollars)
+        if task.policy.router.dollars_per_hour is not None:
+            self.steering.extend(task.policy.router, commitments, dollars)
 
     def settle(self, task: Task, commitments: Sequence[Commitment], dollars: float | None) -> None:
         """Count what a task was billed, whether it was answered or not, against `dollars_per_hour`. None: the bill is unknown."""
-        self.steering.settle(task.policy.router, commitments, dollars)
+        if task.policy.router.dollars_per_hour is not None:
+            self.steering.settle(task.policy.router, commitments, dollars)
 
     def learn_costs(self, task: Task, agent: str, calls: Sequence[Call], *, tools: Collection[str]) -> None:
         """Learn what a task took of an agent, over all the calls of its attempt. Answers of a cache say nothing of the agent."""
         tokens = sum(call.usage.total_tokens for call in calls)
         if any(call.saved is not None for call in calls) or not (tokens or any(call.dollars for call in calls)):
             return
-        self.running.add_task(agent, _taken(calls, prompt_tokens=_tokens(task)), kind=TaskKind(task.task_class, bool(tools)))
+        self.running.add_task(agent, TaskTaken.of(calls, prompt_tokens=_tokens(task)), kind=TaskKind(task.task_class, bool(tools)))
 
     def learn(self, task: Task, decision: RouteDecision, agent: str, *, score: float) -> None:
         """Take in how well an agent did a task, 0 to 1, unless the policy wants nothing learned. Unknown outcomes are not reported here."""
@@ -215,8 +215,6 @@ class Router:
         """Take note of a task that was answered."""
         if task.session is not None:
             self.sessions.keep(task.session, result.agent)
-        if result.decision.explored and result.dollars is not None:
-            self.steering.paid_to_explore(task.policy.router, float(result.dollars))
         if task.policy.router.log is not None:
             try:
                 log_task(task.policy.router.log, task, result, tools=tools, time=self._now())
@@ -302,7 +300,7 @@ class Router:
             joules=costs.joules,
         )
 
-    def _leave_alone(self, policy: Policy, remaining: Eligible) -> None:
+    def _check_breakers(self, policy: Policy, remaining: Eligible) -> None:
         """Leave out agents whose circuit breaker is open. Raises `Unavailable` if no agent is left."""
         waits: list[float] = []
         for agent in tuple(remaining.agents):
@@ -317,7 +315,7 @@ class Router:
                 remaining.reasons.append(note)
         if not remaining.agents:
             objections = "; ".join(f"{name}: {reason}" for name, reason in remaining.objections.items())
-            hint = "[policy.breakers] sets when agents are left alone"
+            hint = "[policy.breakers] sets when circuit breakers open"
             raise Unavailable(f"no agent may be asked now: {objections}", hint=hint, retry_after=min(waits))
 
     def _hold_limits(self, task: Task, remaining: Eligible, judged: Sequence[_Judged], spent: Spent) -> None:
@@ -343,7 +341,8 @@ class Router:
         success: Success,
     ) -> RouteDecision:
         policy = task.policy
-        threshold = self.steering.threshold(policy.router, _far_dollars(judged))
+        settings = policy.router
+        threshold = self.steering.threshold(settings, _far_dollars(judged)) if _steers(settings) else settings.threshold
         order, is_bound = list(judged), False
         advantage = _advantage(judged)
         if policy.strategy in _CHOOSING:
@@ -392,6 +391,11 @@ class Router:
             return None
         remaining.reasons.append(f"{agent} answered last in this session")
         return agent
+
+
+def _steers(settings: RouterConfig) -> bool:
+    """Return whether anything but the task itself decides: a budget, exploration, or shadow mode."""
+    return settings.shadow or bool(settings.explore_share) or settings.far_share is not None or settings.dollars_per_hour is not None
 
 
 def _no_side(found: Ruling) -> str:
@@ -468,24 +472,6 @@ def _far_dollars(judged: Sequence[_Judged]) -> Estimate | None:
     """Return the expected dollars of the best far candidate; None if they are unknown or there is no far candidate."""
     best = max((each for each in judged if each.agent.side is Side.FAR), key=lambda each: each.utility, default=None)
     return None if best is None else best.estimate.dollars
-
-
-def _taken(calls: Sequence[Call], *, prompt_tokens: int) -> TaskTaken:
-    dollars = [call.dollars for call in calls]
-    known = [each for each in dollars if each is not None]
-    joules = [call.energy.joules if call.side is Side.NEAR else None for call in calls]
-    measured = [each for each in joules if each is not None]
-    return TaskTaken(
-        prompt_tokens=prompt_tokens,
-        steps=len(calls),
-        input_tokens=sum(call.usage.input_tokens for call in calls),
-        cached_tokens=sum(call.usage.cached_tokens for call in calls),
-        cache_write_tokens=sum(call.usage.cache_write_tokens for call in calls),
-        output_tokens=sum(call.usage.output_tokens for call in calls),
-        seconds=sum(call.seconds for call in calls),
-        dollars=float(sum(known)) if len(known) == len(dollars) else None,
-        joules=sum(measured) if len(measured) == len(joules) else None,
-    )
 
 
 def _by_side(judged: Sequence[_Judged], strategy: Strategy) -> list[_Judged]:

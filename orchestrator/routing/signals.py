@@ -1,19 +1,15 @@
 """The looks at a draft: what each one finds, and what it costs."""
 
 import math
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Final
 
 from pydantic import Field
 
-from ...protocols import InvalidOutput, Message, ToolCall, ToolSpec
-from ...protocols.messages import JsonSchema, Value
-from ...protocols.validation import check_arguments, parse_output
-from .checks import Answer, is_grounded, is_literal, number_of
+from ...protocols.messages import Value
+from .checks import Answer, is_literal, number_of
 from .head import SURFACE, surface
 
 PROMPT: Final = "prompt"
@@ -23,12 +19,6 @@ GROUNDING: Final = "grounding"
 CONFIDENCE: Final = "confidence"
 FREE: Final = (PROMPT, DRAFT, SCHEMA, GROUNDING, CONFIDENCE)
 """Names of the free looks. A second opinion has the name of the agent that gives it."""
-
-_WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+(?:\.\d+)?")
-_STEM: Final = 5
-"""Letters of a word that are compared: "calculates" and "calculation" speak of the same."""
-_SHORTEST: Final = 3
-"""Letters of a word that says something."""
 
 
 class Cost(Value):
@@ -81,53 +71,6 @@ def text_form(draft: str | None, prompt: str, *, output_characters: int | None =
     return Signal(measures | written, Answer.of_text(text))
 
 
-def call_form(calls: Sequence[ToolCall], tools: Sequence[ToolSpec], prompt: str) -> Signal:
-    """Measure the kind of calls a draft makes: how many, of how many tools, and how much of them the prompt mentions."""
-    given = list(_groundedness(calls, prompt))
-    called = [tool for tool in tools if any(call.name == tool.name for call in calls)]
-    spoken = _stems(prompt)
-    measures = {
-        "tools offered": math.log1p(len(tools)),
-        "calls": float(len(calls)),
-        "no call": float(not calls),
-        "one call": float(len(calls) == 1),
-        "tools called": float(len({call.name for call in calls})),
-        "repeats itself": float(len(set(Answer.of_calls(calls).parts)) < len(calls)),
-        "values": math.log1p(len(given)),
-        "values in the prompt": fmean(given) if given else 1.0,
-        "least value in the prompt": min(given, default=1.0),
-        "called tool in the prompt": max((_share(_described(tool), spoken) for tool in called or tools), default=0.0),
-        "best tool in the prompt": max((_share(_described(tool), spoken) for tool in tools), default=0.0),
-    }
-    return Signal(measures, Answer.of_calls(calls))
-
-
-def schema_check(text: str, schema: JsonSchema) -> Signal:
-    """Check that a text is JSON and valid against a schema. Raises `InvalidRequest` for an invalid schema."""
-    try:
-        parse_output(text, schema)
-    except InvalidOutput:
-        return Signal({"is valid": 0.0})
-    return Signal({"is valid": 1.0})
-
-
-def call_check(calls: Sequence[ToolCall], tools: Sequence[ToolSpec]) -> Signal:
-    """Check that each call names a declared tool and has all required arguments, of the right types, and no others.
-
-    Raises `InvalidRequest` for a tool whose schema is none.
-    """
-    declared = {tool.name: tool.parameters.get("properties", {}) for tool in tools}
-    undeclared = any(set(call.arguments) - set(declared.get(call.name, ())) for call in calls)
-    return Signal({"is valid": float(all(_is_valid(call, tools) for call in calls)), "has further arguments": float(undeclared)})
-
-
-def grounding(answer: str, messages: Sequence[Message]) -> Signal:
-    """Check whether the tool results among the messages support the answer; the finding is empty if there are no tool results."""
-    if not any(message.tool_result is not None for message in messages):
-        return Signal()
-    return Signal({"is grounded": float(is_grounded(answer, messages))})
-
-
 def token_confidence(confidences: Sequence[float | None]) -> Signal:
     """Measure the lowest confidence of the draft's steps, as log odds; the finding is empty if none is known.
 
@@ -135,15 +78,6 @@ def token_confidence(confidences: Sequence[float | None]) -> Signal:
     """
     known = [confidence for confidence in confidences if confidence is not None]
     return Signal({"lowest confidence": log_odds(min(known))} if known else {})
-
-
-def self_consistency(draft: Answer, samples: Sequence[Answer]) -> Signal:
-    """Measure the share of further samples of the same agent that agree with its draft (arXiv 2203.11171); empty without samples."""
-    if not samples:
-        return Signal()
-    most = max(sum(sample.agrees(other) for other in samples) for sample in samples)
-    agreeing = fmean(draft.agrees(sample) for sample in samples)
-    return Signal({"share that agrees": agreeing, "share of the largest group": most / len(samples)})
 
 
 def second_opinion(draft: Answer, opinion: Answer, *, is_valid: bool | None = None, further: Mapping[str, float] | None = None) -> Signal:
@@ -213,42 +147,3 @@ def log_odds(probability: float) -> float:
 
 def _known(measure: str, value: bool | None) -> dict[str, float]:
     return {} if value is None else {measure: float(value)}
-
-
-def _is_valid(call: ToolCall, tools: Sequence[ToolSpec]) -> bool:
-    try:
-        check_arguments(call, tools)
-    except InvalidOutput:
-        return False
-    return True
-
-
-def _groundedness(calls: Sequence[ToolCall], prompt: str) -> Iterator[float]:
-    """Yield for each value among the arguments the share of its words that the prompt mentions."""
-    spoken = _stems(prompt)
-    for value in _leaves([call.arguments for call in calls]):
-        stems = _stems(f"{value:g}" if isinstance(value, float) else str(value))
-        if stems and value is not None and not isinstance(value, bool):
-            yield _share(stems, spoken)
-
-
-def _leaves(value: object) -> Iterator[object]:
-    if isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(inner)
-    else:
-        yield value
-
-
-def _described(tool: ToolSpec) -> frozenset[str]:
-    return _stems(f"{tool.name} {tool.description}")
-
-
-def _stems(text: str) -> frozenset[str]:
-    """Return the beginnings of the longer words of a text, and its numbers."""
-    words = (word.lower() for word in _WORD.findall(text.replace(",", "")))
-    return frozenset(word[:_STEM] for word in words if len(word) >= _SHORTEST or word[0].isdigit())
-
-
-def _share(part: frozenset[str], whole: frozenset[str]) -> float:
-    return len(part & whole) / len(part) if part else 0.0

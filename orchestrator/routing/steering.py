@@ -8,7 +8,6 @@ from threading import Lock
 from typing import Final
 
 from ...protocols import ConfigError, Side
-from ...protocols.messages import Value
 from ..budgets.book import Commitment
 from ..task.modes import Mode, Strategy
 from ..task.results import ConsideredAgent, Estimate, EstimateSource, RouteDecision
@@ -27,18 +26,6 @@ class Prospect:
     """Standard deviation of the utility: that of the probability times what success is worth."""
 
 
-class ExplorationReport(Value):
-    """The cost of exploration so far."""
-
-    decisions: int
-    explored: int
-    """Decisions for another agent than the best one known."""
-    utility_given_up: float
-    """Sum over these of the predicted utility of the best one less that of the one chosen."""
-    dollars: float
-    """Spent on them, as far as known."""
-
-
 class Explorer:
     """Chooses among agents, mostly the best one known. Calls may come from any thread.
 
@@ -54,10 +41,9 @@ class Explorer:
             raise ConfigError(f"explore_share lies between 0 and 1, not at {explore_share}", hint="0.02 explores with one task in fifty")
         self._share = explore_share
         self._random = Random(seed)
-        self._decisions = 0
-        self._explored = 0
-        self._given_up = 0.0
-        self._dollars = 0.0
+        self.decisions = 0
+        self.explored = 0
+        """Decisions for another agent than the best one known."""
         self._lock = Lock()
 
     def choose(self, prospects: Sequence[Prospect], *, best: str | None = None) -> Prospect:
@@ -71,25 +57,10 @@ class Explorer:
         named = (prospect for prospect in prospects if prospect.agent == best)
         known = next(named, None) or max(prospects, key=lambda prospect: prospect.utility)
         with self._lock:
-            self._decisions += 1
-            chosen = max(prospects, key=self._drawn) if self._explored + 1 <= self._share * self._decisions else known
-            if chosen is not known:
-                self._explored += 1
-                self._given_up += max(known.utility - chosen.utility, 0.0)
+            self.decisions += 1
+            chosen = max(prospects, key=self._drawn) if self.explored + 1 <= self._share * self.decisions else known
+            self.explored += chosen is not known
         return chosen
-
-    def paid(self, dollars: float) -> None:
-        """Record what a task has cost that was explored with."""
-        with self._lock:
-            self._dollars += dollars
-
-    @property
-    def report(self) -> ExplorationReport:
-        """The cost so far."""
-        with self._lock:
-            return ExplorationReport(
-                decisions=self._decisions, explored=self._explored, utility_given_up=self._given_up, dollars=self._dollars
-            )
 
     def _drawn(self, prospect: Prospect) -> float:
         return self._random.gauss(prospect.utility, prospect.deviation)
@@ -150,7 +121,7 @@ class Steering:
         for more in rest:
             controller.settle(more, None if dollars is None else 0.0)
 
-    def steered(
+    def steer(
         self, decision: RouteDecision, settings: RouterConfig, *, quality: float, commitments: list[Commitment] | None = None
     ) -> RouteDecision:
         """Return the decision as it is carried out, which the budget takes into account.
@@ -164,14 +135,6 @@ class Steering:
             decision = self._explored(decision, settings, quality)
         self._observe(decision, settings, commitments, is_forced=not is_free)
         return _in_shadow(decision) if settings.shadow else decision
-
-    def exploration(self, settings: RouterConfig) -> ExplorationReport:
-        """Return the cost of exploration under these settings."""
-        return self._explorer(settings).report
-
-    def paid_to_explore(self, settings: RouterConfig, dollars: float) -> None:
-        """Record what a task has cost that was explored with."""
-        self._explorer(settings).paid(dollars)
 
     def _explored(self, decision: RouteDecision, settings: RouterConfig, quality: float) -> RouteDecision:
         prospects = [_prospect(each, decision.threshold or 0.0, quality) for each in decision.considered if each.objection is None]

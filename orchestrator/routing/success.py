@@ -45,40 +45,36 @@ class Drift(StrEnum):
     WORSE = "worse"
 
 
-class DriftState(Value):
-    """The state of a detector since its last alarm."""
-
-    residuals: int = 0
-    mean: float = 0.0
-    rise: float = 0.0
-    """How far the residuals have lately summed up above their mean and the tolerance."""
-    fall: float = 0.0
-    """How far the residuals have lately summed up below their mean and the tolerance."""
-
-
 class DriftDetector:
     """Watches the residuals of one agent. Not for several threads at a time."""
 
-    def __init__(self, state: DriftState | None = None) -> None:
-        self.state = state or DriftState()
+    def __init__(self) -> None:
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self.residuals = 0
+        """Since the last alarm."""
+        self._mean = 0.0
+        self._rise = self._fall = 0.0
+        """How far the residuals have lately summed up above, and below, their mean and the tolerance."""
 
     def observe(self, residual: float) -> Drift | None:
         """Take in a residual: the outcome less its predicted probability, from -1 to 1. After an alarm the detector starts over."""
-        count = self.state.residuals + 1
-        mean = self.state.mean + (residual - self.state.mean) / count
-        rise = max(self.state.rise + residual - mean - DRIFT_TOLERANCE, 0.0)
-        fall = max(self.state.fall + mean - residual - DRIFT_TOLERANCE, 0.0)
-        if max(rise, fall) > DRIFT_LIMIT:
-            self.state = DriftState()
-            return Drift.BETTER if rise > fall else Drift.WORSE
-        self.state = DriftState(residuals=count, mean=mean, rise=rise, fall=fall)
-        return None
+        self.residuals += 1
+        self._mean += (residual - self._mean) / self.residuals
+        self._rise = max(self._rise + residual - self._mean - DRIFT_TOLERANCE, 0.0)
+        self._fall = max(self._fall + self._mean - residual - DRIFT_TOLERANCE, 0.0)
+        if max(self._rise, self._fall) <= DRIFT_LIMIT:
+            return None
+        drift = Drift.BETTER if self._rise > self._fall else Drift.WORSE
+        self._start_over()
+        return drift
 
 
-Message = tuple[float, float]
+Gaussian = tuple[float, float]
 """A Gaussian by its precision and its mean times the precision, so that what is independent adds up."""
 
-_NOTHING: Final = (0.0, 0.0)
+_UNINFORMED: Final = (0.0, 0.0)
 
 
 class OffsetEvidence(Value):
@@ -106,7 +102,7 @@ class NestedOffsets:
     def __init__(self, deviation: float, evidence: Mapping[str, OffsetEvidence]) -> None:
         self.evidence: dict[str, OffsetEvidence] = {}
         self._variance = deviation**2
-        self._inside: dict[str, Message] = {}
+        self._inside: dict[str, Gaussian] = {}
         """Sum of what the classes inside each class tell it."""
         self._outcomes: Counter[str] = Counter()
         for name, known in evidence.items():
@@ -125,7 +121,7 @@ class NestedOffsets:
         path = _path(task_class)
         if not self.evidence:
             return 0.0, len(path) * self._variance
-        told = [*(self._told(name) for name in path[1:]), _NOTHING]
+        told = [*(self._told(name) for name in path[1:]), _UNINFORMED]
         mean = variance = 0.0
         for name, (counted, shifted) in zip(path, told, strict=True):
             variance += self._variance
@@ -142,16 +138,16 @@ class NestedOffsets:
         self._outcomes.update(dict.fromkeys(path, evidence.outcomes - self.of(task_class).outcomes))
         self.evidence[task_class] = evidence
         for wider, name in reversed(list(pairwise(path))):
-            (precision, shift), old, new = self._inside.get(wider, _NOTHING), before[name], self._told(name)
+            (precision, shift), old, new = self._inside.get(wider, _UNINFORMED), before[name], self._told(name)
             self._inside[wider] = (precision + new[0] - old[0], shift + new[1] - old[1])
 
-    def _known(self, name: str) -> Message:
+    def _known(self, name: str) -> Gaussian:
         """Return the evidence about a class's offset from its outcomes and those of the classes inside it."""
         own = self.of(name)
-        precision, shift = self._inside.get(name, _NOTHING)
+        precision, shift = self._inside.get(name, _UNINFORMED)
         return own.precision + precision, own.shift + shift
 
-    def _told(self, name: str) -> Message:
+    def _told(self, name: str) -> Gaussian:
         """Return the message of a class to the wider one: its evidence, weakened by how much the two may differ."""
         precision, shift = self._known(name)
         doubt = 1 + precision * self._variance
@@ -186,20 +182,6 @@ class CorrectionPolicy(Value):
     """Outcomes of an agent in a class after which one counts half."""
 
 
-class AgentState(Value):
-    """The learned state of one agent."""
-
-    evidence: Mapping[str, OffsetEvidence] = {}
-    """By class; that of all tasks has no name."""
-    drift: DriftState = DriftState()
-
-
-class CorrectionState(Value):
-    """The learned state of all agents."""
-
-    agents: Mapping[str, AgentState] = {}
-
-
 @dataclass(frozen=True, slots=True)
 class Corrected:
     """A prediction in the light of outcomes."""
@@ -217,14 +199,12 @@ class Correction:
 
     Args:
         policy: how much and for how long outcomes count.
-        state: of an earlier correction; None: nothing was learned.
     """
 
-    def __init__(self, policy: CorrectionPolicy | None = None, *, state: CorrectionState | None = None) -> None:
+    def __init__(self, policy: CorrectionPolicy | None = None) -> None:
         self._policy = policy or CorrectionPolicy()
-        known = (state or CorrectionState()).agents
-        self._agents = {agent: _Agent(self._policy.deviation, learned) for agent, learned in known.items()}
-        self._unknown = _Agent(self._policy.deviation, AgentState())
+        self._agents: dict[str, _Agent] = {}
+        self._unknown = _Agent(self._policy.deviation)
         """Stands for every agent that nothing was learned of."""
         self._lock = Lock()
 
@@ -253,27 +233,17 @@ class Correction:
             return None
         _check("an outcome", outcome)
         with self._lock:
-            known = self._agents.setdefault(agent, _Agent(self._policy.deviation, AgentState()))
+            known = self._agents.setdefault(agent, _Agent(self._policy.deviation))
             drift = known.learn(task_class, probability, outcome, kept=0.5 ** (1 / self._policy.half_life))
         return None if drift is None else _sentence(agent, drift)
-
-    @property
-    def state(self) -> CorrectionState:
-        """The learned state, for a later correction."""
-        with self._lock:
-            return CorrectionState(agents={agent: known.state for agent, known in self._agents.items()})
 
 
 class _Agent:
     """Offsets and drift detector of one agent."""
 
-    def __init__(self, deviation: float, state: AgentState) -> None:
-        self._offsets = NestedOffsets(deviation, state.evidence)
-        self._detector = DriftDetector(state.drift)
-
-    @property
-    def state(self) -> AgentState:
-        return AgentState(evidence=dict(self._offsets.evidence), drift=self._detector.state)
+    def __init__(self, deviation: float) -> None:
+        self._offsets = NestedOffsets(deviation, {})
+        self._detector = DriftDetector()
 
     def corrected(self, task_class: str, probability: float) -> Corrected:
         mean, variance = self._offsets.belief(task_class)

@@ -295,15 +295,7 @@ def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | 
     opinions = {agent: AgentOutcome(answer=answer) for attempt in task.attempts for agent, answer in attempt.opinions.items()}
     outcomes = opinions | {
         attempt.agent: AgentOutcome(
-            score=scores.get((task.id, attempt.agent)),
-            answer=attempt.answer,
-            is_grounded=attempt.is_grounded,
-            confidence=attempt.confidence,
-            input_tokens=attempt.input_tokens,
-            output_tokens=attempt.output_tokens,
-            dollars=attempt.dollars,
-            seconds=attempt.seconds,
-            joules=attempt.joules,
+            score=scores.get((task.id, attempt.agent)), **attempt.model_dump(exclude={"agent", "outcome", "opinions"})
         )
         for attempt in task.attempts
     }

@@ -131,7 +131,7 @@ class Placeholder(Value):
 
 
 class Placeholders:
-    """The placeholders of one run, a `PlaceholderStore`.
+    """The placeholders of one run.
 
     A detected value has one placeholder wherever it occurs; each tool result has its own.
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, closing
 from decimal import Decimal
 from functools import cached_property
-from typing import Any, Final, Self, TypedDict
+from typing import Any, Final, Self
 
 import anyio
 from langchain_core.runnables import RunnableConfig
@@ -22,7 +22,6 @@ from langgraph.types import Command
 from ...protocols import (
     Agent,
     AgentCard,
-    BudgetExceeded,
     Cancelled,
     ContentFiltered,
     DeadlineExceeded,
@@ -64,6 +63,8 @@ from ..task.routing_policy import FallbackConfig, IdleTimeouts
 from ..task.task import Task
 from ..util.runtime import is_untraced, untraced, without_callbacks
 from .state import Json, TaskContext, TaskState, as_json, label_of, value_of
+
+logger = logging.getLogger(__name__)
 
 TaskRuntime = Runtime[TaskContext]
 TaskGraphBuilder = StateGraph[TaskState, TaskContext, TaskState, TaskState]
@@ -148,51 +149,6 @@ def add_node(graph: TaskGraphBuilder, name: str, node: Node, edge: Edge, followi
     graph.add_node(name, node_and_edge, destinations=tuple(following))
 
 
-WORLD_TOOLS: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
-    "search": {"search": frozenset({"query"}), "open": frozenset({"title", "section"})},
-    "apps": {
-        "find_contact": frozenset({"name"}),
-        "add_contact": frozenset({"name", "phone"}),
-        "delete_contact": frozenset({"name"}),
-        "find_event": frozenset({"title"}),
-        "add_event": frozenset({"title", "day", "hour"}),
-        "move_event": frozenset({"event", "day", "hour"}),
-        "cancel_event": frozenset({"event"}),
-        "find_mails": frozenset({"sender"}),
-        "read_mail": frozenset({"mail"}),
-        "send_mail": frozenset({"to", "text"}),
-        "delete_mail": frozenset({"mail"}),
-        "find_note": frozenset({"title"}),
-        "add_note": frozenset({"title", "text"}),
-        "delete_note": frozenset({"title"}),
-        "pay": frozenset({"person", "amount"}),
-        "request_payment": frozenset({"person", "amount"}),
-    },
-}
-"""The parameters of each tool of the worlds that a shipped model's card may name."""
-_HINT: Final = 'name a real model, such as near="/models/qwen.gguf"; nearfar models pull gets one'
-
-
-def require_own_tools(card: AgentCard, tools: Sequence[ToolSpec]) -> None:
-    """Raise `Unsupported` where a model that knows generated worlds only is given a tool that is none of theirs.
-
-    A tool is one of theirs by its name and its parameters.
-    """
-    worlds = [] if card.world is None else card.world.split(", ")
-    if not worlds or not set(worlds) <= set(WORLD_TOOLS):
-        return
-    known = {name: parameters for world in worlds for name, parameters in WORLD_TOOLS[world].items()}
-    foreign = [tool.name for tool in tools if known.get(tool.name) != frozenset(_parameters(tool))]
-    if foreign:
-        knows = f"a demonstration model that knows nothing but the tools of its generated worlds ({card.world})"
-        raise Unsupported(f"{card.name} is {knows}: it cannot use {', '.join(foreign)}", hint=_HINT)
-
-
-def _parameters(tool: ToolSpec) -> Sequence[str]:
-    properties = tool.parameters.get("properties")
-    return list(properties) if isinstance(properties, dict) else []
-
-
 async def with_idle_timeout(events: AsyncIterator[StepEvent], timeouts: IdleTimeouts | None) -> AsyncGenerator[StepEvent, None]:
     """Yield events, and raise `Stalled` if the next one is late. With None, wait for any length of time."""
     if timeouts is None:
@@ -225,20 +181,6 @@ Reading = Callable[[StepReply], Verdict]
 """Reads a supervisor's verdict."""
 
 
-class Figures(TypedDict):
-    """Fields of `Call` that say what a step used."""
-
-    model: str
-    usage: Usage
-    confidence: float | None
-    dollars: Decimal | None
-    seconds: float
-    first_token_seconds: float | None
-    performance: Performance | None
-    saved: Usage | None
-    saved_dollars: Decimal | None
-
-
 class CallLog:
     """The calls that one node makes, recorded and streamed as they end. Calls may run side by side.
 
@@ -253,21 +195,22 @@ class CallLog:
         self.made: list[Call] = []
         """The calls of this node, in the order in which they ended."""
 
-    async def _end(self, call: Call, allowance: Allowance | None, *, is_heard: bool) -> None:
-        self.made.append(call)
-        if allowance is not None:
-            await allowance.settle(spent_by(call, None if is_heard else allowance.most))
-        emit(self._runtime, CallEnded(call=call))
-
     async def _reserved(self, request: StepRequest, card: AgentCard) -> Allowance | None:
         """Reserve the budget for a call. Return None if the task has no account."""
         given: TaskContext | None = self._runtime.context
         return None if given is None or given.account is None else await given.account.reserve(request, card)
 
-    def _record(self, call: Call, request: StepRequest, listening: "_Listening", label: Label, allowance: Allowance | None) -> None:
+    async def _end(
+        self, call: Call, request: StepRequest, listening: "_Listening", label: Label, allowance: Allowance | None, *, is_lost: bool
+    ) -> None:
+        """Record a call that has ended, and charge it. `is_lost`: its usage is unknown, so that what was reserved counts."""
         given: TaskContext | None = self._runtime.context
         if given is not None and given.trace is not None:
             given.trace.step(call, request, listening.said, label, reserved=None if allowance is None else allowance.most)
+        self.made.append(call)
+        if allowance is not None:
+            await allowance.settle(spent_by(call, allowance.most if is_lost else None))
+        emit(self._runtime, CallEnded(call=call))
 
     @property
     def as_json(self) -> list[Json]:
@@ -287,7 +230,7 @@ class CallLog:
         listener: Listener | None = None,
         label: Label | None = None,
     ) -> StepReply:
-        """Run one step of an agent to its end. Raises what opening the agent or the step raises.
+        """Run one step of an agent to its end. Raises what opening the agent, `require_own_tools` or the step raises.
 
         Args:
             handle: the agent; opened where it is not yet.
@@ -299,7 +242,8 @@ class CallLog:
             listener: hears its text as it streams.
             label: of what the request holds; None: it may be anything that the run has seen.
         """
-        agent = await _opened(handle, request)
+        agent = await handle.open()
+        require_own_tools(agent.card, request.tools)
         idle = self._idle_timeouts(handle, request)
         outbound = await self._privacy.filter_request(handle, _with_own_states(request, agent.card), label or self._label, role=role)
         allowance = await self._reserved(outbound.request, agent.card)
@@ -316,8 +260,8 @@ class CallLog:
         except (Exception, anyio.get_cancelled_exc_class()) as caught:  # recorded, and raised again
             error = caught
             verdict = Verdict.UNREADABLE if reading is not None and isinstance(caught, InvalidOutput) else None
-            if (refusal := _of_limits(caught, allowance)) is not None:
-                raise refusal from caught
+            if allowance is not None and isinstance(caught, DeadlineExceeded) and (refusal := allowance.out_of_time) is not None:
+                raise refusal from caught  # the time-out is due to a limit
             raise
         finally:
             call = Call(
@@ -332,8 +276,7 @@ class CallLog:
                 is_cut_short=allowance is not None and listening.reached_its_bound and allowance.is_cut,
                 **listening.figures(agent.card, error),
             )
-            self._record(call, request, listening, label or self._label, allowance)
-            await self._end(call, allowance, is_heard=not listening.is_lost(error))
+            await self._end(call, request, listening, label or self._label, allowance, is_lost=listening.is_lost(error))
 
     async def _hear(
         self, handle: AgentHandle, agent: Agent, request: StepRequest, listening: "_Listening", idle: IdleTimeouts | None
@@ -368,13 +311,6 @@ class CallLog:
         return known if known is not None else RunPrivacy.of(value_of(Task, self._task))
 
 
-async def _opened(handle: AgentHandle, request: StepRequest) -> Agent:
-    """Open the agent. Raises what that raises, and `Unsupported` for a shipped model and tools that are not its own."""
-    agent = await handle.open()
-    require_own_tools(agent.card, request.tools)
-    return agent
-
-
 def _with_own_states(request: StepRequest, card: AgentCard) -> StepRequest:
     """Return the request without the encrypted thoughts of other models: they are of no use to this agent, and not its business."""
     if not any(message.state for message in request.messages):
@@ -382,11 +318,6 @@ def _with_own_states(request: StepRequest, card: AgentCard) -> StepRequest:
     own = card.model if card.side is Side.FAR else None
     messages = [message if message.state is None or message.state.model == own else message.without_state for message in request.messages]
     return request.model_copy(update={"messages": tuple(messages)})
-
-
-def _of_limits(error: BaseException, allowance: Allowance | None) -> BudgetExceeded | None:
-    """Return the `BudgetExceeded` to raise in place of a time-out that is due to a limit; None for any other error."""
-    return allowance.out_of_time if allowance is not None and isinstance(error, DeadlineExceeded) else None
 
 
 class _Listening:
@@ -438,7 +369,7 @@ class _Listening:
             self._listener.close()
         return StepReply(text="".join(self._text), tool_calls=tuple(self._calls), finished=self._finished)
 
-    def figures(self, card: AgentCard, error: BaseException | None) -> Figures:
+    def figures(self, card: AgentCard, error: BaseException | None) -> dict[str, Any]:
         """Return what the step has used, as far as it is known."""
         finished = self._finished
         saved = finished.saved if finished is not None else None
@@ -505,8 +436,6 @@ def spent_by(call: Call, most: Spent | None) -> Spent:
     return Spent(most.dollars, most.tokens, call.seconds, joules)
 
 
-logger = logging.getLogger(__name__)
-
 _STANDING = (NoSuchModel, ProviderAuthError, QuotaExceeded, RequestRefused)
 
 
@@ -517,3 +446,48 @@ def warn_of_refusal(agent: str, error: NearfarError, *, role: str = "execute") -
     line = f"{agent} was refused in the role {role!r}: {type(error).__name__}: {error}"
     logger.warning("%s", line)
     return (line,)
+
+
+WORLD_TOOLS: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
+    "search": {"search": frozenset({"query"}), "open": frozenset({"title", "section"})},
+    "apps": {
+        "find_contact": frozenset({"name"}),
+        "add_contact": frozenset({"name", "phone"}),
+        "delete_contact": frozenset({"name"}),
+        "find_event": frozenset({"title"}),
+        "add_event": frozenset({"title", "day", "hour"}),
+        "move_event": frozenset({"event", "day", "hour"}),
+        "cancel_event": frozenset({"event"}),
+        "find_mails": frozenset({"sender"}),
+        "read_mail": frozenset({"mail"}),
+        "send_mail": frozenset({"to", "text"}),
+        "delete_mail": frozenset({"mail"}),
+        "find_note": frozenset({"title"}),
+        "add_note": frozenset({"title", "text"}),
+        "delete_note": frozenset({"title"}),
+        "pay": frozenset({"person", "amount"}),
+        "request_payment": frozenset({"person", "amount"}),
+    },
+}
+"""The parameters of each tool of the worlds that a shipped model's card may name."""
+_HINT: Final = 'name a real model, such as near="/models/qwen.gguf"; nearfar models pull gets one'
+
+
+def require_own_tools(card: AgentCard, tools: Sequence[ToolSpec]) -> None:
+    """Raise `Unsupported` where a model that knows generated worlds only is given a tool that is none of theirs.
+
+    A tool is one of theirs by its name and its parameters.
+    """
+    worlds = [] if card.world is None else card.world.split(", ")
+    if not worlds or not set(worlds) <= set(WORLD_TOOLS):
+        return
+    known = {name: parameters for world in worlds for name, parameters in WORLD_TOOLS[world].items()}
+    foreign = [tool.name for tool in tools if known.get(tool.name) != frozenset(_parameters(tool))]
+    if foreign:
+        knows = f"a demonstration model that knows nothing but the tools of its generated worlds ({card.world})"
+        raise Unsupported(f"{card.name} is {knows}: it cannot use {', '.join(foreign)}", hint=_HINT)
+
+
+def _parameters(tool: ToolSpec) -> Sequence[str]:
+    properties = tool.parameters.get("properties")
+    return list(properties) if isinstance(properties, dict) else []

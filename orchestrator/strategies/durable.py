@@ -1,4 +1,4 @@
-"""Tasks as runs: begun once, gone on with where they stopped, and what came of them on record."""
+"""Tasks as runs: begun once, resumed where they stopped, and what came of them on record."""
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -101,11 +101,11 @@ class DurableRuns:
         return self.store.checkpointer
 
     @asynccontextmanager
-    async def begun(self, asked: Task, prepare: Preparing, equip: Equipping) -> AsyncIterator[Work]:
+    async def begin(self, asked: Task, prepare: Preparing, equip: Equipping) -> AsyncIterator[Work]:
         """Yield the work for a task: a new run, the run that its idempotency key names, or that run's result.
 
         Raises `IdempotencyConflict` if the key belongs to another task, or to a run under way which was begun under looser bounds,
-        `RunBusy` if another process works on it, and what `resumed` does.
+        `RunBusy` if another process works on it, and what `resume` does.
         """
         run = asked.idempotency_key
         async with self._alone(run, asked.timeout):
@@ -121,7 +121,7 @@ class DurableRuns:
                 yield Work(task, self._equipped(context, lease, task.user), lease)
 
     @asynccontextmanager
-    async def resumed(self, run: str, user: str, equip: Equipping) -> AsyncIterator[Work]:
+    async def resume(self, run: str, user: str, equip: Equipping) -> AsyncIterator[Work]:
         """Yield the work for a run that is resumed, or its result. `ConfigError` names the tools and agents that are missing here.
 
         Raises `IdempotencyConflict` if the policy is tighter now than when the run began, what the policy raises if it denies the task
@@ -152,7 +152,7 @@ class DurableRuns:
         await in_thread(self.store.show, run, user=user)
         await in_thread(record_decisions, self.store.database, run, approvals)
 
-    async def served(self, work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
+    async def serve(self, work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
         """Run the task's graph and return its final state. Each node's result is kept before the next node begins.
 
         Raises `ApprovalNeeded` if the graph stops for an approval, `Cancelled` if the run was cancelled, and `RunBusy`.
@@ -161,7 +161,7 @@ class DurableRuns:
         assert work.lease is not None, "it is a durable run"
         assert isinstance(effects, EffectLedger), "which has a ledger"
         with untraced(), self._cancelling.cancel_on_request(work.lease.run, lambda: effects.is_at_work):
-            state = await graph.ainvoke(None if work.goes_on else given(work), config, context=work.context, durability="sync")
+            state = await graph.ainvoke(None if work.goes_on else graph_input(work), config, context=work.context, durability="sync")
         if state is None or "attempts" not in state:
             state = (await graph.aget_state(config)).values
         error = approval_error(work.lease.run, state)
@@ -183,7 +183,7 @@ class DurableRuns:
             yield Work(task, TaskContext({}), recorded=await in_thread(self._recorded, run))
             return
         if options := find_tightened_since(kept, self._bounds(task, kept.tools)) if asked is None else find_tightened(asked, task):
-            hint = "ask under another key, which makes it another run" if asked is not None else "ask for the task anew, under another key"
+            hint = "ask under another key, which makes it another run" if asked is not None else "ask for the task again, under another key"
             raise IdempotencyConflict(f"run {run} was begun under a looser {' and '.join(options)}", hint=hint)
         self._check(run, kept, equip(task))
         try:
@@ -192,7 +192,7 @@ class DurableRuns:
             yield Work(task, TaskContext({}), recorded=await in_thread(self._recorded, run))
             return
         async with self._worked_on(lease):
-            context = equip(task)  # anew: until now, somebody else may have added to what is kept of the run's privacy and budget
+            context = equip(task)  # again: until now, another process may have added to what is kept of the run's privacy and budget
             latest = await self.checkpointer.aget_tuple({"configurable": {"thread_id": run}})
             yield Work(task, self._equipped(context, lease, task.user), lease, goes_on=latest is not None)
 
@@ -237,7 +237,7 @@ class DurableRuns:
         """Write down how it ends, where it does not end well."""
         try:
             yield
-        except RunBusy:  # somebody else has it now
+        except RunBusy:  # another process has it now
             self.store.forget_lease(lease)
             raise
         except BaseException as error:  # recorded, and raised again
@@ -269,17 +269,17 @@ def open_runs(runs: RunStore | RunsConfig, closing: ExitStack, agents: tuple[str
     return DurableRuns(store, agents, bounds)
 
 
-async def served(work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
+async def serve(work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
     """Return the final state of the graph of a task that is no durable run."""
     state: dict[str, Any] = {}
     # `ainvoke` also looks for interrupts after each node, which costs a tenth of a task; only a durable run is interrupted.
     with untraced():
-        async for each in graph.astream(given(work), config, context=work.context, stream_mode="values"):
+        async for each in graph.astream(graph_input(work), config, context=work.context, stream_mode="values"):
             state = each
     return state
 
 
-def given(work: Work) -> TaskState:
+def graph_input(work: Work) -> TaskState:
     """Return the input of the task's graph."""
     return {"task": as_json(work.task.with_memory_in_prompt())}
 

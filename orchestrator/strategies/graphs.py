@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from langgraph.graph import END, START, StateGraph
 from langgraph.store.base import BaseStore
@@ -15,6 +16,7 @@ from ..agents.pool import AgentPool
 from ..budgets.book import Spent
 from ..memory.recollection import Recollection
 from ..routing.costs import StepTaken
+from ..routing.escalation import Escalation
 from ..routing.router import Router
 from ..runs.tool_calls import Occurrences
 from ..safety.guard import CallContext
@@ -29,13 +31,14 @@ from ..task.tools import Tool
 from ..util.json_text import canonical
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, warn_of_refusal
 from .hedging import Hedge, hedge_of
-from .judging import Escalations, Judging
+from .judging import Judging
 from .minions import build_minions
 from .state import (
     Json,
     TaskContext,
     TaskState,
     Trust,
+    as_agent_sees,
     as_json,
     as_told,
     fresh_start,
@@ -43,7 +46,6 @@ from .state import (
     labels_after_tools,
     left_by_history,
     seen_by,
-    shown,
     spill_before_tools,
     value_of,
 )
@@ -62,7 +64,8 @@ class TaskNodes:
         self.pool = pool
         self.router = router
         self._context = TaskContext.of(tools)
-        self._escalations = Escalations()
+        self._escalations: dict[Path, Escalation] = {}
+        """The learned escalations that policies name, each loaded once."""
 
     def build(self, strategy: Strategy) -> TaskGraphBuilder:
         """Return the graph of a strategy, not compiled yet."""
@@ -78,7 +81,7 @@ class TaskNodes:
         task = value_of(Task, state["task"])
         context = self.context(runtime)
         spent = Spent() if context.account is None else context.account.spent
-        ruled = self.router.ruled(task, tools=context.tools).policy
+        ruled = self.router.apply_rules(task, tools=context.tools).policy
         if ruled != task.policy:
             task = task.model_copy(update={"policy": ruled.model_copy(update={"strategy": task.policy.strategy})})
         self._look_for_those_who_may_be_back(task, context, spent)
@@ -148,8 +151,7 @@ class TaskNodes:
         if turn.draft is None:
             turn.prepare(await turn.open(), self.context(runtime).specs)
             turn.announce(runtime)
-        hedge = hedge_of(turn, self.pool, self.router.running)
-        if hedge is not None:
+        if turn.task.policy.hedge.enabled and (hedge := hedge_of(turn, self.pool, self.router.running)) is not None:
             return await self._hedged(turn, hedge, log, runtime)
         reply, noted = await self._asked(turn, log, runtime, lambda text: turn.show(text, runtime))
         return self._acted(turn, reply, noted, log, runtime)
@@ -161,7 +163,7 @@ class TaskNodes:
         fitting = Fitting(turn, (await turn.open()).card)
         ask = partial(log.ask, turn.handle, role="execute", turn=turn.state["acted"], listener=listener)
         context = self.context(runtime)
-        request, label = await shown(turn.state, turn.handle, turn.request(context.specs), context)
+        request, label = await as_agent_sees(turn.state, turn.handle, turn.request(context.specs), context)
         # Who sums up is on this device and reads all: what they write of what is covered here may not leave.
         summarizer = summarizer_of(self.pool, turn, log) if label is None else None
         reply = await fitting.ask(request, partial(ask, label=label), summarizer)
@@ -247,7 +249,7 @@ class TaskNodes:
                 )
         noted = labels_after_tools(state, calls, results, context, recalled=recollection.label, spilled=spilled)
         trust = Trust(state, calls, standing, join_labels((recollection.label, value_of(Label, noted["world"]))))
-        answers = [as_json(Message.tool(result)) for result in trust.shown()]
+        answers = [as_json(Message.tool(result)) for result in trust.quoted_results()]
         draft = {**draft, "seconds": draft["seconds"] + time.monotonic() - started}
         return {
             "messages": [*state["messages"], *answers],

@@ -112,7 +112,7 @@ class Hedge:
     def reason(self, log: CallLog) -> str:
         """Return a line for `Result.reasons`: which agents were asked, and what the loser has cost."""
         winner, loser = (self.other, self._turn) if self.race.second_won else (self._turn, self.other)
-        asked = f"hedged: {self.other.handle.name} was asked beside {self._turn.handle.name} after {self.delay:.2f} s"
+        asked = f"hedged: {self.other.handle.name} was asked in addition to {self._turn.handle.name} after {self.delay:.2f} s"
         return f"{asked}; {winner.handle.name} goes on, and what {loser.handle.name} was asked for cost {_cost(call_of(log, loser))}"
 
 

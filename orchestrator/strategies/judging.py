@@ -11,24 +11,11 @@ from ..task.results import Attempt, RouteDecision
 from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import last_words
 from .calls import CallLog
-from .state import TaskContext, value_of
+from .state import TaskContext, step_request, value_of
 from .turn import Turn
 
 _SECOND_SAMPLE_TEMPERATURE = {Side.NEAR: 0.7, Side.FAR: 1.0}
 """Least temperature of an agent that is asked the same again: without chance it would say the same again. Far: the providers' default."""
-
-
-class Escalations:
-    """The learned escalations that policies name, each loaded once."""
-
-    def __init__(self) -> None:
-        self._loaded: dict[Path, Escalation] = {}
-
-    def __getitem__(self, path: Path) -> Escalation:
-        """Return the escalation in a file. Raises `ConfigError` if it holds none."""
-        if path not in self._loaded:
-            self._loaded[path] = Escalation.load(path)
-        return self._loaded[path]
 
 
 class Judging:
@@ -39,10 +26,10 @@ class Judging:
         pool: of which others may be asked.
         log: takes their calls.
         context: tools of the run.
-        escalations: what was learned of when to escalate.
+        escalations: those that were loaded, by their files.
     """
 
-    def __init__(self, turn: Turn, pool: AgentPool, log: CallLog, context: TaskContext, escalations: Escalations) -> None:
+    def __init__(self, turn: Turn, pool: AgentPool, log: CallLog, context: TaskContext, escalations: dict[Path, Escalation]) -> None:
         assert turn.draft is not None, "an attempt is under way"
         self.opinions: dict[str, str] = {}
         """Answers of other agents that were asked, by name."""
@@ -69,6 +56,8 @@ class Judging:
         following = self._pool[self._turn.decision.candidates[self._turn.position + 1]]
         if path is None or not self._text.strip() or following.side is Side.NEAR:
             return await self._fixed()
+        if path not in self._escalations:
+            self._escalations[path] = Escalation.load(path)
         return await self._learned(self._escalations[path], following)
 
     @property
@@ -142,19 +131,17 @@ class Judging:
         """Return a request with the conversation up to the draft. Tools are shown, since their calls stand in it, and none may be
         called."""
         task = self._turn.task
-        is_itself = handle is self._turn.handle
         temperature = task.policy.temperature
-        return StepRequest(
-            messages=tuple(self._messages[:-1]),
+        if handle is self._turn.handle:
+            temperature = max(temperature or 0.0, _SECOND_SAMPLE_TEMPERATURE[handle.side])
+        return step_request(
+            task,
+            self._messages[:-1],
+            f"{self._turn.position}/opinion/{handle.name}",
             tools=self._context.specs if takes_tools else (),
             tool_choice=ToolChoice.NONE,
             output_schema=task.output_schema,
-            max_output_tokens=task.policy.maximum_output_tokens,
-            temperature=max(temperature or 0.0, _SECOND_SAMPLE_TEMPERATURE[handle.side]) if is_itself else temperature,
-            effort=task.policy.effort,
-            timeout=task.policy.attempt_timeout,
-            sensitivity=task.policy.sensitivity,
-            idempotency_key=f"{task.idempotency_key}/{self._turn.position}/opinion/{handle.name}",
+            temperature=temperature,
         )
 
 

@@ -49,7 +49,7 @@ from .prompts import (
     read_json_reply,
     read_request,
 )
-from .state import TaskContext, TaskState, as_json, value_of
+from .state import TaskContext, TaskState, as_json, step_request, value_of
 from .supervised import task_text
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ _ABSTENTIONS = frozenset({"", "none", "null", "n/a"})
 _QUOTES = "\"'“”‘’«» "
 
 
-class Finding(Value):
+class ChunkAnswer(Value):
     """The answer of a small model to one job on one chunk."""
 
     explanation: str
@@ -137,7 +137,7 @@ def read_assessment(reply: str, *, is_last: bool, output_schema: JsonSchema | No
     return assessment
 
 
-def read_finding(reply: str, chunk: str) -> Finding | None:
+def read_finding(reply: str, chunk: str) -> ChunkAnswer | None:
     """Read a finding from a reply. Return None if the model abstained or cites words that the chunk does not hold. Raises
     `InvalidOutput`."""
     value = read_json_reply(reply, FINDING_SCHEMA)
@@ -145,7 +145,7 @@ def read_finding(reply: str, chunk: str) -> Finding | None:
     explanation, citation, answer = (str(value[name] or "").strip() for name in ("explanation", "citation", "answer"))
     if answer.casefold() in _ABSTENTIONS or not occurs(citation, chunk):
         return None
-    return Finding(explanation=explanation, citation=citation, answer=answer)
+    return ChunkAnswer(explanation=explanation, citation=citation, answer=answer)
 
 
 def occurs(citation: str, chunk: str) -> bool:
@@ -154,7 +154,7 @@ def occurs(citation: str, chunk: str) -> bool:
     return bool(cited) and cited in _plain(chunk)
 
 
-def show(jobs: Sequence[Job], findings: Mapping[tuple[int, int], Finding], *, characters: int) -> str:
+def show(jobs: Sequence[Job], findings: Mapping[tuple[int, int], ChunkAnswer], *, characters: int) -> str:
     """Return the findings by job, then by chunk, in at most about `characters`, evenly among the jobs; what is left out is counted.
 
     Args:
@@ -169,7 +169,7 @@ def show(jobs: Sequence[Job], findings: Mapping[tuple[int, int], Finding], *, ch
     return "\n".join(lines)
 
 
-def _shown(found: Sequence[tuple[int, Finding]], characters: int) -> list[str]:
+def _shown(found: Sequence[tuple[int, ChunkAnswer]], characters: int) -> list[str]:
     if not found:
         return ["- nothing was found"]
     lines: list[str] = []
@@ -242,7 +242,7 @@ class Readings:
     material: Material
     now: Round
     log: CallLog
-    findings: dict[tuple[int, int], Finding] = field(default_factory=dict)
+    findings: dict[tuple[int, int], ChunkAnswer] = field(default_factory=dict)
     """Findings by the indices of job and chunk."""
     errors: list[NearfarError] = field(default_factory=list)
     """Errors of the readings that failed."""
@@ -287,15 +287,13 @@ class Readings:
     def _request(self, agent: Agent, job: int, chunk: int) -> StepRequest:
         policy = self.material.task.policy
         most = self.material.policy.finding_tokens
-        return StepRequest(
-            messages=read_request(self.now.jobs[job], self.material.chunks[chunk]),
+        return step_request(
+            self.material.task,
+            read_request(self.now.jobs[job], self.material.chunks[chunk]),
+            f"{self.now.number}/{job}/{chunk}",
             output_schema=FINDING_SCHEMA if agent.card.capabilities.json_schema else None,
             max_output_tokens=most if policy.maximum_output_tokens is None else min(most, policy.maximum_output_tokens),
-            temperature=policy.temperature,
-            effort=policy.effort,
-            timeout=policy.attempt_timeout,
             sensitivity=Sensitivity.PRIVATE,  # whatever the task is: no far agent would take this
-            idempotency_key=f"{self.material.task.idempotency_key}/{self.now.number}/{job}/{chunk}",
         )
 
 

@@ -12,7 +12,7 @@ from ..task.results import Attempt, Call, Energy, RouteDecision
 from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
 from ..task.task import Task
 from .calls import CallLog, TaskRuntime, emit, is_heard, warn_of_refusal
-from .state import TaskState, value_of
+from .state import TaskState, step_request, value_of
 
 Read = TypeVar("Read")
 
@@ -124,19 +124,15 @@ class Panel:
         emit(self._runtime, AgentText(text=text))
 
     def _request(self, agent: Agent, question: Question[Read], *, is_last: bool) -> StepRequest:
-        policy = self.task.policy
         can = agent.card.capabilities
-        return StepRequest(
-            messages=question.messages,
+        return step_request(
+            self.task,
+            question.messages,
+            f"{question.key}/{agent.card.name}",
             tools=question.tools if can.tools else (),
             tool_choice=ToolChoice.NONE,
             output_schema=question.schema if can.json_schema else None,
-            max_output_tokens=policy.maximum_output_tokens,
-            temperature=policy.temperature,
-            effort=policy.effort,
-            timeout=None if is_last else policy.attempt_timeout,
-            sensitivity=policy.sensitivity,
-            idempotency_key=f"{self.task.idempotency_key}/{question.key}/{agent.card.name}",
+            timeout=None if is_last else self.task.policy.attempt_timeout,
         )
 
 

@@ -213,7 +213,7 @@ def jobs_request(task: str, extent: Extent, *, maximum_jobs: int) -> tuple[Messa
 def findings_request(
     task: str, extent: Extent, findings: str, *, scratchpad: str, rounds_left: int, maximum_jobs: int
 ) -> tuple[Message, ...]:
-    """Ask for the answer, or for the jobs of another round. `findings` is made by `minions_findings.show`."""
+    """Ask for the answer, or for the jobs of another round. `findings` is made by `minions.show`."""
     notes = f"Scratchpad:\n{scratchpad}\n\n" if scratchpad else ""
     left = f"{rounds_left} rounds left, at most {maximum_jobs} jobs each." if rounds_left else "No rounds left: you must answer."
     system = Message.system(AGGREGATE_FINDINGS)
@@ -245,7 +245,7 @@ _VERDICT = re.compile(r"[\W_]*(CONTINUE|INTERVENE)(?![^\W_])[*_]*[.:]?[*_]*", re
 
 
 @dataclass(frozen=True)
-class Judgement:
+class SupervisorVerdict:
     """A check's verdict as it can be acted upon."""
 
     verdict: Verdict
@@ -264,22 +264,22 @@ def plan_problem(reply: StepReply, *, longest: int) -> str | None:
     return _guidance_problem(reply.text.strip(), longest=longest) or _step_problem(reply.text)
 
 
-def read_verdict(reply: StepReply, *, strategy: Strategy, longest: int) -> Judgement:
+def read_verdict(reply: StepReply, *, strategy: Strategy, longest: int) -> SupervisorVerdict:
     """Return the verdict of a reply: its first word, and below it what the strategy asks for."""
     found = _VERDICT.match(reply.text)
     if reply.tool_calls or found is None:
-        return Judgement(
+        return SupervisorVerdict(
             Verdict.UNREADABLE, problem="it calls a tool" if reply.tool_calls else "its first word is neither CONTINUE nor INTERVENE"
         )
     if found[1].upper() == "CONTINUE":
-        return Judgement(Verdict.CONTINUE)
+        return SupervisorVerdict(Verdict.CONTINUE)
     guidance = reply.text[found.end() :].strip()
     problem = _guidance_problem(guidance, longest=longest) or (_step_problem(guidance) if strategy is Strategy.PEVR else None)
     if problem is None and reply.finished.reason is FinishReason.LENGTH:
         problem = "it breaks off at the limit of its length"
     if problem is not None:
-        return Judgement(Verdict.UNREADABLE, problem=f"INTERVENE, but {problem}")
-    return Judgement(Verdict.INTERVENE, guidance=guidance)
+        return SupervisorVerdict(Verdict.UNREADABLE, problem=f"INTERVENE, but {problem}")
+    return SupervisorVerdict(Verdict.INTERVENE, guidance=guidance)
 
 
 def _guidance_problem(text: str, *, longest: int) -> str | None:

@@ -1,4 +1,4 @@
-"""What a task's graph is given and leaves behind: its state, the values beside it, and the labels of what flows through them.
+"""The input and output of a task's graph: its state, the values given with it, and the labels of what flows through them.
 
 The state is plain JSON. Labels say how private the data of a conversation, and of the world that the tools act on, are, and whether
 untrusted content is in them.
@@ -143,12 +143,12 @@ class TaskState(TypedDict, total=False):
     private: list[Json]
     """Tool results in `messages` that may not leave the device, as `PrivateResult`s."""
     world: Json
-    """The `Label` of private data, and of what strangers chose, that may have gone into the world that the tools act on, and come back from
-    it by any of them."""
+    """The `Label` of private data, and of untrusted content, that may have gone into the world that the tools act on, and come back from it
+    by any of them."""
     chosen: Json
     """The `Chosen` calls and values, from before the run read untrusted content."""
     trusted: list[int]
-    """Positions in `messages` of what strangers had no hand in: whatever was made of it may be acted upon."""
+    """Positions in `messages` of trusted content: whatever was made of it may be acted upon."""
     attempts: list[Json]
     """The attempts that ended."""
     standby: list[Json] | None
@@ -170,8 +170,8 @@ class TaskState(TypedDict, total=False):
 def fresh_start(task: Task, *, position: int, guidance: str = "", done: str = "") -> TaskState:
     """Return the state in which the candidate at `position` begins. `done`: tells it what agents before it did."""
     messages = [as_json(message) for message in opening(task, guidance, done)]
-    anew: TaskState = {"counts": [], "is_shortened": False, "private": [], "trusted": [], "act_doubt": None}
-    return {"messages": messages, "made": {}, "draft": None, "corrected": False, "position": position, "acted": 0, **anew}
+    fresh: TaskState = {"counts": [], "is_shortened": False, "private": [], "trusted": [], "act_doubt": None}
+    return {"messages": messages, "made": {}, "draft": None, "corrected": False, "position": position, "acted": 0, **fresh}
 
 
 def opening(task: Task, guidance: str, done: str = "") -> tuple[Message, ...]:
@@ -184,6 +184,19 @@ def opening(task: Task, guidance: str, done: str = "") -> tuple[Message, ...]:
     text = extended(task.messages[place].text, guidance)
     prompt = Message.user(f"{text}\n\n{done}" if done else text)
     return (*task.messages[:place], prompt, *task.messages[place + 1 :])
+
+
+def step_request(task: Task, messages: Sequence[Message], key: str, **fields: Any) -> StepRequest:  # noqa: ANN401 - those of `StepRequest`
+    """Return a request as the task's policy has it. `key` names it within the task; `fields` are those that differ."""
+    policy = task.policy
+    usual = {
+        "max_output_tokens": policy.maximum_output_tokens,
+        "temperature": policy.temperature,
+        "effort": policy.effort,
+        "timeout": policy.attempt_timeout,
+        "sensitivity": policy.sensitivity,
+    }
+    return StepRequest(messages=tuple(messages), idempotency_key=f"{task.idempotency_key}/{key}", **{**usual, **fields})
 
 
 def recursion_limit(policy: Policy, *, agents: int) -> int:
@@ -239,7 +252,7 @@ def _cut(text: str, times: int = 1) -> str:
 
 
 class Keeping(Protocol):
-    """Keeps the steps of a run's parts, each of which is a graph by itself, such that another process can go on with them."""
+    """Keeps the steps of a run's parts, each of which is a graph by itself, such that another process can resume them."""
 
     @property
     def checkpointer(self) -> "BaseCheckpointSaver[Any]":
@@ -288,7 +301,9 @@ class TaskContext:
         return tuple(tool.spec for tool in self.tools.values())
 
 
-async def shown(state: TaskState, handle: AgentHandle, request: StepRequest, context: TaskContext) -> tuple[StepRequest, Label | None]:
+async def as_agent_sees(
+    state: TaskState, handle: AgentHandle, request: StepRequest, context: TaskContext
+) -> tuple[StepRequest, Label | None]:
     """Return a step of an executor as the agent may see it, and the label of that; None: the agent sees everything.
 
     A far agent continues with placeholders if the policy says so. Private data then stand in the results of tools alone: the agent wrote
@@ -327,7 +342,7 @@ def seen_by(side: Side, state: TaskState) -> Label:
 
 
 async def spill_before_tools(state: TaskState, calls: ToolCalls, context: TaskContext) -> Label:
-    """Write down, before they run, that private data, or what strangers chose, go into tools that change something.
+    """Write down, before they run, that private data, or untrusted content, go into tools that change something.
 
     From then on they may come back from any tool, in whatever part of the run, and so its results count as private, or as theirs. Returns
     the label of that.
@@ -403,7 +418,7 @@ class Trust:
         is_trusted = planned.result_label.joined(self._around).integrity is Integrity.TRUSTED
         return planned.reaches_tool and planned.provenance.is_grounded and is_trusted
 
-    def shown(self) -> list[ToolResult]:
+    def quoted_results(self) -> list[ToolResult]:
         """Return the results as agents see them: quoted as data if untrusted content influenced them."""
         shown: list[ToolResult] = []
         for planned in self._calls.planned:
@@ -425,7 +440,7 @@ class Trust:
 
 
 def left_by_history(task: Task, tools: Mapping[str, Tool]) -> Label:
-    """Return the label of what strangers left in the world that tools act on, in the conversation or session that the task goes on with."""
+    """Return the label of untrusted content in the world that tools act on, from the conversation or session that the task continues."""
     label = initial_label(task, tools)
     if not label.is_disturbed and (label.integrity is Integrity.TRUSTED or not TrustedHistory(task, tools).is_tainted):
         return OPEN

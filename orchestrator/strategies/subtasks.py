@@ -71,7 +71,7 @@ class SubtasksWork(Value):
 
 
 @dataclass
-class Parts:
+class RunningParts:
     """The parts of one task while they run."""
 
     task: Task
@@ -80,7 +80,7 @@ class Parts:
     label: Label
     """The label of the task's own input."""
     planned: Chosen
-    """Tools that the plan names, where it was made before the run had read what strangers wrote."""
+    """Tools that the plan names, where it was made before the run had read untrusted content."""
     agents: int
     """In the pool."""
     log: CallLog
@@ -124,11 +124,11 @@ class Parts:
         config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents), "configurable": _KEEPS_NOTHING}
         given: TaskState = {"task": part.model_dump(mode="json")}
         if context.keeping is not None:
-            return await self._gone_on_with(given, {**config, "configurable": context.keeping.thread(name)}, context, name)
+            return await self._resume(given, {**config, "configurable": context.keeping.thread(name)}, context, name)
         final: Json = await self.graph.ainvoke(given, config, context=context)
         return final
 
-    async def _gone_on_with(self, given: TaskState, config: RunnableConfig, context: TaskContext, name: str) -> Json:
+    async def _resume(self, given: TaskState, config: RunnableConfig, context: TaskContext, name: str) -> Json:
         """Continue a part where an earlier process stopped, and return its final state. Raises `GraphInterrupt` if it stops for an
         approval."""
         # To LangGraph it is no graph within the task's, whose parts would share one thread, but one by itself.
@@ -176,7 +176,7 @@ def _time_limit(seconds: float | None, name: str) -> Iterator[None]:
 class PlanRun:
     """One plan being carried out. Make it, `run` it, then look at what came of it."""
 
-    def __init__(self, plan: SubtaskPlan, parts: Parts) -> None:
+    def __init__(self, plan: SubtaskPlan, parts: RunningParts) -> None:
         self.results: dict[str, SubtaskResult] = {}
         self.answer: Json | None = None
         """The final state of the subtask whose answer is the task's, where there is one."""
@@ -400,7 +400,7 @@ class SubtasksNodes:
         try:
             return read_plan(found.plan, maximum_subtasks=maximum_subtasks)
         except InvalidOutput:
-            return None  # What this task names does not fit into JSON as it stands, so the plan is made anew.
+            return None  # What this task names does not fit into JSON as it stands, so the plan is made again.
 
     async def run(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Run the subtasks; where one of them answers the task, or the task is served whole, that ends it."""
@@ -466,10 +466,10 @@ class SubtasksNodes:
         attempt = attempt_with(handle, own, error, "the results of the subtasks stand")
         return Answered("\n\n".join(result.answer for result in done), (attempt,))
 
-    def _parts(self, state: TaskState, runtime: TaskRuntime) -> Parts:
+    def _parts(self, state: TaskState, runtime: TaskRuntime) -> RunningParts:
         task = value_of(Task, state["task"])
         context = self._nodes.context(runtime)
-        return Parts(
+        return RunningParts(
             task=task,
             graph=self._graph(task.policy.subtasks.strategy, context.keeping),
             label=label_of(state),

@@ -53,11 +53,6 @@ class SubtaskPlan(Value):
         """The ids of the subtasks that wait for each subtask."""
         return {each.id: tuple(other.id for other in self.subtasks if each.id in other.needs) for each in self.subtasks}
 
-    @property
-    def steps_to_the_end(self) -> Mapping[str, int]:
-        """For each subtask, the length of the longest chain that starts with it: how many, itself included, run one after another."""
-        return _longest_chains(self.needed_by, dict.fromkeys(self.needs, 1))
-
     def shares_to_the_end(self, weights: Mapping[str, float]) -> Mapping[str, float]:
         """Return, for each subtask, the weight of the heaviest chain that starts with it, divided by its own weight."""
         chains = _longest_chains(self.needed_by, weights)

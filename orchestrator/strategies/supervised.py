@@ -32,7 +32,7 @@ from ..task.task import Task, transcript
 from .calls import CallLog, TaskRuntime, emit, warn_of_refusal
 from .prompts import (
     NOT_YET_RUN,
-    Judgement,
+    SupervisorVerdict,
     adapt_plan_request,
     plan_problem,
     plan_request,
@@ -40,7 +40,7 @@ from .prompts import (
     verify_plan_request,
     verify_progress_request,
 )
-from .state import TaskState, as_json, chosen_by_plan, label_of, opening, value_of
+from .state import TaskState, as_json, chosen_by_plan, label_of, opening, step_request, value_of
 from .turn import Turn, after_step, asked_with_less
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Oversight:
     def cause(self) -> Cause | None:
         """Return the cause of a check that is due now; None if none is. With no turn left, a check could change nothing, and is not
         made."""
-        if not self.is_on or not self._may_go_on:
+        if not self.is_on or not self._has_turns_left:
             return None
         messages = [value_of(Message, message) for message in self.state["messages"]]
         evidence = Evidence(
@@ -219,7 +219,7 @@ class Oversight:
         """Return why the first step, which has not acted yet, must wait for a plan; None if it need not."""
         limit = self.policy.plan_below
         is_first = self.state["acted"] == 0 and not any(call["role"] == "plan" for call in self.state["calls"])
-        if limit is None or self.state["draft"] is None or not is_first or not self.is_on or not self._may_go_on:
+        if limit is None or self.state["draft"] is None or not is_first or not self.is_on or not self._has_turns_left:
             return None
         confidence = self._confidence()
         if confidence is not None and confidence >= limit:
@@ -228,7 +228,7 @@ class Oversight:
         return f"the confidence of {self.executor}'s first step is {known}, so it was to wait for a plan"
 
     @property
-    def _draft(self) -> Attempt:
+    def draft(self) -> Attempt:
         draft = self.state["draft"]
         assert draft is not None, "an attempt is under way"
         return value_of(Attempt, draft)
@@ -240,14 +240,8 @@ class Oversight:
         return self.state["act_doubt"] if is_pending else None
 
     @property
-    def turns(self) -> int:
-        """Steps of the executor so far, those that did not act included."""
-        return self._draft.steps
-
-    @property
-    def _may_go_on(self) -> bool:
-        """There is a turn left to be taken."""
-        return self.turns < self.task.policy.maximum_turns
+    def _has_turns_left(self) -> bool:
+        return self.draft.steps < self.task.policy.maximum_turns
 
     def _confidence(self) -> float | None:
         """Return the confidence of the executor's last step."""
@@ -255,14 +249,14 @@ class Oversight:
 
     def share_spent(self) -> float:
         """Return the share of the turns, or of the task's timeout, that is spent: the larger one."""
-        draft = self._draft
+        draft = self.draft
         turns = draft.steps / self.task.policy.maximum_turns
         if self.task.timeout is None:
             return turns
         supervision: float = sum(call["seconds"] for call in self.state["calls"] if call["role"] != "execute")
         return max(turns, (draft.seconds + supervision) / self.task.timeout)
 
-    def covered_now(self, messages: int) -> Watch:
+    def watch_after_check(self, messages: int) -> Watch:
         """Return the watch after a check that has seen everything. `messages`: the length of the conversation from then on."""
         return Watch(covered=messages, half=self.share_spent() >= 0.5)
 
@@ -295,10 +289,10 @@ class SupervisorNodes:
             over: TaskState = {"watch": as_json(view.watch.model_copy(update={"is_over": True}))}
         else:
             over = {}
-        anew = _planned_start(view, plan) if plan else {}
+        start = _planned_start(view, plan) if plan else {}
         if plan and any(call.role == "plan" for call in log.made):  # one of an earlier task may have been made in worse company
-            anew["chosen"] = chosen_by_plan(state, plan, self._nodes.context(runtime))
-        return {**over, **anew, "reasons": [*reasons, *problems], "calls": log.as_json}
+            start["chosen"] = chosen_by_plan(state, plan, self._nodes.context(runtime))
+        return {**over, **start, "reasons": [*reasons, *problems], "calls": log.as_json}
 
     async def verify(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Let the supervisor check the work. If it intervenes, the executor starts over from its words."""
@@ -322,7 +316,7 @@ class SupervisorNodes:
     async def _look(self, view: Oversight, doubt: str, log: CallLog, runtime: TaskRuntime) -> TaskState:
         """Ask the supervisor about calls that have not run yet. Unless it lets them run, or intervenes, the next agent takes over."""
         turn = Turn(view.state, self._nodes.pool)
-        problem: NearfarError = InvalidOutput(f"{doubt}, and nobody is left to check that", hint="name a far agent that can use tools")
+        problem: NearfarError = InvalidOutput(f"{doubt}, and no agent is left to check that", hint="name a far agent that can use tools")
         try:
             judgement = await self._judged(view, log, "act", runtime) if view.is_on else None
         except FALLBACK_ERRORS as error:
@@ -369,10 +363,10 @@ class SupervisorNodes:
             request = await self._request(executor, view, adapt_plan_request(task_text(view.task), found.plan), "adapt", runtime)
             reply = await log.ask(executor, request, role="adapt")
         except FALLBACK_ERRORS:
-            return ""  # on record as a failed call; the plan is made anew
+            return ""  # on record as a failed call; the plan is made again
         return "" if plan_problem(reply, longest=view.policy.maximum_guidance) else reply.text.strip()
 
-    async def _judged(self, view: Oversight, log: CallLog, cause: Cause | None, runtime: TaskRuntime) -> Judgement:
+    async def _judged(self, view: Oversight, log: CallLog, cause: Cause | None, runtime: TaskRuntime) -> SupervisorVerdict:
         state, shadow = view.state, view.policy.shadow and cause != "act"
         strategy, longest = view.decision.strategy, view.policy.maximum_guidance
         supervisor = self._supervisor(view)
@@ -385,10 +379,10 @@ class SupervisorNodes:
             return await log.ask(supervisor, request, role="verify", turn=state["acted"], cause=cause, shadow=shadow, reading=reading)
 
         try:
-            key = f"{'act' if cause == 'act' else 'verify'}/{view.turns}"  # both may come at one step
+            key = f"{'act' if cause == 'act' else 'verify'}/{view.draft.steps}"  # both may come at one step
             reply = await asked_with_less(ask, view.work, key=key, policy=view.task.policy.compression)
         except InvalidOutput as error:
-            return Judgement(Verdict.UNREADABLE, problem=error.message)
+            return SupervisorVerdict(Verdict.UNREADABLE, problem=error.message)
         judgement = read_verdict(reply, strategy=strategy, longest=longest)
         emit(
             runtime,
@@ -405,18 +399,8 @@ class SupervisorNodes:
     ) -> StepRequest:
         """Return a request to the supervisor. It shows the executor's tools, if the agent takes tools at all, and allows none of them."""
         agent = await handle.open()
-        policy = view.task.policy
-        return StepRequest(
-            messages=tuple(messages),
-            tools=self._nodes.context(runtime).specs if agent.card.capabilities.tools else (),
-            tool_choice=ToolChoice.NONE,
-            max_output_tokens=policy.maximum_output_tokens,
-            temperature=policy.temperature,
-            effort=policy.effort,
-            timeout=policy.attempt_timeout,
-            sensitivity=policy.sensitivity,
-            idempotency_key=f"{view.task.idempotency_key}/{key}",
-        )
+        tools = self._nodes.context(runtime).specs if agent.card.capabilities.tools else ()
+        return step_request(view.task, messages, key, tools=tools, tool_choice=ToolChoice.NONE)
 
 
 def _planned_start(view: Oversight, plan: str) -> TaskState:
@@ -472,7 +456,7 @@ def _check_request(view: Oversight, work: Sequence[Message], cause: Cause | None
     return (*before, Message.user(f"{last.text}\n\n{NOT_YET_RUN}")) if cause == "act" else (*before, last)
 
 
-def _unchecked(view: Oversight, judgement: Judgement | None, problem: NearfarError) -> str:
+def _unchecked(view: Oversight, judgement: SupervisorVerdict | None, problem: NearfarError) -> str:
     """Return why the supervisor did not settle the calls that it was asked about; empty if there is no supervisor."""
     if not view.is_on:
         return ""
@@ -480,7 +464,7 @@ def _unchecked(view: Oversight, judgement: Judgement | None, problem: NearfarErr
     return f"; {view.decision.supervisor} could not check that ({told})"
 
 
-def _after(view: Oversight, judgement: Judgement, *, is_binding: bool = False) -> TaskState:
+def _after(view: Oversight, judgement: SupervisorVerdict, *, is_binding: bool = False) -> TaskState:
     """Return the state after a check. It has covered everything so far; an intervention that counts starts the conversation over.
 
     Args:
@@ -488,9 +472,14 @@ def _after(view: Oversight, judgement: Judgement, *, is_binding: bool = False) -
     """
     state = view.state
     if judgement.verdict is Verdict.INTERVENE and (is_binding or not view.policy.shadow):
-        anew = [as_json(message) for message in opening(view.task, judgement.guidance)]
-        return {**_spoken(view), "messages": anew, "guidance": judgement.guidance, "watch": as_json(view.covered_now(len(anew)))}
-    checked: TaskState = {"watch": as_json(view.covered_now(len(state["messages"])))}
+        messages = [as_json(message) for message in opening(view.task, judgement.guidance)]
+        return {
+            **_spoken(view),
+            "messages": messages,
+            "guidance": judgement.guidance,
+            "watch": as_json(view.watch_after_check(len(messages))),
+        }
+    checked: TaskState = {"watch": as_json(view.watch_after_check(len(state["messages"])))}
     if judgement.verdict is not Verdict.UNREADABLE:
         return checked
     reason = f"the verdict of {view.decision.supervisor} on turn {state['acted']} was unreadable ({judgement.problem}), so the work went on"

@@ -13,6 +13,7 @@ from ...protocols.tiers import Tier
 from ..runs.ledger import AskedCall
 from ..runs.tool_calls import ActionCount, Occurrence, Occurrences, Overdue, run_unrecorded
 from ..safety.guard import CallContext, Decision, Guard
+from ..safety.placeholders import Placeholders
 from ..task.labels import OPEN, Integrity, Label, join_labels, may_go
 from ..task.results import ToolOutcome
 from ..task.tools import NOT_RUN, UNKNOWN, Approver, Effect, Tool, outcome_of, run_tool_call
@@ -42,24 +43,6 @@ class Effects(Protocol):
         ...
 
 
-class PlaceholderStore(Protocol):
-    """Replaces placeholders in arguments by the values that they stand for, where those may go."""
-
-    def fill_call(self, call: ToolCall, tool: Tool, *, turn: int) -> ToolCall:
-        """Return the call with its placeholders filled in.
-
-        Raises `PrivacyViolation` if the tool must not see a value, and if placeholders went into enough other calls.
-
-        Args:
-            turn: calls of agents that the task has made; it tells a call from the same one asked for again.
-        """
-        ...
-
-    def label_of(self, call: ToolCall) -> Label:
-        """Return the label of the values behind the placeholders in a call."""
-        ...
-
-
 @dataclass(frozen=True)
 class ToolChecks:
     """The checks applied to tool calls: guard, approval, ledger, placeholders. A `None` check is skipped."""
@@ -67,7 +50,7 @@ class ToolChecks:
     guard: Guard | None = None
     approver: Approver | None = None
     effects: Effects | None = None
-    placeholders: PlaceholderStore | None = None
+    placeholders: Placeholders | None = None
     overdue: Overdue = field(default_factory=Overdue)
     """Calls that ran past their limits, if no ledger is kept."""
     denied: set[str] = field(default_factory=set)

@@ -28,7 +28,7 @@ from ...protocols.validation import parse_output
 from ..agents.pool import AgentHandle, AgentPool
 from ..compression.compressor import Ask, Compressed, Summarizer, compress, compress_and_summarize
 from ..compression.conversation import conversation_tokens
-from ..routing.checks import ConfidenceWatch, EarlyStop
+from ..routing.checks import EarlyStop
 from ..safety.privacy import reach_of
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
 from ..task.labels import Label, may_go
@@ -39,7 +39,7 @@ from ..task.routing_policy import FallbackTrigger
 from ..task.task import Task
 from ..task.tools import Effect
 from .calls import CallLog, TaskRuntime, emit, is_heard
-from .state import Json, TaskContext, TaskState, as_json, done_note, fresh_start, label_of, value_of
+from .state import Json, TaskContext, TaskState, as_json, done_note, fresh_start, label_of, step_request, value_of
 
 
 class Turn:
@@ -100,7 +100,7 @@ class Turn:
 
     def is_doubtful(self, call: Call) -> bool:
         """Return whether the agent was so unsure in a step that the draft is not worth finishing."""
-        return ConfidenceWatch(EarlyStop(threshold=self.task.policy.evidence.stop_below)).stops(call.confidence)
+        return EarlyStop(threshold=self.task.policy.evidence.stop_below).stops(call.confidence)
 
     @property
     def is_exhausted(self) -> bool:
@@ -125,18 +125,11 @@ class Turn:
     def request(self, tools: Sequence[ToolSpec]) -> StepRequest:
         """Return the next step of the attempt under way."""
         draft = self.draft
-        policy = self.task.policy
         assert draft is not None, "an attempt is begun before it takes a step"
-        return StepRequest(
-            messages=tuple(value_of(Message, message) for message in self.state["messages"]),
-            tools=tuple(tools),
-            output_schema=self.task.output_schema,
-            max_output_tokens=policy.maximum_output_tokens,
-            temperature=policy.temperature,
-            effort=policy.effort,
-            timeout=self._timeout(draft),
-            sensitivity=policy.sensitivity,
-            idempotency_key=f"{self.task.idempotency_key}/{self.position}/{draft.steps}",
+        messages = [value_of(Message, message) for message in self.state["messages"]]
+        schema, timeout = self.task.output_schema, self._timeout(draft)
+        return step_request(
+            self.task, messages, f"{self.position}/{draft.steps}", tools=tuple(tools), output_schema=schema, timeout=timeout
         )
 
     def count(self, call: Call) -> None:
@@ -344,14 +337,14 @@ _DISTANCE = 16
 """Tokens by which two conversations have to differ to tell that from them."""
 
 
-class Fit(NamedTuple):
+class TokenCount(NamedTuple):
     """One conversation: its length as we estimate it, and as the agent counted it, with its tools and all."""
 
     estimated: int
     counted: int
 
 
-def expected_at(counts: Sequence[Fit], budget: int) -> int:
+def expected_at(counts: Sequence[TokenCount], budget: int) -> int:
     """Return the estimate of a conversation that the agent would count as `budget` tokens, by a line through its last counts."""
     last, before = counts[-1], counts[0]
     distance = last.estimated - before.estimated
@@ -374,7 +367,7 @@ class Fitting:
         self._is_wanted = use is CompressionUse.ALWAYS or (use is CompressionUse.LAST_RESORT and not turn.has_successor)
         self._card = card
         self._window = card.limits.context_tokens
-        self._counts = [Fit(*pair) for pair in turn.state.get("counts", [])]
+        self._counts = [TokenCount(*pair) for pair in turn.state.get("counts", [])]
         self._reason: str | None = None
         """A sentence about how the conversation was shortened; None if it was not."""
 
@@ -436,12 +429,12 @@ class Fitting:
         """Take a conversation for longer than we thought, and shorter ones in proportion."""
         estimated = conversation_tokens(refused.messages)
         self._window = self._card.limits.context_tokens or estimated
-        self._counts = [Fit(0, 0), Fit(estimated, max(estimated, int(self._window * _TIGHTER)))]
+        self._counts = [TokenCount(0, 0), TokenCount(estimated, max(estimated, int(self._window * _TIGHTER)))]
 
     def _measured(self, sent: StepRequest, reply: StepReply) -> StepReply:
         counted = reply.finished.usage.input_tokens
         if counted and self._window is not None:
-            self._counts.append(Fit(conversation_tokens(sent.messages), counted))
+            self._counts.append(TokenCount(conversation_tokens(sent.messages), counted))
         return reply
 
 

@@ -373,7 +373,7 @@ async def test_where_nobody_is_left_to_check_a_doubted_step_the_task_fails_and_n
     far = ScriptedAgent([Unavailable("no network")], name="far", side=Side.FAR, capabilities=cannot_act)
     policy = Policy.model_validate({"strategy": "pevr", "sensitivity": "public"})
     async with Hybrid(near=ScriptedAgent(DOUBTED), far=far, tools=bank.tools, policy=policy) as hybrid:
-        with pytest.raises(NearfarError, match="nobody is left to check"):
+        with pytest.raises(NearfarError, match="no agent is left to check"):
             await hybrid.run("Pay Ann 5 dollars")
     assert bank.paid == []
 

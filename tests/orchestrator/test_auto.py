@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from nearfar import Hybrid, Strategy, load_config, tool
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.routing.traces import RunRecord, read_outcomes
+from nearfar.orchestrator.routing.traces import Outcome, RunRecord, read_outcomes
 from nearfar.orchestrator.task.policy import AutoConfig, Policy
 from nearfar.orchestrator.task.tools import Tool
 from nearfar.protocols import ConfigError, InvalidRequest, Message, NotFound, ScriptedAgent, Sensitivity, Side
@@ -101,6 +101,7 @@ async def test_the_words_of_a_private_task_are_not_kept(tmp_path: Path) -> None:
         pair.report(result, score=1.0)
     assert "secret" not in reports.read_text(encoding="utf-8")
     (kept,) = read_outcomes(reports)
+    assert isinstance(kept, Outcome)
     assert (kept.score, kept.profile.length) == (1.0, "very short")
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from nearfar.orchestrator.strategies.minions import Finding, cut_into_chunks, occurs, read_assessment, read_finding, read_jobs, show
+from nearfar.orchestrator.strategies.minions import ChunkAnswer, cut_into_chunks, occurs, read_assessment, read_finding, read_jobs, show
 from nearfar.orchestrator.strategies.prompts import Job
 from nearfar.orchestrator.task.policy import MinionsConfig
 from nearfar.protocols import InvalidOutput
@@ -106,8 +106,8 @@ def test_words_of_a_chunk_occur_in_it(chunk: str, start: int, length: int) -> No
     assert occurs(citation, chunk) == bool(citation.strip("\"'“”‘’«» ").strip())
 
 
-def findings(count: int) -> dict[tuple[int, int], Finding]:
-    return {(job, chunk): Finding(explanation="e", citation="c", answer=f"a{job}{chunk}") for job in range(2) for chunk in range(count)}
+def findings(count: int) -> dict[tuple[int, int], ChunkAnswer]:
+    return {(job, chunk): ChunkAnswer(explanation="e", citation="c", answer=f"a{job}{chunk}") for job in range(2) for chunk in range(count)}
 
 
 def test_findings_are_shown_by_job_then_by_chunk() -> None:

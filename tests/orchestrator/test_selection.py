@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measured_runs import APPS_TOOLS, PUBLIC, SEARCH_TOOLS, outcome, outcomes, runs
 
-from nearfar.orchestrator.routing.auto import Chooser, applied
-from nearfar.orchestrator.routing.outcomes import Belief, mix_beliefs, unmeasured_dollars
+from nearfar.orchestrator.routing.auto import Chooser, applied, unmeasured_dollars
+from nearfar.orchestrator.routing.outcomes import Belief, mix_beliefs
 from nearfar.orchestrator.routing.traces import outcomes_of
 from nearfar.orchestrator.task.modes import Mode, Strategy, TaskProfile
 from nearfar.orchestrator.task.policy import AutoConfig, Policy

@@ -16,9 +16,7 @@ from nearfar.orchestrator.routing.budget import (
     TOLERANCE,
     BudgetController,
     DollarRateController,
-    DollarRateState,
     FarShareController,
-    FarShareState,
 )
 from nearfar.protocols import ConfigError, InvalidRequest
 
@@ -104,10 +102,10 @@ def test_the_gain_is_close_to_that_of_the_best_fixed_threshold(target: float) ->
 def test_forced_tasks_do_not_count_for_the_share() -> None:
     controller = FarShareController(0.3)
     decisions(controller, [0.1, 0.2, 0.3] * 50)
-    before = controller.state
+    before = controller._debt
     for _ in range(200):
         controller.observe(9.0, went_far=False, forced=True)
-    assert controller.state == before
+    assert controller._debt == before
 
 
 def test_no_flood_follows_when_the_far_side_was_away() -> None:
@@ -126,20 +124,6 @@ def test_none_and_all_are_targets_like_others(target: float, expected: bool) -> 
     assert set(decisions(FarShareController(target), (random.gauss(0, 1) for _ in range(300)))) == {expected}
 
 
-def test_a_controller_goes_on_where_its_state_was_saved() -> None:
-    random = Random(2)
-    first = FarShareController(0.4)
-    decisions(first, (random.random() for _ in range(700)))
-    second = FarShareController(0.4, state=FarShareState.model_validate_json(first.state.model_dump_json()))
-    rest = [random.random() for _ in range(300)]
-    assert decisions(second, rest) == decisions(first, rest)
-
-
-def test_advantages_that_were_recorded_are_a_start() -> None:
-    controller = FarShareController(0.25, state=FarShareState(advantages=tuple(place / 100 for place in range(100))))
-    assert controller.threshold == pytest.approx(0.75, abs=0.02)
-
-
 def test_threads_lose_no_decision() -> None:
     """Those that decide at the same moment may be over by one each, and all are made good for."""
     controller = FarShareController(0.3, 500)
@@ -147,7 +131,7 @@ def test_threads_lose_no_decision() -> None:
     with ThreadPoolExecutor(8) as pool:
         far = list(pool.map(lambda advantage: decide(controller, advantage), [random.random() for _ in range(4000)]))
     assert sum(far) / len(far) == pytest.approx(0.3, abs=0.01)
-    assert len(controller.state.advantages) == 200
+    assert len(controller._recent._by_size) == 200
 
 
 @pytest.mark.parametrize(("target", "window"), [(-0.1, 500), (1.1, 500), (math.nan, 500), (0.3, LEAST_WINDOW - 1)])
@@ -198,7 +182,7 @@ def test_dollars_of_forced_tasks_are_spent_as_well() -> None:
     clock = Clock()
     controller = DollarRateController(1.0, now=clock)
     controller.observe(0.5, went_far=True, dollars=0.5, forced=True)
-    assert controller.state.credit == -0.5
+    assert controller.credit == -0.5
     controller.observe(0.5, went_far=True, dollars=0.2, forced=True)
     assert controller.threshold == math.inf
 
@@ -207,7 +191,7 @@ def test_a_price_that_is_unknown_counts_as_the_usual_one() -> None:
     controller = DollarRateController(1.0, now=Clock())
     controller.observe(0.5, went_far=True, dollars=0.1)
     controller.observe(0.5, went_far=True, dollars=None)
-    assert controller.state.credit == pytest.approx(-0.2)
+    assert controller.credit == pytest.approx(-0.2)
 
 
 def test_no_dollars_are_spent_where_the_far_side_is_not_better() -> None:
@@ -223,20 +207,7 @@ def test_after_a_quiet_night_no_more_than_a_tenth_of_an_hours_dollars_is_waiting
     clock = Clock()
     controller = DollarRateController(1.5, now=clock)
     clock.now = 12 * 3600.0
-    assert controller.state.credit == pytest.approx(0.15)
-
-
-def test_a_restart_keeps_what_is_owed_and_earns_nothing_in_between() -> None:
-    clock, later = Clock(), Clock()
-    controller = DollarRateController(1.0, now=clock)
-    for advantage in (0.1, 0.2, 0.3):
-        clock.now += 60
-        controller.observe(advantage, went_far=True, dollars=0.2)
-    later.now = 1e6
-    saved = DollarRateState.model_validate_json(controller.state.model_dump_json())
-    assert DollarRateController(1.0, now=later, state=saved).state == saved
-    assert saved.credit == pytest.approx(3 / 60 - 0.6)
-    assert saved.gap == 60
+    assert controller.credit == pytest.approx(0.15)
 
 
 @pytest.mark.parametrize("dollars", [0.0, -1.0, math.inf, math.nan])
@@ -252,7 +223,7 @@ def test_the_bill_takes_the_place_of_what_was_set_aside() -> None:
     assert not controller.affords(0.001)  # nobody knows what the first one costs
     controller.settle(first, 0.2)
     assert controller.affords(0.5)
-    assert controller.state.credit == pytest.approx(-0.2)
+    assert controller.credit == pytest.approx(-0.2)
     clock.now = 3601.0
     assert controller.affords(1.0)
 
@@ -266,7 +237,7 @@ def test_a_task_that_turns_out_dear_holds_others_back_before_its_bill_comes() ->
     assert not controller.affords(0.1)
     controller.settle(dearer, 0.5)
     assert controller.affords(0.1)
-    assert controller.state.credit == pytest.approx(-0.5)
+    assert controller.credit == pytest.approx(-0.5)
 
 
 def test_a_rise_of_prices_that_one_task_shows_counts_for_all_under_way_and_the_next() -> None:
@@ -294,7 +265,7 @@ def test_a_bill_that_nobody_knows_counts_as_what_was_set_aside() -> None:
     controller = DollarRateController(1.0, now=Clock())
     controller.settle(controller.commit(0.5, went_far=True, dollars=0.4), None)
     controller.settle(controller.commit(0.5, went_far=True, dollars=None), None)
-    assert controller.state.credit == pytest.approx(-0.4)
+    assert controller.credit == pytest.approx(-0.4)
     with pytest.raises(InvalidRequest):
         controller.settle(None, -1.0)
 

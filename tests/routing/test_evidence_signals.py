@@ -2,25 +2,21 @@
 
 import pytest
 
+from benchmarks.routing_figures.call_signals import call_check, call_form
 from nearfar.orchestrator.routing.checks import Answer
 from nearfar.orchestrator.routing.signals import (
     CROWD,
     FREE,
     Cost,
     Look,
-    call_check,
-    call_form,
     crowd,
     free_findings,
-    grounding,
     prompt_surface,
-    schema_check,
     second_opinion,
-    self_consistency,
     text_form,
     token_confidence,
 )
-from nearfar.protocols import InvalidRequest, Message, ToolCall, ToolResult, ToolSpec
+from nearfar.protocols import InvalidRequest, ToolCall, ToolSpec
 
 PAY = ToolSpec(
     name="pay",
@@ -61,12 +57,6 @@ def test_a_schema_that_is_none_is_refused() -> None:
         call_check([pay(to="Mira")], [broken])
 
 
-@pytest.mark.parametrize(("text", "is_valid"), [('{"a": 1}', 1), ('{"a": "1"}', 0), ("a: 1", 0)])
-def test_a_text_is_checked_against_its_schema(text: str, is_valid: float) -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    assert schema_check(text, schema).measures == {"is valid": is_valid}
-
-
 def test_the_form_of_calls_tells_what_the_prompt_speaks_of() -> None:
     asked = call_form([pay(to="Mira Falk", amount=20)], [PAY, WEATHER], "Please pay 20 to Mira Falk.")
     invented = call_form([pay(to="Jonas Ott", amount=70)], [PAY, WEATHER], "Please pay 20 to Mira Falk.")
@@ -80,25 +70,10 @@ def test_a_draft_that_makes_no_call_is_told_from_one_that_does() -> None:
     assert (none["no call"], none["calls"], two["no call"], two["calls"], two["repeats itself"]) == (1, 0, 0, 2, 1)
 
 
-def test_an_answer_is_grounded_only_where_tools_returned_something() -> None:
-    result = Message.tool(ToolResult(call_id="1", name="search", content="Port Selby has 4,100 people."))
-    asked = Message.user("How many people live in Port Selby?")
-    assert grounding("4100", [asked, result]).measures == {"is grounded": 1}
-    assert grounding("5000", [asked, result]).measures == {"is grounded": 0}
-    assert grounding("4100", [asked]).measures == {}
-
-
 def test_the_least_confident_step_counts_and_unknown_ones_do_not() -> None:
     assert token_confidence([0.9, None, 0.5]) == token_confidence([0.5])
     assert token_confidence([0.5]).measures == {"lowest confidence": 0}
     assert token_confidence([None]).measures == {}
-
-
-def test_self_consistency_is_the_share_of_samples_that_agree() -> None:
-    samples = [Answer.of_text(text) for text in ("7", "7.0", "8", "9")]
-    assert self_consistency(Answer.of_text("7"), samples).measures == {"share that agrees": 0.5, "share of the largest group": 0.5}
-    assert self_consistency(Answer.of_text("8"), samples).measures == {"share that agrees": 0.25, "share of the largest group": 0.5}
-    assert self_consistency(Answer.of_text("7"), []).measures == {}
 
 
 def test_a_second_opinion_agrees_or_not_and_keeps_its_answer() -> None:

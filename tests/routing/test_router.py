@@ -133,9 +133,9 @@ def test_what_a_rule_restricts_holds_against_the_task_itself() -> None:
 def test_what_a_rule_prefers_yields_to_the_task_itself() -> None:
     policy = {"mode": "prefer_on_device", "rules": [{"name": "good", "mode": "prefer_in_cloud", "strategy": "cascade"}]}
     asked = task(policy=policy, stated=frozenset({"mode", "strategy"}))
-    ruled = router().ruled(asked)
+    ruled = router().apply_rules(asked)
     assert (ruled.policy.mode, ruled.policy.strategy) == (Mode.PREFER_ON_DEVICE, Strategy.ROUTE)
-    unstated = router().ruled(task(policy=policy))
+    unstated = router().apply_rules(task(policy=policy))
     assert (unstated.policy.mode, unstated.policy.strategy) == (Mode.PREFER_IN_CLOUD, Strategy.CASCADE)
 
 
@@ -230,9 +230,6 @@ def test_exploration_is_off_unless_asked_for_and_bounded_when_on() -> None:
     tried = [each for each in explored if each.explored]
     assert 0 < len(tried) <= 30
     assert all(each.candidates[0] == "far" for each in tried)
-    report = taught.steering.exploration(policy.policy.router)
-    assert report.explored == len(tried)
-    assert report.utility_given_up > 0
 
 
 def test_explaining_changes_nothing() -> None:
@@ -286,7 +283,7 @@ def test_no_policy_sends_a_task_far_that_a_rule_keeps(given_rules: list[dict[str
 
 def _assert_stays(decided: Router, asked: Task) -> None:
     try:
-        decision = decided.decide(decided.ruled(asked), PAIR)
+        decision = decided.decide(decided.apply_rules(asked), PAIR)
     except NearfarError:
         return
     assert decision.candidates == ("near",)

@@ -131,7 +131,7 @@ async def test_a_task_that_failed_is_billed_all_the_same() -> None:
                 await pair.run(PROMPT, tools=[search], mode="only_in_cloud")
         controller = pair._router.steering._dollars
     assert isinstance(controller, DollarRateController)
-    assert sum(paid for _, paid in controller.state.paid) > 0
+    assert sum(paid for _, paid in controller._paid) > 0
     assert controller._set_aside == 0
 
 

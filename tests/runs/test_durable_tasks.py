@@ -313,7 +313,7 @@ async def test_what_a_run_goes_on_with_is_looked_up_when_nobody_else_can_change_
         owners.append(runs.store.show("k").owner)
         return TaskContext.of([look])
 
-    async with runs.resumed("k", "", equip):
+    async with runs.resume("k", "", equip):
         assert owners[-1] == runs.store.owners.name
     runs.store.close()
 

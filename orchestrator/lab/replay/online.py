@@ -58,7 +58,7 @@ class _Stream:
         """Serve a task: return the agent that it goes to first, and let the router learn from it. None if it is refused."""
         case = self.recording.cases[place]
         try:
-            task = self.router.ruled(task_of(case, self.policies[place]), tools=case.tools)
+            task = self.router.apply_rules(task_of(case, self.policies[place]), tools=case.tools)
             decision = self.router.decide(task, self.recording.agents, tools=case.tools)
         except REFUSALS:
             return None

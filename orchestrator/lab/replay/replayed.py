@@ -203,7 +203,7 @@ class _Panel:
         return ReplayedTask(case, part, near, far, decision.advantage or 0.0, chosen)
 
     def _explained(self, case: Trace, policy: Policy) -> RouteDecision:
-        task = self.router.ruled(task_of(case, policy), tools=case.tools)
+        task = self.router.apply_rules(task_of(case, policy), tools=case.tools)
         return self.router.explain(task, self.agents, tools=case.tools)
 
     def _is_free(self, case: Trace, decision: RouteDecision) -> bool:
