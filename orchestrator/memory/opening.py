@@ -8,7 +8,6 @@ from ...protocols import ConfigError
 from ..util.arguments import require_methods
 from .encoding import Sealer
 from .engine import Engine
-from .in_memory import InMemoryEngine
 from .sync.keys import SubjectKeys
 from .vectors import Embedder, ShippedEmbedder, from_index_config
 
@@ -40,8 +39,6 @@ def open_engine(
     is_server = _is_server(where)
     if key is not None and (is_server or place == ":memory:"):
         raise ConfigError("only a store in a file can be encrypted with a key", hint="leave the key out; a server encrypts its own disk")
-    if place == ":memory:":
-        return InMemoryEngine(embedder=name)
     if is_server:
         from .postgres.engine import PostgresEngine
 

@@ -8,9 +8,9 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
+from in_memory_engine import InMemoryEngine
 
 from nearfar import Hybrid, MemoryStore, Source
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..engine import Vector
     from .nearest import VectorCache
 
+IN_MEMORY: Final = ":memory:"
 MOST_CHECKED: Final = 1 << 24
 """Bytes that are checked in about 50 ms when the file is opened. In a larger file, damage is noticed when the damaged part is read."""
 _ROW: Final = "namespace, key, content, expires_at"
@@ -60,7 +61,8 @@ _COUNTS: Final = {
 
 
 class SqliteEngine:
-    """One replica in the file at `path`, which is created if it is missing, readable by its owner alone.
+    """One replica in the file at `path`, which is created if it is missing, readable by its owner alone; or, for `":memory:"`, in this
+    process's memory, until it is closed.
 
     `embedder` names the embedder of the vectors, with its version; vectors of others are left alone. With a `key`, the file is encrypted
     by SQLCipher; the callable is called at each connection. With a `sealer`, each operation about a subject is encrypted by the
@@ -79,19 +81,21 @@ class SqliteEngine:
         sealer: Sealer | None = None,
         device: str | None = None,
     ) -> None:
-        self._path = os.path.abspath(path)
-        files.prepare(self._path, STORE)
+        is_file = path != IN_MEMORY
+        self._path = os.path.abspath(path) if is_file else f"file:/{secrets.token_hex(8)}?vfs=memdb"
+        if is_file:
+            files.prepare(self._path, STORE)
         self._operations = OperationTable(sealer)
         self._vectors = VectorTable(embedder)
         self._keyword = KeywordSearch()
         self._cache: VectorCache | None = None
         self._cache_lock = threading.Lock()
-        self._connections = Connections(self._path, driver.of(key, APPLICATION), STORE, add_functions)
+        self._connections = (Connections if is_file else _InMemory)(self._path, driver.of(key, APPLICATION), STORE, add_functions)
         try:
             with self._connections.writing() as connection:
                 if is_new(connection):
                     create(connection, device or secrets.token_hex(8))
-                if files.size(self._path) <= MOST_CHECKED:
+                if is_file and files.size(self._path) <= MOST_CHECKED:
                     check(connection)
                 (self.device,) = connection.execute("SELECT device FROM replica").fetchone()
             self._tidy()
@@ -238,7 +242,8 @@ class SqliteEngine:
     def statistics(self) -> dict[str, int]:
         with self._connections.reading() as connection:
             counts = {name: connection.execute(query).fetchone()[0] for name, query in _COUNTS.items()}
-        return {**counts, "bytes": files.size(self._path)}
+            (in_memory,) = connection.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").fetchone()
+        return {**counts, "bytes": files.size(self._path) or in_memory}
 
     def close(self) -> None:
         self._connections.close()
@@ -279,6 +284,32 @@ class SqliteEngine:
             if self._cache is None:
                 self._cache = VectorCache(width)
             return self._cache
+
+
+class _InMemory(Connections):
+    """Connections to a database in memory, of which SQLite lets none read while one writes: a thread that writes reads by the same one."""
+
+    def __init__(self, *arguments: Any) -> None:  # noqa: ANN401 - those of `Connections`
+        super().__init__(*arguments)
+        self._own = threading.local()
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        with super().writing() as connection:
+            self._own.connection = connection
+            try:
+                yield connection
+            finally:
+                del self._own.connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        own: Connection | None = getattr(self._own, "connection", None)
+        if own is not None:
+            yield own
+            return
+        with super().reading() as connection:
+            yield connection
 
 
 def _is_about(operation: Operation, subject: str | None, derived_from: frozenset[ItemAddress]) -> bool:

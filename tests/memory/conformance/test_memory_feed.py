@@ -6,12 +6,12 @@ from contextlib import aclosing, closing
 
 import anyio
 import pytest
+from in_memory_engine import InMemoryEngine
 from langgraph.store.base import PutOp
 from memory_bench import Clock, MakeStore
 
 from nearfar import MemoryChange, MemoryStore, Principal, Tier
 from nearfar.orchestrator.memory.engine import Engine
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.protocols import InvalidRequest
 
 NOTES = ("notes",)

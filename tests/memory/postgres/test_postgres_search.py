@@ -7,9 +7,9 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from in_memory_engine import InMemoryEngine
 from postgres_writes import ALL, NOW, Opener, Vector, put, put_all, unit
 
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.postgres import PostgresEngine, vectors
 from nearfar.orchestrator.memory.postgres.keyword import words_asked, words_of
 from nearfar.orchestrator.memory.postgres.selecting import Where

@@ -4,10 +4,10 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from in_memory_engine import InMemoryEngine
 from nights import CATS, TRAVELS, Clock, Night
 
 from nearfar.orchestrator.memory.consolidation.journal import BatchState, Deed, Entry
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.recall.granularity import TEXT
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols import InvalidRequest, NotFound

@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+from in_memory_engine import InMemoryEngine
 from merge_history import lost_tokens
 
 from nearfar.orchestrator.memory.encoding import encode
 from nearfar.orchestrator.memory.engine import Engine
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.merge import heads_of, merge
 from nearfar.orchestrator.memory.operation import Dot, Operation
 from nearfar.orchestrator.memory.sqlite import SqliteEngine

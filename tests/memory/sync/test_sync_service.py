@@ -12,10 +12,10 @@ import anyio
 import grpc
 import pytest
 from certificates import HOSTS, Authority
+from in_memory_engine import InMemoryEngine
 from langgraph.store.base import PutOp
 
 from nearfar.orchestrator.memory.engine import Logged
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync import service, wire
 from nearfar.orchestrator.memory.sync.client import connected

@@ -1,4 +1,4 @@
-"""The reference engine in plain Python, with which the other engines are compared."""
+"""An engine in plain Python, with which the engines of the memory store are compared."""
 
 import itertools
 import math
@@ -14,14 +14,25 @@ from uuid import uuid4
 
 import orjson
 
-from ...protocols.namespaces import ItemAddress, Namespace, within
-from .engine import MOST_FORGOTTEN, Change, Forgotten, Hit, Logged, Position, Row, Transaction, Unembedded, check_told
-from .item import address_tag
-from .operation import Dot, Operation, VersionVector, tick
-from .selection import Selection, selects
+from nearfar.orchestrator.memory.engine import (
+    MOST_FORGOTTEN,
+    Change,
+    Forgotten,
+    Hit,
+    Logged,
+    Position,
+    Row,
+    Transaction,
+    Unembedded,
+    check_told,
+)
+from nearfar.orchestrator.memory.item import address_tag
+from nearfar.orchestrator.memory.operation import Dot, Operation, VersionVector, tick
+from nearfar.orchestrator.memory.selection import Selection, selects
+from nearfar.protocols.namespaces import ItemAddress, Namespace, within
 
 if TYPE_CHECKING:
-    from .engine import Vector
+    from nearfar.orchestrator.memory.engine import Vector
 
 _WORD: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 """A character of a script that has no spaces between words, or a run of other letters and digits."""
