@@ -22,13 +22,13 @@ from nearfar.orchestrator.memory.engine import (
     Logged,
     Position,
     Row,
+    Selection,
     Transaction,
     Unembedded,
     check_told,
+    selects,
 )
-from nearfar.orchestrator.memory.item import address_tag
-from nearfar.orchestrator.memory.operation import Dot, Operation, VersionVector, tick
-from nearfar.orchestrator.memory.selection import Selection, selects
+from nearfar.orchestrator.memory.operation import Dot, Operation, VersionVector, address_tag, tick
 from nearfar.protocols.namespaces import ItemAddress, Namespace, within
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from rich.text import Text
 from ...protocols import Agent, NotFound
 from ...protocols.namespaces import namespace_text, parse_namespace
 from ..compose.agents import NearConfig, near_handle, read_device_state
-from ..memory.consolidation.bench import Slept
+from ..memory.consolidation.journal import Slept
 from ..memory.consolidation.journal import Batch, Journal
-from ..memory.consolidation.scopes import journals, scopes
+from ..memory.consolidation.journal import journals, scopes
 from ..memory.consolidation.sleeper import Sleeper
 from ..util.escaping import printable
 from . import options

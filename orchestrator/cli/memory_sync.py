@@ -31,7 +31,7 @@ from .running import confirm, execute, report_errors
 
 if TYPE_CHECKING:
     from ..memory.store import MemoryStore
-    from ..memory.sync.sending import Leaving
+    from ..memory.sync.exchange import Leaving
     from ..memory.sync.session import Progress as Exchanged
 
 _AGREED: Final = "agreed to synchronise with {}"

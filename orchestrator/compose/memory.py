@@ -49,7 +49,7 @@ def open_memory(config: MemoryConfig, *, database: str | None = None) -> "Memory
 
 def recover_memory(config: MemoryConfig) -> "Recovery":
     """Put what can be read of the file of a `[memory]` section in its place. Raises `StoreCorrupt` where nothing can be read."""
-    from ..memory.opening import open_keys
+    from ..memory.store import open_keys
     from ..memory.sqlite.recovering import recover
 
     path = memory_path(config)

@@ -9,7 +9,7 @@ from ...protocols import PermissionDenied, PrivacyViolation, Side
 from ..agents.pool import AgentPool
 from ..cache.database import ErasedMemory
 from ..cache.plans import PlanCache
-from ..memory.recollection import Recollection
+from ..memory.provenance import Recollection
 from ..routing.auto.selector import Selector, with_open_choice
 from ..routing.router import Router
 from ..runs.erased import ErasedRuns

@@ -32,14 +32,13 @@ from . import validation
 from .changes import Watchers
 from .engine import Engine
 from .erasing import Sweeper
-from .fusion import Ranking
-from .item import Principal
-from .projection import WHOLE
+from .operation import Principal
 from .provenance import Origin, current
 from .reading import Matches, MemoryItem, Query, Reader, SearchMode
+from .recall.ranking import Ranking
 from .recall.retrieval import ranks_turns, search_turns
 from .sync.keys import SubjectKeys
-from .vectors import Embedder
+from .vectors import WHOLE, Embedder
 from .writing import Edit, Writer
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import orjson
 
 from ...protocols.namespaces import ItemAddress, Namespace
 from ...protocols.tiers import Source, Tier
-from .item import Meta
-from .operation import Dot, Operation, Sibling, Stamp
+from .operation import Dot, Meta, Operation, Sibling, Stamp
 
 _TIERS: Final = {tier.value: tier for tier in Tier}
 _SOURCES: Final = {source.value: source for source in Source}

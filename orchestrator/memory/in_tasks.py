@@ -18,17 +18,12 @@ from ..task.sections.memory import RecallConfig
 from ..task.task import Task
 from ..task.tools import Tool, tool
 from ..util.arguments import as_tuple, require, wrong_type
-from .item import Principal
-from .provenance import Origin, writing_as
+from .operation import Principal
+from .provenance import Origin, Recollection, label_of_recalled, origin_of, recalled_item, running, writing_as
 from .reading import Matches
-from .recall.episodic import EpisodicMemory
-from .recall.granularity import EPISODIC, TEXT, WORKING, Span, span
-from .recall.question import keywords, words
-from .recall.ranking import relevance
-from .recall.retrieval import find
-from .recall.turn import Turn, TurnKind
-from .recollection import Recollection, label_of_recalled, origin_of, recalled_item, running
-from .rendering import render, said
+from .recall.episodic import EpisodicMemory, Turn, TurnKind
+from .recall.ranking import EPISODIC, TEXT, WORKING, Span, keywords, relevance, span, words
+from .recall.retrieval import find, render, said
 from .writing import ABSENT
 
 if TYPE_CHECKING:

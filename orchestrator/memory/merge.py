@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import Tier, strictest, widest
-from .item import Meta, all_about
-from .operation import NEVER, Dot, Operation, Sibling, Stamp, VersionVector, version_of, version_of_one
+from .operation import NEVER, Dot, Meta, Operation, Sibling, Stamp, VersionVector, all_about, version_of, version_of_one
 
 _Part = tuple[str, Stamp]
 """A field with the write that it is from."""

@@ -15,12 +15,10 @@ from langgraph.store.base import SearchItem
 from ...protocols import ConfigError, NearfarError
 from ...protocols.namespaces import ItemAddress, Namespace
 from ...protocols.tiers import Source, Tier
-from .engine import Engine, Hit, Row
-from .fusion import Ranking, depth, fused, weighed
-from .item import Principal
+from .engine import Condition, Engine, Hit, Row, Selection, selects
+from .operation import Principal
 from .provenance import as_believed
-from .recall.question import keywords
-from .selection import Condition, Selection, selects
+from .recall.ranking import Ranking, depth, fused, keywords, weighed
 from .vectors import Embedder, query_vector
 from .writing import ARCHIVE_MARK
 

@@ -13,7 +13,7 @@ from ...protocols.namespaces import ItemAddress, Namespace, within
 from ...protocols.tiers import Source, Tier
 from . import validation
 from .engine import Row
-from .item import Meta
+from .operation import Meta
 from .reading import Reader
 from .writing import ABSENT, Edit
 

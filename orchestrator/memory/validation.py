@@ -12,8 +12,8 @@ from ...protocols.namespaces import ItemAddress, Namespace
 from ...protocols.tiers import Source, Tier
 from ..task.sections.memory import LONGEST_LIFE
 from ..util.arguments import as_choice
-from .item import Meta
-from .selection import Comparison, Condition
+from .engine import Comparison, Condition
+from .operation import Meta
 
 MAXIMUM_BYTES: Final = 1 << 20
 """The most bytes of a value as JSON, unless the store is told otherwise."""

@@ -11,14 +11,11 @@ from ...protocols import NearfarError, PermissionDenied, PrivacyViolation, Versi
 from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import Tier, strictest
 from . import validation
-from .engine import Engine, Transaction
-from .item import Meta, Principal
+from .engine import Engine, Selection, Transaction
 from .merge import State, heads_of, merge, succeed
-from .operation import Dot, Operation, seconds
-from .projection import change_of, texts_of
+from .operation import Dot, Meta, Operation, Principal, seconds
 from .provenance import Origin, as_believed, combined, stamp
-from .selection import Selection
-from .vectors import Embedder, unit_vectors
+from .vectors import Embedder, change_of, texts_of, unit_vectors
 
 if TYPE_CHECKING:
     from .engine import Vector

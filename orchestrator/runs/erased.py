@@ -8,7 +8,7 @@ from ...protocols import RunBusy, StoreError
 from ...protocols.namespaces import ItemAddress
 from ..memory.engine import MOST_FORGOTTEN
 from ..memory.erasing import recalled_in
-from ..memory.item import address_tag
+from ..memory.operation import address_tag
 from ..storage.tables import Tables
 from ..tracing.store import TraceStore
 from .erasing import run_records

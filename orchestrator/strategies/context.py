@@ -10,7 +10,7 @@ import anyio
 from ...protocols import ToolSpec
 from ..budgets.account import Account
 from ..cache.plans import PlanCache
-from ..memory.recollection import Recollection
+from ..memory.provenance import Recollection
 from ..safety.privacy.run_privacy import RunPrivacy
 from ..task.events import TaskEvent
 from ..task.results import ToolOutcome

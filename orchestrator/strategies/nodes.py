@@ -11,7 +11,7 @@ from langgraph.graph import END
 from ...protocols import DeadlineExceeded, InvalidOutput, Message, NearfarError, Side, Stalled, StepReply
 from ..agents.pool import AgentPool
 from ..budgets.amounts import Spent
-from ..memory.recollection import Recollection
+from ..memory.provenance import Recollection
 from ..routing.costs import StepTaken
 from ..routing.router import Router
 from ..runs.ledger.occurrences import Occurrences

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from nearfar import Ranking
 from nearfar.orchestrator.memory import validation
 from nearfar.orchestrator.memory.engine import Hit
-from nearfar.orchestrator.memory.fusion import WINDOW, depth, fused
-from nearfar.orchestrator.memory.item import Meta
-from nearfar.orchestrator.memory.projection import passages, texts_of
+from nearfar.orchestrator.memory.operation import Meta
 from nearfar.orchestrator.memory.provenance import Origin, combined, stamp
+from nearfar.orchestrator.memory.recall.ranking import WINDOW, depth, fused
+from nearfar.orchestrator.memory.vectors import passages, texts_of
 from nearfar.protocols import InvalidRequest
 from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import TIERS, TRUST, Source, Tier

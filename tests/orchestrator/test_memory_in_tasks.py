@@ -14,7 +14,7 @@ from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_tasks import NOTES, SCOPE, TaskMemory, memory_tools
 from nearfar.orchestrator.memory.recall.agent_memory import WorkingMemory
-from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
+from nearfar.orchestrator.memory.recall.ranking import Granularity, episodic
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.task.sections.memory import MemoryConfig, RecallConfig

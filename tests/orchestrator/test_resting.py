@@ -13,9 +13,9 @@ from in_memory_engine import InMemoryEngine
 from nearfar import Hybrid, MemoryStore, Source
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
-from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
-from nearfar.orchestrator.memory.recall.turn import Turn
-from nearfar.orchestrator.memory.selection import Selection
+from nearfar.orchestrator.memory.recall.ranking import Granularity, episodic
+from nearfar.orchestrator.memory.recall.episodic import Turn
+from nearfar.orchestrator.memory.engine import Selection
 from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.task.sections.consolidation import ConsolidationConfig
 from nearfar.protocols import DeviceState, PowerSource, ScriptedAgent, Side, StoreUnavailable

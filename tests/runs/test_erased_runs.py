@@ -17,7 +17,7 @@ from nearfar import Hybrid, MemoryStore, Policy, tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory.erasing import Erased, Wording
 from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
-from nearfar.orchestrator.memory.recollection import recalled_item
+from nearfar.orchestrator.memory.provenance import recalled_item
 from nearfar.orchestrator.runs.erased import ErasedRuns
 from nearfar.orchestrator.runs.erasing import Holding, forget_holding, holding, runs_holding
 from nearfar.orchestrator.runs.run import KeptTask, RunFailure, digest

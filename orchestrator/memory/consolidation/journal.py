@@ -1,14 +1,8 @@
-"""Record what consolidations did, so that each can be reverted as a whole until it is confirmed.
-
-    (*scope, "consolidation")           a batch each, by its identifier
-    (*scope, "consolidation", BATCH)    what the batch did, an item each
-
-Each entry is derived from the item that it is about, so that it is erased with that item; it holds an address and no text.
-"""
+"""The journal of consolidations, and the state of a running one."""
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -17,11 +11,14 @@ from uuid import uuid4
 from ....protocols import InvalidRequest, NotFound, VersionConflict
 from ....protocols.namespaces import ItemAddress, Namespace
 from ....protocols.tiers import Tier
+from ...compression.summary import Summarizer
+from ...task.sections.consolidation import ConsolidationConfig
 from ..reading import MemoryItem
+from ..recall.ranking import EPISODIC, SEMANTIC, Granularity
 from ..store import MemoryStore
 
 CONSOLIDATION: Final = "consolidation"
-_ALL: Final = 1_000_000
+ALL: Final = 1_000_000
 """More than any batch has entries."""
 
 
@@ -111,13 +108,13 @@ class Journal:
 
     def batches(self) -> list[Batch]:
         """Return all batches, the last first."""
-        items = [item for item in self._store.search(self._namespace, limit=_ALL) if item.namespace == self._namespace]
+        items = [item for item in self._store.search(self._namespace, limit=ALL) if item.namespace == self._namespace]
         return sorted(map(self._batch, items), key=lambda batch: (batch.began_at, batch.id), reverse=True)
 
     def entries(self, batch: str) -> list[Entry]:
         """Return the entries of a batch, the last first. Raises `NotFound`."""
         self._header(batch)
-        items = self._store.search((*self._namespace, batch), limit=_ALL)
+        items = self._store.search((*self._namespace, batch), limit=ALL)
         return [_entry(item) for item in items]
 
     def refused(self) -> set[ItemAddress]:
@@ -169,7 +166,7 @@ class Journal:
         return item
 
     def _batch(self, item: MemoryItem) -> Batch:
-        deeds = [entry.deed for entry in map(_entry, self._store.search((*self._namespace, item.key), limit=_ALL))]
+        deeds = [entry.deed for entry in map(_entry, self._store.search((*self._namespace, item.key), limit=ALL))]
         state = BatchState(item.value["state"])
         return Batch(item.key, state, item.value["began_at"], deeds.count(Deed.CREATED), deeds.count(Deed.RETIRED))
 
@@ -187,3 +184,60 @@ def _entry(item: MemoryItem) -> Entry:
     because_of = None if value["because_of"] is None else _address(value["because_of"])
     until = None if value["until"] is None else datetime.fromisoformat(value["until"])
     return Entry(Deed(value["deed"]), _address(value["item"]), value["version"], because_of, until)
+
+
+@dataclass(slots=True)
+class Slept:
+    """The outcome of a consolidation."""
+
+    batch: str | None = None
+    """The identifier by which the batch can be reverted or confirmed; None: nothing was done."""
+    summaries: int = 0
+    by_model: int = 0
+    """Number of summaries made by a model; the others are extracts."""
+    retired: int = 0
+    """Number of facts that repeat another one, or are outdated."""
+    refused: list[str] = field(default_factory=list)
+    """Reasons why summaries of the model were not used."""
+    stopped: str | None = None
+    """The reason why it ended early; the next consolidation continues from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A scope of a store, and the means to consolidate it."""
+
+    store: MemoryStore
+    scope: Namespace
+    policy: ConsolidationConfig
+    journal: Journal
+    summarizer: Summarizer | None
+    now: Callable[[], float]
+    """Seconds since the epoch."""
+
+    @property
+    def moment(self) -> datetime:
+        return datetime.fromtimestamp(self.now(), UTC)
+
+    def batch(self, slept: Slept) -> str:
+        """Return the batch of this run, which begins with its first entry."""
+        slept.batch = slept.batch or self.journal.begin()
+        return slept.batch
+
+
+_MARKS: tuple[Namespace, ...] = ((EPISODIC, Granularity.SEGMENT.value), (SEMANTIC,))
+"""The ends of a scope's namespaces that hold items to consolidate."""
+
+
+def scopes(store: MemoryStore, prefix: Namespace = ()) -> list[Namespace]:
+    """Return the scopes in or below a prefix that have items to consolidate, in order."""
+    return sorted({scope for mark in _MARKS for scope in _ending(store, mark) if scope[: len(prefix)] == prefix})
+
+
+def journals(store: MemoryStore) -> list[Journal]:
+    """Return the journals of all scopes that were consolidated before."""
+    return [Journal(store, scope) for scope in _ending(store, (CONSOLIDATION,))]
+
+
+def _ending(store: MemoryStore, mark: Namespace) -> list[Namespace]:
+    return [namespace[: -len(mark)] for namespace in store.list_namespaces(suffix=mark, limit=ALL)]

@@ -22,9 +22,8 @@ from ...task.sections.consolidation import ConsolidationConfig
 from ...util.function_words import FUNCTION_WORDS
 from ...util.threads import in_thread
 from ..reading import MemoryItem
-from ..recall.granularity import SEMANTIC, TEXT
-from .bench import ALL, Bench, Slept
-from .journal import Deed, Entry
+from ..recall.ranking import SEMANTIC, TEXT
+from .journal import ALL, Bench, Deed, Entry, Slept
 
 if TYPE_CHECKING:
     from ..engine import Vector

@@ -17,10 +17,8 @@ from ...task.scope import Scope, scope
 from ...task.sections.consolidation import ConsolidationConfig, reason_to_wait
 from ...util.threads import in_thread
 from ..store import MemoryStore
-from .bench import Bench, Slept
-from .journal import Journal
+from .journal import Bench, Journal, Slept, scopes
 from .retiring import retire_facts
-from .scopes import scopes
 from .summing import sum_up_sessions
 
 _ON_MAINS = DeviceState(power_source=PowerSource.MAINS)

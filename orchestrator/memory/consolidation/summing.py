@@ -22,9 +22,8 @@ from ...compression.tokens import conversation_tokens, estimated_tokens
 from ...task.sections.consolidation import ConsolidationConfig
 from ...util.threads import in_thread
 from ..reading import MemoryItem
-from ..recall.granularity import INDEX, SEARCHABLE, TEXT, Granularity, Span, episodic, span
-from .bench import ALL, Bench, Slept
-from .journal import Deed, Entry
+from ..recall.ranking import INDEX, SEARCHABLE, TEXT, Granularity, Span, episodic, span
+from .journal import ALL, Bench, Deed, Entry, Slept
 
 if TYPE_CHECKING:
     from ..engine import Vector

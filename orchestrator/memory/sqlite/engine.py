@@ -14,16 +14,26 @@ from ....protocols.namespaces import ItemAddress, Namespace
 from ...storage.sqlite import driver, files
 from ...storage.sqlite.connections import Connection, Connections
 from ..encoding import Sealer
-from ..engine import Forgotten, Hit, Logged, Position, Row, Unembedded
+from ..engine import Forgotten, Hit, Logged, Position, Row, Selection, Unembedded
 from ..operation import Dot, Operation, VersionVector
-from ..selection import Selection
-from .keyword import KeywordSearch
-from .operations import OperationTable
-from .rows import STORE, decode_address, decode_row, decode_texts, encode_namespace, namespace_range
-from .schema import APPLICATION, check, create, forget_removals, has_many_removals, is_due, is_new, scrub
-from .selecting import Where, add_functions
-from .transaction import SqliteTransaction, read_forgotten
-from .vectors import VectorTable
+from .search import KeywordSearch, Where, add_functions
+from .tables import (
+    APPLICATION,
+    STORE,
+    check,
+    create,
+    decode_address,
+    decode_row,
+    decode_texts,
+    encode_namespace,
+    forget_removals,
+    has_many_removals,
+    is_due,
+    is_new,
+    namespace_range,
+    scrub,
+)
+from .transaction import OperationTable, SqliteTransaction, VectorTable, read_forgotten
 
 if TYPE_CHECKING:
     from ..engine import Vector

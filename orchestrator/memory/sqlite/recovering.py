@@ -19,11 +19,10 @@ from ..encoding import Sealer
 from ..engine import Change, Row, Transaction
 from ..merge import merge, succeed
 from ..operation import Dot, Operation
-from ..projection import WHOLE, change_of
+from ..vectors import WHOLE, change_of
 from .engine import SqliteEngine
-from .operations import OperationTable
-from .rows import STORE, decode_address, decode_row, decode_texts, encode_namespace
-from .schema import APPLICATION
+from .tables import APPLICATION, STORE, decode_address, decode_row, decode_texts, encode_namespace
+from .transaction import OperationTable
 
 LEAP: Final = 1_000_000
 """Numbers of this device's writes to skip, since that many may be lost: other devices that have them would take new writes for those."""

@@ -1,22 +1,210 @@
-"""Write transactions, and the forgotten items that the change feed reports."""
+"""A write transaction, with the tables of operations and of vectors: a few passages of an item in each row, one byte per number."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from ....protocols import InvalidRequest
 from ....protocols.namespaces import ItemAddress, Namespace
 from ...storage.sqlite.connections import Connection
-from ..engine import MOST_FORGOTTEN, Change, Forgotten, Unembedded, check_told
-from ..item import address_tag
-from ..operation import Operation, VersionVector, tick
-from .keyword import add_words, remove_words
-from .operations import Heads, OperationTable, State
-from .rows import decode_row, decode_texts, encode_namespace, encode_row, encode_texts, insert, seed_of
-from .vectors import Passages, VectorTable
+from ..encoding import Sealer, Subject, decode, encode, subjects_of
+from ..engine import MOST_FORGOTTEN, Change, Forgotten, Logged, Unembedded, check_told
+from ..operation import Dot, Operation, VersionVector, address_tag, tick
+from .search import add_words, remove_words
+from .tables import damaged, decode_row, decode_texts, encode_namespace, encode_row, encode_texts, insert, pack, payload_of, seed_of, unpack
 
 if TYPE_CHECKING:
+    import numpy
+
     from ..engine import Vector
+    from .nearest import Codes
+
+
+_OF_ITEM: Final = "SELECT position, device, sequence, payload FROM operations WHERE item = ? ORDER BY position"
+
+Heads = dict[int, Operation | None]
+"""The heads of an item, by position; None: the head was erased, and its key destroyed."""
+
+
+class State(NamedTuple):
+    """The stored state of an item, and the change to make."""
+
+    item: int
+    seed: int
+    """Seed of the item's address, see `columns.seed_of`."""
+    present: Heads
+    change: Change
+
+
+class OperationTable:
+    """Stores operations. With a sealer, those about a subject cannot be read without the subject's key."""
+
+    def __init__(self, sealer: Sealer | None) -> None:
+        self._sealer = sealer
+
+    def decode(self, address: ItemAddress, dot: Dot, packed: bytes) -> Operation | None:
+        """Return a stored operation; None as in `Heads`."""
+        logged = self.logged(address, dot, 0, packed)
+        return None if logged is None else logged.operation
+
+    def decode_alone(self, dot: Dot, packed: bytes) -> Operation | None:
+        """Return a stored operation whose item is not known for certain: the operation names it itself."""
+        logged = self._opened(dot, 0, payload_of(packed))
+        if logged is None:
+            return None
+        unpack(logged.operation.address, packed)
+        return logged.operation
+
+    def logged(self, address: ItemAddress, dot: Dot, position: int, packed: bytes) -> Logged | None:
+        """Return a stored operation with its unsealed payload; None as in `Heads`."""
+        return self._opened(dot, position, unpack(address, packed))
+
+    def of_item(self, connection: Connection, address: ItemAddress, item: int) -> Heads:
+        found = connection.execute(_OF_ITEM, (item,)).fetchall()
+        return {position: self.decode(address, Dot(device, sequence), packed) for position, device, sequence, packed in found}
+
+    def replace(self, connection: Connection, states: Iterable[State], next_position: Callable[[], int]) -> None:
+        """Replace the heads of items. A head that is stored already keeps its position."""
+        left: list[tuple[int]] = []
+        kept: list[tuple[bytes, int]] = []
+        added: list[tuple[int, int, str, int, bytearray]] = []
+        for item, seed, present, change in states:
+            heads = change.heads
+            for position, head in present.items():
+                if head not in heads:
+                    left.append((position,))
+                elif head is not None and self._subjects(head):
+                    kept.append((self._packed(head, seed), position))
+            for head in heads:
+                if not present or head not in present.values():
+                    added.append((next_position(), item, *head.dot, bytearray(self._packed(head, seed, change.payload))))
+        if left:
+            connection.executemany("DELETE FROM operations WHERE position = ?", left)
+        if kept:  # sealed again: their key may be one that is destroyed next
+            connection.executemany("UPDATE operations SET payload = ? WHERE position = ?", kept)
+        insert(connection, "operations (position, item, device, sequence, payload)", added)
+
+    def _packed(self, head: Operation, seed: int, payload: bytes | None = None) -> bytes:
+        payload = payload or encode(head)
+        subjects = self._subjects(head)
+        if self._sealer is not None and subjects:
+            payload = self._sealer.seal(head.dot, subjects, payload)
+        return pack(seed, payload)
+
+    def _subjects(self, head: Operation) -> frozenset[Subject]:
+        """Return the subjects with whose keys an operation is sealed."""
+        return frozenset() if self._sealer is None else subjects_of(head)
+
+    def _opened(self, dot: Dot, position: int, payload: bytes) -> Logged | None:
+        try:
+            unsealed = payload if self._sealer is None else self._sealer.unseal(dot, payload)
+            return None if unsealed is None else Logged(position, decode(dot, unsealed), unsealed)
+        except ValueError as error:
+            raise damaged(str(error)) from error
+
+
+_ROW_PASSAGES: Final = 2
+"""Passages per row: rows of two passages of the shipped embedder fill pages of 4 KiB; longer rows leave up to half of a page empty."""
+
+
+class Passages(NamedTuple):
+    """The vectors of an item with this number of texts."""
+
+    item: int
+    texts: int
+    vectors: "Sequence[Vector]"
+
+
+def packed(vectors: "Sequence[Vector]") -> bytes:
+    """Return the vectors as they are stored."""
+    import numpy
+
+    from .nearest import coded
+
+    made = coded(numpy.stack(vectors))
+    kept = numpy.empty(len(made.codes), _passage(made.codes.shape[1]))
+    kept["scale"], kept["codes"] = made.scales, made.codes
+    return kept.tobytes()
+
+
+def unpacked(passages: Sequence[bytes], width: int) -> "tuple[Codes, list[int]]":
+    """Return the vectors of several rows, and how many each row has. Raises `StoreCorrupt` for bytes that `packed` never makes."""
+    import numpy
+
+    from .nearest import Codes
+
+    passage = _passage(width)
+    if any(not isinstance(one, bytes) or len(one) % passage.itemsize for one in passages):
+        raise damaged("the size of a vector")
+    kept = numpy.frombuffer(b"".join(passages), passage)
+    scales = kept["scale"].astype(numpy.float32)
+    if not (numpy.isfinite(scales).all() and (scales >= 0).all()):
+        raise damaged("a vector")
+    codes = kept["codes"].reshape(-1, width)
+    lengths = numpy.linalg.norm(codes.astype(numpy.float32), axis=1) * scales
+    return Codes(codes, scales, float(lengths.max(initial=0.0))), [len(one) // passage.itemsize for one in passages]
+
+
+@lru_cache(maxsize=4)
+def _passage(width: int) -> "numpy.dtype[Any]":
+    import numpy
+
+    return numpy.dtype([("scale", "<f4"), ("codes", "i1", (width,))])
+
+
+class VectorTable:
+    """The vectors of one embedder. Without one, there are none."""
+
+    def __init__(self, embedder: str | None) -> None:
+        self._name = embedder
+
+    @property
+    def is_named(self) -> bool:
+        return self._name is not None
+
+    def registered(self, connection: Connection) -> tuple[int, int] | None:
+        """Return the embedder's number and the width of its vectors; None if it has made none so far."""
+        found: tuple[int, int] | None = connection.execute("SELECT embedder, width FROM embedders WHERE name = ?", (self._name,)).fetchone()
+        return found
+
+    def put(self, connection: Connection, rows: Sequence[Passages], next_position: Callable[[], int]) -> None:
+        """Add vectors to items that have none of this embedder.
+
+        Raises `InvalidRequest` if they are of another width than those of the same embedder, or not one for each text.
+        """
+        if not rows:
+            return
+        embedder, width = self.registered(connection) or self._register(connection, rows[0])
+        kept = [(next_position(), row.item, embedder, bytearray(some)) for row in rows for some in self._packed(row, width)]
+        insert(connection, "vectors (position, item, embedder, passages)", kept)
+
+    def remove(self, connection: Connection, item: int) -> bool:
+        """Remove the vectors of this embedder before others are put, and return whether there were any."""
+        delete = "DELETE FROM vectors WHERE item = ? AND embedder = (SELECT embedder FROM embedders WHERE name = ?)"
+        return connection.execute(delete, (item, self._name)).rowcount > 0
+
+    def _packed(self, row: Passages, width: int) -> list[bytes]:
+        if len(row.vectors) != row.texts:
+            raise InvalidRequest(f"an item with {row.texts} texts cannot have {len(row.vectors)} vectors")
+        for vector in row.vectors:
+            self.check(vector, width)
+        return [packed(row.vectors[start : start + _ROW_PASSAGES]) for start in range(0, row.texts, _ROW_PASSAGES)]
+
+    def check(self, vector: "Vector", width: int) -> None:
+        """Raise `InvalidRequest` if a vector is not of the embedder's width."""
+        if vector.shape != (width,):
+            message = f"a vector of shape {vector.shape} is not from embedder {self._name}, whose vectors have width {width}"
+            raise InvalidRequest(message, hint="give every embedder, and every version of one, a name of its own")
+
+    def _register(self, connection: Connection, first: Passages) -> tuple[int, int]:
+        if self._name is None:
+            raise InvalidRequest("vectors need an embedder", hint="name the embedder when the store is opened")
+        insert = "INSERT INTO embedders (name, width) VALUES (?, ?) RETURNING embedder, width"
+        width = len(first.vectors[0]) if first.vectors else 0
+        registered: tuple[int, int] = connection.execute(insert, (self._name, width)).fetchone()
+        return registered
 
 
 _OLDEST = ""

@@ -11,8 +11,7 @@ import orjson
 
 from ....protocols import StoreCorrupt
 from ..engine import Transaction
-from .facts import Facts, decode_facts, encode_facts
-from .messages import Peer
+from .messages import Facts, Peer, decode_facts, encode_facts
 
 _FACTS: Final = "sync facts"
 _LOG: Final = "sync log"

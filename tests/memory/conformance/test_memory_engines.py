@@ -6,12 +6,10 @@ import pytest
 from memory_bench import Clock, concurrent, write_elsewhere
 
 from nearfar import ItemAddress, MemoryStore, Tier
-from nearfar.orchestrator.memory.engine import Change, Engine
-from nearfar.orchestrator.memory.item import Meta
+from nearfar.orchestrator.memory.engine import Change, Engine, Selection
 from nearfar.orchestrator.memory.merge import succeed
-from nearfar.orchestrator.memory.operation import Dot, tick
-from nearfar.orchestrator.memory.projection import change_of
-from nearfar.orchestrator.memory.selection import Selection
+from nearfar.orchestrator.memory.operation import Dot, Meta, tick
+from nearfar.orchestrator.memory.vectors import change_of
 
 NOTES = ("notes",)
 TEA = ItemAddress(NOTES, "tea")

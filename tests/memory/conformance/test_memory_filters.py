@@ -9,8 +9,7 @@ from langgraph.store.base import PutOp
 from memory_bench import Clock
 
 from nearfar import MemoryStore
-from nearfar.orchestrator.memory.engine import Engine
-from nearfar.orchestrator.memory.selection import Comparison, Condition, Selection, selects
+from nearfar.orchestrator.memory.engine import Comparison, Condition, Engine, Selection, selects
 from nearfar.protocols import InvalidRequest
 
 NOTES = ("notes",)

@@ -6,10 +6,9 @@ import pytest
 from memory_bench import DAY, Clock, MakeStore, concurrent, patched_elsewhere, write_elsewhere
 
 from nearfar import ItemAddress, MemoryStore, Principal, SearchMode, Source, Tier
-from nearfar.orchestrator.memory.conflicts import undecided
+from nearfar.orchestrator.memory.changes import undecided
 from nearfar.orchestrator.memory.engine import Engine
-from nearfar.orchestrator.memory.item import Meta
-from nearfar.orchestrator.memory.operation import tick
+from nearfar.orchestrator.memory.operation import Meta, tick
 from nearfar.protocols import InvalidRequest, NotFound, VersionConflict
 
 NOTES = ("notes",)

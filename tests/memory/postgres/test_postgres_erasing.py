@@ -8,8 +8,7 @@ from postgres_server import PostgresServer
 from postgres_writes import ALL, Opener, forget, put, put_all, unit, value_of
 
 from nearfar.orchestrator.memory.encoding import Subject
-from nearfar.orchestrator.memory.item import Meta
-from nearfar.orchestrator.memory.operation import Dot
+from nearfar.orchestrator.memory.operation import Dot, Meta
 from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.protocols import StoreUnavailable
 from nearfar.protocols.namespaces import ItemAddress

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from in_memory_engine import InMemoryEngine
 from postgres_writes import ALL, NOW, Opener, Vector, put, put_all, unit
 
-from nearfar.orchestrator.memory.postgres import PostgresEngine, vectors
-from nearfar.orchestrator.memory.postgres.keyword import words_asked, words_of
-from nearfar.orchestrator.memory.postgres.selecting import Where
-from nearfar.orchestrator.memory.selection import Comparison, Condition, Selection
+from nearfar.orchestrator.memory.engine import Comparison, Condition, Selection
+from nearfar.orchestrator.memory.postgres import PostgresEngine
+from nearfar.orchestrator.memory.postgres import search as vectors
+from nearfar.orchestrator.memory.postgres.search import Where, words_asked, words_of
 from nearfar.protocols import InvalidRequest
 from nearfar.protocols.namespaces import ItemAddress
 

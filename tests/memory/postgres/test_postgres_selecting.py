@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from postgres_writes import NOW, put_within
 
-from nearfar.orchestrator.memory.item import Meta, Principal
+from nearfar.orchestrator.memory.engine import Comparison, Condition, Selection, selects
+from nearfar.orchestrator.memory.operation import Meta, Principal
 from nearfar.orchestrator.memory.postgres import PostgresEngine
-from nearfar.orchestrator.memory.selection import Comparison, Condition, Selection, selects
 from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Tier
 

@@ -7,10 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.memory.fusion import MEANING
-from nearfar.orchestrator.memory.recall.granularity import Granularity, Span, turn_key
-from nearfar.orchestrator.memory.recall.question import keywords
-from nearfar.orchestrator.memory.recall.ranking import Matches, Said, certainty, ranked, relevance
+from nearfar.orchestrator.memory.recall.ranking import (
+    MEANING,
+    Granularity,
+    Matches,
+    Said,
+    Span,
+    certainty,
+    keywords,
+    ranked,
+    relevance,
+    turn_key,
+)
 
 scores = st.dictionaries(st.sampled_from([turn_key("a", number) for number in range(30)]), st.floats(0.001, 30))
 TEXT = "Something was told here that is as long as anything else."

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from nearfar.orchestrator.compression.tokens import estimated_tokens
 from nearfar.orchestrator.memory.engine import Row
-from nearfar.orchestrator.memory.item import Meta
+from nearfar.orchestrator.memory.operation import Meta
 from nearfar.orchestrator.memory.reading import MemoryItem
-from nearfar.orchestrator.memory.rendering import render
+from nearfar.orchestrator.memory.recall.retrieval import render
 from nearfar.protocols import Sensitivity
 from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Source, Tier

@@ -6,10 +6,9 @@ from typing import Any
 from nearfar.orchestrator.memory.consolidation.journal import CONSOLIDATION
 from nearfar.orchestrator.memory.consolidation.sleeper import Sleeper
 from nearfar.orchestrator.memory.reading import MemoryItem
-from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
-from nearfar.orchestrator.memory.recall.granularity import TEXT, Granularity, episodic
-from nearfar.orchestrator.memory.recall.semantic import Fact
-from nearfar.orchestrator.memory.recall.turn import Turn
+from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory, Fact
+from nearfar.orchestrator.memory.recall.episodic import Turn
+from nearfar.orchestrator.memory.recall.ranking import TEXT, Granularity, episodic
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.task.sections.consolidation import ConsolidationConfig
 from nearfar.protocols import Agent, DeviceStateSource

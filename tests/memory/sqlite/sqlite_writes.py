@@ -7,11 +7,9 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from nearfar.orchestrator.memory.engine import Change, Row
-from nearfar.orchestrator.memory.item import Meta
+from nearfar.orchestrator.memory.engine import Change, Row, Selection
 from nearfar.orchestrator.memory.merge import merge, succeed
-from nearfar.orchestrator.memory.operation import Dot
-from nearfar.orchestrator.memory.selection import Selection
+from nearfar.orchestrator.memory.operation import Dot, Meta
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.sqlite.transaction import SqliteTransaction
 from nearfar.protocols.namespaces import ItemAddress

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from nearfar.orchestrator.memory.sqlite import estimates
-from nearfar.orchestrator.memory.sqlite.estimates import BLOCK, IS_AVAILABLE, coded, promising
+from nearfar.orchestrator.memory.sqlite import nearest as estimates
+from nearfar.orchestrator.memory.sqlite.nearest import BLOCK, IS_AVAILABLE, coded, promising
 
 pytestmark = pytest.mark.skipif(not IS_AVAILABLE, reason="numkong is not installed")
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sqlite_writes import ALL, NOW, forget, put, put_within, value_of, vector
 
-from nearfar.orchestrator.memory.item import Meta
-from nearfar.orchestrator.memory.selection import Selection
+from nearfar.orchestrator.memory.engine import Selection
+from nearfar.orchestrator.memory.operation import Meta
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
-from nearfar.orchestrator.memory.sqlite.keyword import phrases
-from nearfar.orchestrator.memory.sqlite.rows import decode_namespace, encode_namespace, end_of_prefix, namespace_range
+from nearfar.orchestrator.memory.sqlite.search import phrases
+from nearfar.orchestrator.memory.sqlite.tables import decode_namespace, encode_namespace, end_of_prefix, namespace_range
 from nearfar.orchestrator.memory.sqlite.transaction import SqliteTransaction
 from nearfar.protocols import InvalidRequest, StoreUnavailable
 from nearfar.protocols.namespaces import ItemAddress

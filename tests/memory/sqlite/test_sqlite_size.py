@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from sqlite_writes import ALL, put, put_within, vector
 
 from nearfar.orchestrator.memory.engine import Row
-from nearfar.orchestrator.memory.item import Meta
+from nearfar.orchestrator.memory.operation import Meta
 from nearfar.orchestrator.memory.sqlite import SqliteEngine, nearest
-from nearfar.orchestrator.memory.sqlite.rows import decode_texts, encode_row, encode_texts, seed_of
+from nearfar.orchestrator.memory.sqlite.tables import decode_texts, encode_row, encode_texts, seed_of
 from nearfar.protocols import StoreCorrupt
 from nearfar.protocols.namespaces import ItemAddress
 

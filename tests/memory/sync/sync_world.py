@@ -16,12 +16,10 @@ from nearfar.orchestrator.memory.operation import Dot, Operation
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync import wire
-from nearfar.orchestrator.memory.sync.facts import Facts
+from nearfar.orchestrator.memory.sync.exchange import batches, receive
 from nearfar.orchestrator.memory.sync.keys import SubjectKeys
-from nearfar.orchestrator.memory.sync.messages import Batch, Hello, Part, Peer, Received, for_peer
-from nearfar.orchestrator.memory.sync.receiving import receive
+from nearfar.orchestrator.memory.sync.messages import Batch, Facts, Hello, Part, Peer, Received, for_peer
 from nearfar.orchestrator.memory.sync.replica import Replica
-from nearfar.orchestrator.memory.sync.sending import batches
 from nearfar.protocols import PermissionDenied, SyncRefused, VersionConflict
 from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Tier

@@ -16,14 +16,12 @@ from langgraph.store.base import PutOp
 from sync_world import Node, greet, send, synchronise, take, through_wire
 
 from nearfar.orchestrator.memory.encoding import encode
-from nearfar.orchestrator.memory.item import Meta, Principal, address_tag
 from nearfar.orchestrator.memory.merge import merge
-from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling, Stamp
+from nearfar.orchestrator.memory.operation import Dot, Meta, Operation, Principal, Sibling, Stamp, address_tag
 from nearfar.orchestrator.memory.sync import wire
-from nearfar.orchestrator.memory.sync.facts import Erasure, Facts, decode_facts, encode_facts
+from nearfar.orchestrator.memory.sync.exchange import read_operation, receive
 from nearfar.orchestrator.memory.sync.keys import tag_of
-from nearfar.orchestrator.memory.sync.messages import Batch, Hello, Peer, Range, SealedOperation
-from nearfar.orchestrator.memory.sync.receiving import read_operation, receive
+from nearfar.orchestrator.memory.sync.messages import Batch, Erasure, Facts, Hello, Peer, Range, SealedOperation, decode_facts, encode_facts
 from nearfar.protocols import InvalidRequest, NearfarError, PermissionDenied, PrivacyViolation, SyncRefused
 from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Source, Tier
@@ -218,7 +216,7 @@ def test_facts_of_one_user_leave_room_for_those_of_others_at_a_hub(stated: Facts
 
 
 def test_a_user_without_a_store_fills_a_hub_with_erasures_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.orchestrator.memory.sync.facts._MOST_ERASURES", 10)
+    monkeypatch.setattr("nearfar.orchestrator.memory.sync.messages._MOST_ERASURES", 10)
     hub = Node("hub", None, lambda: NOW)
     thin = hub.store.view(Principal("ben", "thin"))
     for number in range(2):

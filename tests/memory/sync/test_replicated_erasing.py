@@ -12,11 +12,10 @@ from sync_world import Node, synchronise
 from nearfar.orchestrator.memory.encoding import Subject
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
+from nearfar.orchestrator.memory.sync.exchange import batches, receive
 from nearfar.orchestrator.memory.sync.keys import SubjectKeys, tag_of
 from nearfar.orchestrator.memory.sync.messages import Peer
-from nearfar.orchestrator.memory.sync.receiving import receive
 from nearfar.orchestrator.memory.sync.replica import Replica
-from nearfar.orchestrator.memory.sync.sending import batches
 from nearfar.protocols import StoreUnavailable
 from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Tier

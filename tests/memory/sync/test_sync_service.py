@@ -18,11 +18,10 @@ from langgraph.store.base import PutOp
 from nearfar.orchestrator.memory.engine import Logged
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync import service, wire
-from nearfar.orchestrator.memory.sync.client import connected
+from nearfar.orchestrator.memory.sync.exchange import batches
 from nearfar.orchestrator.memory.sync.messages import SCHEMA, Batch, Peer, Request
-from nearfar.orchestrator.memory.sync.sending import batches
 from nearfar.orchestrator.memory.sync.service import serve_memory
-from nearfar.orchestrator.memory.sync.session import Neighbour, Outcome, Progress, Synchronised, keep_in_sync, plan, sync_once
+from nearfar.orchestrator.memory.sync.session import Neighbour, Outcome, Progress, Synchronised, connected, keep_in_sync, plan, sync_once
 from nearfar.protocols import ConfigError, NearfarError, PermissionDenied, RateLimited, SyncRefused, Unauthenticated, Unavailable
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.tiers import Tier
