@@ -174,9 +174,10 @@ class Logged(NamedTuple):
     """A head in the order in which the replica came to know it."""
 
     position: int
+    """0: it has just arrived, and is not stored yet."""
     operation: Operation
     payload: bytes | None = None
-    """The operation as JSON (`encoding.py`), if the engine has just read it so."""
+    """The operation as JSON (`encoding.py`), if it has just been read so, and may be stored so."""
 
 
 class Hit(NamedTuple):

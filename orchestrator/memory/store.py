@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from langgraph.store.base import IndexConfig, PutOp, TTLConfig
+from langgraph.store.base import IndexConfig, TTLConfig
 
 from ...protocols import ConfigError, InvalidRequest, NotFound, PermissionDenied
 from ...protocols.namespaces import ItemAddress, Namespace, within
@@ -198,7 +198,7 @@ class MemoryStore(BasicStore):
         The earlier value is kept as no longer valid: a search does not find it any more, `history` does.
         """
         moment = self._now() if valid_from is None else valid_from.timestamp()
-        edit = self._edit(PutOp(namespace, key, value, index, self._default_ttl()))
+        edit = self._edit(namespace, key, value, index, self._default_ttl())
         stamped = replace(edit, valid_from=moment, archives=True, if_version=if_version, tier=validation.tier(tier), subject=subject)
         return self._write([stamped])[0]
 

@@ -28,14 +28,13 @@ Heads = dict[int, Operation | None]
 """The heads of an item, by position; None: the head was erased, and its key destroyed."""
 
 
-class State(NamedTuple):
-    """The stored state of an item, and the change to make."""
+class Slot(NamedTuple):
+    """The place of an item in the tables."""
 
     item: int
     seed: int
-    """Seed of the item's address, see `columns.seed_of`."""
+    """Seed of the item's address, see `seed_of`."""
     present: Heads
-    change: Change
 
 
 class OperationTable:
@@ -65,12 +64,12 @@ class OperationTable:
         found = connection.execute(_OF_ITEM, (item,)).fetchall()
         return {position: self.decode(address, Dot(device, sequence), packed) for position, device, sequence, packed in found}
 
-    def replace(self, connection: Connection, states: Iterable[State], next_position: Callable[[], int]) -> None:
+    def replace(self, connection: Connection, slots: Iterable[tuple[Slot, Change]], next_position: Callable[[], int]) -> None:
         """Replace the heads of items. A head that is stored already keeps its position."""
         left: list[tuple[int]] = []
         kept: list[tuple[bytes, int]] = []
         added: list[tuple[int, int, str, int, bytearray]] = []
-        for item, seed, present, change in states:
+        for (item, seed, present), change in slots:
             heads = change.heads
             for position, head in present.items():
                 if head not in heads:
@@ -107,14 +106,6 @@ class OperationTable:
 
 _ROW_PASSAGES: Final = 2
 """Passages per row: rows of two passages of the shipped embedder fill pages of 4 KiB; longer rows leave up to half of a page empty."""
-
-
-class Passages(NamedTuple):
-    """The vectors of an item with this number of texts."""
-
-    item: int
-    texts: int
-    vectors: "Sequence[Vector]"
 
 
 def packed(vectors: "Sequence[Vector]") -> bytes:
@@ -169,15 +160,21 @@ class VectorTable:
         found: tuple[int, int] | None = connection.execute("SELECT embedder, width FROM embedders WHERE name = ?", (self._name,)).fetchone()
         return found
 
-    def put(self, connection: Connection, rows: Sequence[Passages], next_position: Callable[[], int]) -> None:
-        """Add vectors to items that have none of this embedder.
+    def put(
+        self, connection: Connection, rows: "Sequence[tuple[int, Sequence[str], Sequence[Vector]]]", next_position: Callable[[], int]
+    ) -> None:
+        """Add vectors to items, named by their numbers and with their texts, that have none of this embedder.
 
         Raises `InvalidRequest` if they are of another width than those of the same embedder, or not one for each text.
         """
         if not rows:
             return
-        embedder, width = self.registered(connection) or self._register(connection, rows[0])
-        kept = [(next_position(), row.item, embedder, bytearray(some)) for row in rows for some in self._packed(row, width)]
+        embedder, width = self.registered(connection) or self._register(connection, rows[0][2])
+        kept = [
+            (next_position(), item, embedder, bytearray(some))
+            for item, texts, vectors in rows
+            for some in self._packed(len(texts), vectors, width)
+        ]
         insert(connection, "vectors (position, item, embedder, passages)", kept)
 
     def remove(self, connection: Connection, item: int) -> bool:
@@ -185,12 +182,12 @@ class VectorTable:
         delete = "DELETE FROM vectors WHERE item = ? AND embedder = (SELECT embedder FROM embedders WHERE name = ?)"
         return connection.execute(delete, (item, self._name)).rowcount > 0
 
-    def _packed(self, row: Passages, width: int) -> list[bytes]:
-        if len(row.vectors) != row.texts:
-            raise InvalidRequest(f"an item with {row.texts} texts cannot have {len(row.vectors)} vectors")
-        for vector in row.vectors:
+    def _packed(self, texts: int, vectors: "Sequence[Vector]", width: int) -> list[bytes]:
+        if len(vectors) != texts:
+            raise InvalidRequest(f"an item with {texts} texts cannot have {len(vectors)} vectors")
+        for vector in vectors:
             self.check(vector, width)
-        return [packed(row.vectors[start : start + _ROW_PASSAGES]) for start in range(0, row.texts, _ROW_PASSAGES)]
+        return [packed(vectors[start : start + _ROW_PASSAGES]) for start in range(0, texts, _ROW_PASSAGES)]
 
     def check(self, vector: "Vector", width: int) -> None:
         """Raise `InvalidRequest` if a vector is not of the embedder's width."""
@@ -198,11 +195,11 @@ class VectorTable:
             message = f"a vector of shape {vector.shape} is not from embedder {self._name}, whose vectors have width {width}"
             raise InvalidRequest(message, hint="give every embedder, and every version of one, a name of its own")
 
-    def _register(self, connection: Connection, first: Passages) -> tuple[int, int]:
+    def _register(self, connection: Connection, first: "Sequence[Vector]") -> tuple[int, int]:
         if self._name is None:
             raise InvalidRequest("vectors need an embedder", hint="name the embedder when the store is opened")
         insert = "INSERT INTO embedders (name, width) VALUES (?, ?) RETURNING embedder, width"
-        width = len(first.vectors[0]) if first.vectors else 0
+        width = len(first[0]) if first else 0
         registered: tuple[int, int] = connection.execute(insert, (self._name, width)).fetchone()
         return registered
 
@@ -274,17 +271,17 @@ class SqliteTransaction:
         return {address: heads for address, heads in found.items() if heads}
 
     def apply(self, changes: Sequence[Change]) -> None:
-        states = [self._state(change) for change in changes]
-        self._operations.replace(self._connection, states, self._next_position)
+        placed = [(self._slot(change.address), change) for change in changes]
+        self._operations.replace(self._connection, placed, self._next_position)
         for change in changes:
             if (found := self._found[change.address]) is not None:
                 self._leave(change.address, *found)
-        kept = [state for state in states if state.change.heads]
+        kept = [(slot, change) for slot, change in placed if change.heads]
         self._insert_items(kept)
         self._insert_contents(kept)
-        self._searched.update([(item, change.texts) for item, _, _, change in kept if change.texts])
-        embedded = [(item, len(one.texts), one.vectors) for item, _, _, one in kept if one.texts and one.vectors is not None]
-        self._vectors.put(self._connection, [Passages(*one) for one in embedded], self._next_position)
+        self._searched.update([(slot.item, change.texts) for slot, change in kept if change.texts])
+        embedded = [(slot.item, one.texts, one.vectors) for slot, one in kept if one.texts and one.vectors is not None]
+        self._vectors.put(self._connection, embedded, self._next_position)
         if len(kept) < len(changes):
             self._forget([change.address for change in changes if not change.heads])
         self._found.clear()
@@ -321,7 +318,7 @@ class SqliteTransaction:
         if decode_row(namespace, key, content, expires_at).version == row.version:
             if self._vectors.remove(self._connection, row.row):
                 self._note_removal(row.row)
-            self._vectors.put(self._connection, [Passages(row.row, len(row.texts), vectors)], self._next_position)
+            self._vectors.put(self._connection, [(row.row, row.texts, vectors)], self._next_position)
 
     def _next_position(self) -> int:
         self._position += 1
@@ -348,12 +345,12 @@ class SqliteTransaction:
         found = self._find(address)
         return self._operations.of_item(self._connection, address, found[0]) if found else {}
 
-    def _state(self, change: Change) -> State:
-        """Return the stored state of an item with its change. A new item is numbered by its first position."""
-        found, seed = self._find(change.address), seed_of(change.address)
+    def _slot(self, address: ItemAddress) -> Slot:
+        """Return the place of an item. A new one is numbered by its first position."""
+        found, seed = self._find(address), seed_of(address)
         if found is None:
-            return State(self._next_position(), seed, {}, change)
-        return State(found[0], seed, self._operations.of_item(self._connection, change.address, found[0]), change)
+            return Slot(self._next_position(), seed, {})
+        return Slot(found[0], seed, self._operations.of_item(self._connection, address, found[0]))
 
     def _leave(self, address: ItemAddress, item: int, texts: bytes | None, content: bytes) -> None:
         """Remove all data of the item but its heads."""
@@ -374,10 +371,10 @@ class SqliteTransaction:
         note_forgotten(self._connection, [Forgotten(self._next_position(), address_tag(address)) for address in gone])
         self._is_dirty = 1
 
-    def _insert_items(self, states: Sequence[State]) -> None:
+    def _insert_items(self, placed: Sequence[tuple[Slot, Change]]) -> None:
         lasting: list[tuple[int | float | str, ...]] = []
         others: list[tuple[int | float | str | None, ...]] = []
-        for item, _, _, change in states:
+        for (item, _, _), change in placed:
             (namespace, key), row, position = change.address, change.row, self._next_position()
             place = (item, encode_namespace(namespace), key, position, change.conflicts)
             if row is None:
@@ -393,10 +390,10 @@ class SqliteTransaction:
         insert(self._connection, f"items ({_COLUMNS})", lasting)
         insert(self._connection, f"items ({_COLUMNS}, {_TIMES})", others)
 
-    def _insert_contents(self, states: Sequence[State]) -> None:
+    def _insert_contents(self, placed: Sequence[tuple[Slot, Change]]) -> None:
         searched: list[tuple[int, bytearray, bytearray]] = []
         others: list[tuple[int, bytearray]] = []
-        for item, seed, _, change in states:
+        for (item, seed, _), change in placed:
             if change.row is None:
                 continue
             content = encode_row(change.row, seed)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ....protocols import InvalidRequest, PrivacyViolation, SyncRefused
 from ....protocols.namespaces import ItemAddress, Namespace
@@ -227,14 +227,6 @@ def receive(replica: Replica, peer: Peer, device: str, batch: Batch) -> Received
     return taking.received(batch.holes)
 
 
-class _Arrived(NamedTuple):
-    """A checked operation of a peer."""
-
-    operation: Operation
-    payload: bytes | None
-    """The payload as it came, if it may be stored so."""
-
-
 class _Taking:
     """Takes over a batch of a peer within a transaction."""
 
@@ -259,7 +251,7 @@ class _Taking:
 
     def take(self, operations: Sequence[SealedOperation]) -> None:
         """Merge new and permitted operations into their items. Raises what `receive` raises for operations."""
-        arriving: dict[ItemAddress, list[_Arrived]] = {}
+        arriving: dict[ItemAddress, list[Logged]] = {}
         for sealed in operations:
             arrived = self._left_of(self._read(sealed))
             if arrived is not None:
@@ -285,7 +277,7 @@ class _Taking:
         """Return the result of the batch."""
         return Received(self._taken, sum(hole.last - hole.first + 1 for hole in holes), self._refused, len(self._in_conflict))
 
-    def _read(self, sealed: SealedOperation) -> _Arrived:
+    def _read(self, sealed: SealedOperation) -> Logged:
         try:
             payload = self._unseal(*sealed)
         except ValueError as error:
@@ -294,9 +286,9 @@ class _Taking:
             raise SyncRefused("an operation is sealed with a key that the peer did not send", hint="synchronise again")
         operation = read_operation(sealed.dot, payload, self._peer, maximum_bytes=self._replica.maximum_bytes)
         # A payload larger than the largest value is mostly blanks.
-        return _Arrived(operation, payload if len(payload) <= self._replica.maximum_bytes else None)
+        return Logged(0, operation, payload if len(payload) <= self._replica.maximum_bytes else None)
 
-    def _left_of(self, arrived: _Arrived) -> _Arrived | None:
+    def _left_of(self, arrived: Logged) -> Logged | None:
         """Return the part of an operation that is kept; None if it is known here or was erased."""
         device, sequence = arrived.operation.dot
         if sequence <= self._had.get(device, 0):
@@ -310,9 +302,9 @@ class _Taking:
         self._latest = max(self._latest, left.clock)
         if not left.is_withdrawn:
             self._arrived.setdefault(device, []).append(sequence)
-        return arrived if left is arrived.operation else _Arrived(left, None)
+        return arrived if left is arrived.operation else Logged(0, left)
 
-    def _change(self, address: ItemAddress, heads: Sequence[Operation], arrived: Sequence[_Arrived]) -> Change | None:
+    def _change(self, address: ItemAddress, heads: Sequence[Operation], arrived: Sequence[Logged]) -> Change | None:
         allowed = [one for one in arrived if not _is_taken(heads, one.operation, self._peer)] if heads else arrived
         self._refused += len(arrived) - len(allowed)
         self._taken += len(allowed)
