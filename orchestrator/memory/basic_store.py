@@ -39,7 +39,7 @@ from .recall.ranking import Ranking
 from .recall.retrieval import ranks_turns, search_turns
 from .sync.keys import SubjectKeys
 from .vectors import WHOLE, Embedder
-from .writing import Edit, Writer
+from .writing import Edit, ItemWriter
 
 if TYPE_CHECKING:
     from .engine import Vector
@@ -323,8 +323,8 @@ class BasicStore(BaseStore):
         omit_expired = (self.ttl_config or {}).get("omit_expired", True)
         return Reader(self.engine, self._embedder, self._now, self._principal, omit_expired, self.user)
 
-    def _writer(self) -> Writer:
-        return Writer(self.engine, self._embedder, self._fields, self._now, self.origin, self._principal)
+    def _writer(self) -> ItemWriter:
+        return ItemWriter(self.engine, self._embedder, self._fields, self._now, self.origin, self._principal)
 
     def _write(self, edits: Sequence[Edit]) -> list[str]:
         versions = self._writer().write(edits)

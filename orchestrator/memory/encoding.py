@@ -15,7 +15,7 @@ _TIERS: Final = {tier.value: tier for tier in Tier}
 _SOURCES: Final = {source.value: source for source in Source}
 
 
-class Subject(NamedTuple):
+class OwnedSubject(NamedTuple):
     """A person as one user knows them: an erasure by one user does not reach another user's items."""
 
     user: str
@@ -28,7 +28,7 @@ class Sealer(Protocol):
     Engines keep the result of `seal`, and leave out operations that `unseal` cannot read any more: they were erased.
     """
 
-    def seal(self, dot: Dot, subjects: AbstractSet[Subject], payload: bytes) -> bytes:
+    def seal(self, dot: Dot, subjects: AbstractSet[OwnedSubject], payload: bytes) -> bytes:
         """Return the payload as it may be written to a log; without subjects it stays unchanged."""
         ...
 
@@ -37,12 +37,12 @@ class Sealer(Protocol):
         ...
 
 
-def subjects_of(operation: Operation) -> frozenset[Subject]:
+def subjects_of(operation: Operation) -> frozenset[OwnedSubject]:
     """Return the subjects of an operation, its siblings included."""
     if not operation.siblings and not operation.meta.subject:
         return frozenset()
     metas = (operation.meta, *(sibling.meta for sibling in operation.siblings))
-    return frozenset(Subject(meta.user, name) for meta in metas for name in meta.subjects)
+    return frozenset(OwnedSubject(meta.user, name) for meta in metas for name in meta.subjects)
 
 
 def encode(operation: Operation) -> bytes:

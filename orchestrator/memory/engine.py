@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Comparison(StrEnum):
+class Operator(StrEnum):
     """The operators of LangGraph's filters."""
 
     EQUAL = "$eq"
@@ -33,7 +33,7 @@ class Condition:
     path: tuple[str, ...]
     """Names of nested fields, from the outermost on; any text may be a name. Lists are not entered. If no field has a name with periods
     in it, the periods separate names of nested fields."""
-    comparison: Comparison
+    comparison: Operator
     operand: object
     """A JSON value, or an infinite number. Values of the same JSON type are compared for equality, with all numbers one type, lists in
     order and objects in any. Numbers are ordered, and so are texts, by code point; any other pair has no order, and does not match."""
@@ -46,7 +46,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ItemSelection:
     """The items that a principal may see at a moment, without deleted and expired ones."""
 
     now: float
@@ -63,15 +63,15 @@ class Selection:
 
 
 _ORDERS: Final = {
-    Comparison.GREATER: (1,),
-    Comparison.GREATER_OR_EQUAL: (1, 0),
-    Comparison.LESS: (-1,),
-    Comparison.LESS_OR_EQUAL: (-1, 0),
+    Operator.GREATER: (1,),
+    Operator.GREATER_OR_EQUAL: (1, 0),
+    Operator.LESS: (-1,),
+    Operator.LESS_OR_EQUAL: (-1, 0),
 }
 _MISSING: Final = object()
 
 
-def selects(selection: Selection, row: "Row") -> bool:
+def selects(selection: ItemSelection, row: "ItemRow") -> bool:
     """Return whether the selection lets the row through."""
     return (
         (row.expires_at is None or row.expires_at > selection.now)
@@ -83,7 +83,7 @@ def selects(selection: Selection, row: "Row") -> bool:
     )
 
 
-def is_valid(row: "Row", moment: float) -> bool:
+def is_valid(row: "ItemRow", moment: float) -> bool:
     """Return whether the item is valid at a moment, in seconds since the epoch."""
     begins, ends = row.meta.valid_from, row.meta.invalid_from
     return (begins is None or begins <= moment) and (ends is None or moment < ends)
@@ -93,9 +93,9 @@ def meets(condition: Condition, value: object) -> bool:
     """Return whether the value meets the condition. A missing field is equal to None, as in LangGraph's stores."""
     found = next((one for path in condition.paths if (one := _at(path, value)) is not _MISSING), _MISSING)
     match condition.comparison:
-        case Comparison.EQUAL:
+        case Operator.EQUAL:
             return json_equal(None if found is _MISSING else found, condition.operand)
-        case Comparison.NOT_EQUAL:
+        case Operator.NOT_EQUAL:
             return not json_equal(None if found is _MISSING else found, condition.operand)
         case comparison:
             return _order(found, condition.operand) in _ORDERS[comparison]
@@ -132,7 +132,7 @@ def _order(one: object, other: object) -> int | None:
 Vector: TypeAlias = "NDArray[numpy.float32]"
 
 
-class Row(NamedTuple):
+class ItemRow(NamedTuple):
     """An item as readers see it."""
 
     address: ItemAddress
@@ -155,7 +155,7 @@ class Change(NamedTuple):
     address: ItemAddress
     heads: tuple[Operation, ...]
     """Empty: remove all traces of the item, because it was erased or has expired."""
-    row: Row | None
+    row: ItemRow | None
     """None: readers see nothing, because the heads say that the item was deleted."""
     texts: tuple[str, ...] = ()
     """The searchable texts of the item; each is one passage with a vector of its own."""
@@ -265,23 +265,23 @@ class Engine(Protocol):
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Open a write transaction."""
 
-    def rows(self, addresses: Sequence[ItemAddress], selection: Selection) -> dict[ItemAddress, Row]:
+    def rows(self, addresses: Sequence[ItemAddress], selection: ItemSelection) -> dict[ItemAddress, ItemRow]:
         """Return the rows of those items that the selection lets through."""
 
-    def numbered(self, numbers: Sequence[int]) -> dict[int, Row]:
+    def numbered(self, numbers: Sequence[int]) -> dict[int, ItemRow]:
         """Return rows by the numbers that hits carry; rows that are gone meanwhile are left out."""
 
-    def select(self, selection: Selection, *, limit: int, offset: int) -> list[Row]:
+    def select(self, selection: ItemSelection, *, limit: int, offset: int) -> list[ItemRow]:
         """Return the selected rows, the last updated first; those of one moment by namespace and key."""
 
-    def keyword(self, query: str, selection: Selection, *, limit: int) -> list[Hit]:
+    def keyword(self, query: str, selection: ItemSelection, *, limit: int) -> list[Hit]:
         """Return the best matches by words (bm25, or the database's nearest equivalent). Any text is a valid query."""
 
-    def nearest(self, vector: "Vector", selection: Selection, *, limit: int) -> list[Hit]:
+    def nearest(self, vector: "Vector", selection: ItemSelection, *, limit: int) -> list[Hit]:
         """Return the best items by cosine similarity with any of their passages, among the vectors of the engine's embedder. Exactly
         `limit` if there are as many, however narrow the selection is."""
 
-    def namespaces(self, selection: Selection) -> list[Namespace]:
+    def namespaces(self, selection: ItemSelection) -> list[Namespace]:
         """Return the namespaces that have a selected item, in order."""
 
     def refresh(self, addresses: Sequence[ItemAddress], now: float) -> None:

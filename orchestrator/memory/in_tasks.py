@@ -58,11 +58,11 @@ def _turns(store: "MemoryStore", prompt: str, pieces: Sequence[ItemAddress]) -> 
     for address in pieces:
         if (about := span(address.key)) is not None:
             spans.setdefault(address.namespace[:-2], []).append(about)
-    turns = [turn for scope, near in spans.items() for turn in find(store, scope, prompt, limit=_CANDIDATES) if _is_beside(turn.key, near)]
+    turns = [turn for scope, near in spans.items() for turn in find(store, scope, prompt, limit=_CANDIDATES) if _is_near(turn.key, near)]
     return [turn for turn in turns if turn.value.get(TEXT) != prompt]
 
 
-def _is_beside(key: str, spans: Sequence[Span]) -> bool:
+def _is_near(key: str, spans: Sequence[Span]) -> bool:
     turn = span(key)
     return turn is not None and any(one.session == turn.session and one.first - 1 <= turn.first <= one.last + 1 for one in spans)
 

@@ -108,11 +108,11 @@ class MemoryStore(BasicStore):
         chosen = choose_embedder(embedder, index)
         fields = (None if index is None else index.get("fields")) or [WHOLE]
         default = SearchMode.SEMANTIC if index is not None and index.get("embed") is not None else SearchMode.HYBRID
-        with ExitStack() as opened:
+        with ExitStack() as opening:
             keys = open_keys(where)
-            opened.callback(keys.close)
+            opening.callback(keys.close)
             engine = open_engine(where, chosen, key, keys)
-            opened.callback(engine.close)
+            opening.callback(engine.close)
             store = cls(
                 engine,
                 embedder=chosen,
@@ -124,10 +124,10 @@ class MemoryStore(BasicStore):
                 mode=mode or default,
                 keys=keys,
             )
-            opened.pop_all()  # the store closes them
-            opened.callback(store.close)
+            opening.pop_all()  # the store closes them
+            opening.callback(store.close)
             store.replica().finish_erasing()
-            opened.pop_all()
+            opening.pop_all()
             return store
 
     def append(self, namespace: tuple[str, ...], key: str, field: str, items: Sequence[Any]) -> str:

@@ -16,7 +16,7 @@ from langgraph.store.base import get_text_at_path
 from ...protocols import ConfigError
 from ...protocols.namespaces import ItemAddress
 from ..util.embedding import embedder as shipped
-from .engine import Change, Row
+from .engine import Change, ItemRow
 from .merge import merge
 from .operation import Operation, seconds
 
@@ -283,7 +283,7 @@ def change_of(
         return Change(address, tuple(heads), None, conflicts=conflicts, payload=payload)
     meta = state.meta
     expires_at = None if meta.ttl is None else now + meta.ttl
-    row = Row(address, state.value, meta, state.version, state.device, seconds(state.clock), expires_at, conflicts)
+    row = ItemRow(address, state.value, meta, state.version, state.device, seconds(state.clock), expires_at, conflicts)
     texts = texts_of(state.value, fields if meta.index is None else meta.index)
     made = [vectors.get(text) for text in texts] if vectors else []
     complete = [vector for vector in made if vector is not None]

@@ -11,7 +11,7 @@ from ...protocols import NearfarError, PermissionDenied, PrivacyViolation, Versi
 from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import Tier, strictest
 from . import validation
-from .engine import Engine, Selection, Transaction
+from .engine import Engine, ItemSelection, Transaction
 from .merge import State, heads_of, merge, succeed
 from .operation import Dot, Meta, Operation, Principal, seconds
 from .provenance import Origin, as_believed, combined, stamp
@@ -73,7 +73,7 @@ _NOTHING: Final = State(heads=(), value=None, meta=Meta(), version=ABSENT, clock
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class ItemWriter:
     """Writes for one origin, as one principal if there is one."""
 
     engine: Engine
@@ -128,7 +128,7 @@ class Writer:
     def _foreseen_texts(self, edit: Edit) -> tuple[str, ...]:
         before, index = None, edit.index
         if not edit.is_total:
-            row = self.engine.rows([edit.address], Selection(now=self.now())).get(edit.address)
+            row = self.engine.rows([edit.address], ItemSelection(now=self.now())).get(edit.address)
             before = None if row is None else row.value
             index = row.meta.index if row is not None and isinstance(index, Unset) else index
         value = edit.value(before)
@@ -139,7 +139,7 @@ class Writer:
         """Return the items as a write finds them. One that is deleted or has expired has no value, and the version `ABSENT`."""
         states = {address: merge(found) for address, found in transaction.heads(addresses).items()}
         mortal = [address for address, state in states.items() if state.meta.ttl is not None]
-        living = self.engine.rows(mortal, Selection(now=now)) if mortal else {}
+        living = self.engine.rows(mortal, ItemSelection(now=now)) if mortal else {}
 
         def found(address: ItemAddress) -> State:
             state = states.get(address, _NOTHING)

@@ -15,7 +15,7 @@ from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.recall.ranking import Granularity, episodic
 from nearfar.orchestrator.memory.recall.episodic import Turn
-from nearfar.orchestrator.memory.engine import Selection
+from nearfar.orchestrator.memory.engine import ItemSelection
 from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.task.sections.consolidation import ConsolidationConfig
 from nearfar.protocols import DeviceState, PowerSource, ScriptedAgent, Side, StoreUnavailable
@@ -137,7 +137,7 @@ class Counting(InMemoryEngine):
 
     asked = 0
 
-    def namespaces(self, selection: Selection) -> list[Namespace]:
+    def namespaces(self, selection: ItemSelection) -> list[Namespace]:
         self.asked += 1
         return super().namespaces(selection)
 
@@ -186,7 +186,7 @@ class Broken(InMemoryEngine):
         super().__init__()
         self.tried = threading.Event()
 
-    def namespaces(self, selection: Selection) -> list[Namespace]:
+    def namespaces(self, selection: ItemSelection) -> list[Namespace]:
         self.tried.set()
         raise StoreUnavailable("the database is away", hint="bring it back")
 

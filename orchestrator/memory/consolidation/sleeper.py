@@ -17,7 +17,7 @@ from ...task.scope import Scope, scope
 from ...task.sections.consolidation import ConsolidationConfig, reason_to_wait
 from ...util.threads import in_thread
 from ..store import MemoryStore
-from .journal import Bench, Journal, Slept, scopes
+from .journal import ConsolidationJob, ConsolidationJournal, ConsolidationResult, scopes
 from .retiring import retire_facts
 from .summing import sum_up_sessions
 
@@ -51,10 +51,10 @@ class Sleeper:
     ) -> None:
         if agent is not None and agent.card.side is Side.FAR:
             raise PrivacyViolation(f"{agent.card.name} is a far agent, and memory is private", hint="let a near agent consolidate it")
-        self.journal = Journal(store, scope, now=now)
+        self.journal = ConsolidationJournal(store, scope, now=now)
         """The journal, in which batches can be reverted or confirmed."""
         self._policy = policy or ConsolidationConfig()
-        self._bench = Bench(store, scope, self._policy, self.journal, None if agent is None else Summarizer.of(agent), now)
+        self._bench = ConsolidationJob(store, scope, self._policy, self.journal, None if agent is None else Summarizer.of(agent), now)
         self._device_state = device_state or (lambda: _ON_MAINS)
         self._tasks = 0
         """Number of tasks at work on this device, for which consolidation has to wait."""
@@ -75,10 +75,10 @@ class Sleeper:
         """Return why nothing is consolidated now; None: it may be."""
         return "the device is at work" if self._tasks else reason_to_wait(self._device_state(), self._policy)
 
-    async def run(self) -> Slept:
+    async def run(self) -> ConsolidationResult:
         """Consolidate as long as the device rests. Each step is complete in itself: whatever ends the run, the next one continues after
         the last step."""
-        slept = Slept(stopped=self.reason_to_wait())
+        slept = ConsolidationResult(stopped=self.reason_to_wait())
         if slept.stopped is not None:
             return slept
         with anyio.CancelScope() as scope:
@@ -95,7 +95,7 @@ class Sleeper:
             slept.stopped = "the device is at work"
         return slept
 
-    async def _steps(self, slept: Slept) -> AsyncGenerator[None]:
+    async def _steps(self, slept: ConsolidationResult) -> AsyncGenerator[None]:
         """Do the work, and yield after each step, where the run can stop."""
         for work in (sum_up_sessions, retire_facts):
             async with aclosing(work(self._bench, slept)) as steps:

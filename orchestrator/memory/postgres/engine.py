@@ -14,10 +14,10 @@ from ....protocols.namespaces import ItemAddress, Namespace
 from ...storage.postgres.connections import Connections
 from ...storage.postgres.scrubbing import scrub
 from ..encoding import Sealer
-from ..engine import MOST_FORGOTTEN, Change, Forgotten, Hit, Logged, Position, Row, Selection, Transaction, Unembedded, check_told
+from ..engine import MOST_FORGOTTEN, Change, Forgotten, Hit, ItemRow, ItemSelection, Logged, Position, Transaction, Unembedded, check_told
 from ..operation import Dot, Operation, VersionVector, address_tag, tick
 from .search import SETTINGS, Vectors, VectorTable, Where, below, best_by_words, words_of
-from .tables import INSERT, ROW, address, check_name, columns, digest, opened, prepare, read, sealed
+from .tables import INSERT, ROW, address, check_name, columns, digest, prepare, read, seal_operation, unseal_operation
 
 if TYPE_CHECKING:
     from ...storage.postgres.connections import Connection
@@ -110,7 +110,7 @@ class PostgresTransaction:
         statement = "SELECT address, device, sequence, payload FROM operations WHERE address = ANY(%s)"
         found: dict[ItemAddress, tuple[Operation, ...]] = {}
         for key, device, sequence, payload in self._connection.execute(statement, [list(wanted)]):
-            operation = opened(Dot(device, sequence), payload, self._sealer)
+            operation = unseal_operation(Dot(device, sequence), payload, self._sealer)
             if operation is not None:
                 found[wanted[key]] = (*found.get(wanted[key], ()), operation)
         return found
@@ -158,7 +158,7 @@ class PostgresTransaction:
         vectors: list[tuple[int, Sequence[Vector]]] = []
         for change in changes:
             for head in change.heads:
-                heads.append((self._next_position(), *head.dot, digest(head.address), sealed(head, self._sealer, change.payload)))
+                heads.append((self._next_position(), *head.dot, digest(head.address), seal_operation(head, self._sealer, change.payload)))
             number, words = self._counters.position, words_of("\n".join(change.texts))
             if change.vectors is not None:
                 vectors.append((number, change.vectors))
@@ -252,32 +252,32 @@ class PostgresEngine:
                 self._writing.connection = None
             transaction.finish()
 
-    def rows(self, addresses: Sequence[ItemAddress], selection: Selection) -> dict[ItemAddress, Row]:
+    def rows(self, addresses: Sequence[ItemAddress], selection: ItemSelection) -> dict[ItemAddress, ItemRow]:
         where = Where(selection)
         statement = f"SELECT {ROW} FROM items WHERE address = ANY(%s) AND {where.sql}"
         found = self._query(statement, [digest(one) for one in addresses], *where.parameters)
         return {one.address: one for one in map(read, found)}
 
-    def numbered(self, numbers: Sequence[int]) -> dict[int, Row]:
+    def numbered(self, numbers: Sequence[int]) -> dict[int, ItemRow]:
         found = self._query(f"SELECT {ROW}, number FROM items WHERE number = ANY(%s) AND content IS NOT NULL", list(numbers))
         return {number: read(columns) for *columns, number in found}
 
-    def select(self, selection: Selection, *, limit: int, offset: int) -> list[Row]:
+    def select(self, selection: ItemSelection, *, limit: int, offset: int) -> list[ItemRow]:
         where = Where(selection)
         order = "ORDER BY updated_at DESC, namespace, key LIMIT %s OFFSET %s"
         return list(map(read, self._query(f"SELECT {ROW} FROM items WHERE {where.sql} {order}", *where.parameters, limit, offset)))
 
-    def keyword(self, query: str, selection: Selection, *, limit: int) -> list[Hit]:
+    def keyword(self, query: str, selection: ItemSelection, *, limit: int) -> list[Hit]:
         """Rank by bm25, see `keyword.py`."""
         with self._connections.connection() as connection:
             return best_by_words(connection, query, selection, limit)
 
-    def nearest(self, vector: "Vector", selection: Selection, *, limit: int) -> list[Hit]:
+    def nearest(self, vector: "Vector", selection: ItemSelection, *, limit: int) -> list[Hit]:
         with self._connections.connection() as connection:
             table = self._vectors.table(connection)
             return [] if table is None else table.nearest(connection, vector, selection, limit)
 
-    def namespaces(self, selection: Selection) -> list[Namespace]:
+    def namespaces(self, selection: ItemSelection) -> list[Namespace]:
         where = Where(selection)
         found = self._query(f"SELECT DISTINCT namespace FROM items WHERE {where.sql} ORDER BY namespace", *where.parameters)
         return [tuple(namespace) for (namespace,) in found]
@@ -309,7 +309,9 @@ class PostgresEngine:
     def operations(self, after: int, *, limit: int) -> list[Logged]:
         statement = "SELECT position, device, sequence, payload FROM operations WHERE position > %s ORDER BY position LIMIT %s"
         while found := self._query(statement, after, limit):
-            heads = ((position, opened(Dot(device, sequence), payload, self._sealer)) for position, device, sequence, payload in found)
+            heads = (
+                (position, unseal_operation(Dot(device, sequence), payload, self._sealer)) for position, device, sequence, payload in found
+            )
             readable = [Logged(position, head) for position, head in heads if head is not None]
             if readable:
                 return readable

@@ -21,7 +21,7 @@ import orjson
 from ....protocols import ConfigError, InvalidRequest
 from ....protocols.namespaces import Namespace
 from ....protocols.tiers import Tier
-from ..engine import Comparison, Condition, Hit, Selection
+from ..engine import Condition, Hit, ItemSelection, Operator
 from ..operation import Principal
 from .tables import as_json, number_of
 
@@ -34,17 +34,17 @@ _Term = tuple[str, list[object]]
 """A condition with its parameters."""
 
 _ORDERS: Final = {
-    Comparison.GREATER: ">",
-    Comparison.GREATER_OR_EQUAL: ">=",
-    Comparison.LESS: "<",
-    Comparison.LESS_OR_EQUAL: "<=",
+    Operator.GREATER: ">",
+    Operator.GREATER_OR_EQUAL: ">=",
+    Operator.LESS: "<",
+    Operator.LESS_OR_EQUAL: "<=",
 }
 
 
 class Where:
     """The condition `sql` with its `parameters`."""
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: ItemSelection) -> None:
         terms: list[_Term] = [
             ("content IS NOT NULL", []),
             ("(expires_at IS NULL OR expires_at > %s)", [selection.now]),
@@ -95,9 +95,9 @@ def _meets(condition: Condition) -> _Term:
     field = fields[0] if len(fields) == 1 else f"coalesce({', '.join(fields)})"
     path: list[object] = [name for path in condition.paths for name in path]
     match condition.comparison:
-        case Comparison.EQUAL:
+        case Operator.EQUAL:
             return _equals(field, path, condition)
-        case Comparison.NOT_EQUAL:
+        case Operator.NOT_EQUAL:
             operand = as_json(condition.operand)
             return ("TRUE", []) if operand is None else (f"{_present(field)} <> %s::jsonb", [*path, operand])
         case order:
@@ -242,7 +242,7 @@ class _Query:
     """Average length of all documents, in words."""
 
 
-def best_by_words(connection: "Connection", query: str, selection: Selection, limit: int) -> list[Hit]:
+def best_by_words(connection: "Connection", query: str, selection: ItemSelection, limit: int) -> list[Hit]:
     asked = _understood(connection, words_asked(query))
     if asked is None:
         return []
@@ -365,7 +365,7 @@ class VectorTable:
         (count,) = connection.execute(f"SELECT count(*) FROM {self.name}").fetchone() or (0,)
         return int(count)
 
-    def nearest(self, connection: "Connection", vector: "Vector", selection: Selection, limit: int) -> list[Hit]:
+    def nearest(self, connection: "Connection", vector: "Vector", selection: ItemSelection, limit: int) -> list[Hit]:
         """Return the nearest items. Raises `InvalidRequest` if the vector is of another width."""
         self.check([vector])
         where = Where(selection)

@@ -13,7 +13,7 @@ import orjson
 from ....protocols import ConfigError, StoreCorrupt, SyncRefused
 from ....protocols.namespaces import ItemAddress, Namespace
 from ..encoding import Sealer, decode, encode, meta_fields, read_meta, subjects_of
-from ..engine import Change, Row
+from ..engine import Change, ItemRow
 from ..operation import Dot, Meta, Operation
 
 if TYPE_CHECKING:
@@ -36,15 +36,15 @@ def numbers_above(namespace: Namespace) -> list[int]:
     return [number_of(namespace[:depth]) for depth in range(1, len(namespace) + 1)]
 
 
-def encode_row(row: Row) -> bytes:
+def encode_row(row: ItemRow) -> bytes:
     """Encode a row without its address, and without its expiry, which has a column of its own."""
     return orjson.dumps((row.value, meta_fields(row.meta), row.version, row.device, row.updated_at, row.conflicts))
 
 
-def decode_row(address: ItemAddress, content: bytes, expires_at: float | None) -> Row:
+def decode_row(address: ItemAddress, content: bytes, expires_at: float | None) -> ItemRow:
     try:
         value, meta, version, device, updated_at, conflicts = orjson.loads(content)
-        return Row(address, value, read_meta(meta), version, device, updated_at, expires_at, conflicts)
+        return ItemRow(address, value, read_meta(meta), version, device, updated_at, expires_at, conflicts)
     except (KeyError, TypeError, ValueError) as error:
         raise StoreCorrupt("an item of the memory store is damaged", hint="restore the database from a backup") from error
 
@@ -57,13 +57,13 @@ def as_json(value: object) -> str | None:
         return None
 
 
-def sealed(head: Operation, sealer: Sealer | None, payload: bytes | None = None) -> bytes:
+def seal_operation(head: Operation, sealer: Sealer | None, payload: bytes | None = None) -> bytes:
     """Return an operation as it is stored; `payload` is the operation as JSON, if it is at hand."""
     payload = payload or encode(head)
     return payload if sealer is None else sealer.seal(head.dot, subjects_of(head), payload)
 
 
-def opened(dot: Dot, payload: bytes, sealer: Sealer | None) -> Operation | None:
+def unseal_operation(dot: Dot, payload: bytes, sealer: Sealer | None) -> Operation | None:
     """Return a stored operation; None if its key was destroyed, and so it is erased."""
     try:
         plain = payload if sealer is None else sealer.unseal(dot, payload)
@@ -85,7 +85,7 @@ VALUES (%s, %s, %s::text[], %s, %s::bigint[], %s, %s::text[], %s::bytea[],
 """
 
 
-def read(columns: Sequence[Any]) -> Row:
+def read(columns: Sequence[Any]) -> ItemRow:
     namespace, key, content, expires_at = columns
     return decode_row(address(namespace, key), content, expires_at)
 
@@ -106,7 +106,7 @@ def columns(number: int, change: Change, words: Sequence[str], embedder: int | N
     return *place, change.conflicts, subjects or None, origins or None, *_visible(change.row), *searched
 
 
-def _visible(row: Row | None) -> tuple[object, ...]:
+def _visible(row: ItemRow | None) -> tuple[object, ...]:
     if row is None:
         return (None,) * 11
     meta = row.meta

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from ....protocols import InvalidRequest
 from ....protocols.namespaces import Namespace
-from ..engine import Hit, Row
+from ..engine import Hit, ItemRow
 
 _WORD: Final = re.compile(r"\w+")
 _COMMON_WORDS: Final = """
@@ -204,7 +204,7 @@ class Ranking:
         """True if the order depends on more than the two rankings."""
         return self.recency > 0 or self.trust > 0
 
-    def factor(self, row: Row, now: float) -> float:
+    def factor(self, row: ItemRow, now: float) -> float:
         """Return the factor of an item's score."""
         age = max(0.0, now - row.updated_at)
         recent = 1 - self.recency + self.recency * math.exp2(-age / self.half_life)
@@ -324,7 +324,7 @@ _DATE: Final = 1.0
 """Bonus of a turn that happened on a day that the question names; half of it for the month or the year."""
 
 
-class Matches(NamedTuple):
+class TurnMatches(NamedTuple):
     """The results of a search at one granularity, by key."""
 
     keyword: Mapping[str, float]
@@ -342,7 +342,7 @@ class Said(NamedTuple):
     """The day of the turn, if it is known."""
 
 
-def ranked(question: str, found: Mapping[Granularity, Matches], turns: Mapping[str, Said]) -> list[tuple[str, float]]:
+def ranked(question: str, found: Mapping[Granularity, TurnMatches], turns: Mapping[str, Said]) -> list[tuple[str, float]]:
     """Return the turns' keys with their scores, the best first. `turns` are the candidates, by key."""
     relevances = {granularity: relevance(*matches) for granularity, matches in found.items()}
     relevances = {granularity: of_items for granularity, of_items in relevances.items() if of_items}

@@ -17,7 +17,7 @@ from ...compression.tokens import TokenCounter, estimated_tokens
 from ...util.escaping import escaped
 from .. import reading
 from ..reading import MemoryItem, Query, Reader, SearchMode
-from .ranking import EPISODIC, TEXT, Granularity, Matches, Ranking, Said, episodic, keywords, ranked, relevance, span
+from .ranking import EPISODIC, TEXT, Granularity, Ranking, Said, TurnMatches, episodic, keywords, ranked, relevance, span
 
 if TYPE_CHECKING:
     from ..basic_store import BasicStore
@@ -150,12 +150,12 @@ def find(store: "BasicStore", scope: Namespace, question: str, *, limit: int) ->
     return [turns[key] for key, _ in best]
 
 
-def _by_key(found: reading.Matches) -> Matches:
+def _by_key(found: reading.Matches) -> TurnMatches:
     keyword, semantic = ({address.key: score for address, score in scores.items()} for scores in (found.keyword, found.semantic))
-    return Matches(keyword, semantic)
+    return TurnMatches(keyword, semantic)
 
 
-def _turns_of_pieces(store: "BasicStore", scope: Namespace, found: Mapping[Granularity, Matches]) -> dict[str, MemoryItem]:
+def _turns_of_pieces(store: "BasicStore", scope: Namespace, found: Mapping[Granularity, TurnMatches]) -> dict[str, MemoryItem]:
     """Return turns of the best pieces, without those that were found themselves."""
     of_turns = found[Granularity.TURN]
     pieces = (_best_of(matches) for granularity, matches in found.items() if granularity is not Granularity.TURN)
@@ -165,7 +165,7 @@ def _turns_of_pieces(store: "BasicStore", scope: Namespace, found: Mapping[Granu
     return {item.key: item for item in items if isinstance(item, MemoryItem)}
 
 
-def _best_of(matches: Matches) -> list[str]:
+def _best_of(matches: TurnMatches) -> list[str]:
     relevances = relevance(*matches)
     return sorted(relevances, key=lambda key: -relevances[key])[:_PIECES]
 

@@ -14,9 +14,9 @@ from ....protocols.namespaces import ItemAddress, Namespace
 from ...storage.sqlite import driver, files
 from ...storage.sqlite.connections import Connection, Connections
 from ..encoding import Sealer
-from ..engine import Forgotten, Hit, Logged, Position, Row, Selection, Unembedded
+from ..engine import Forgotten, Hit, ItemRow, ItemSelection, Logged, Position, Unembedded
 from ..operation import Dot, Operation, VersionVector
-from .search import KeywordSearch, Where, add_functions
+from .search import KeywordSearch, WhereClause, add_functions
 from .tables import (
     APPLICATION,
     STORE,
@@ -33,7 +33,7 @@ from .tables import (
     namespace_range,
     scrub,
 )
-from .transaction import OperationTable, SqliteTransaction, VectorTable, read_forgotten
+from .transaction import OperationTable, PassageTable, SqliteTransaction, read_forgotten
 
 if TYPE_CHECKING:
     from ..engine import Vector
@@ -96,7 +96,7 @@ class SqliteEngine:
         if is_file:
             files.prepare(self._path, STORE)
         self._operations = OperationTable(sealer)
-        self._vectors = VectorTable(embedder)
+        self._vectors = PassageTable(embedder)
         self._keyword = KeywordSearch()
         self._cache: VectorCache | None = None
         self._cache_lock = threading.Lock()
@@ -120,8 +120,8 @@ class SqliteEngine:
             yield transaction
             transaction.finish()
 
-    def rows(self, addresses: Sequence[ItemAddress], selection: Selection) -> dict[ItemAddress, Row]:
-        where = Where(selection)
+    def rows(self, addresses: Sequence[ItemAddress], selection: ItemSelection) -> dict[ItemAddress, ItemRow]:
+        where = WhereClause(selection)
         query = f"SELECT {_ROW} FROM {_ROWS} WHERE namespace = ? AND key = ? AND {where.sql}"
         found = {}
         with self._connections.reading() as connection, where.active():
@@ -131,13 +131,13 @@ class SqliteEngine:
                     found[address] = decode_row(*row)
         return found
 
-    def numbered(self, numbers: Sequence[int]) -> dict[int, Row]:
+    def numbered(self, numbers: Sequence[int]) -> dict[int, ItemRow]:
         query = f"SELECT item, {_ROW} FROM {_ROWS} WHERE item IN (SELECT value FROM json_each(?))"
         with self._connections.reading() as connection:
             return {item: decode_row(*columns) for item, *columns in connection.execute(query, (orjson.dumps(list(numbers)),))}
 
-    def select(self, selection: Selection, *, limit: int, offset: int) -> list[Row]:
-        where = Where(selection)
+    def select(self, selection: ItemSelection, *, limit: int, offset: int) -> list[ItemRow]:
+        where = WhereClause(selection)
         with self._connections.reading() as connection, where.active():
             few = _NEWEST * (offset + limit)
             newest = f"(SELECT * FROM items INDEXED BY items_in_order WHERE NOT is_deleted {_IN_ORDER} LIMIT {few})"
@@ -148,15 +148,15 @@ class SqliteEngine:
                 found = connection.execute(query.format("items"), parameters).fetchall()
             return [decode_row(*columns) for columns in found]
 
-    def keyword(self, query: str, selection: Selection, *, limit: int) -> list[Hit]:
-        where = Where(selection)
+    def keyword(self, query: str, selection: ItemSelection, *, limit: int) -> list[Hit]:
+        where = WhereClause(selection)
         with self._connections.reading() as connection, where.active():
             return self._keyword.best(connection, query, where, limit) if limit > 0 else []
 
-    def nearest(self, vector: "Vector", selection: Selection, *, limit: int) -> list[Hit]:
+    def nearest(self, vector: "Vector", selection: ItemSelection, *, limit: int) -> list[Hit]:
         from .nearest import best  # numpy, which a store without vectors does not need
 
-        where = Where(selection)
+        where = WhereClause(selection)
         with self._connections.reading() as connection, where.active():
             registered = self._vectors.registered(connection)
             if registered is None or limit < 1:
@@ -167,8 +167,8 @@ class SqliteEngine:
             passing, selected = partial(_passing, connection, where), partial(_selected, connection, where)
             return best(passages, vector, limit, passing=passing, selected=selected)
 
-    def namespaces(self, selection: Selection) -> list[Namespace]:
-        where = Where(selection)
+    def namespaces(self, selection: ItemSelection) -> list[Namespace]:
+        where = WhereClause(selection)
         with self._connections.reading() as connection, where.active():
             found = connection.execute(_NAMESPACES.format(where=where.sql), where.parameters)
             return [decode_address(namespace, "").namespace for (namespace,) in found]
@@ -327,12 +327,12 @@ def _is_about(operation: Operation, subject: str | None, derived_from: frozenset
     return any((subject is not None and subject in meta.subjects) or not derived_from.isdisjoint(meta.lineage) for meta in metas)
 
 
-def _passing(connection: Connection, where: Where, items: Sequence[int]) -> set[int]:
+def _passing(connection: Connection, where: WhereClause, items: Sequence[int]) -> set[int]:
     """Return those of the items that the selection lets through."""
     query = f"SELECT item FROM (SELECT value AS number FROM json_each(?)) CROSS JOIN items ON item = number WHERE {where.sql}"
     return {item for (item,) in connection.execute(query, (orjson.dumps(items), *where.parameters))}
 
 
-def _selected(connection: Connection, where: Where) -> list[int]:
+def _selected(connection: Connection, where: WhereClause) -> list[int]:
     """Return all items that the selection lets through."""
     return [item for (item,) in connection.execute(f"SELECT item FROM items WHERE {where.sql}", where.parameters)]

@@ -170,7 +170,7 @@ def _dots(query: Codes, stored: Codes) -> "NDArray[numpy.float64]":
 log = logging.getLogger(__name__)
 
 _Number = TypeVar("_Number", bound=numpy.generic)
-NOBODY: Final = 0
+GONE: Final = 0
 """The number of no item."""
 _FEWEST_SLOTS: Final = 1024
 _SPARE: Final = 20
@@ -181,7 +181,7 @@ class Passages(NamedTuple):
     """All passages at one state of the database."""
 
     items: "NDArray[numpy.int64]"
-    """The item of each passage; `NOBODY` if it is gone."""
+    """The item of each passage; `GONE` if it is gone."""
     codes: Codes
 
 
@@ -204,7 +204,7 @@ class VectorCache:
         self._position = 0
         self._generation = -1
         self._used = 0
-        self._newest = NOBODY
+        self._newest = GONE
         """The greatest number of an item."""
         self._items = numpy.zeros(0, numpy.int64)
         self._codes = Codes(numpy.zeros((0, self._width), numpy.int8), numpy.zeros(0, numpy.float32), 0.0)
@@ -243,7 +243,7 @@ class VectorCache:
         if known:
             present = self._items[: self._used]
             slots = numpy.flatnonzero(present == known[0] if len(known) == 1 else numpy.isin(present, known))
-            self._items[slots] = NOBODY
+            self._items[slots] = GONE
             self._codes.codes[slots] = 0
             self._codes.scales[slots] = 0.0
 
@@ -310,7 +310,7 @@ def _ranked(passages: Passages, slots: "NDArray[numpy.intp]", vector: "Vector", 
     order = numpy.lexsort((items, -scores))
     best_of: dict[int, float] = {}
     for item, score in zip(items[order].tolist(), scores[order].tolist(), strict=True):
-        if item != NOBODY:
+        if item != GONE:
             best_of.setdefault(item, score)
         if len(best_of) == most:
             break

@@ -16,7 +16,7 @@ from ...storage.sqlite import driver, files
 from ...storage.sqlite.connections import Connection
 from ...storage.sqlite.driver import Driver
 from ..encoding import Sealer
-from ..engine import Change, Row, Transaction
+from ..engine import Change, ItemRow, Transaction
 from ..merge import merge, succeed
 from ..operation import Dot, Operation
 from ..vectors import WHOLE, change_of
@@ -78,7 +78,7 @@ def recover(
 class _Remains:
     """The recovered parts of an item."""
 
-    row: Row | None = None
+    row: ItemRow | None = None
     texts: tuple[str, ...] = ()
     heads: list[Operation] = field(default_factory=list)
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from ....protocols.namespaces import Namespace
 from ....protocols.tiers import Tier
 from ...storage.sqlite.connections import Connection
-from ..engine import Condition, Hit, Selection, meets
+from ..engine import Condition, Hit, ItemSelection, meets
 from ..operation import Principal
 from .tables import end_of_prefix, namespace_range, value_of
 
@@ -23,14 +23,14 @@ _conditions: Final[ContextVar[tuple[Condition, ...]]] = ContextVar("conditions o
 
 
 def add_functions(connection: Connection) -> None:
-    """Add the SQL function that `Where` uses: conditions on values are checked in Python, where JSON has exactly one meaning."""
+    """Add the SQL function that `WhereClause` uses: conditions on values are checked in Python, where JSON has exactly one meaning."""
     connection.create_function("meets_conditions", 1, _meets_conditions, deterministic=True)
 
 
-class Where:
+class WhereClause:
     """The condition `sql` with its `parameters`, on columns of `items`. Run queries with it within `active`."""
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: ItemSelection) -> None:
         self.parameters: list[object] = []
         self._terms = ["NOT is_deleted"]
         self._selection = selection
@@ -158,7 +158,7 @@ class KeywordSearch:
         self._items = 0
         self._counts: dict[str, int] = {}
 
-    def best(self, connection: Connection, query: str, where: Where, limit: int) -> list[Hit]:
+    def best(self, connection: Connection, query: str, where: WhereClause, limit: int) -> list[Hit]:
         """Return the best hits; call it within `where.active`. The first hits are the same for every limit, so that pages fit together."""
         hits: dict[int, Hit] = {}
         counted = self._counted(connection, phrases(query))
@@ -197,14 +197,14 @@ def _expressions(counted: Sequence[Counted], items: int) -> Iterator[str]:
     """
     rare = counted if items <= MOST_RANKED else _affordable(counted, MOST_RANKED)
     others = counted[len(rare) :]
-    beside = _affordable(others, MOST_READ)
+    further = _affordable(others, MOST_READ)
     if rare:
-        yield f"({_any(rare)}) AND ({_any([*rare, *beside])})" if beside else _any(rare)
-    elif len(beside) > 1:
-        yield f"{beside[0].phrase} AND ({_any(beside[1:])})"
-    if beside:
-        yield _any([*rare, *beside])
-    if len(beside) < len(others):
+        yield f"({_any(rare)}) AND ({_any([*rare, *further])})" if further else _any(rare)
+    elif len(further) > 1:
+        yield f"{further[0].phrase} AND ({_any(further[1:])})"
+    if further:
+        yield _any([*rare, *further])
+    if len(further) < len(others):
         yield _any(counted)
 
 
@@ -212,7 +212,7 @@ def _any(counted: Sequence[Counted]) -> str:
     return " OR ".join(one.phrase for one in counted)
 
 
-def _windows(connection: Connection, expression: str, where: Where) -> Iterator[list[tuple[float, int]]]:
+def _windows(connection: Connection, expression: str, where: WhereClause) -> Iterator[list[tuple[float, int]]]:
     """Yield negative scores with the items that match and pass, the best first: of the newest items, then of earlier ones."""
     query = (
         "SELECT bm25(words), item FROM words CROSS JOIN items ON item = words.rowid "

@@ -20,7 +20,7 @@ from ...storage.sqlite.driver import check_plain
 from ...storage.sqlite.errors import Naming
 from ...storage.sqlite.log import empty_log
 from ..encoding import meta_fields, read_meta
-from ..engine import Row
+from ..engine import ItemRow
 
 STORE: Final = Naming(
     "memory store",
@@ -135,16 +135,16 @@ def payload_of(packed: bytes, like: bytes = _USUAL) -> bytes:
         raise damaged("the data of an item") from error
 
 
-def encode_row(row: Row, seed: int) -> bytes:
+def encode_row(row: ItemRow, seed: int) -> bytes:
     """Return a row, packed. The seed is that of the row's address."""
     content = (row.value, meta_fields(row.meta), row.version, row.device, row.updated_at, row.conflicts)
     return pack(seed, orjson.dumps(content))
 
 
-def decode_row(namespace: str, key: str, content: bytes, expires_at: float | None) -> Row:
+def decode_row(namespace: str, key: str, content: bytes, expires_at: float | None) -> ItemRow:
     address = decode_address(namespace, key)
     value, meta, version, device, updated_at, conflicts = orjson.loads(unpack(address, content))
-    return Row(address, value, read_meta(meta), version, device, updated_at, expires_at, conflicts)
+    return ItemRow(address, value, read_meta(meta), version, device, updated_at, expires_at, conflicts)
 
 
 def encode_texts(texts: Sequence[str], seed: int, value: Mapping[str, Any], content: bytes) -> bytes | None:

@@ -9,7 +9,7 @@ import orjson
 from ....protocols import InvalidRequest
 from ....protocols.namespaces import ItemAddress, Namespace
 from ...storage.sqlite.connections import Connection
-from ..encoding import Sealer, Subject, decode, encode, subjects_of
+from ..encoding import OwnedSubject, Sealer, decode, encode, subjects_of
 from ..engine import MOST_FORGOTTEN, Change, Forgotten, Logged, Unembedded, check_told
 from ..operation import Dot, Operation, VersionVector, address_tag, tick
 from .search import add_words, remove_words
@@ -92,7 +92,7 @@ class OperationTable:
             payload = self._sealer.seal(head.dot, subjects, payload)
         return pack(seed, payload)
 
-    def _subjects(self, head: Operation) -> frozenset[Subject]:
+    def _subjects(self, head: Operation) -> frozenset[OwnedSubject]:
         """Return the subjects with whose keys an operation is sealed."""
         return frozenset() if self._sealer is None else subjects_of(head)
 
@@ -145,7 +145,7 @@ def _passage(width: int) -> "numpy.dtype[Any]":
     return numpy.dtype([("scale", "<f4"), ("codes", "i1", (width,))])
 
 
-class VectorTable:
+class PassageTable:
     """The vectors of one embedder. Without one, there are none."""
 
     def __init__(self, embedder: str | None) -> None:
@@ -240,7 +240,7 @@ _UPDATE_REPLICA: Final = "UPDATE replica SET sequence = ?, clock = ?, position =
 class SqliteTransaction:
     """A write transaction of a connection. `finish` writes its counters."""
 
-    def __init__(self, connection: Connection, operations: OperationTable, vectors: VectorTable) -> None:
+    def __init__(self, connection: Connection, operations: OperationTable, vectors: PassageTable) -> None:
         self._connection = connection
         self._operations = operations
         self._vectors = vectors

@@ -22,7 +22,19 @@ from ..operation import received as advance_clock
 from ..vectors import change_of
 from . import books
 from .keys import SubjectKey, opener
-from .messages import Batch, Erasures, Facts, Part, Peer, Range, Received, Request, SealedOperation, check_devices, for_peer
+from .messages import (
+    Batch,
+    Disclosure,
+    Erasures,
+    Peer,
+    Received,
+    Request,
+    SealedOperation,
+    SharedFacts,
+    WriteRange,
+    check_devices,
+    for_peer,
+)
 from .replica import LARGEST_LOSS, Replica
 
 _PAGE: Final = 128
@@ -54,11 +66,11 @@ def outgoing(replica: Replica, peer: Peer, request: Request) -> dict[Namespace, 
         part, shown = for_peer(operation, peer)
         leaving = plan.setdefault(operation.address.namespace, Leaving())
         match part:
-            case Part.NUMBER:
+            case Disclosure.NUMBER:
                 leaving.held_back += 1
-            case Part.NOTICE:
+            case Disclosure.NOTICE:
                 leaving.withdrawn += 1
-            case Part.WHOLE:
+            case Disclosure.WHOLE:
                 leaving.items += 1
                 leaving.bytes += len(_payload(logged, shown))
                 if len(leaving.examples) < _EXAMPLES:
@@ -145,7 +157,7 @@ class _Packer:
         self._peer = peer
         self._log = log
         self._start = start
-        self._facts: Facts | None = None
+        self._facts: SharedFacts | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -157,7 +169,7 @@ class _Packer:
     def add(self, logged: Logged) -> int:
         """Add an operation to the batch, and return the batch's size."""
         part, shown = for_peer(logged.operation, self._peer)
-        if part is Part.NUMBER:
+        if part is Disclosure.NUMBER:
             self._holes.setdefault(logged.operation.dot.device, []).append(logged.operation.dot.sequence)
             return self._bytes
         subjects = subjects_of(shown)
@@ -172,7 +184,7 @@ class _Packer:
     def packed(self, end: int) -> Batch:
         """Return the batch up to here, and begin another one."""
         facts = self._replica.facts()  # read after the operations: their writers knew no more than this
-        holes = tuple(Range(device, *run) for device, numbers in self._holes.items() for run in books.runs(sorted(numbers)))
+        holes = tuple(WriteRange(device, *run) for device, numbers in self._holes.items() for run in books.runs(sorted(numbers)))
         fresh = None if facts == self._facts else facts
         batch = Batch(self._log, self._start, end, tuple(self._operations), holes, tuple(sorted(self._keys)), fresh)
         self._facts = facts
@@ -273,7 +285,7 @@ class _Taking:
             check_devices({*had, *claims})
             self._transaction.learn(claims, 0)
 
-    def received(self, holes: Sequence[Range]) -> Received:
+    def received(self, holes: Sequence[WriteRange]) -> Received:
         """Return the result of the batch."""
         return Received(self._taken, sum(hole.last - hole.first + 1 for hole in holes), self._refused, len(self._in_conflict))
 
@@ -441,6 +453,6 @@ def _is_taken(heads: Sequence[Operation], operation: Operation, peer: Peer) -> b
     return any(not peer.is_relay or Tier.SHARED not in (head.meta.tier, head.reach) for head in others)
 
 
-def _check_holes(holes: Sequence[Range]) -> None:
+def _check_holes(holes: Sequence[WriteRange]) -> None:
     if not all(0 < hole.first <= hole.last < _LATEST for hole in holes) or sum(hole.last - hole.first for hole in holes) >= _LATEST:
         raise InvalidRequest("the peer sent an invalid range of writes")

@@ -1,6 +1,6 @@
 """The messages between two replicas, and the facts that all share apart from the items: erasures, revoked devices, and owners of devices.
 
-Facts only grow. `wire.py` converts messages to protobuf.
+SharedFacts only grow. `wire.py` converts messages to protobuf.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -86,7 +86,7 @@ class Erasure:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SharedFacts:
     """Facts of a replica. Facts of two replicas are merged by `|`, in any order and any number of times."""
 
     erasures: Mapping[str, Erasure] = field(default_factory=dict)
@@ -96,20 +96,20 @@ class Facts:
     users: Mapping[str, str] = field(default_factory=dict)
     """The user of each device. A hub's device, which writes for several users, is not in it."""
 
-    def __or__(self, other: "Facts") -> "Facts":
+    def __or__(self, other: "SharedFacts") -> "SharedFacts":
         erasures = {**other.erasures, **self.erasures}
         for id in self.erasures.keys() & other.erasures.keys():
             erasures[id] = self.erasures[id] | other.erasures[id]
-        return Facts(erasures, self.revoked | other.revoked, {**other.users, **self.users})
+        return SharedFacts(erasures, self.revoked | other.revoked, {**other.users, **self.users})
 
-    def without_owner_of(self, device: str) -> "Facts":
+    def without_owner_of(self, device: str) -> "SharedFacts":
         """Return the facts without a user of the device, for a hub: only the hub itself knows that it has none."""
         return replace(self, users={name: user for name, user in self.users.items() if name != device})
 
-    def stated_for(self, user: str, known: "Facts") -> "Facts":
+    def stated_for(self, user: str, known: "SharedFacts") -> "SharedFacts":
         """Return those facts that a peer with only this user may state to a replica that knows `known`."""
         users = {device: owner for device, owner in self.users.items() if owner == known.users.get(device, user) == user}
-        return Facts(
+        return SharedFacts(
             {id: erasure for id, erasure in self.erasures.items() if erasure.user == user},
             frozenset(device for device in self.revoked if users.get(device) == user),
             users,
@@ -157,7 +157,7 @@ def without_siblings(operation: Operation, goes: Callable[[Sibling], bool]) -> O
     return operation if len(kept) == len(operation.siblings) else operation._replace(siblings=kept)
 
 
-def check_size(facts: Facts) -> None:
+def check_size(facts: SharedFacts) -> None:
     """Raise `InvalidRequest` for more facts than replicas exchange."""
     devices = max(len(facts.users.keys() | facts.revoked), *(len(one.boundaries) for one in facts.erasures.values()), 0)
     if len(facts.erasures) > _MOST_ERASURES or devices > _MOST_DEVICES:
@@ -165,7 +165,7 @@ def check_size(facts: Facts) -> None:
         raise InvalidRequest(f"a replica states {len(facts.erasures):,} erasures and {devices:,} devices", hint=hint)
 
 
-def check_share(facts: Facts, user: str) -> None:
+def check_share(facts: SharedFacts, user: str) -> None:
     """Raise `InvalidRequest` if a hub's facts about one user would leave too little room for others."""
     erasures = sum(one.user == user for one in facts.erasures.values())
     devices = sum(owner == user for owner in facts.users.values())
@@ -187,7 +187,7 @@ def is_device(name: object) -> bool:
     return validation.is_name(name, _LONGEST)
 
 
-def encode_facts(facts: Facts) -> bytes:
+def encode_facts(facts: SharedFacts) -> bytes:
     """Return the facts as JSON, the same bytes for the same facts."""
     erasures = [
         (
@@ -203,12 +203,12 @@ def encode_facts(facts: Facts) -> bytes:
     return orjson.dumps((erasures, sorted(facts.revoked), dict(sorted(facts.users.items()))))
 
 
-def decode_facts(encoded: bytes) -> Facts:
+def decode_facts(encoded: bytes) -> SharedFacts:
     """Return the facts that `encode_facts` encoded. Raises `ValueError` for any other bytes."""
     try:
         erasures, revoked, users = orjson.loads(encoded)
         read = [_erasure(*one) for one in erasures]
-        return Facts(
+        return SharedFacts(
             {one.id: one for one in read},
             frozenset(_name(device) for device in revoked),
             {_name(device): _user(user) for device, user in users.items()},
@@ -274,7 +274,7 @@ class Hello:
     now: float
     """The replica's clock, in seconds since the epoch."""
     known: VersionVector
-    facts: Facts
+    facts: SharedFacts
     log: str
     """Name of its log, in which positions count."""
     schema: int = SCHEMA
@@ -300,7 +300,7 @@ class SealedOperation(NamedTuple):
     payload: bytes
 
 
-class Range(NamedTuple):
+class WriteRange(NamedTuple):
     """Writes of a device that are not for the receiver: `first` to `last`."""
 
     device: str
@@ -317,10 +317,10 @@ class Batch:
     start: int
     end: int
     operations: Sequence[SealedOperation] = ()
-    holes: tuple[Range, ...] = ()
+    holes: tuple[WriteRange, ...] = ()
     keys: tuple[SubjectKey, ...] = ()
     """Keys of the sealed operations. Never store them together with the batch."""
-    facts: Facts | None = None
+    facts: SharedFacts | None = None
     """The sender's facts apart from the items, if there are more than it has sent before."""
     known: VersionVector | None = None
     """In the last batch: the version vector of the receiver when it has all batches."""
@@ -362,7 +362,7 @@ class Peer:
                 return False
 
 
-class Part(Enum):
+class Disclosure(Enum):
     """The part of an operation that is sent to a peer."""
 
     WHOLE = auto()
@@ -372,14 +372,14 @@ class Part(Enum):
     """Only the number of the write: a hole."""
 
 
-def for_peer(operation: Operation, peer: Peer) -> tuple[Part, Operation]:
+def for_peer(operation: Operation, peer: Peer) -> tuple[Disclosure, Operation]:
     """Return the part of an operation that is for the peer. If that is only a number, the operation must not be used."""
     user = operation.meta.user
     if peer.may_have(user, operation.meta.tier):
-        return Part.WHOLE, _without_hidden_siblings(operation, peer)
+        return Disclosure.WHOLE, _without_hidden_siblings(operation, peer)
     if peer.may_have(user, operation.reach):
-        return Part.NOTICE, _without_hidden_siblings(_notice(operation), peer)
-    return Part.NUMBER, operation
+        return Disclosure.NOTICE, _without_hidden_siblings(_notice(operation), peer)
+    return Disclosure.NUMBER, operation
 
 
 def _notice(operation: Operation) -> Operation:

@@ -19,10 +19,10 @@ from .messages import (
     SCHEMA,
     Erasure,
     Erasures,
-    Facts,
     Hello,
     Peer,
     Request,
+    SharedFacts,
     check_share,
     check_size,
     is_device,
@@ -172,10 +172,10 @@ def go_on(engine: Engine, transaction: Transaction, fields: Sequence[str], *, re
     changed: dict[ItemAddress, dict[Dot, Operation]] = {}
     for operation in _written_since(engine, shared):
         sequence, clock = transaction.reserve(1, now)
-        anew = _renumbered(operation, Dot(own, sequence), max(clock, operation.clock + 1), shared)
-        changed.setdefault(operation.address, {})[operation.dot] = anew
+        rewritten = _renumbered(operation, Dot(own, sequence), max(clock, operation.clock + 1), shared)
+        changed.setdefault(operation.address, {})[operation.dot] = rewritten
     present = transaction.heads(list(changed))
-    renumbered = {address: [anew.get(head.dot, head) for head in present[address]] for address, anew in changed.items()}
+    renumbered = {address: [rewritten.get(head.dot, head) for head in present[address]] for address, rewritten in changed.items()}
     transaction.apply([change_of(address, heads, now=now, fields=fields) for address, heads in renumbered.items()])
     books.note_restored(transaction, shared)
 
@@ -218,7 +218,7 @@ _MOST_INTRODUCED: Final = 100
 """The most devices of one credential, one after the other: each new store is one."""
 
 
-def _nobody() -> None:
+def _ignore() -> None:
     """Do nothing."""
 
 
@@ -237,7 +237,7 @@ class Replica:
     """The clock, in seconds since the epoch."""
     maximum_bytes: int = 1 << 20
     """The most bytes of a value as JSON."""
-    erased: Callable[[], None] = field(default=_nobody, repr=False)
+    erased: Callable[[], None] = field(default=_ignore, repr=False)
     """Called after each erasure here, also those of peers: until it returns, the erasure counts as unfinished."""
 
     def hello(self) -> Hello:
@@ -263,7 +263,7 @@ class Replica:
             logger.info("the clock of device %s differs from ours by %+.0f s", hello.device, skew)
         return skew
 
-    def absorb(self, peer: Peer, stated: Facts) -> None:
+    def absorb(self, peer: Peer, stated: SharedFacts) -> None:
         """Learn the facts that a peer states, as far as it may state them, and erase what they say."""
         with self.engine.transaction() as transaction:
             known = self.known_facts(transaction)
@@ -300,7 +300,7 @@ class Replica:
             erasure = Erasure(secrets.token_hex(_ID_BYTES), *tags, user, {self.engine.device: self._own_number(transaction)})
             local = erasure if on_behalf_of is not None else replace(erasure, user=None)
             gone, grown = forget(Forgetting(self.engine, transaction, self.fields, self.now(), Wording.of(subject)), [local])
-            learned = known | Facts({erasure.id: replace(grown[0], user=user)})
+            learned = known | SharedFacts({erasure.id: replace(grown[0], user=user)})
             if on_behalf_of is not None:
                 check_share(learned, on_behalf_of)
             books.keep_facts(transaction, learned)
@@ -328,7 +328,7 @@ class Replica:
         if device == self.engine.device:
             raise PermissionDenied("a device cannot revoke itself", hint="revoke it on another device")
         with self.engine.transaction() as transaction:
-            books.keep_facts(transaction, self.known_facts(transaction) | Facts(revoked=frozenset({device})))
+            books.keep_facts(transaction, self.known_facts(transaction) | SharedFacts(revoked=frozenset({device})))
 
     def request(self, peer: Peer, log: str) -> Request:
         """Return the position from which to continue in a peer's log."""
@@ -343,17 +343,17 @@ class Replica:
         if is_copy:
             self._go_on_if_copy(transaction, peer, request.known.get(self.engine.device, 0), is_copy=True)
 
-    def facts(self) -> Facts:
+    def facts(self) -> SharedFacts:
         """Return the facts of this replica."""
         with self.engine.transaction() as transaction:
             return self.known_facts(transaction)
 
-    def known_facts(self, transaction: Transaction) -> Facts:
+    def known_facts(self, transaction: Transaction) -> SharedFacts:
         """Return the facts of this replica within a transaction."""
         facts = books.facts(transaction)
-        return facts if self.user is None else facts | Facts(users={self.engine.device: self.user})
+        return facts if self.user is None else facts | SharedFacts(users={self.engine.device: self.user})
 
-    def state(self) -> tuple[int, Facts]:
+    def state(self) -> tuple[int, SharedFacts]:
         """Return a state that changes when there is news for peers: the position of the last change, and the facts."""
         return self.engine.position(), self.facts()
 
@@ -364,17 +364,17 @@ class Replica:
         with self.engine.transaction() as transaction:
             return list(books.holes(transaction, device))
 
-    def _learn(self, transaction: Transaction, known: Facts, learned: Facts) -> None:
+    def _learn(self, transaction: Transaction, known: SharedFacts, learned: SharedFacts) -> None:
         """Store new facts, and erase what they say."""
         fresh = [
             one for id, one in learned.erasures.items() if id not in known.erasures or known.erasures[id].overwritten != one.overwritten
         ]
         if fresh:
             heard = {self.engine.device: self._own_number(transaction)}
-            learned |= Facts({one.id: replace(one, boundaries=heard) for one in fresh})
+            learned |= SharedFacts({one.id: replace(one, boundaries=heard) for one in fresh})
             erasures = [learned.erasures[one.id] for one in fresh]
             _, grown = forget(Forgetting(self.engine, transaction, self.fields, self.now()), erasures)
-            learned |= Facts({one.id: one for one in grown})
+            learned |= SharedFacts({one.id: one for one in grown})
             self._retire_keys(transaction, [one for one in fresh if one.id not in known.erasures])
         books.keep_facts(transaction, learned)
 

@@ -181,7 +181,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SyncProgress:
     """The state of a running synchronisation."""
 
     received: Received = Received()
@@ -216,7 +216,7 @@ async def plan(store: "MemoryStore", neighbour: Neighbour) -> dict[Namespace, Le
             return await in_thread(outgoing, replica, neighbour.peer, push.request)
 
 
-async def sync_once(store: "MemoryStore", neighbour: Neighbour, *, report: Callable[[Progress], None] | None = None) -> Synchronised:
+async def sync_once(store: "MemoryStore", neighbour: Neighbour, *, report: Callable[[SyncProgress], None] | None = None) -> Synchronised:
     """Pull what the neighbour has for this store, and push what is for the neighbour.
 
     If it ends early, what was done stays done, and the next call continues from there. Raises `SyncRefused` if the two cannot
@@ -271,8 +271,8 @@ async def _signal(news: asyncio.Event, positions: AsyncGenerator[int]) -> None:
     raise Unavailable("the other side ended the watch call")
 
 
-async def _exchange(store: "MemoryStore", peer: Peer, link: Link, report: Callable[[Progress], None]) -> Synchronised:
-    replica, progress = store.replica(), Progress()
+async def _exchange(store: "MemoryStore", peer: Peer, link: Link, report: Callable[[SyncProgress], None]) -> Synchronised:
+    replica, progress = store.replica(), SyncProgress()
     theirs, skew = await _greet(replica, peer, link)
     # Sending comes first: it may show that this store is a copy, which then has to get its own device's writes back.
     async with link.push(await in_thread(replica.hello)) as push:
@@ -325,5 +325,5 @@ def _first(errors: BaseExceptionGroup[NearfarError]) -> NearfarError:
     return error
 
 
-def _ignore(_: Progress) -> None:
+def _ignore(_: SyncProgress) -> None:
     """Do nothing."""

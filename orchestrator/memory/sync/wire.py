@@ -20,12 +20,12 @@ from .keys import SubjectKey
 from .messages import (
     SCHEMA,
     Batch,
-    Facts,
     Hello,
-    Range,
     Received,
     Request,
     SealedOperation,
+    SharedFacts,
+    WriteRange,
     check_size,
     decode_facts,
     encode_facts,
@@ -46,7 +46,7 @@ def hello_from_proto(message: pb.Hello) -> Hello:
         raise InvalidRequest("a hello needs the names of a device and of its log", hint="the peer is broken, or not a nearfar store")
     if not isfinite(message.now):
         raise InvalidRequest("the peer's clock is not a number", hint="the peer is broken, or not a nearfar store")
-    facts = _facts(message.facts) if message.schema == SCHEMA else Facts()  # their meaning in another schema is unknown
+    facts = _facts(message.facts) if message.schema == SCHEMA else SharedFacts()  # their meaning in another schema is unknown
     return Hello(message.device, message.now, dict(message.known), facts, message.log, message.schema)
 
 
@@ -80,7 +80,7 @@ def batch_from_proto(message: pb.Batch) -> Batch:
         message.start,
         message.end,
         _operations_from_proto(message.operations),
-        tuple(Range(hole.device, hole.first, hole.last) for hole in message.holes),
+        tuple(WriteRange(hole.device, hole.first, hole.last) for hole in message.holes),
         tuple(SubjectKey(key.id, key.tag, key.key) for key in message.keys),
         _facts(message.facts) if message.facts else None,
         dict(message.known.known) if message.HasField("known") else None,
@@ -142,9 +142,9 @@ def received_from_proto(message: pb.Received) -> Received:
     return Received(message.operations, message.holes, message.refused, message.conflicts)
 
 
-def _facts(encoded: bytes) -> Facts:
+def _facts(encoded: bytes) -> SharedFacts:
     if not encoded:
-        return Facts()
+        return SharedFacts()
     try:
         facts = decode_facts(encoded)
     except ValueError as error:

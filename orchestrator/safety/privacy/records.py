@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ...memory.encoding import Subject
+from ...memory.encoding import OwnedSubject
 from ...memory.operation import Dot
 from ...memory.sync.keys import SubjectKeys, tag_of
 from ...storage.sqlite.database import Database
@@ -131,8 +131,8 @@ class RunRecords:
         return [Placeholder.model_validate_json(payload) for payload in opened if payload is not None]
 
 
-def _subject(run: str) -> Subject:
-    return Subject(user="", name=f"run {run}")
+def _subject(run: str) -> OwnedSubject:
+    return OwnedSubject(user="", name=f"run {run}")
 
 
 def _dot(run: str, number: int) -> Dot:

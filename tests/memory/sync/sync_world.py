@@ -18,7 +18,7 @@ from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync import wire
 from nearfar.orchestrator.memory.sync.exchange import batches, receive
 from nearfar.orchestrator.memory.sync.keys import SubjectKeys
-from nearfar.orchestrator.memory.sync.messages import Batch, Facts, Hello, Part, Peer, Received, for_peer
+from nearfar.orchestrator.memory.sync.messages import Batch, SharedFacts, Hello, Disclosure, Peer, Received, for_peer
 from nearfar.orchestrator.memory.sync.replica import Replica
 from nearfar.protocols import PermissionDenied, SyncRefused, VersionConflict
 from nearfar.protocols.namespaces import ItemAddress
@@ -330,7 +330,7 @@ def is_doomed(world: World, write: Write, known: Iterable[str] | None = None) ->
 
 
 def _eraser(world: World, id: str) -> str | None:
-    facts: Facts = next(node.replica.facts() for node in world.nodes if id in node.replica.facts().erasures)
+    facts: SharedFacts = next(node.replica.facts() for node in world.nodes if id in node.replica.facts().erasures)
     return facts.erasures[id].user
 
 
@@ -344,7 +344,7 @@ def check_convergence(one: Node, other: Node) -> None:
 
 def _shown(heads: Iterable[Operation], peer: Peer) -> tuple[object, ...]:
     parts = [for_peer(head, peer) for head in heads]
-    shown = heads_of(shown for part, shown in parts if part is not Part.NUMBER)
+    shown = heads_of(shown for part, shown in parts if part is not Disclosure.NUMBER)
     if not shown:
         return None, ()
     state = merge(shown)
