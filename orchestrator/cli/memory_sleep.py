@@ -12,8 +12,8 @@ from rich.text import Text
 from ...protocols import Agent, NotFound
 from ...protocols.namespaces import namespace_text, parse_namespace
 from ..compose.agents import NearConfig, near_handle, read_device_state
+from ..memory.consolidation.consolidator import Consolidator
 from ..memory.consolidation.journal import ConsolidationBatch, ConsolidationJournal, ConsolidationResult, journals, scopes
-from ..memory.consolidation.sleeper import Sleeper
 from ..util.escaping import printable
 from . import options
 from .memory_store import Prefix, Store, StoreChoice, address_text, open_store
@@ -95,7 +95,7 @@ async def _consolidate(
     config = options.read_config(choice.config)
     policy = None if config is None or config.memory is None else config.memory.sleep
     async with _near_agent(choice, near) as agent:
-        sleepers = [(scope, Sleeper(store, scope, agent=agent, device_state=state, policy=policy)) for scope in scopes(store, prefix)]
+        sleepers = [(scope, Consolidator(store, scope, agent=agent, device_state=state, policy=policy)) for scope in scopes(store, prefix)]
         return [(scope, await sleeper.run()) for scope, sleeper in sleepers]
 
 

@@ -15,7 +15,7 @@ from ..util.secrets import secret
 if TYPE_CHECKING:
     from langgraph.store.base import TTLConfig
 
-    from ..memory.consolidation.sleeper import Rest
+    from ..memory.consolidation.consolidator import BackgroundConsolidation
     from ..memory.in_tasks import TaskMemory
     from ..memory.sqlite.recovering import Recovery
     from ..memory.store import MemoryStore
@@ -77,10 +77,10 @@ def task_memory(given: "MemoryStore | TaskMemory | MemoryConfig | Location | Non
     return given if isinstance(given, TaskMemory) else TaskMemory(given)
 
 
-def memory_rest(memory: "TaskMemory", pool: AgentPool, device_state: DeviceStateSource) -> "Rest | None":
+def memory_rest(memory: "TaskMemory", pool: AgentPool, device_state: DeviceStateSource) -> "BackgroundConsolidation | None":
     """Return the consolidation of the memory while the device rests; None if it is not configured."""
     if memory.sleep is None:
         return None
-    from ..memory.consolidation.sleeper import Rest
+    from ..memory.consolidation.consolidator import BackgroundConsolidation
 
-    return Rest(memory.store, memory.sleep, pool, device_state)
+    return BackgroundConsolidation(memory.store, memory.sleep, pool, device_state)

@@ -4,7 +4,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count, islice
@@ -45,6 +45,20 @@ class Watchers:
         finally:
             with self._lock:
                 self._called.remove(call)
+
+    async def looks(self, pause: float) -> AsyncGenerator[None]:
+        """Yield at once, then after each write here, and every `pause` seconds for writes by other processes. Close it when done."""
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(woken.set)
+
+        with self.calling(wake):
+            while True:
+                woken.clear()
+                yield
+                with anyio.move_on_after(pause):
+                    await woken.wait()
 
     def notify(self) -> None:
         with self._lock:
@@ -97,22 +111,15 @@ def _told(reader: Reader, found: Sequence[Position], prefix: Namespace) -> list[
 
 async def watched(reader: Reader, watchers: Watchers, *, prefix: Namespace, since: int | None) -> AsyncGenerator[MemoryChange]:
     """Yield changes after `since`, or from now on, as they happen."""
-    loop, woken = asyncio.get_running_loop(), asyncio.Event()
     position = await in_thread(reader.engine.position) if since is None else since
-
-    def wake() -> None:
-        loop.call_soon_threadsafe(woken.set)
-
-    with watchers.calling(wake):
-        while True:
-            woken.clear()
-            told, reached = await in_thread(changes_after, reader, position, prefix=prefix)
-            for change in told:
-                yield change
-            if reached == position:
-                with anyio.move_on_after(_POLL):
-                    await woken.wait()
-            position = reached
+    async with aclosing(watchers.looks(_POLL)) as looks:
+        async for _ in looks:
+            before = None
+            while position != before:  # a part of the changes at a time
+                told, reached = await in_thread(changes_after, reader, position, prefix=prefix)
+                for change in told:
+                    yield change
+                before, position = position, reached
 
 
 @dataclass(frozen=True, slots=True)

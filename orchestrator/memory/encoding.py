@@ -30,19 +30,16 @@ class Sealer(Protocol):
 
     def seal(self, dot: Dot, subjects: AbstractSet[OwnedSubject], payload: bytes) -> bytes:
         """Return the payload as it may be written to a log; without subjects it stays unchanged."""
-        ...
 
     def unseal(self, dot: Dot, sealed: bytes) -> bytes | None:
         """Return the payload; None if its key was destroyed. Raises `ValueError` if it is damaged, or was sealed for another dot."""
-        ...
 
 
 def subjects_of(operation: Operation) -> frozenset[OwnedSubject]:
     """Return the subjects of an operation, its siblings included."""
     if not operation.siblings and not operation.meta.subject:
         return frozenset()
-    metas = (operation.meta, *(sibling.meta for sibling in operation.siblings))
-    return frozenset(OwnedSubject(meta.user, name) for meta in metas for name in meta.subjects)
+    return frozenset(OwnedSubject(write.meta.user, name) for write in operation.writes for name in write.meta.subjects)
 
 
 def encode(operation: Operation) -> bytes:

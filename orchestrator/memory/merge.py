@@ -56,7 +56,7 @@ def merge(heads: Sequence[Operation]) -> State:
     known = {part for sibling in carried for part in sibling.lost.items()}
     lost = {head.dot: parts for head in present if (parts := _lost(head, shown, kept)) and not parts.items() <= known}
     return State(
-        heads=tuple(heads),
+        heads=tuple(ordered),
         value=None if last.value is None else shown.value,
         meta=_meta(last, present, [head for head in present if head.dot not in lost or _contributes(head, last, shown)]),
         version=version_of(ordered),

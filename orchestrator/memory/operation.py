@@ -173,6 +173,11 @@ class Operation(NamedTuple):
     def stamp(self) -> Stamp:
         return Stamp(self.clock, *self.dot)
 
+    @property
+    def writes(self) -> "tuple[Operation | Sibling, ...]":
+        """The write itself and its siblings: everything here with a value and a meta."""
+        return (self, *self.siblings)
+
     def stamp_of(self, name: str) -> Stamp:
         """Return the last write of the field, as far as this write knows it."""
         return self.stamps.get(name, self.stamp)

@@ -151,8 +151,9 @@ class Reader:
         rows = self.engine.rows(list(dict.fromkeys(addresses)), self.selection())
         self._refresh([rows[address] for address in dict.fromkeys(refreshed) if address in rows])
         # A caller that asks for one item twice gets two copies.
-        copied = deepcopy if len(rows) < len(addresses) else _itself
-        return [self.item(copied(rows[address])) if address in rows else None for address in addresses]
+        are_shared = len(rows) < len(addresses)
+        found = map(rows.get, addresses)
+        return [None if row is None else self.item(deepcopy(row) if are_shared else row) for row in found]
 
     def item(self, row: ItemRow, score: float | None = None) -> MemoryItem:
         """Return the item of a row, as its reader sees it."""
@@ -253,10 +254,6 @@ class Reader:
         mortal = [row.address for row in rows if row.expires_at is not None and row.expires_at > now]
         if mortal:
             self.engine.refresh(mortal, now)
-
-
-def _itself(row: ItemRow) -> ItemRow:
-    return row
 
 
 def _fixed(path: Namespace) -> Namespace:

@@ -44,7 +44,7 @@ def export(reader: Reader, *, prefix: Namespace, tier: Tier | None) -> Iterator[
         position = found[-1].position
         places = [one.address for one in found if not one.is_deleted and within(one.address.namespace, prefix)]
         rows = reader.engine.rows(places, reader.selection())
-        yield from (_line(row) for row in rows.values() if tier is None or row.meta.tier is tier)
+        yield from (orjson.dumps(_record(row)).decode() for row in rows.values() if tier is None or row.meta.tier is tier)
 
 
 def edits_of(
@@ -97,10 +97,6 @@ def _edit(address: ItemAddress, value: Record, meta: Meta | None, version: str, 
     if meta is None:
         return Edit(address=address, value=lambda _: value, if_version=version, ttl=validation.ttl_seconds(ttl))
     return Edit(address=address, value=lambda _: value, if_version=version, index=meta.index, ttl=meta.ttl, told=meta)
-
-
-def _line(row: ItemRow) -> str:
-    return orjson.dumps(_record(row)).decode()
 
 
 def _record(row: ItemRow) -> Record:

@@ -39,16 +39,13 @@ class Embedder(Protocol):
     @property
     def name(self) -> str:
         """Name of the model and its version: vectors of different names are never compared."""
-        ...
 
     @property
     def width(self) -> int:
         """Numbers per vector."""
-        ...
 
     def embed_all(self, texts: Sequence[str]) -> "NDArray[numpy.float32] | Sequence[Sequence[float]]":
         """Return a vector for each text, of any length but zero."""
-        ...
 
 
 class QueryEmbedder(Embedder, Protocol):
@@ -56,7 +53,6 @@ class QueryEmbedder(Embedder, Protocol):
 
     def embed_query(self, text: str) -> Sequence[float]:
         """Return the vector of a question."""
-        ...
 
 
 class ShippedEmbedder:

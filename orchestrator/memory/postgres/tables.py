@@ -3,8 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -14,7 +13,7 @@ from ....protocols import ConfigError, StoreCorrupt, SyncRefused
 from ....protocols.namespaces import ItemAddress, Namespace
 from ..encoding import Sealer, decode, encode, meta_fields, read_meta, subjects_of
 from ..engine import Change, ItemRow
-from ..operation import Dot, Meta, Operation
+from ..operation import Dot, Operation
 
 if TYPE_CHECKING:
     from ...storage.postgres.connections import Connection
@@ -97,7 +96,7 @@ def address(namespace: Sequence[str], key: str) -> ItemAddress:
 def columns(number: int, change: Change, words: Sequence[str], embedder: int | None) -> tuple[object, ...]:
     """Return the parameters of `INSERT`."""
     namespace, key = change.address
-    metas = list(chain.from_iterable(map(_metas, change.heads)))
+    metas = [write.meta for head in change.heads for write in head.writes]
     subjects = sorted({subject.name for head in change.heads for subject in subjects_of(head)})
     origins = sorted({digest(origin) for meta in metas for origin in meta.lineage})
     place = number, digest(change.address), list(namespace), key, numbers_above(namespace)
@@ -121,10 +120,6 @@ def _visible(row: ItemRow | None) -> tuple[object, ...]:
         meta.ttl,
         row.expires_at,
     )
-
-
-def _metas(head: Operation) -> Iterable[Meta]:
-    return head.meta, *(sibling.meta for sibling in head.siblings)
 
 
 VERSION: Final = 3

@@ -323,7 +323,7 @@ class _InMemory(Connections):
 
 
 def _is_about(operation: Operation, subject: str | None, derived_from: frozenset[ItemAddress]) -> bool:
-    metas = [operation.meta, *(sibling.meta for sibling in operation.siblings)]
+    metas = [write.meta for write in operation.writes]
     return any((subject is not None and subject in meta.subjects) or not derived_from.isdisjoint(meta.lineage) for meta in metas)
 
 

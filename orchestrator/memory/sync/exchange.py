@@ -309,7 +309,9 @@ class _Taking:
         if left is None:
             return None
         if device not in self._authors:
-            self._check_author(device)
+            if not self._may_speak_for(device):
+                message = f"the peer sent a write of device {device}, which it does not speak for"
+                raise InvalidRequest(message, hint="let its own hub send it")
             self._authors.add(device)
         self._latest = max(self._latest, left.clock)
         if not left.is_withdrawn:
@@ -344,10 +346,6 @@ class _Taking:
         # A replica learns the number of its own writes from hellos.
         return device != self._replica.engine.device and self._may_speak_for(device)
 
-    def _check_author(self, device: str) -> None:
-        if not self._may_speak_for(device):
-            raise InvalidRequest(f"the peer sent a write of device {device}, which it does not speak for", hint="let its own hub send it")
-
     def _may_speak_for(self, device: str) -> bool:
         if device == self._replica.engine.device:
             return self._peer.is_relay or self._peer.user == self._replica.user
@@ -369,13 +367,12 @@ def read_operation(dot: Dot, payload: bytes, peer: Peer, *, maximum_bytes: int) 
     _check_address(*operation.address)
     if b"\\u0000" in payload and _NUL.search(payload):
         raise InvalidRequest("the peer sent a character that cannot be stored: NUL")
-    for value in (operation.value, *[sibling.value for sibling in operation.siblings]):
-        if value is not None and (len(payload) > maximum_bytes or not _is_plain(value, payload)):
-            validation.value(value, maximum_bytes)
+    for write in operation.writes:
+        if write.value is not None and (len(payload) > maximum_bytes or not _is_plain(write.value, payload)):
+            validation.value(write.value, maximum_bytes)
     _check_causality(operation)
-    _check_meta(operation.meta, peer, is_own=True)
-    for sibling in operation.siblings:
-        _check_meta(sibling.meta, peer, is_own=True)
+    for write in operation.writes:
+        _check_meta(write.meta, peer)
     if operation.is_withdrawn and operation.value is not None:
         raise InvalidRequest("the peer sent the content of an item that is withdrawn")
     return operation
@@ -434,10 +431,10 @@ def _check_causality(operation: Operation) -> None:
         raise InvalidRequest(f"write {dot.sequence} of device {dot.device} has a clock that is too large")
 
 
-def _check_meta(meta: Meta, peer: Peer, *, is_own: bool) -> None:
+def _check_meta(meta: Meta, peer: Peer) -> None:
     if meta.tier is Tier.DEVICE:
         raise PrivacyViolation("the peer sent an item that must not leave its device", hint="update nearfar on the peer")
-    if is_own and not peer.is_relay and meta.user != peer.user:
+    if not peer.is_relay and meta.user != peer.user:
         raise InvalidRequest(f"the peer sent an item of another user than {peer.user!r}")
     if not 0 <= meta.trust <= min(TRUST[meta.source], peer.maximum_trust):
         raise InvalidRequest(f"the peer claims a trust of {meta.trust:g} for an item with source {meta.source}")

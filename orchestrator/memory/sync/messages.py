@@ -130,12 +130,8 @@ class Erasures:
         """Return all erasures that cover the operation or name any value in it, and perhaps others."""
         if not self._by_tag:
             return []
-        subjects = {name for meta in (operation.meta, *(sibling.meta for sibling in operation.siblings)) for name in meta.subjects}
-        tags = [
-            address_tag(operation.address),
-            *_prefix_tags(operation.address.namespace),
-            *map(_tag, subjects),
-        ]
+        subjects = {name for write in operation.writes for name in write.meta.subjects}
+        tags = [address_tag(operation.address), *_prefix_tags(operation.address.namespace), *map(_tag, subjects)]
         found: dict[str, Erasure] = {}
         for tag in tags:
             found |= self._by_tag.get(tag, {})

@@ -47,7 +47,7 @@ class Forgetting:
         if self.wording.name is None:
             return
         for operation in operations_of(self.engine):
-            yield from (write.dot for write in _writes(operation) if self.wording.is_named_in(write.value))
+            yield from (write.dot for write in operation.writes if self.wording.is_named_in(write.value))
 
 
 def forget(forgetting: Forgetting, erasures: Sequence[Erasure]) -> tuple[list[ItemAddress], list[Erasure]]:
@@ -59,7 +59,8 @@ def forget(forgetting: Forgetting, erasures: Sequence[Erasure]) -> tuple[list[It
     changes: list[Change] = []
     for address, heads in forgetting.transaction.heads(sorted({one.operation.address for one in reached.values()})).items():
         left = [reached[head.dot].left if head.dot in reached else head for head in heads]
-        changes.append(_change(forgetting, address, [head for head in left if head is not None]))
+        kept = [head for head in left if head is not None]
+        changes.append(change_of(address, kept, now=forgetting.now, fields=forgetting.fields) if kept else Change(address, (), None))
     # The engine removes all data of an item only if the whole item is forgotten.
     forgetting.transaction.apply([Change(change.address, (), None) for change in changes])
     forgetting.transaction.apply([change for change in changes if change.heads])
@@ -76,10 +77,6 @@ def _overwritten(erasure: Erasure, dropped: Operation) -> Erasure:
         return erasure
     device, sequence = dropped.dot
     return replace(erasure, overwritten={address_tag(dropped.address): {**dropped.context, device: sequence}})
-
-
-def _change(forgetting: Forgetting, address: ItemAddress, heads: Sequence[Operation]) -> Change:
-    return change_of(address, heads, now=forgetting.now, fields=forgetting.fields) if heads else Change(address, (), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +117,9 @@ def _reached(forgetting: Forgetting, erasures: Sequence[Erasure]) -> dict[Dot, _
     while is_growing:
         is_growing = False
         for operation in operations_of(forgetting.engine):
-            derived = {id for address in _lineage(operation) for id in reach.sources.get(address, ())}
-            others = by_id if any(write.dot in reach.named for write in _writes(operation)) else derived
+            lineage = {address for write in operation.writes for address in write.meta.lineage}
+            derived = {id for address in lineage for id in reach.sources.get(address, ())}
+            others = by_id if any(write.dot in reach.named for write in operation.writes) else derived
             near = {erasure.id: erasure for erasure in (*index.near(operation), *(by_id[id] for id in sorted(others)))}
             one = _left(operation, list(near.values()), reach) if near else None
             if one is not None and one != reached.get(operation.dot):
@@ -129,16 +127,6 @@ def _reached(forgetting: Forgetting, erasures: Sequence[Erasure]) -> dict[Dot, _
                 reach.sources.setdefault(operation.address, set()).update(erasure.id for erasure in one.by)
                 is_growing = True
     return reached
-
-
-def _writes(operation: Operation) -> Iterator[Operation | Sibling]:
-    yield operation
-    yield from operation.siblings
-
-
-def _lineage(operation: Operation) -> set[ItemAddress]:
-    """Return the lineage of all values in an operation."""
-    return {address for meta in (operation.meta, *(sibling.meta for sibling in operation.siblings)) for address in meta.lineage}
 
 
 def _left(operation: Operation, erasures: Sequence[Erasure], reach: _Reach) -> _Reached | None:
@@ -154,10 +142,8 @@ def _left(operation: Operation, erasures: Sequence[Erasure], reach: _Reach) -> _
 
 logger = logging.getLogger(__name__)
 
-_PAGE: Final = 1000
 
-
-def go_on(engine: Engine, transaction: Transaction, fields: Sequence[str], *, remembered: int, now: float) -> None:
+def renumber_copy(engine: Engine, transaction: Transaction, fields: Sequence[str], *, remembered: int, now: float) -> None:
     """Give new numbers, after all that are known anywhere, to the writes made since the copy, as far as these can be told.
 
     Therefore no write of either copy is lost; writes that both have may be written twice. `remembered` is the last number of this device
@@ -170,7 +156,8 @@ def go_on(engine: Engine, transaction: Transaction, fields: Sequence[str], *, re
     )
     transaction.learn({own: remembered}, 0)
     changed: dict[ItemAddress, dict[Dot, Operation]] = {}
-    for operation in _written_since(engine, shared):
+    own_writes = (one for one in operations_of(engine) if one.dot.device == own and one.dot.sequence > shared)
+    for operation in own_writes:
         sequence, clock = transaction.reserve(1, now)
         rewritten = _renumbered(operation, Dot(own, sequence), max(clock, operation.clock + 1), shared)
         changed.setdefault(operation.address, {})[operation.dot] = rewritten
@@ -201,19 +188,9 @@ def _renumbered(operation: Operation, dot: Dot, clock: int, shared: int) -> Oper
     )
 
 
-def _written_since(engine: Engine, shared: int) -> Iterator[Operation]:
-    position = 0
-    while page := engine.operations(position, limit=_PAGE):
-        own = (logged.operation for logged in page if logged.operation.dot.device == engine.device)
-        yield from (operation for operation in own if operation.dot.sequence > shared)
-        position = page[-1].position
-
-
 _ID_BYTES: Final = 16
 LARGEST_LOSS: Final = 1 << 32
 """More writes than are ever made between two backups."""
-
-
 _MOST_INTRODUCED: Final = 100
 """The most devices of one credential, one after the other: each new store is one."""
 
@@ -256,7 +233,7 @@ class Replica:
             raise SyncRefused("the peer is this store itself, or a copy of it", hint="give the copy a file of its own, and let it sync")
         with self.engine.transaction() as transaction:
             self._check_device(transaction, peer, hello.device, is_caller=is_caller)
-            self._go_on_if_copy(transaction, peer, hello.known.get(self.engine.device, 0), is_copy=False)
+            self._renumber_if_copy(transaction, peer, hello.known.get(self.engine.device, 0), is_copy=False)
         self.absorb(peer, hello.facts)
         skew = hello.now - self.now()
         if abs(skew) * 1000 > MAXIMUM_SKEW:
@@ -341,7 +318,7 @@ class Replica:
         it."""
         is_copy = request.log == books.log(transaction) and request.position > books.told(transaction).position
         if is_copy:
-            self._go_on_if_copy(transaction, peer, request.known.get(self.engine.device, 0), is_copy=True)
+            self._renumber_if_copy(transaction, peer, request.known.get(self.engine.device, 0), is_copy=True)
 
     def facts(self) -> SharedFacts:
         """Return the facts of this replica."""
@@ -370,8 +347,8 @@ class Replica:
             one for id, one in learned.erasures.items() if id not in known.erasures or known.erasures[id].overwritten != one.overwritten
         ]
         if fresh:
-            heard = {self.engine.device: self._own_number(transaction)}
-            learned |= SharedFacts({one.id: replace(one, boundaries=heard) for one in fresh})
+            boundaries = {self.engine.device: self._own_number(transaction)}
+            learned |= SharedFacts({one.id: replace(one, boundaries=boundaries) for one in fresh})
             erasures = [learned.erasures[one.id] for one in fresh]
             _, grown = forget(Forgetting(self.engine, transaction, self.fields, self.now()), erasures)
             learned |= SharedFacts({one.id: one for one in grown})
@@ -410,12 +387,12 @@ class Replica:
             raise PermissionDenied(f"{_MOST_INTRODUCED} devices have used this credential already", hint="pair the device again")
         books.introduce(transaction, device, peer.name)
 
-    def _go_on_if_copy(self, transaction: Transaction, peer: Peer, remembered: int, *, is_copy: bool) -> None:
+    def _renumber_if_copy(self, transaction: Transaction, peer: Peer, remembered: int, *, is_copy: bool) -> None:
         """Continue under new numbers if a peer knows more writes of this device than there are: this store is a copy."""
         had = transaction.known().get(self.engine.device, 0)
         may_say_so = peer.is_relay or self.user is None or peer.user == self.user
         if may_say_so and (is_copy or had < remembered) and remembered < had + LARGEST_LOSS:
-            go_on(self.engine, transaction, self.fields, remembered=max(had, remembered), now=self.now())
+            renumber_copy(self.engine, transaction, self.fields, remembered=max(had, remembered), now=self.now())
 
 
 def check_schema(hello: Hello) -> None:

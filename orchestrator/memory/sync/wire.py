@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isfinite
@@ -211,18 +211,10 @@ _LOOK_EVERY: Final = 1.0
 
 async def moves(replica: Replica, watchers: Watchers) -> AsyncGenerator[int]:
     """Yield the end of the replica's log: at once, and whenever that, or the facts, change. Close it when done."""
-    loop, woken = asyncio.get_running_loop(), asyncio.Event()
-
-    def wake() -> None:
-        loop.call_soon_threadsafe(woken.set)
-
     told = None
-    with watchers.calling(wake):
-        while True:
-            woken.clear()
-            position, facts = await in_thread(replica.state)
-            if (position, facts) != told:
-                told = position, facts
-                yield position
-            with anyio.move_on_after(_LOOK_EVERY):
-                await woken.wait()
+    async with aclosing(watchers.looks(_LOOK_EVERY)) as looks:
+        async for _ in looks:
+            state = await in_thread(replica.state)
+            if state != told:
+                told = state
+                yield state[0]
