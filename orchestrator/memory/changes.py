@@ -109,7 +109,7 @@ def _told(reader: Reader, found: Sequence[Position], prefix: Namespace) -> list[
     return [MemoryChange(one.position, one.address, item, address_tag(one.address)) for one, item in told]
 
 
-async def watched(reader: Reader, watchers: Watchers, *, prefix: Namespace, since: int | None) -> AsyncGenerator[MemoryChange]:
+async def watch_changes(reader: Reader, watchers: Watchers, *, prefix: Namespace, since: int | None) -> AsyncGenerator[MemoryChange]:
     """Yield changes after `since`, or from now on, as they happen."""
     position = await in_thread(reader.engine.position) if since is None else since
     async with aclosing(watchers.looks(_POLL)) as looks:
@@ -159,7 +159,7 @@ def conflicts(reader: Reader, limit: int, offset: int) -> list[Conflict]:
     return list(islice(found, offset, offset + limit))
 
 
-def undecided(reader: Reader, address: ItemAddress) -> tuple[str, tuple[Sibling, ...]]:
+def read_conflict(reader: Reader, address: ItemAddress) -> tuple[str, tuple[Sibling, ...]]:
     """Return the version of an item, for `if_version`, and its siblings. Raises `NotFound` if it has no conflict."""
     with reader.engine.transaction() as transaction:
         heads = transaction.heads([address]).get(address, ())
@@ -178,7 +178,7 @@ def name_of(sibling: Sibling) -> str:
 
 def _conflict(reader: Reader, address: ItemAddress) -> Iterator[Conflict]:
     try:
-        version, siblings = undecided(reader, address)
+        version, siblings = read_conflict(reader, address)
     except NotFound:  # resolved meanwhile, or not the principal's
         return
     yield Conflict(address, reader.get([address], [])[0], version, tuple(map(_lost, siblings)))
@@ -203,7 +203,7 @@ def _lost(sibling: Sibling) -> LostValue:
     return LostValue(name_of(sibling), sibling.value, tuple(sibling.lost), *place, meta.source, meta.trust, meta.tier, written_at)
 
 
-def visible(reader: Reader) -> dict[str, int]:
+def count_visible(reader: Reader) -> dict[str, int]:
     """Return the numbers of items, deleted items and conflicts, and the bytes of values, of what the reader may see."""
     counted = dict.fromkeys(("items", "deleted", "bytes"), 0)
     position = 0

@@ -150,7 +150,7 @@ class Operation(NamedTuple):
 
     dot: Dot
     clock: int
-    """Hybrid logical clock, see `clock.py`."""
+    """Hybrid logical clock, see `tick`."""
     context: VersionVector
     """The writes to this item that this one knew of, and supersedes."""
     address: ItemAddress

@@ -18,7 +18,7 @@ from ...protocols.tiers import Source, Tier
 from .engine import Condition, Engine, Hit, ItemRow, ItemSelection, selects
 from .operation import Principal
 from .provenance import as_believed
-from .recall.ranking import Ranking, depth, fused, keywords, weighed
+from .recall.ranking import Ranking, depth, fuse, keywords, weigh
 from .vectors import Embedder, query_vector
 from .writing import ARCHIVE_MARK
 
@@ -224,8 +224,8 @@ class Reader:
         nearest = [] if vector is None else self.engine.nearest(vector, selection, limit=count)
         factors = self._factors(query.ranking, [*keyword, *nearest])
         if query.mode is SearchMode.HYBRID:
-            return fused(keyword, nearest, query.ranking, factors)
-        return weighed([*keyword, *nearest], factors)
+            return fuse(keyword, nearest, query.ranking, factors)
+        return weigh([*keyword, *nearest], factors)
 
     def _factors(self, ranking: Ranking, hits: Sequence[Hit]) -> dict[int, float] | None:
         if not ranking.needs_rows:

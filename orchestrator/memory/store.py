@@ -16,7 +16,7 @@ from ..util.arguments import as_choice, as_path, require, require_callable, requ
 from ..util.threads import in_thread
 from . import validation
 from .basic_store import BasicStore
-from .changes import Conflict, MemoryChange, changes_after, conflicts, name_of, undecided, visible, watched
+from .changes import Conflict, MemoryChange, changes_after, conflicts, count_visible, name_of, read_conflict, watch_changes
 from .encoding import Sealer
 from .engine import Engine
 from .erasing import sweep, traces
@@ -259,7 +259,7 @@ class MemoryStore(BasicStore):
         Raises `NotFound` if there is no such conflict, and `VersionConflict` if the item was written in between.
         """
         address = validation.place(namespace, key)
-        version, siblings = undecided(self._reader(), address)
+        version, siblings = read_conflict(self._reader(), address)
         if keep == "present":
             return self._write([Edit(address=address, value=_same, is_total=False, is_patch=True, if_version=version, decides=True)])[0]
         if isinstance(keep, str):
@@ -286,7 +286,7 @@ class MemoryStore(BasicStore):
 
     def watch(self, prefix: tuple[str, ...] = (), *, since: int | None = None) -> AsyncGenerator[MemoryChange]:
         """Yield changes as they happen, from now on or after a position, including those of other processes. Close it when done."""
-        return watched(self._reader(), self._watchers, prefix=validation.prefix(prefix), since=since)
+        return watch_changes(self._reader(), self._watchers, prefix=validation.prefix(prefix), since=since)
 
     def traces(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[ItemAddress]:
         """Return the addresses of the items that `erase` would forget, deleted ones included if any of their data is still stored. A
@@ -352,7 +352,7 @@ class MemoryStore(BasicStore):
         A view counts what its principal may see: items, deleted items, items with conflicts, and bytes of values.
         """
         if self._principal is not None:
-            return visible(self._reader())
+            return count_visible(self._reader())
         return self.engine.statistics()
 
     def index_pending(self) -> int:

@@ -69,7 +69,7 @@ class Edit:
 
 
 _NOTHING: Final = State(heads=(), value=None, meta=Meta(), version=ABSENT, clock=0, device="", siblings=())
-"""What a write finds where no item was ever written."""
+"""The state of an item that was never written."""
 
 
 @dataclass(frozen=True, slots=True)

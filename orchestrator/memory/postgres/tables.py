@@ -140,7 +140,7 @@ _TABLES: Final = (
     ) WITH (fillfactor = 10)
     """,
     "CREATE TABLE known (device text PRIMARY KEY, sequence bigint NOT NULL)",
-    # Tags of items, or see `forgotten.py`.
+    # Tags of items, or see `note_forgotten`.
     "CREATE TABLE forgotten (position bigint PRIMARY KEY, tag text NOT NULL UNIQUE)",
     "CREATE TABLE settings (name text PRIMARY KEY, value text NOT NULL)",
     # Labels, keys and devices sort by code point, whatever the database's own order is.

@@ -211,7 +211,7 @@ class Ranking:
         return recent * (1 - self.trust + self.trust * row.meta.trust)
 
 
-def fused(keyword: Sequence[Hit], nearest: Sequence[Hit], ranking: Ranking, factors: Mapping[int, float] | None = None) -> Iterator[Hit]:
+def fuse(keyword: Sequence[Hit], nearest: Sequence[Hit], ranking: Ranking, factors: Mapping[int, float] | None = None) -> Iterator[Hit]:
     """Yield the items of both rankings, the best first; if there are `factors`, items without one are left out."""
     best = max((hit.score for hit in keyword), default=0.0) or 1.0
     words = _Scores(keyword, ranking.keyword / best)
@@ -219,7 +219,7 @@ def fused(keyword: Sequence[Hit], nearest: Sequence[Hit], ranking: Ranking, fact
     return _windowed([one for one in (words, meanings) if one.weight > 0], factors)
 
 
-def weighed(hits: Sequence[Hit], factors: Mapping[int, float] | None = None) -> Iterator[Hit]:
+def weigh(hits: Sequence[Hit], factors: Mapping[int, float] | None = None) -> Iterator[Hit]:
     """Yield the items of a single ranking with their own scores, times the factors if there are some."""
     return iter(hits) if factors is None else _windowed([_Scores(hits)], factors)
 
@@ -342,7 +342,7 @@ class Said(NamedTuple):
     """The day of the turn, if it is known."""
 
 
-def ranked(question: str, found: Mapping[Granularity, TurnMatches], turns: Mapping[str, Said]) -> list[tuple[str, float]]:
+def rank_turns(question: str, found: Mapping[Granularity, TurnMatches], turns: Mapping[str, Said]) -> list[tuple[str, float]]:
     """Return the turns' keys with their scores, the best first. `turns` are the candidates, by key."""
     relevances = {granularity: relevance(*matches) for granularity, matches in found.items()}
     relevances = {granularity: of_items for granularity, of_items in relevances.items() if of_items}

@@ -17,7 +17,7 @@ from ...compression.tokens import TokenCounter, estimated_tokens
 from ...util.escaping import escaped
 from .. import reading
 from ..reading import MemoryItem, Query, Reader, SearchMode
-from .ranking import EPISODIC, TEXT, Granularity, Ranking, Said, TurnMatches, episodic, keywords, ranked, relevance, span
+from .ranking import EPISODIC, TEXT, Granularity, Ranking, Said, TurnMatches, episodic, keywords, rank_turns, relevance, span
 
 if TYPE_CHECKING:
     from ..basic_store import BasicStore
@@ -144,7 +144,7 @@ def find(store: "BasicStore", scope: Namespace, question: str, *, limit: int) ->
     found = {granularity: _by_key(answer) for granularity, answer in zip(Granularity, answers, strict=True)}
     turns = {address.key: item for address, item in answers[0].items.items()} | _turns_of_pieces(store, scope, found)
     said = {key: Said(str(item.value.get("speaker", "")), str(item.value.get(TEXT, "")), when(item).date()) for key, item in turns.items()}
-    best = ranked(question, found, said)[:limit]
+    best = rank_turns(question, found, said)[:limit]
     for key, score in best:
         turns[key].score = score
     return [turns[key] for key, _ in best]

@@ -15,7 +15,7 @@ import numpy
 
 from ...storage.sqlite.connections import Connection
 from ..engine import Hit
-from .transaction import unpacked
+from .transaction import unpack_vectors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,7 +62,7 @@ class Outline(NamedTuple):
     scale: float
     blocks: "tuple[numkong.PackedMatrix, ...]" = ()
 
-    def coded(self, vectors: "NDArray[numpy.float32]") -> "NDArray[numpy.int8]":
+    def encode_vectors(self, vectors: "NDArray[numpy.float32]") -> "NDArray[numpy.int8]":
         """Return the projection of vectors onto these directions."""
         rounded = numpy.rint(vectors @ self.directions / self.scale)
         made: NDArray[numpy.int8] = numpy.clip(rounded, -_LEVELS, _LEVELS).astype(numpy.int8)
@@ -107,7 +107,7 @@ class Codes(NamedTuple):
     def _outlined(self, count: int) -> "Codes":
         outline = self.outline or _learned(self.vectors(slice(0, count, max(1, count // _SAMPLE))))
         starts = range(len(outline.blocks) * _OUTLINE_BLOCK, count - _OUTLINE_BLOCK + 1, _OUTLINE_BLOCK)
-        new = [numkong.dots_pack(outline.coded(self.vectors(slice(start, start + _OUTLINE_BLOCK)))) for start in starts]
+        new = [numkong.dots_pack(outline.encode_vectors(self.vectors(slice(start, start + _OUTLINE_BLOCK)))) for start in starts]
         return self._replace(blocks=(), outline=outline._replace(blocks=(*outline.blocks, *new)))
 
 
@@ -121,7 +121,7 @@ def _learned(sample: "NDArray[numpy.float32]") -> Outline:
     return Outline(chosen, float(numpy.abs(sample @ chosen).max()) / _LEVELS or 1.0)
 
 
-def coded(vectors: "NDArray[numpy.float32]") -> Codes:
+def encode_vectors(vectors: "NDArray[numpy.float32]") -> Codes:
     """Return the codes of at least one vector. Each vector fills the range of a byte by itself, and is scaled for the least remainder."""
     largest = numpy.abs(vectors).max(axis=1, initial=0.0, keepdims=True)
     rounded = numpy.rint(vectors * (_LEVELS / numpy.where(largest > 0, largest, 1.0)))
@@ -131,14 +131,14 @@ def coded(vectors: "NDArray[numpy.float32]") -> Codes:
     return Codes(rounded.astype(numpy.int8), scales.astype(numpy.float32), length)
 
 
-def promising(stored: Codes, vector: "Vector", count: int) -> "NDArray[numpy.intp]":
+def find_promising(stored: Codes, vector: "Vector", count: int) -> "NDArray[numpy.intp]":
     """Return the slots of the stored vectors that may be among the `count` most similar ones. Up to `FEW` vectors, those surely are
     among them.
 
     The error of a similarity x·y is at most |x| |y - y'|. So a vector is not among the best if its estimate is further than that below
     the least of any `count` exact ones.
     """
-    query = coded(vector[None])
+    query = encode_vectors(vector[None])
     slots = None if stored.outline is None else _candidates(stored, stored.outline, vector)
     few = stored if slots is None else Codes(stored.codes[slots], stored.scales[slots], stored.length)
     estimates = _dots(query, few) * (few.scales * query.scales[0])
@@ -150,7 +150,7 @@ def promising(stored: Codes, vector: "Vector", count: int) -> "NDArray[numpy.int
 
 def _candidates(stored: Codes, outline: Outline, vector: "Vector") -> "NDArray[numpy.intp]":
     """Return the best slots by the outline, and those that are in no block of it yet."""
-    part = coded((vector @ outline.directions)[None])
+    part = encode_vectors((vector @ outline.directions)[None])
     dots = numpy.concatenate([numpy.asarray(numkong.dots_packed(part.codes, block))[0] for block in outline.blocks])
     wanted = max(_CANDIDATES, len(dots) // _SHARE) // _EVERY
     sample = dots[::_EVERY]
@@ -248,7 +248,7 @@ class VectorCache:
             self._codes.scales[slots] = 0.0
 
     def _add(self, items: Sequence[int], passages: Sequence[bytes]) -> None:
-        new, counts = unpacked(passages, self._width)
+        new, counts = unpack_vectors(passages, self._width)
         count = len(new.codes)
         if self._used + count > len(self._items):
             self._grow(self._used + count)
@@ -300,7 +300,7 @@ def best(
 def _first(passages: Passages, vector: "Vector", count: int) -> "NDArray[numpy.intp]":
     """Return the slots of the `count` best passages, and maybe more."""
     if IS_AVAILABLE:
-        return promising(passages.codes, vector, count)
+        return find_promising(passages.codes, vector, count)
     return numpy.argpartition(passages.codes.similarities(numpy.arange(len(passages.items)), vector), -count)[-count:]
 
 

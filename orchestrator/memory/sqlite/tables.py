@@ -214,7 +214,7 @@ def _statement(columns: str, rows: int) -> str:
 APPLICATION: Final = 0x4E665253
 """Marks the file as one of this store (`PRAGMA application_id`)."""
 VERSION: Final = 5
-"""Version of the tables, and of how texts are cut into words (`words.py`), in `PRAGMA user_version`."""
+"""Version of the tables, and of how texts are cut into words (see `search.py`), in `PRAGMA user_version`."""
 
 TABLES: Final = """
 CREATE TABLE replica (

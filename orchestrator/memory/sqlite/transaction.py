@@ -108,20 +108,20 @@ _ROW_PASSAGES: Final = 2
 """Passages per row: rows of two passages of the shipped embedder fill pages of 4 KiB; longer rows leave up to half of a page empty."""
 
 
-def packed(vectors: "Sequence[Vector]") -> bytes:
+def pack_vectors(vectors: "Sequence[Vector]") -> bytes:
     """Return the vectors as they are stored."""
     import numpy
 
-    from .nearest import coded
+    from .nearest import encode_vectors
 
-    made = coded(numpy.stack(vectors))
+    made = encode_vectors(numpy.stack(vectors))
     kept = numpy.empty(len(made.codes), _passage(made.codes.shape[1]))
     kept["scale"], kept["codes"] = made.scales, made.codes
     return kept.tobytes()
 
 
-def unpacked(passages: Sequence[bytes], width: int) -> "tuple[Codes, list[int]]":
-    """Return the vectors of several rows, and how many each row has. Raises `StoreCorrupt` for bytes that `packed` never makes."""
+def unpack_vectors(passages: Sequence[bytes], width: int) -> "tuple[Codes, list[int]]":
+    """Return the vectors of several rows, and how many each row has. Raises `StoreCorrupt` for bytes that `pack_vectors` never makes."""
     import numpy
 
     from .nearest import Codes
@@ -187,7 +187,7 @@ class PassageTable:
             raise InvalidRequest(f"an item with {texts} texts cannot have {len(vectors)} vectors")
         for vector in vectors:
             self.check(vector, width)
-        return [packed(vectors[start : start + _ROW_PASSAGES]) for start in range(0, texts, _ROW_PASSAGES)]
+        return [pack_vectors(vectors[start : start + _ROW_PASSAGES]) for start in range(0, texts, _ROW_PASSAGES)]
 
     def check(self, vector: "Vector", width: int) -> None:
         """Raise `InvalidRequest` if a vector is not of the embedder's width."""

@@ -1,4 +1,4 @@
-"""What both ends of a sync call share: messages as protobuf, time limits, look-ahead and notices of changes."""
+"""Messages as protobuf, time limits, look-ahead and notices of changes, for both ends of a sync call."""
 
 import asyncio
 from collections import Counter

@@ -9,7 +9,7 @@ from langgraph.store.base import PutOp
 from memory_bench import Clock
 
 from nearfar import MemoryStore
-from nearfar.orchestrator.memory.engine import Operator, Condition, Engine, ItemSelection, selects
+from nearfar.orchestrator.memory.engine import Condition, Engine, ItemSelection, Operator, selects
 from nearfar.protocols import InvalidRequest
 
 NOTES = ("notes",)

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from postgres_writes import NOW, put_within
 
-from nearfar.orchestrator.memory.engine import Operator, Condition, ItemSelection, selects
+from nearfar.orchestrator.memory.engine import Condition, ItemSelection, Operator, selects
 from nearfar.orchestrator.memory.operation import Meta, Principal
 from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.protocols.namespaces import ItemAddress

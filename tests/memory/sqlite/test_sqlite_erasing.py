@@ -160,10 +160,10 @@ _KILLED_IN_MID_ERASE = """
 import sys
 from nearfar.orchestrator.memory.engine import Change
 from nearfar.orchestrator.memory.operation import ItemAddress
-from nearfar.orchestrator.memory.engine import Selection
+from nearfar.orchestrator.memory.engine import ItemSelection
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 engine = SqliteEngine(sys.argv[1], embedder="test/32")
-rows = engine.select(Selection(now=0), limit=1000, offset=0)
+rows = engine.select(ItemSelection(now=0), limit=1000, offset=0)
 with engine.transaction() as transaction:
     transaction.apply([Change(row.address, (), None) for row in rows])
 print("forgotten", flush=True)

@@ -18,7 +18,7 @@ from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync import wire
 from nearfar.orchestrator.memory.sync.exchange import batches, receive
 from nearfar.orchestrator.memory.sync.keys import SubjectKeys
-from nearfar.orchestrator.memory.sync.messages import Batch, SharedFacts, Hello, Disclosure, Peer, Received, for_peer
+from nearfar.orchestrator.memory.sync.messages import Batch, Disclosure, Hello, Peer, Received, SharedFacts, for_peer
 from nearfar.orchestrator.memory.sync.replica import Replica
 from nearfar.protocols import PermissionDenied, SyncRefused, VersionConflict
 from nearfar.protocols.namespaces import ItemAddress

@@ -24,11 +24,11 @@ from nearfar.orchestrator.memory.sync.keys import tag_of
 from nearfar.orchestrator.memory.sync.messages import (
     Batch,
     Erasure,
-    SharedFacts,
     Hello,
     Peer,
-    WriteRange,
     SealedOperation,
+    SharedFacts,
+    WriteRange,
     decode_facts,
     encode_facts,
 )

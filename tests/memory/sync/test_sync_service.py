@@ -24,8 +24,8 @@ from nearfar.orchestrator.memory.sync.service import serve_memory
 from nearfar.orchestrator.memory.sync.session import (
     Neighbour,
     Outcome,
-    SyncProgress,
     Synchronised,
+    SyncProgress,
     connected,
     keep_in_sync,
     plan,
