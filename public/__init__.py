@@ -30,24 +30,24 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.hybrid.arguments import TaskOptions as TaskOptions
     from nearfar.orchestrator.hybrid.hybrid import Hybrid as Hybrid
     from nearfar.orchestrator.hybrid.records import Records as Records
+    from nearfar.orchestrator.memory.changes import Conflict as Conflict
+    from nearfar.orchestrator.memory.changes import LostValue as LostValue
     from nearfar.orchestrator.memory.changes import MemoryChange as MemoryChange
-    from nearfar.orchestrator.memory.conflicts import Conflict as Conflict
-    from nearfar.orchestrator.memory.conflicts import LostValue as LostValue
-    from nearfar.orchestrator.memory.fusion import Ranking as Ranking
     from nearfar.orchestrator.memory.in_tasks import TaskMemory as TaskMemory
     from nearfar.orchestrator.memory.in_tasks import memory_tools as memory_tools
-    from nearfar.orchestrator.memory.item import Principal as Principal
+    from nearfar.orchestrator.memory.operation import Principal as Principal
     from nearfar.orchestrator.memory.provenance import Origin as Origin
     from nearfar.orchestrator.memory.provenance import writing_as as writing_as
     from nearfar.orchestrator.memory.reading import MemoryItem as MemoryItem
     from nearfar.orchestrator.memory.reading import SearchMode as SearchMode
     from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory as AgentMemory
+    from nearfar.orchestrator.memory.recall.agent_memory import Fact as Fact
     from nearfar.orchestrator.memory.recall.agent_memory import WorkingMemory as WorkingMemory
-    from nearfar.orchestrator.memory.recall.semantic import Fact as Fact
-    from nearfar.orchestrator.memory.recall.turn import Turn as Turn
-    from nearfar.orchestrator.memory.recall.turn import TurnKind as TurnKind
-    from nearfar.orchestrator.memory.rendering import Rendered as Rendered
-    from nearfar.orchestrator.memory.rendering import render as render
+    from nearfar.orchestrator.memory.recall.episodic import Turn as Turn
+    from nearfar.orchestrator.memory.recall.episodic import TurnKind as TurnKind
+    from nearfar.orchestrator.memory.recall.ranking import Ranking as Ranking
+    from nearfar.orchestrator.memory.recall.retrieval import Rendered as Rendered
+    from nearfar.orchestrator.memory.recall.retrieval import render as render
     from nearfar.orchestrator.memory.store import MemoryStore as MemoryStore
     from nearfar.orchestrator.memory.transfer import Imported as Imported
     from nearfar.orchestrator.memory.vectors import Embedder as Embedder
@@ -277,7 +277,7 @@ _HOMES = {
     "CompressionUse": "orchestrator.task.policy",
     "Config": "orchestrator.compose.config",
     "ConfigError": "protocols.errors",
-    "Conflict": "orchestrator.memory.conflicts",
+    "Conflict": "orchestrator.memory.changes",
     "ConsideredAgent": "orchestrator.task.results",
     "ConsideredArm": "orchestrator.task.results",
     "ConsolidationConfig": "orchestrator.task.stores",
@@ -296,7 +296,7 @@ _HOMES = {
     "EstimateSource": "orchestrator.task.results",
     "EvidenceConfig": "orchestrator.task.routing_policy",
     "Execution": "protocols.cards",
-    "Fact": "orchestrator.memory.recall.semantic",
+    "Fact": "orchestrator.memory.recall.agent_memory",
     "FallbackConfig": "orchestrator.task.routing_policy",
     "FallbackTrigger": "orchestrator.task.routing_policy",
     "FarConfig": "orchestrator.compose.agents",
@@ -326,7 +326,7 @@ _HOMES = {
     "LlamaAgent": "device.llama.agent",
     "LocalFarConfig": "orchestrator.compose.agents",
     "LongPrompt": "protocols.cards",
-    "LostValue": "orchestrator.memory.conflicts",
+    "LostValue": "orchestrator.memory.changes",
     "MemoryChange": "orchestrator.memory.changes",
     "MemoryConfig": "orchestrator.task.stores",
     "MemoryItem": "orchestrator.memory.reading",
@@ -354,7 +354,7 @@ _HOMES = {
     "PowerSource": "protocols.device_state",
     "Preset": "orchestrator.task.policy",
     "Prices": "protocols.cards",
-    "Principal": "orchestrator.memory.item",
+    "Principal": "orchestrator.memory.operation",
     "PrivacyConfig": "orchestrator.task.policy",
     "PrivacyRecords": "orchestrator.safety.privacy_records",
     "PrivacyViolation": "protocols.errors",
@@ -363,7 +363,7 @@ _HOMES = {
     "ProviderState": "protocols.messages",
     "QuotaExceeded": "protocols.errors",
     "Range": "orchestrator.task.rules",
-    "Ranking": "orchestrator.memory.fusion",
+    "Ranking": "orchestrator.memory.recall.ranking",
     "RateLimited": "protocols.errors",
     "Rates": "protocols.cards",
     "RecallConfig": "orchestrator.task.stores",
@@ -372,7 +372,7 @@ _HOMES = {
     "RecordedOutcome": "protocols.recordings",
     "Records": "orchestrator.hybrid.records",
     "RemoteAgent": "protocols.client",
-    "Rendered": "orchestrator.memory.rendering",
+    "Rendered": "orchestrator.memory.recall.retrieval",
     "ReplayAgent": "protocols.recordings",
     "RequestRefused": "protocols.errors",
     "Result": "orchestrator.task.results",
@@ -444,8 +444,8 @@ _HOMES = {
     "ToolStarted": "orchestrator.task.events",
     "TraceStore": "orchestrator.tracing.store",
     "Trigger": "orchestrator.task.policy",
-    "Turn": "orchestrator.memory.recall.turn",
-    "TurnKind": "orchestrator.memory.recall.turn",
+    "Turn": "orchestrator.memory.recall.episodic",
+    "TurnKind": "orchestrator.memory.recall.episodic",
     "Unauthenticated": "protocols.errors",
     "Unavailable": "protocols.errors",
     "Unsupported": "protocols.errors",
@@ -464,7 +464,7 @@ _HOMES = {
     "load_config": "orchestrator.compose.config",
     "memory_tools": "orchestrator.memory.in_tasks",
     "record": "protocols.recordings",
-    "render": "orchestrator.memory.rendering",
+    "render": "orchestrator.memory.recall.retrieval",
     "serve": "protocols.server",
     "stream": "protocols.agent",
     "tool": "orchestrator.task.tools",

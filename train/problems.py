@@ -11,8 +11,8 @@ from nearfar.orchestrator.lab.worlds.apps.functions import run_now
 from nearfar.orchestrator.lab.worlds.apps.state import DAYS
 from nearfar.orchestrator.lab.worlds.apps.world import Assignment, draw_assignment
 from nearfar.orchestrator.lab.worlds.oracle import Solution
-from nearfar.orchestrator.lab.worlds.search import Facts, Question
-from nearfar.orchestrator.lab.worlds.search.facts import RELATIONS, PassageIndex
+from nearfar.orchestrator.lab.worlds.search import Question
+from nearfar.orchestrator.lab.worlds.search.facts import RELATIONS, Facts, PassageIndex
 from nearfar.orchestrator.lab.worlds.search.questions import Author
 from nearfar.orchestrator.lab.worlds.world import Split
 from nearfar.protocols import ToolCall

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 from nearfar import Hybrid, MemoryStore, Policy, Tier, Tool, tool
 from nearfar.cloud.gateway import serve_gateway
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
 from nearfar.orchestrator.safety.known_secrets import KnownSecrets
 from nearfar.protocols import Message, NearfarError, ScriptedAgent, Side, ToolCall, ToolResult
@@ -195,7 +194,7 @@ def _revealing(text: str, case: Case) -> Tool:
 
 def _memory(text: str, tier: Tier) -> TaskMemory:
     """One that recalls the secret for every task about one."""
-    store = MemoryStore(InMemoryEngine(), tier=tier)
+    store = MemoryStore.open(":memory:", tier=tier, embedder=None)
     store.put(("notes",), "secret", {"text": f"The secret to find and say is {text}"})
     return TaskMemory(store, remember=True, tools=memory_tools(store))
 

@@ -37,7 +37,7 @@ from .printing import Line, Note, counted, moment_text, show, styled, table
 from .running import report_errors
 
 if TYPE_CHECKING:
-    from ..memory.conflicts import Conflict, LostValue
+    from ..memory.changes import Conflict, LostValue
     from ..memory.reading import MemoryItem
     from ..memory.store import MemoryStore
 

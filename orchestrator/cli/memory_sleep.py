@@ -12,10 +12,8 @@ from rich.text import Text
 from ...protocols import Agent, NotFound
 from ...protocols.namespaces import namespace_text, parse_namespace
 from ..compose.agents import NearConfig, near_handle, read_device_state
-from ..memory.consolidation.bench import Slept
-from ..memory.consolidation.journal import Batch, Journal
-from ..memory.consolidation.scopes import journals, scopes
-from ..memory.consolidation.sleeper import Sleeper
+from ..memory.consolidation.consolidator import Consolidator
+from ..memory.consolidation.journal import ConsolidationBatch, ConsolidationJournal, ConsolidationResult, journals, scopes
 from ..util.escaping import printable
 from . import options
 from .memory_store import Prefix, Store, StoreChoice, address_text, open_store
@@ -92,12 +90,12 @@ def confirm_batch(batch: BatchName, store: Store = None, config: options.Config 
 
 async def _consolidate(
     store: "MemoryStore", prefix: "Namespace", choice: StoreChoice, near: str | None, *, now: bool
-) -> list[tuple["Namespace", Slept]]:
+) -> list[tuple["Namespace", ConsolidationResult]]:
     state = None if now else read_device_state
     config = options.read_config(choice.config)
     policy = None if config is None or config.memory is None else config.memory.sleep
     async with _near_agent(choice, near) as agent:
-        sleepers = [(scope, Sleeper(store, scope, agent=agent, device_state=state, policy=policy)) for scope in scopes(store, prefix)]
+        sleepers = [(scope, Consolidator(store, scope, agent=agent, device_state=state, policy=policy)) for scope in scopes(store, prefix)]
         return [(scope, await sleeper.run()) for scope, sleeper in sleepers]
 
 
@@ -118,25 +116,25 @@ async def _near_agent(choice: StoreChoice, near: str | None) -> AsyncIterator[Ag
         await member.aclose()
 
 
-def _journal_of(store: "MemoryStore", batch: str) -> Journal:
+def _journal_of(store: "MemoryStore", batch: str) -> ConsolidationJournal:
     for journal in journals(store):
         if any(each.id == batch for each in journal.batches()):
             return journal
     raise NotFound(f"there is no batch {printable(batch)!r}", hint="`nearfar memory sleep list` shows them all")
 
 
-def _list_lines(batches: Sequence[Batch]) -> Iterator[Line]:
+def _list_lines(batches: Sequence[ConsolidationBatch]) -> Iterator[Line]:
     if not batches:
         yield Note("nothing was consolidated yet")
         return
     yield table(("batch", "began", "made", "retired", "state"), map(_cells, batches))
 
 
-def _cells(batch: Batch) -> tuple[str, ...]:
+def _cells(batch: ConsolidationBatch) -> tuple[str, ...]:
     return (batch.id, batch.began_at[:16].replace("T", " "), f"{batch.created:,}", f"{batch.retired:,}", batch.state.value)
 
 
-def _slept_lines(scope: "Namespace", slept: Slept) -> Iterator[Line]:
+def _slept_lines(scope: "Namespace", slept: ConsolidationResult) -> Iterator[Line]:
     if slept.batch is not None:
         by_model = f", {slept.by_model:,} of them by the model" if slept.by_model else ""
         summaries = "1 summary" if slept.summaries == 1 else f"{slept.summaries:,} summaries"
@@ -146,7 +144,7 @@ def _slept_lines(scope: "Namespace", slept: Slept) -> Iterator[Line]:
         yield Note(Text(f"nothing new to consolidate{_where(scope)}"))
 
 
-def _warn_about(scope: "Namespace", slept: Slept) -> None:
+def _warn_about(scope: "Namespace", slept: ConsolidationResult) -> None:
     for problem in dict.fromkeys(slept.refused):
         warn(f"a summary of the model was not used: {printable(problem)}")
     if slept.stopped is not None:

@@ -31,8 +31,8 @@ from .running import confirm, execute, report_errors
 
 if TYPE_CHECKING:
     from ..memory.store import MemoryStore
-    from ..memory.sync.sending import Leaving
-    from ..memory.sync.session import Progress as Exchanged
+    from ..memory.sync.exchange import Leaving
+    from ..memory.sync.session import SyncProgress as Exchanged
 
 _AGREED: Final = "agreed to synchronise with {}"
 """Key of the setting in a store that records the address of a peer whose first sync the user has agreed to."""

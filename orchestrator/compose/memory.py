@@ -15,7 +15,7 @@ from ..util.credentials import secret
 if TYPE_CHECKING:
     from langgraph.store.base import TTLConfig
 
-    from ..memory.consolidation.sleeper import Rest
+    from ..memory.consolidation.consolidator import BackgroundConsolidation
     from ..memory.in_tasks import TaskMemory
     from ..memory.sqlite.recovering import Recovery
     from ..memory.store import MemoryStore
@@ -49,8 +49,8 @@ def open_memory(config: MemoryConfig, *, database: str | None = None) -> "Memory
 
 def recover_memory(config: MemoryConfig) -> "Recovery":
     """Put what can be read of the file of a `[memory]` section in its place. Raises `StoreCorrupt` where nothing can be read."""
-    from ..memory.opening import open_keys
     from ..memory.sqlite.recovering import recover
+    from ..memory.store import open_keys
 
     path = memory_path(config)
     assert path is not None, "only files are recovered"
@@ -77,10 +77,10 @@ def task_memory(given: "MemoryStore | TaskMemory | MemoryConfig | Location | Non
     return given if isinstance(given, TaskMemory) else TaskMemory(given)
 
 
-def memory_rest(memory: "TaskMemory", pool: AgentPool, device_state: DeviceStateSource) -> "Rest | None":
+def memory_rest(memory: "TaskMemory", pool: AgentPool, device_state: DeviceStateSource) -> "BackgroundConsolidation | None":
     """Return the consolidation of the memory while the device rests; None if it is not configured."""
     if memory.sleep is None:
         return None
-    from ..memory.consolidation.sleeper import Rest
+    from ..memory.consolidation.consolidator import BackgroundConsolidation
 
-    return Rest(memory.store, memory.sleep, pool, device_state)
+    return BackgroundConsolidation(memory.store, memory.sleep, pool, device_state)

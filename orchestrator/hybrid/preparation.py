@@ -9,7 +9,7 @@ from ...protocols import PermissionDenied, PrivacyViolation, Side
 from ..agents.pool import AgentPool
 from ..cache.database import ErasedMemory
 from ..cache.plans import PlanCache
-from ..memory.recollection import Recollection
+from ..memory.provenance import Recollection
 from ..routing.auto import with_open_choice
 from ..routing.router import Router
 from ..runs.erasing import ErasedRuns
@@ -31,7 +31,7 @@ from .records import OpenRecords
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
-    from ..memory.consolidation.sleeper import Rest
+    from ..memory.consolidation.consolidator import BackgroundConsolidation
     from ..memory.in_tasks import TaskMemory
 
 
@@ -48,7 +48,7 @@ class Parts:
     approver: Approver | None
     """Decides about calls that need approval, unless a task names another approver."""
     memory: "TaskMemory | None"
-    rest: "Rest | None"
+    rest: "BackgroundConsolidation | None"
     """Consolidates the memory while no task is served."""
     store: "BaseStore | None"
     """LangGraph's store."""

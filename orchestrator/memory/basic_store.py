@@ -32,15 +32,14 @@ from . import validation
 from .changes import Watchers
 from .engine import Engine
 from .erasing import Sweeper
-from .fusion import Ranking
-from .item import Principal
-from .projection import WHOLE
+from .operation import Principal
 from .provenance import Origin, current
 from .reading import Matches, MemoryItem, Query, Reader, SearchMode
+from .recall.ranking import Ranking
 from .recall.retrieval import ranks_turns, search_turns
 from .sync.keys import SubjectKeys
-from .vectors import Embedder
-from .writing import Edit, Writer
+from .vectors import WHOLE, Embedder
+from .writing import Edit, ItemWriter
 
 if TYPE_CHECKING:
     from .engine import Vector
@@ -151,7 +150,7 @@ class BasicStore(BaseStore):
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         ops = list(ops)
-        edits = [self._edit(op) for op in ops if isinstance(op, PutOp)]
+        edits = [self._edit(op.namespace, op.key, op.value, op.index, op.ttl) for op in ops if isinstance(op, PutOp)]
         results = self._found(ops)
         if edits:
             self._write(edits)
@@ -190,9 +189,9 @@ class BasicStore(BaseStore):
 
         Raises `VersionConflict`, or `InvalidRequest` if the value cannot be stored.
         """
-        op = PutOp(namespace, key, value, index, self._default_ttl() if isinstance(ttl, NotProvided) else ttl)
+        edit = self._edit(namespace, key, value, index, self._default_ttl() if isinstance(ttl, NotProvided) else ttl)
         moment = None if valid_from is None else valid_from.timestamp()
-        edit = replace(self._edit(op), if_version=if_version, tier=validation.tier(tier), subject=subject, valid_from=moment)
+        edit = replace(edit, if_version=if_version, tier=validation.tier(tier), subject=subject, valid_from=moment)
         return self._write([edit])[0]
 
     async def aput(  # type: ignore[override]  # it returns more than nothing
@@ -324,8 +323,8 @@ class BasicStore(BaseStore):
         omit_expired = (self.ttl_config or {}).get("omit_expired", True)
         return Reader(self.engine, self._embedder, self._now, self._principal, omit_expired, self.user)
 
-    def _writer(self) -> Writer:
-        return Writer(self.engine, self._embedder, self._fields, self._now, self.origin, self._principal)
+    def _writer(self) -> ItemWriter:
+        return ItemWriter(self.engine, self._embedder, self._fields, self._now, self.origin, self._principal)
 
     def _write(self, edits: Sequence[Edit]) -> list[str]:
         versions = self._writer().write(edits)
@@ -373,13 +372,20 @@ class BasicStore(BaseStore):
             valid_at=self._now(),
         )
 
-    def _edit(self, op: PutOp) -> Edit:
-        if op.value is None:
-            return Edit(address=validation.place(op.namespace, op.key), value=_nothing)
-        value = validation.value(op.value, self._maximum_bytes)
-        index = () if op.index is False else None if op.index is None else validation.fields(op.index)
-        address = validation.address(op.namespace, op.key)
-        return Edit(address=address, value=lambda _: value, index=index, ttl=validation.ttl_seconds(op.ttl))
+    def _edit(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any] | None,
+        index: Literal[False] | list[str] | None,
+        ttl: float | None,
+    ) -> Edit:
+        if value is None:
+            return Edit(address=validation.place(namespace, key), value=_nothing)
+        checked = validation.value(value, self._maximum_bytes)
+        paths = () if index is False else None if index is None else validation.fields(index)
+        address = validation.address(namespace, key)
+        return Edit(address=address, value=lambda _: checked, index=paths, ttl=validation.ttl_seconds(ttl))
 
     def _namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
         limit, offset = validation.page(op.limit, op.offset)

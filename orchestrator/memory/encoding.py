@@ -9,14 +9,13 @@ import orjson
 
 from ...protocols.namespaces import ItemAddress, Namespace
 from ...protocols.tiers import Source, Tier
-from .item import Meta
-from .operation import Dot, Operation, Sibling, Stamp
+from .operation import Dot, Meta, Operation, Sibling, Stamp
 
 _TIERS: Final = {tier.value: tier for tier in Tier}
 _SOURCES: Final = {source.value: source for source in Source}
 
 
-class Subject(NamedTuple):
+class OwnedSubject(NamedTuple):
     """A person as one user knows them: an erasure by one user does not reach another user's items."""
 
     user: str
@@ -29,21 +28,18 @@ class Sealer(Protocol):
     Engines keep the result of `seal`, and leave out operations that `unseal` cannot read any more: they were erased.
     """
 
-    def seal(self, dot: Dot, subjects: AbstractSet[Subject], payload: bytes) -> bytes:
+    def seal(self, dot: Dot, subjects: AbstractSet[OwnedSubject], payload: bytes) -> bytes:
         """Return the payload as it may be written to a log; without subjects it stays unchanged."""
-        ...
 
     def unseal(self, dot: Dot, sealed: bytes) -> bytes | None:
         """Return the payload; None if its key was destroyed. Raises `ValueError` if it is damaged, or was sealed for another dot."""
-        ...
 
 
-def subjects_of(operation: Operation) -> frozenset[Subject]:
+def subjects_of(operation: Operation) -> frozenset[OwnedSubject]:
     """Return the subjects of an operation, its siblings included."""
     if not operation.siblings and not operation.meta.subject:
         return frozenset()
-    metas = (operation.meta, *(sibling.meta for sibling in operation.siblings))
-    return frozenset(Subject(meta.user, name) for meta in metas for name in meta.subjects)
+    return frozenset(OwnedSubject(write.meta.user, name) for write in operation.writes for name in write.meta.subjects)
 
 
 def encode(operation: Operation) -> bytes:

@@ -1,23 +1,138 @@
 """The interface of a database that holds the store. Engines store and find rows; the meaning of the store lies above them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from ...protocols import InvalidRequest
-from ...protocols.namespaces import ItemAddress, Namespace
-from .item import Meta
-from .operation import Operation, VersionVector
-from .selection import Selection
+from ...protocols.namespaces import ItemAddress, Namespace, within
+from .operation import Meta, Operation, Principal, VersionVector
 
 if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
-    Vector = NDArray[numpy.float32]
+
+class Operator(StrEnum):
+    """The operators of LangGraph's filters."""
+
+    EQUAL = "$eq"
+    NOT_EQUAL = "$ne"
+    GREATER = "$gt"
+    GREATER_OR_EQUAL = "$gte"
+    LESS = "$lt"
+    LESS_OR_EQUAL = "$lte"
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition on a field of the value. A missing field meets `NOT_EQUAL` only."""
+
+    path: tuple[str, ...]
+    """Names of nested fields, from the outermost on; any text may be a name. Lists are not entered. If no field has a name with periods
+    in it, the periods separate names of nested fields."""
+    comparison: Operator
+    operand: object
+    """A JSON value, or an infinite number. Values of the same JSON type are compared for equality, with all numbers one type, lists in
+    order and objects in any. Numbers are ordered, and so are texts, by code point; any other pair has no order, and does not match."""
+
+    @property
+    def paths(self) -> tuple[tuple[str, ...], ...]:
+        """The paths to look at: the first one that leads to a field counts."""
+        parted = tuple(part for name in self.path for part in name.split("."))
+        return (self.path,) if parted == self.path else (self.path, parted)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemSelection:
+    """The items that a principal may see at a moment, without deleted and expired ones."""
+
+    now: float
+    """Seconds since the epoch; items expire by it."""
+    prefix: Namespace = ()
+    key_prefix: str = ""
+    """Only items whose key begins with this."""
+    conditions: tuple[Condition, ...] = ()
+    """All of them must be met."""
+    principal: Principal | None = None
+    """The reader, if not the store's own user, who sees everything."""
+    valid_at: float | None = None
+    """Only items that are valid at this moment, in seconds since the epoch; None: at any moment."""
+
+
+_ORDERS: Final = {
+    Operator.GREATER: (1,),
+    Operator.GREATER_OR_EQUAL: (1, 0),
+    Operator.LESS: (-1,),
+    Operator.LESS_OR_EQUAL: (-1, 0),
+}
+_MISSING: Final = object()
+
+
+def selects(selection: ItemSelection, row: "ItemRow") -> bool:
+    """Return whether the selection lets the row through."""
+    return (
+        (row.expires_at is None or row.expires_at > selection.now)
+        and within(row.address.namespace, selection.prefix)
+        and row.address.key.startswith(selection.key_prefix)
+        and (selection.principal is None or selection.principal.sees(row.address, row.meta, row.device))
+        and (selection.valid_at is None or is_valid(row, selection.valid_at))
+        and all(meets(condition, row.value) for condition in selection.conditions)
+    )
+
+
+def is_valid(row: "ItemRow", moment: float) -> bool:
+    """Return whether the item is valid at a moment, in seconds since the epoch."""
+    begins, ends = row.meta.valid_from, row.meta.invalid_from
+    return (begins is None or begins <= moment) and (ends is None or moment < ends)
+
+
+def meets(condition: Condition, value: object) -> bool:
+    """Return whether the value meets the condition. A missing field is equal to None, as in LangGraph's stores."""
+    found = next((one for path in condition.paths if (one := _at(path, value)) is not _MISSING), _MISSING)
+    match condition.comparison:
+        case Operator.EQUAL:
+            return json_equal(None if found is _MISSING else found, condition.operand)
+        case Operator.NOT_EQUAL:
+            return not json_equal(None if found is _MISSING else found, condition.operand)
+        case comparison:
+            return _order(found, condition.operand) in _ORDERS[comparison]
+
+
+def json_equal(one: object, other: object) -> bool:
+    """Return whether two JSON values are the same. Unlike Python's own `==`, it tells 1 from true."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(json_equal(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(json_equal, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
+def _at(path: tuple[str, ...], value: object) -> object:
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return _MISSING
+        value = value[name]
+    return value
+
+
+def _order(one: object, other: object) -> int | None:
+    """Return -1 if one is less, 0 if both are the same, 1 if one is greater; None if there is no order."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return None
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return (one > other) - (one < other)
+    if isinstance(one, str) and isinstance(other, str):
+        return (one > other) - (one < other)
+    return None
+
+
+Vector: TypeAlias = "NDArray[numpy.float32]"
+
+
+class ItemRow(NamedTuple):
     """An item as readers see it."""
 
     address: ItemAddress
@@ -40,7 +155,7 @@ class Change(NamedTuple):
     address: ItemAddress
     heads: tuple[Operation, ...]
     """Empty: remove all traces of the item, because it was erased or has expired."""
-    row: Row | None
+    row: ItemRow | None
     """None: readers see nothing, because the heads say that the item was deleted."""
     texts: tuple[str, ...] = ()
     """The searchable texts of the item; each is one passage with a vector of its own."""
@@ -59,9 +174,10 @@ class Logged(NamedTuple):
     """A head in the order in which the replica came to know it."""
 
     position: int
+    """0: it has just arrived, and is not stored yet."""
     operation: Operation
     payload: bytes | None = None
-    """The operation as JSON (`encoding.py`), if the engine has just read it so."""
+    """The operation as JSON (`encoding.py`), if it has just been read so, and may be stored so."""
 
 
 class Hit(NamedTuple):
@@ -116,31 +232,24 @@ class Transaction(Protocol):
     def reserve(self, count: int, now: float) -> tuple[int, int]:
         """Reserve `count` sequence numbers of this device and `count` clock stamps; return the first of each. The others follow one by
         one."""
-        ...
 
     def heads(self, addresses: Sequence[ItemAddress]) -> dict[ItemAddress, tuple[Operation, ...]]:
         """Return the heads of those items that have any, deleted items included."""
-        ...
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Put the items into their new state. Each address occurs once."""
-        ...
 
     def known(self) -> dict[str, int]:
         """Return the version vector of this replica."""
-        ...
 
     def learn(self, known: VersionVector, clock: int) -> None:
         """Raise the version vector to at least `known`, and the clock to at least `clock`."""
-        ...
 
     def setting(self, name: str) -> str | None:
         """Return a setting of the replica, for code above the engine."""
-        ...
 
     def set(self, name: str, value: str | None) -> None:
         """Set a setting of the replica; None removes it."""
-        ...
 
 
 class Engine(Protocol):
@@ -155,90 +264,66 @@ class Engine(Protocol):
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Open a write transaction."""
-        ...
 
-    def rows(self, addresses: Sequence[ItemAddress], selection: Selection) -> dict[ItemAddress, Row]:
+    def rows(self, addresses: Sequence[ItemAddress], selection: ItemSelection) -> dict[ItemAddress, ItemRow]:
         """Return the rows of those items that the selection lets through."""
-        ...
 
-    def numbered(self, numbers: Sequence[int]) -> dict[int, Row]:
+    def numbered(self, numbers: Sequence[int]) -> dict[int, ItemRow]:
         """Return rows by the numbers that hits carry; rows that are gone meanwhile are left out."""
-        ...
 
-    def select(self, selection: Selection, *, limit: int, offset: int) -> list[Row]:
+    def select(self, selection: ItemSelection, *, limit: int, offset: int) -> list[ItemRow]:
         """Return the selected rows, the last updated first; those of one moment by namespace and key."""
-        ...
 
-    def keyword(self, query: str, selection: Selection, *, limit: int) -> list[Hit]:
+    def keyword(self, query: str, selection: ItemSelection, *, limit: int) -> list[Hit]:
         """Return the best matches by words (bm25, or the database's nearest equivalent). Any text is a valid query."""
-        ...
 
-    def nearest(self, vector: "Vector", selection: Selection, *, limit: int) -> list[Hit]:
+    def nearest(self, vector: "Vector", selection: ItemSelection, *, limit: int) -> list[Hit]:
         """Return the best items by cosine similarity with any of their passages, among the vectors of the engine's embedder. Exactly
         `limit` if there are as many, however narrow the selection is."""
-        ...
 
-    def namespaces(self, selection: Selection) -> list[Namespace]:
+    def namespaces(self, selection: ItemSelection) -> list[Namespace]:
         """Return the namespaces that have a selected item, in order."""
-        ...
 
     def refresh(self, addresses: Sequence[ItemAddress], now: float) -> None:
         """Restart the items' time to live."""
-        ...
 
     def expired(self, now: float, *, limit: int) -> list[ItemAddress]:
         """Return items that have expired and are still stored."""
-        ...
 
     def changes(self, after: int, *, limit: int) -> list[Position]:
         """Return the change feed after a position, in order."""
-        ...
 
     def forgotten(self, after: int, *, limit: int) -> list[Forgotten]:
         """Return the items forgotten after a position, in order; 0: all that are known. Raises `InvalidRequest` as `check_told` does."""
-        ...
 
     def position(self) -> int:
         """Return the position of the last change; 0 if there was none yet."""
-        ...
 
     def operations(self, after: int, *, limit: int) -> list[Logged]:
         """Return all heads after a position, in order."""
-        ...
 
     def first_unknown(self, after: int, known: VersionVector) -> int | None:
         """Return the position after `after` of the first head that `known` does not count; None if it counts all of them."""
-        ...
 
     def unembedded(self, *, limit: int) -> list[Unembedded]:
         """Return rows that wait for their vectors."""
-        ...
 
     def embed(self, rows: "Sequence[tuple[Unembedded, Sequence[Vector]]]") -> None:
         """Add vectors to rows that are still at the version from which they were made."""
-        ...
 
     def conflicts(self, *, limit: int, offset: int) -> list[ItemAddress]:
         """Return the items with siblings, deleted ones included, in order."""
-        ...
 
     def traces(
         self, *, prefix: Namespace | None = None, subject: str | None = None, derived_from: Sequence[ItemAddress] = ()
     ) -> list[ItemAddress]:
         """Return the items in or below the prefix, and those with a head or sibling that is about the subject or names one of
         `derived_from` in its lineage: all of which anything is stored, deleted and expired ones included, in order."""
-        ...
 
     def scrub(self) -> None:
         """Make deleted data unreadable in every file: free pages, index segments, write-ahead log."""
-        ...
 
     def statistics(self) -> dict[str, int]:
         """Return the numbers of items, deleted items, operations, conflicts, vectors and bytes."""
-        ...
 
     def close(self) -> None: ...
-
-
-Wait = Callable[[float], Literal["changed", "timeout"]]
-"""Waits for a change, at most that many seconds."""

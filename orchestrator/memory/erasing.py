@@ -46,10 +46,9 @@ class Wording:
 
     def is_in(self, text: str) -> bool:
         """Return whether a text has the name, or repeats a text."""
-        return any(self._is_in_reading(reading) for reading in _readings(text))
-
-    def _is_in_reading(self, folded: str) -> bool:
-        return (self.name is not None and self.name.search(folded) is not None) or any(one in folded for one in self.texts)
+        readings = list(_readings(text))
+        is_named = self.name is not None and any(map(self.name.search, readings))
+        return is_named or any(one in reading for reading in readings for one in self.texts)
 
 
 def fold(text: str) -> str:
@@ -143,7 +142,7 @@ class Erased:
         """Return the addresses and texts of the items; call it before they are erased."""
         with engine.transaction() as transaction:
             heads = [head for found in transaction.heads(addresses).values() for head in found]
-        values = [value for head in heads for value in (head.value, *(sibling.value for sibling in head.siblings))]
+        values = [write.value for head in heads for write in head.writes]
         return cls(frozenset(addresses), Wording.of(subject, values))
 
     def is_in(self, record: Any) -> bool:  # noqa: ANN401 - a value as JSON has it
@@ -174,13 +173,11 @@ def record_of(content: str) -> Any:  # noqa: ANN401 - a value as JSON has it
 
 
 def _naming(engine: Engine, subject: str | None) -> list[ItemAddress]:
+    """Return the items with the name in a value, or in one that lost against it."""
     wording = Wording.of(subject)
-    return [] if wording.name is None else [one.address for one in operations_of(engine) if _names(one, wording)]
-
-
-def _names(operation: Operation, wording: Wording) -> bool:
-    """Return whether a write, or a value that lost against it, has the name."""
-    return any(wording.is_named_in(value) for value in (operation.value, *(sibling.value for sibling in operation.siblings)))
+    if wording.name is None:
+        return []
+    return [one.address for one in operations_of(engine) if any(wording.is_named_in(write.value) for write in one.writes)]
 
 
 log = logging.getLogger(__name__)

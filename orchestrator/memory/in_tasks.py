@@ -15,17 +15,12 @@ from ..task.stores import ConsolidationConfig, RecallConfig
 from ..task.task import Task, last_words
 from ..task.tools import Tool, make_again, tool
 from ..util.arguments import as_tuple, require, wrong_type
-from .item import Principal
-from .provenance import Origin, writing_as
+from .operation import Principal
+from .provenance import Origin, Recollection, label_of_recalled, origin_of, recalled_item, running, writing_as
 from .reading import Matches
-from .recall.episodic import EpisodicMemory
-from .recall.granularity import EPISODIC, TEXT, WORKING, Span, span
-from .recall.question import keywords, words
-from .recall.ranking import relevance
-from .recall.retrieval import find
-from .recall.turn import Turn, TurnKind
-from .recollection import Recollection, label_of_recalled, origin_of, recalled_item, running
-from .rendering import render, said
+from .recall.episodic import EpisodicMemory, Turn, TurnKind
+from .recall.ranking import EPISODIC, TEXT, WORKING, Span, keywords, relevance, span, words
+from .recall.retrieval import find, render, said
 from .writing import ABSENT
 
 if TYPE_CHECKING:
@@ -60,11 +55,11 @@ def _turns(store: "MemoryStore", prompt: str, pieces: Sequence[ItemAddress]) -> 
     for address in pieces:
         if (about := span(address.key)) is not None:
             spans.setdefault(address.namespace[:-2], []).append(about)
-    turns = [turn for scope, near in spans.items() for turn in find(store, scope, prompt, limit=_CANDIDATES) if _is_beside(turn.key, near)]
+    turns = [turn for scope, near in spans.items() for turn in find(store, scope, prompt, limit=_CANDIDATES) if _is_near(turn.key, near)]
     return [turn for turn in turns if turn.value.get(TEXT) != prompt]
 
 
-def _is_beside(key: str, spans: Sequence[Span]) -> bool:
+def _is_near(key: str, spans: Sequence[Span]) -> bool:
     turn = span(key)
     return turn is not None and any(one.session == turn.session and one.first - 1 <= turn.first <= one.last + 1 for one in spans)
 

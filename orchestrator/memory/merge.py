@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import Tier, strictest, widest
-from .item import Meta, all_about
-from .operation import NEVER, Dot, Operation, Sibling, Stamp, VersionVector, version_of, version_of_one
+from .operation import NEVER, Dot, Meta, Operation, Sibling, Stamp, VersionVector, all_about, version_of, version_of_one
 
 _Part = tuple[str, Stamp]
 """A field with the write that it is from."""
@@ -16,6 +15,7 @@ _Part = tuple[str, Stamp]
 class State(NamedTuple):
     """The merged state of an item's heads."""
 
+    heads: tuple[Operation, ...]
     value: dict[str, Any] | None
     """None: the item is deleted."""
     meta: Meta
@@ -56,6 +56,7 @@ def merge(heads: Sequence[Operation]) -> State:
     known = {part for sibling in carried for part in sibling.lost.items()}
     lost = {head.dot: parts for head in present if (parts := _lost(head, shown, kept)) and not parts.items() <= known}
     return State(
+        heads=tuple(ordered),
         value=None if last.value is None else shown.value,
         meta=_meta(last, present, [head for head in present if head.dot not in lost or _contributes(head, last, shown)]),
         version=version_of(ordered),
@@ -68,7 +69,7 @@ def merge(heads: Sequence[Operation]) -> State:
 def _alone(head: Operation) -> State:
     """Return the state of a single head, as nearly all items have: the same as for several, and much faster."""
     value = None if head.value is None else dict(head.value)
-    return State(value, head.meta, version_of_one(head), head.clock, head.dot.device, head.siblings)
+    return State((head,), value, head.meta, version_of_one(head), head.clock, head.dot.device, head.siblings)
 
 
 def succeed(

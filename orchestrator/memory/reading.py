@@ -15,12 +15,10 @@ from langgraph.store.base import SearchItem
 from ...protocols import ConfigError, NearfarError
 from ...protocols.namespaces import ItemAddress, Namespace
 from ...protocols.tiers import Source, Tier
-from .engine import Engine, Hit, Row
-from .fusion import Ranking, depth, fused, weighed
-from .item import Principal
+from .engine import Condition, Engine, Hit, ItemRow, ItemSelection, selects
+from .operation import Principal
 from .provenance import as_believed
-from .recall.question import keywords
-from .selection import Condition, Selection, selects
+from .recall.ranking import Ranking, depth, fuse, keywords, weigh
 from .vectors import Embedder, query_vector
 from .writing import ARCHIVE_MARK
 
@@ -38,7 +36,7 @@ class MemoryItem(SearchItem):
         *("valid_from", "invalid_from", "expires_at", "conflicts", "is_anothers"),
     )
 
-    def __init__(self, row: Row, score: float | None = None, *, is_anothers: bool = False) -> None:
+    def __init__(self, row: ItemRow, score: float | None = None, *, is_anothers: bool = False) -> None:
         meta = row.meta
         created_at = datetime.fromtimestamp(meta.created_at, UTC)
         updated_at = datetime.fromtimestamp(row.updated_at, UTC)
@@ -143,20 +141,21 @@ class Reader:
         key_prefix: str = "",
         conditions: tuple[Condition, ...] = (),
         valid_at: float | None = None,
-    ) -> Selection:
+    ) -> ItemSelection:
         """Return the selection of items that the principal may see now."""
         now = self.now() if self.omit_expired else 0.0  # when nothing was over yet
-        return Selection(now, prefix, key_prefix, conditions, self.principal, valid_at)
+        return ItemSelection(now, prefix, key_prefix, conditions, self.principal, valid_at)
 
     def get(self, addresses: Sequence[ItemAddress], refreshed: Sequence[ItemAddress]) -> list[MemoryItem | None]:
         """Return the items at the addresses; the time to live of those in `refreshed` starts again."""
         rows = self.engine.rows(list(dict.fromkeys(addresses)), self.selection())
         self._refresh([rows[address] for address in dict.fromkeys(refreshed) if address in rows])
         # A caller that asks for one item twice gets two copies.
-        copied = deepcopy if len(rows) < len(addresses) else _itself
-        return [self.item(copied(rows[address])) if address in rows else None for address in addresses]
+        are_shared = len(rows) < len(addresses)
+        found = map(rows.get, addresses)
+        return [None if row is None else self.item(deepcopy(row) if are_shared else row) for row in found]
 
-    def item(self, row: Row, score: float | None = None) -> MemoryItem:
+    def item(self, row: ItemRow, score: float | None = None) -> MemoryItem:
         """Return the item of a row, as its reader sees it."""
         if not row.meta.is_anothers(self.user):
             return MemoryItem(row, score)
@@ -177,7 +176,7 @@ class Reader:
         if query.limit == 0:
             return []
         if query.text is None or not query.text.strip():
-            found: list[tuple[Row, float | None]] = [
+            found: list[tuple[ItemRow, float | None]] = [
                 (row, None) for row in self.engine.select(selection, limit=query.limit, offset=query.offset)
             ]
         else:
@@ -197,7 +196,7 @@ class Reader:
         """Return the unit vector of a text; None if there is no embedder, or it fails now, or there is no text."""
         return self._vector(text, SearchMode.HYBRID) if text.strip() else None
 
-    def _matches(self, selection: Selection, keywords: str, vector: "Vector | None", limit: int) -> Matches:
+    def _matches(self, selection: ItemSelection, keywords: str, vector: "Vector | None", limit: int) -> Matches:
         keyword = self.engine.keyword(keywords, selection, limit=limit)
         nearest = [] if vector is None else self.engine.nearest(vector, selection, limit=limit)
         rows = self._still_there(selection, [*keyword, *nearest])
@@ -212,12 +211,12 @@ class Reader:
         cut = dict.fromkeys(namespace[:max_depth] for namespace in matching)
         return sorted(cut)[offset : offset + limit]
 
-    def _still_there(self, selection: Selection, hits: Sequence[Hit]) -> dict[int, Row]:
+    def _still_there(self, selection: ItemSelection, hits: Sequence[Hit]) -> dict[int, ItemRow]:
         """Return the rows of the hits, without those that were rewritten meanwhile and are no longer selected."""
         rows = self.engine.numbered(list({hit.row for hit in hits}))
         return {number: row for number, row in rows.items() if selects(selection, row)}
 
-    def _ranked(self, query: Query, text: str, selection: Selection) -> Iterator[Hit]:
+    def _ranked(self, query: Query, text: str, selection: ItemSelection) -> Iterator[Hit]:
         count = depth(query.offset + query.limit)
         vector = None if query.mode is SearchMode.KEYWORD else self._vector(text, query.mode)
         words = keywords(text) if query.mode is SearchMode.HYBRID else text
@@ -225,8 +224,8 @@ class Reader:
         nearest = [] if vector is None else self.engine.nearest(vector, selection, limit=count)
         factors = self._factors(query.ranking, [*keyword, *nearest])
         if query.mode is SearchMode.HYBRID:
-            return fused(keyword, nearest, query.ranking, factors)
-        return weighed([*keyword, *nearest], factors)
+            return fuse(keyword, nearest, query.ranking, factors)
+        return weigh([*keyword, *nearest], factors)
 
     def _factors(self, ranking: Ranking, hits: Sequence[Hit]) -> dict[int, float] | None:
         if not ranking.needs_rows:
@@ -250,15 +249,11 @@ class Reader:
             log.warning("embedding the query failed with %s; searching by words alone", type(error).__name__)
             return None
 
-    def _refresh(self, rows: Sequence[Row]) -> None:
+    def _refresh(self, rows: Sequence[ItemRow]) -> None:
         now = self.now()
         mortal = [row.address for row in rows if row.expires_at is not None and row.expires_at > now]
         if mortal:
             self.engine.refresh(mortal, now)
-
-
-def _itself(row: Row) -> Row:
-    return row
 
 
 def _fixed(path: Namespace) -> Namespace:
@@ -285,7 +280,7 @@ def history(reader: Reader, address: ItemAddress) -> list[MemoryItem]:
     return [*([] if present is None else [present]), *map(MemoryItem, past)]
 
 
-def _archived(reader: Reader, address: ItemAddress) -> Iterator[Row]:
+def _archived(reader: Reader, address: ItemAddress) -> Iterator[ItemRow]:
     begin = address.key + ARCHIVE_MARK
     selection = reader.selection(address.namespace, key_prefix=begin)
     for offset in count(0, _BATCH):

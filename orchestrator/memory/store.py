@@ -7,26 +7,71 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from langgraph.store.base import IndexConfig, PutOp, TTLConfig
+from langgraph.store.base import IndexConfig, TTLConfig
 
-from ...protocols import InvalidRequest, NotFound, PermissionDenied
+from ...protocols import ConfigError, InvalidRequest, NotFound, PermissionDenied
 from ...protocols.namespaces import ItemAddress, Namespace, within
 from ...protocols.tiers import Tier
-from ..util.arguments import as_choice, as_path, require, require_callable
+from ..util.arguments import as_choice, as_path, require, require_callable, require_methods
 from ..util.runtime import in_thread
 from . import validation
 from .basic_store import BasicStore
-from .changes import MemoryChange, changes_after, watched
-from .conflicts import Conflict, conflicts, name_of, undecided
-from .counting import visible
+from .changes import Conflict, MemoryChange, changes_after, conflicts, count_visible, name_of, read_conflict, watch_changes
+from .encoding import Sealer
+from .engine import Engine
 from .erasing import sweep, traces
-from .opening import EmbedderChoice, choose_embedder, open_engine, open_keys
-from .projection import WHOLE
 from .reading import MemoryItem, SearchMode, history
 from .sync import books
+from .sync.keys import SubjectKeys
 from .sync.replica import Replica
 from .transfer import Imported, batches, edits_of, export
+from .vectors import WHOLE, Embedder, ShippedEmbedder, from_index_config
 from .writing import Edit, Value
+
+EmbedderChoice = Embedder | Literal["shipped"] | None
+"""`"shipped"` uses the shipped embedder if its packages are installed; None: no embedder, and items are found by words."""
+
+
+def open_keys(where: str | os.PathLike[str]) -> SubjectKeys:
+    """Open the subjects' keys of a store: in a file next to the store's file, else in memory."""
+    return SubjectKeys(None if _is_server(where) or where == ":memory:" else f"{os.fspath(where)}.keys")
+
+
+def _is_server(where: str | os.PathLike[str]) -> bool:
+    return os.fspath(where).startswith(("postgres://", "postgresql://"))
+
+
+def open_engine(
+    where: str | os.PathLike[str], embedder: Embedder | None, key: Callable[[], str] | None, sealer: Sealer | None = None
+) -> Engine:
+    """Open the engine for a path, a `postgres://` address, or `":memory:"`; with a `key`, the file at the path is encrypted.
+
+    With a `sealer`, the log of a file has operations about a subject readable by the subject's key alone.
+    """
+    name = None if embedder is None else embedder.name
+    place = os.fspath(where)
+    is_server = _is_server(where)
+    if key is not None and (is_server or place == ":memory:"):
+        raise ConfigError("only a store in a file can be encrypted with a key", hint="leave the key out; a server encrypts its own disk")
+    if is_server:
+        from .postgres.engine import PostgresEngine
+
+        return PostgresEngine(place, embedder=name)
+    from .sqlite.engine import SqliteEngine
+
+    return SqliteEngine(place, embedder=name, key=key, sealer=sealer)
+
+
+def choose_embedder(choice: EmbedderChoice, index: "IndexConfig | None") -> Embedder | None:
+    """Return the embedder that the configuration names, else the chosen one."""
+    configured = None if index is None else from_index_config(index)
+    if configured is not None:
+        return configured
+    if choice == "shipped":
+        return ShippedEmbedder() if ShippedEmbedder.is_installed() else None
+    require_methods("embedder", choice, ("name",), 'an Embedder, "shipped" or None')
+    return choice
+
 
 _BATCH = 500
 """Items per transaction in bulk operations."""
@@ -63,11 +108,11 @@ class MemoryStore(BasicStore):
         chosen = choose_embedder(embedder, index)
         fields = (None if index is None else index.get("fields")) or [WHOLE]
         default = SearchMode.SEMANTIC if index is not None and index.get("embed") is not None else SearchMode.HYBRID
-        with ExitStack() as opened:
+        with ExitStack() as opening:
             keys = open_keys(where)
-            opened.callback(keys.close)
+            opening.callback(keys.close)
             engine = open_engine(where, chosen, key, keys)
-            opened.callback(engine.close)
+            opening.callback(engine.close)
             store = cls(
                 engine,
                 embedder=chosen,
@@ -79,10 +124,10 @@ class MemoryStore(BasicStore):
                 mode=mode or default,
                 keys=keys,
             )
-            opened.pop_all()  # the store closes them
-            opened.callback(store.close)
+            opening.pop_all()  # the store closes them
+            opening.callback(store.close)
             store.replica().finish_erasing()
-            opened.pop_all()
+            opening.pop_all()
             return store
 
     def append(self, namespace: tuple[str, ...], key: str, field: str, items: Sequence[Any]) -> str:
@@ -153,7 +198,7 @@ class MemoryStore(BasicStore):
         The earlier value is kept as no longer valid: a search does not find it any more, `history` does.
         """
         moment = self._now() if valid_from is None else valid_from.timestamp()
-        edit = self._edit(PutOp(namespace, key, value, index, self._default_ttl()))
+        edit = self._edit(namespace, key, value, index, self._default_ttl())
         stamped = replace(edit, valid_from=moment, archives=True, if_version=if_version, tier=validation.tier(tier), subject=subject)
         return self._write([stamped])[0]
 
@@ -214,7 +259,7 @@ class MemoryStore(BasicStore):
         Raises `NotFound` if there is no such conflict, and `VersionConflict` if the item was written in between.
         """
         address = validation.place(namespace, key)
-        version, siblings = undecided(self._reader(), address)
+        version, siblings = read_conflict(self._reader(), address)
         if keep == "present":
             return self._write([Edit(address=address, value=_same, is_total=False, is_patch=True, if_version=version, decides=True)])[0]
         if isinstance(keep, str):
@@ -241,7 +286,7 @@ class MemoryStore(BasicStore):
 
     def watch(self, prefix: tuple[str, ...] = (), *, since: int | None = None) -> AsyncGenerator[MemoryChange]:
         """Yield changes as they happen, from now on or after a position, including those of other processes. Close it when done."""
-        return watched(self._reader(), self._watchers, prefix=validation.prefix(prefix), since=since)
+        return watch_changes(self._reader(), self._watchers, prefix=validation.prefix(prefix), since=since)
 
     def traces(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[ItemAddress]:
         """Return the addresses of the items that `erase` would forget, deleted ones included if any of their data is still stored. A
@@ -307,7 +352,7 @@ class MemoryStore(BasicStore):
         A view counts what its principal may see: items, deleted items, items with conflicts, and bytes of values.
         """
         if self._principal is not None:
-            return visible(self._reader())
+            return count_visible(self._reader())
         return self.engine.statistics()
 
     def index_pending(self) -> int:

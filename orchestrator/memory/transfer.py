@@ -12,8 +12,8 @@ from ...protocols import InvalidRequest
 from ...protocols.namespaces import ItemAddress, Namespace, within
 from ...protocols.tiers import Source, Tier
 from . import validation
-from .engine import Row
-from .item import Meta
+from .engine import ItemRow
+from .operation import Meta
 from .reading import Reader
 from .writing import ABSENT, Edit
 
@@ -44,7 +44,7 @@ def export(reader: Reader, *, prefix: Namespace, tier: Tier | None) -> Iterator[
         position = found[-1].position
         places = [one.address for one in found if not one.is_deleted and within(one.address.namespace, prefix)]
         rows = reader.engine.rows(places, reader.selection())
-        yield from (_line(row) for row in rows.values() if tier is None or row.meta.tier is tier)
+        yield from (orjson.dumps(_record(row)).decode() for row in rows.values() if tier is None or row.meta.tier is tier)
 
 
 def edits_of(
@@ -81,13 +81,13 @@ def batches(items: Iterable[T]) -> Iterator[list[T]]:
         yield batch
 
 
-def _present(reader: Reader, addresses: Sequence[ItemAddress]) -> Iterator[tuple[ItemAddress, Row | None]]:
+def _present(reader: Reader, addresses: Sequence[ItemAddress]) -> Iterator[tuple[ItemAddress, ItemRow | None]]:
     for batch in batches(addresses):
         rows = reader.engine.rows(batch, reader.selection())
         yield from ((address, rows.get(address)) for address in batch)
 
 
-def _says(row: Row, value: Record, meta: Meta | None) -> bool:
+def _says(row: ItemRow, value: Record, meta: Meta | None) -> bool:
     """Return whether the store has the item already, with the same value and meta."""
     told = row.meta if meta is None else meta._replace(user=row.meta.user)
     return _record(row) == _record(row._replace(value=value, meta=told))
@@ -99,11 +99,7 @@ def _edit(address: ItemAddress, value: Record, meta: Meta | None, version: str, 
     return Edit(address=address, value=lambda _: value, if_version=version, index=meta.index, ttl=meta.ttl, told=meta)
 
 
-def _line(row: Row) -> str:
-    return orjson.dumps(_record(row)).decode()
-
-
-def _record(row: Row) -> Record:
+def _record(row: ItemRow) -> Record:
     meta = row.meta
     return {
         "namespace": list(row.address.namespace),

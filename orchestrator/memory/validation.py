@@ -12,8 +12,8 @@ from ...protocols.namespaces import ItemAddress, Namespace
 from ...protocols.tiers import Source, Tier
 from ..task.stores import LONGEST_LIFE
 from ..util.arguments import as_choice
-from .item import Meta
-from .selection import Comparison, Condition
+from .engine import Condition, Operator
+from .operation import Meta
 
 MAXIMUM_BYTES: Final = 1 << 20
 """The most bytes of a value as JSON, unless the store is told otherwise."""
@@ -180,22 +180,22 @@ def _conditions(path: tuple[str, ...], wanted: object) -> list[Condition]:
     if len(path) > _DEEPEST:
         raise InvalidRequest("the filter is nested too deeply")
     if not isinstance(wanted, Mapping) or not wanted:
-        return [_condition(path, Comparison.EQUAL, wanted)]
+        return [_condition(path, Operator.EQUAL, wanted)]
     if not any(isinstance(name, str) and name.startswith("$") for name in wanted):
         return [condition for name, inner in wanted.items() for condition in _conditions((*path, name), inner)]
     try:
-        return [_condition(path, Comparison(name), operand) for name, operand in wanted.items()]
+        return [_condition(path, Operator(name), operand) for name, operand in wanted.items()]
     except ValueError as error:
-        known = ", ".join(Comparison)
+        known = ", ".join(Operator)
         raise InvalidRequest(f"the filter of {'.'.join(path)!r} has an unknown operator", hint=f"use {known}") from error
 
 
-def _condition(path: tuple[str, ...], comparison: Comparison, operand: object) -> Condition:
+def _condition(path: tuple[str, ...], comparison: Operator, operand: object) -> Condition:
     if not _is_in_no_store(operand):
         return Condition(path, comparison, _operand(operand))
     # Like infinity, which cannot be stored either: no value equals it, and none is greater.
-    is_equality = comparison in (Comparison.EQUAL, Comparison.NOT_EQUAL)
-    return Condition(path, comparison if is_equality else Comparison.GREATER, math.inf)
+    is_equality = comparison in (Operator.EQUAL, Operator.NOT_EQUAL)
+    return Condition(path, comparison if is_equality else Operator.GREATER, math.inf)
 
 
 def _is_in_no_store(operand: object) -> bool:

@@ -11,14 +11,11 @@ from ...protocols import NearfarError, PermissionDenied, PrivacyViolation, Versi
 from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import Tier, strictest
 from . import validation
-from .engine import Engine, Transaction
-from .item import Meta, Principal
+from .engine import Engine, ItemSelection, Transaction
 from .merge import State, heads_of, merge, succeed
-from .operation import Dot, Operation, seconds
-from .projection import change_of, texts_of
+from .operation import Dot, Meta, Operation, Principal, seconds
 from .provenance import Origin, as_believed, combined, stamp
-from .selection import Selection
-from .vectors import Embedder, unit_vectors
+from .vectors import Embedder, change_of, texts_of, unit_vectors
 
 if TYPE_CHECKING:
     from .engine import Vector
@@ -71,25 +68,12 @@ class Edit:
     """The present value is kept as a separate item that is no longer valid."""
 
 
-@dataclass(frozen=True, slots=True)
-class Present:
-    """An item as a write finds it."""
-
-    heads: tuple[Operation, ...]
-    state: State | None
-    """None: readers see no item; it may be deleted or have expired."""
-
-    @property
-    def value(self) -> Value | None:
-        return None if self.state is None or self.state.value is None else dict(self.state.value)
-
-    @property
-    def version(self) -> str:
-        return ABSENT if self.state is None else self.state.version
+_NOTHING: Final = State(heads=(), value=None, meta=Meta(), version=ABSENT, clock=0, device="", siblings=())
+"""The state of an item that was never written."""
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class ItemWriter:
     """Writes for one origin, as one principal if there is one."""
 
     engine: Engine
@@ -111,7 +95,7 @@ class Writer:
             now = self.now()
             present = self._present(transaction, [*unique, *self.origin.lineage], now)
             due = [edit for edit in unique.values() if self._is_due(edit, present[edit.address])]
-            archived = sum(edit.archives and present[edit.address].state is not None for edit in due)
+            archived = sum(edit.archives and present[edit.address].value is not None for edit in due)
             first, clock = transaction.reserve(len(due) + archived, now) if due else (0, 0)
             written = self._written(transaction, due, present, Dot(self.engine.device, first), clock)
             changes = [change_of(address, heads, now=now, fields=self.fields, vectors=vectors) for address, heads in written.items()]
@@ -144,27 +128,27 @@ class Writer:
     def _foreseen_texts(self, edit: Edit) -> tuple[str, ...]:
         before, index = None, edit.index
         if not edit.is_total:
-            row = self.engine.rows([edit.address], Selection(now=self.now())).get(edit.address)
+            row = self.engine.rows([edit.address], ItemSelection(now=self.now())).get(edit.address)
             before = None if row is None else row.value
             index = row.meta.index if row is not None and isinstance(index, Unset) else index
         value = edit.value(before)
         paths = self.fields if index is None or isinstance(index, Unset) else index
         return () if value is None else texts_of(value, paths)
 
-    def _present(self, transaction: Transaction, addresses: Sequence[ItemAddress], now: float) -> dict[ItemAddress, Present]:
-        heads = transaction.heads(addresses)
-        states = {address: merge(found) for address, found in heads.items()}
+    def _present(self, transaction: Transaction, addresses: Sequence[ItemAddress], now: float) -> dict[ItemAddress, State]:
+        """Return the items as a write finds them. One that is deleted or has expired has no value, and the version `ABSENT`."""
+        states = {address: merge(found) for address, found in transaction.heads(addresses).items()}
         mortal = [address for address, state in states.items() if state.meta.ttl is not None]
-        living = self.engine.rows(mortal, Selection(now=now)) if mortal else {}
+        living = self.engine.rows(mortal, ItemSelection(now=now)) if mortal else {}
 
-        def state_of(address: ItemAddress) -> State | None:
-            state = states.get(address)
-            is_over = state is None or state.value is None or (state.meta.ttl is not None and address not in living)
-            return None if is_over else state
+        def found(address: ItemAddress) -> State:
+            state = states.get(address, _NOTHING)
+            is_over = state.value is None or (state.meta.ttl is not None and address not in living)
+            return state._replace(value=None, version=ABSENT) if is_over else state
 
-        return {address: Present(heads.get(address, ()), state_of(address)) for address in addresses}
+        return {address: found(address) for address in addresses}
 
-    def _is_due(self, edit: Edit, present: Present) -> bool:
+    def _is_due(self, edit: Edit, present: State) -> bool:
         """Return whether there is anything to write."""
         self._check_permission(edit, present)
         if edit.if_version is not None and edit.if_version != present.version:
@@ -172,18 +156,18 @@ class Writer:
                 f"{_named(edit.address)} is at version {present.version}, not at {edit.if_version}",
                 hint="read it again, and apply the change to its present value",
             )
-        return edit.decides or present.state is not None or edit.value(None) is not None
+        return edit.decides or present.value is not None or edit.value(None) is not None
 
-    def _check_permission(self, edit: Edit, present: Present) -> None:
+    def _check_permission(self, edit: Edit, present: State) -> None:
         self._check_owner(edit, present)
         if self.principal is None:
             return
         if not any(edit.address.namespace[: len(prefix)] == prefix for prefix in self.principal.prefixes):
             raise PermissionDenied(f"{_named(edit.address)} is outside of the namespaces that {self.principal.user!r} may see")
-        if present.state is not None and not self.principal.sees(edit.address, present.state.meta, present.state.device):
+        if present.value is not None and not self.principal.sees(edit.address, present.meta, present.device):
             raise PermissionDenied(f"{_named(edit.address)} is taken", hint="use another key")
 
-    def _check_owner(self, edit: Edit, present: Present) -> None:
+    def _check_owner(self, edit: Edit, present: State) -> None:
         """Check that only the user who shared an item overwrites it; the app itself, which has no user, may."""
         user = self.origin.user or ""
         if not user and self.principal is None:
@@ -195,23 +179,23 @@ class Writer:
                 raise PermissionDenied(message, hint="use another key, below a namespace that begins with your user's name")
 
     def _written(
-        self, transaction: Transaction, due: Sequence[Edit], present: Mapping[ItemAddress, Present], dot: Dot, clock: int
+        self, transaction: Transaction, due: Sequence[Edit], present: Mapping[ItemAddress, State], dot: Dot, clock: int
     ) -> dict[ItemAddress, tuple[Operation, ...]]:
         """Return the new heads of the items."""
         user = self.origin.user or ""
-        states = [present[address].state for address in self.origin.lineage]
-        sources = [None if state is None else as_believed(state.meta, user) for state in states]
+        states = [present[address] for address in self.origin.lineage]
+        sources = [None if state.value is None else as_believed(state.meta, user) for state in states]
         written: dict[ItemAddress, tuple[Operation, ...]] = {}
         for edit in due:
             before = present[edit.address]
-            if edit.archives and before.state is not None:
-                archive = archive_of(edit.address, before.state.version)
-                meta = before.state.meta._replace(invalid_from=edit.valid_from)
+            if edit.archives and before.value is not None:
+                archive = archive_of(edit.address, before.version)
+                meta = before.meta._replace(invalid_from=edit.valid_from)
                 heads = transaction.heads([archive]).get(archive, ())
-                operation = succeed(heads, dot=dot, clock=clock, address=archive, value=before.value, meta=meta)
+                operation = succeed(heads, dot=dot, clock=clock, address=archive, value=dict(before.value), meta=meta)
                 written[archive] = heads_of((*heads, operation))
                 dot, clock = Dot(dot.device, dot.sequence + 1), clock + 1
-            value = edit.value(before.value)
+            value = edit.value(None if before.value is None else dict(before.value))
             meta = self._meta(edit, before, sources, clock, is_deleted=value is None)
             validation.check_meta(meta)
             operation = succeed(
@@ -228,7 +212,7 @@ class Writer:
             dot, clock = Dot(dot.device, dot.sequence + 1), clock + 1
         return written
 
-    def _meta(self, edit: Edit, present: Present, sources: Sequence[Meta | None], clock: int, *, is_deleted: bool) -> Meta:
+    def _meta(self, edit: Edit, present: State, sources: Sequence[Meta | None], clock: int, *, is_deleted: bool) -> Meta:
         meta = stamp(self.origin, sources, tier=_tier_of(edit, present, is_deleted), subject=edit.subject)
         self._check_tier(meta)
         if edit.told is not None:
@@ -236,9 +220,9 @@ class Writer:
         index = None if isinstance(edit.index, Unset) else edit.index
         ttl = None if isinstance(edit.ttl, Unset) else edit.ttl
         meta = meta._replace(index=index, ttl=ttl, valid_from=edit.valid_from, invalid_from=edit.invalid_from, created_at=seconds(clock))
-        if present.state is None:
+        if present.value is None:
             return combined(meta, edit.parts, raises=edit.tier is not None)
-        before = present.state.meta
+        before = present.meta
         # The subjects of an item stay: erasing too much about a person is better than too little.
         about = meta if meta.subject else before
         meta = meta._replace(created_at=before.created_at, subject=about.subject, others=about.others)
@@ -260,16 +244,16 @@ class Writer:
             )
 
 
-def _tier_of(edit: Edit, present: Present, is_deleted: bool) -> Tier | None:
+def _tier_of(edit: Edit, present: State, is_deleted: bool) -> Tier | None:
     """Return the tier that a write asks for; None: it leaves the tier to its origin."""
     if edit.told is not None:
         return edit.told.tier
     if edit.tier is None and edit.decides:
         # A decision says nothing new. With the tier of new items, deciding would take the item away from the other devices.
-        decided = (*edit.parts, *(() if present.state is None else (present.state.meta,)))
+        decided = (*edit.parts, *(() if present.value is None else (present.meta,)))
         return strictest(meta.tier for meta in decided)
-    if is_deleted and present.state is not None:
-        return present.state.meta.tier  # all replicas with the item must be told
+    if is_deleted and present.value is not None:
+        return present.meta.tier  # all replicas with the item must be told
     return edit.tier
 
 

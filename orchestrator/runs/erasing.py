@@ -11,7 +11,7 @@ from ...protocols import RunBusy, StoreError
 from ...protocols.namespaces import ItemAddress
 from ..memory.engine import MOST_FORGOTTEN
 from ..memory.erasing import Erased, recalled_in, record_of
-from ..memory.item import address_tag
+from ..memory.operation import address_tag
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
 from ..storage.tables import Session, Tables

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from ...protocols.messages import Value
 from ...protocols.tiers import Tier
-from ..memory.encoding import Subject
+from ..memory.encoding import OwnedSubject
 from ..memory.operation import Dot
 from ..memory.sync.keys import SubjectKeys, tag_of
 from ..storage.sqlite import SqliteDatabase
@@ -164,8 +164,8 @@ class RunRecords:
         return [Placeholder.model_validate_json(payload) for payload in opened if payload is not None]
 
 
-def _subject(run: str) -> Subject:
-    return Subject(user="", name=f"run {run}")
+def _subject(run: str) -> OwnedSubject:
+    return OwnedSubject(user="", name=f"run {run}")
 
 
 def _dot(run: str, number: int) -> Dot:

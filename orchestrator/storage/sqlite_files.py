@@ -138,8 +138,10 @@ def _connect(
     key: str | None,
     application: int,
 ) -> sqlite3.Connection:
-    # Threads share connections, but never use one at the same time.
-    connection: sqlite3.Connection = module.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
+    # Threads share connections, but never use one at the same time. A file's path is absolute; a database in memory has a `file:` URI.
+    connection: sqlite3.Connection = module.connect(
+        path, isolation_level=None, check_same_thread=False, cached_statements=256, uri=path.startswith("file:")
+    )
     with ExitStack() as failing:
         failing.callback(connection.close)
         if key is not None:

@@ -14,7 +14,7 @@ from langgraph.types import Checkpointer
 from ...protocols import ConfigError, DeadlineExceeded, InvalidOutput, Message, NearfarError, Side, Stalled, StepReply
 from ..agents.pool import AgentPool
 from ..budgets.book import Spent
-from ..memory.recollection import Recollection
+from ..memory.provenance import Recollection
 from ..routing.costs import StepTaken
 from ..routing.escalation import Escalation
 from ..routing.router import Router

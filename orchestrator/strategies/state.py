@@ -18,7 +18,7 @@ from ...protocols.tiers import Tier
 from ..agents.pool import AgentHandle
 from ..budgets.account import Account
 from ..cache.plans import PlanCache
-from ..memory.recollection import Recollection
+from ..memory.provenance import Recollection
 from ..runs.tool_calls import ActionCount
 from ..safety.guard import CallContext, TrustedHistory
 from ..safety.labels import initial_label

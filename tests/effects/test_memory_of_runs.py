@@ -5,9 +5,9 @@ from pathlib import Path
 
 import anyio
 import pytest
+from in_memory_engine import InMemoryEngine
 
 from nearfar import Hybrid, MemoryStore, Source, Tier, Tool, tool
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import memory_tools
 from nearfar.orchestrator.task.events import ToolFinished, ToolStarted
 from nearfar.orchestrator.task.stores import RunsConfig

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from nearfar import Ranking
 from nearfar.orchestrator.memory import validation
 from nearfar.orchestrator.memory.engine import Hit
-from nearfar.orchestrator.memory.fusion import WINDOW, depth, fused
-from nearfar.orchestrator.memory.item import Meta
-from nearfar.orchestrator.memory.projection import passages, texts_of
+from nearfar.orchestrator.memory.operation import Meta
 from nearfar.orchestrator.memory.provenance import Origin, combined, stamp
+from nearfar.orchestrator.memory.recall.ranking import WINDOW, depth, fuse
+from nearfar.orchestrator.memory.vectors import passages, texts_of
 from nearfar.protocols import InvalidRequest
 from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import TIERS, TRUST, Source, Tier
@@ -75,18 +75,18 @@ def test_the_beginning_of_a_fused_ranking_does_not_depend_on_how_much_is_asked_f
     keyword: list[Hit], nearest: list[Hit], offset: int, limit: int
 ) -> None:
     ranking = Ranking()
-    whole = list(fused(keyword, nearest, ranking))
+    whole = list(fuse(keyword, nearest, ranking))
     assert {hit.row for hit in whole} == {hit.row for hit in (*keyword, *nearest)}
     assert len({hit.row for hit in whole}) == len(whole)
     assert all(one.score >= other.score for one, other in zip(whole, whole[1:], strict=False))
     needed = depth(offset + limit)
     assert needed % WINDOW == 0
-    page = islice(fused(keyword[:needed], nearest[:needed], ranking), offset, offset + limit)
+    page = islice(fuse(keyword[:needed], nearest[:needed], ranking), offset, offset + limit)
     assert list(page) == whole[offset : offset + limit]
 
 
 def test_an_item_that_both_rankings_have_comes_before_those_that_one_has() -> None:
-    hits = list(fused([Hit(1, 9.0), Hit(2, 8.0)], [Hit(3, 0.9), Hit(2, 0.8), Hit(4, 0.5)], Ranking()))
+    hits = list(fuse([Hit(1, 9.0), Hit(2, 8.0)], [Hit(3, 0.9), Hit(2, 0.8), Hit(4, 0.5)], Ranking()))
     assert [hit.row for hit in hits] == [2, 3, 1, 4]
     assert [hit.score for hit in hits] == pytest.approx([8 / 9 + 4 * 0.8, 4 * 0.9, 1 + 4 * 0.5, 4 * 0.5])
 

@@ -8,14 +8,14 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
+from in_memory_engine import InMemoryEngine
 
 from nearfar import Hybrid, MemoryStore, Records, Source
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
+from nearfar.orchestrator.memory.engine import ItemSelection
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
-from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
-from nearfar.orchestrator.memory.recall.turn import Turn
-from nearfar.orchestrator.memory.selection import Selection
+from nearfar.orchestrator.memory.recall.episodic import Turn
+from nearfar.orchestrator.memory.recall.ranking import Granularity, episodic
 from nearfar.orchestrator.task.stores import CacheConfig, ConsolidationConfig
 from nearfar.protocols import DeviceState, DeviceStateSource, PowerSource, ScriptedAgent, Side, StoreUnavailable
 from nearfar.protocols.namespaces import Namespace
@@ -142,7 +142,7 @@ class Counting(InMemoryEngine):
 
     asked = 0
 
-    def namespaces(self, selection: Selection) -> list[Namespace]:
+    def namespaces(self, selection: ItemSelection) -> list[Namespace]:
         self.asked += 1
         return super().namespaces(selection)
 
@@ -191,7 +191,7 @@ class Broken(InMemoryEngine):
         super().__init__()
         self.tried = threading.Event()
 
-    def namespaces(self, selection: Selection) -> list[Namespace]:
+    def namespaces(self, selection: ItemSelection) -> list[Namespace]:
         self.tried.set()
         raise StoreUnavailable("the database is away", hint="bring it back")
 

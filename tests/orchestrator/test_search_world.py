@@ -1,7 +1,6 @@
 import pytest
 
-from nearfar.orchestrator.lab.worlds.search import Facts
-from nearfar.orchestrator.lab.worlds.search.facts import NOT_STATED, NOTHING_FOUND, PassageIndex
+from nearfar.orchestrator.lab.worlds.search.facts import NOT_STATED, NOTHING_FOUND, Facts, PassageIndex
 from nearfar.orchestrator.lab.worlds.search.world import SearchWorld, exact_match, token_f1
 from nearfar.protocols import ToolCall
 

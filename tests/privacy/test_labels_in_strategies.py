@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from in_memory_engine import InMemoryEngine
 from langgraph.checkpoint.memory import InMemorySaver
 
 from nearfar import Hybrid, MemoryStore, Records, Source, Tier, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import NOTES, TaskMemory, memory_tools
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.orchestrator.task.modes import Strategy

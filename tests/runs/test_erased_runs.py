@@ -17,7 +17,7 @@ from nearfar import Hybrid, MemoryStore, Policy, Records, tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory.erasing import Erased, Wording
 from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
-from nearfar.orchestrator.memory.recollection import recalled_item
+from nearfar.orchestrator.memory.provenance import recalled_item
 from nearfar.orchestrator.runs.erasing import ErasedRuns, Holding, find_holding, find_runs_holding, forget_holding
 from nearfar.orchestrator.runs.run import KeptTask, RunFailure, digest
 from nearfar.orchestrator.runs.store import NAMING, RunStore

@@ -1,14 +1,8 @@
-"""Record what consolidations did, so that each can be reverted as a whole until it is confirmed.
-
-    (*scope, "consolidation")           a batch each, by its identifier
-    (*scope, "consolidation", BATCH)    what the batch did, an item each
-
-Each entry is derived from the item that it is about, so that it is erased with that item; it holds an address and no text.
-"""
+"""The journal of consolidations, and the state of a running one."""
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -17,11 +11,14 @@ from uuid import uuid4
 from ....protocols import InvalidRequest, NotFound, VersionConflict
 from ....protocols.namespaces import ItemAddress, Namespace
 from ....protocols.tiers import Tier
+from ...compression.compressor import Summarizer
+from ...task.stores import ConsolidationConfig
 from ..reading import MemoryItem
+from ..recall.ranking import EPISODIC, SEMANTIC, Granularity
 from ..store import MemoryStore
 
 CONSOLIDATION: Final = "consolidation"
-_ALL: Final = 1_000_000
+ALL: Final = 1_000_000
 """More than any batch has entries."""
 
 
@@ -35,7 +32,7 @@ class BatchState(StrEnum):
     """Its changes are undone, and are not made again."""
 
 
-class Deed(StrEnum):
+class JournalAction(StrEnum):
     """A change to an item."""
 
     CREATED = "created"
@@ -44,10 +41,10 @@ class Deed(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """A change that a batch made."""
 
-    deed: Deed
+    action: JournalAction
     address: ItemAddress
     version: str | None = None
     """Version of the item after the change; None: the change was not yet made."""
@@ -58,7 +55,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ConsolidationBatch:
     """One consolidation."""
 
     id: str
@@ -79,7 +76,7 @@ class Reverted:
     """Items that were changed since, and that are left unchanged."""
 
 
-class Journal:
+class ConsolidationJournal:
     """The batches of one scope."""
 
     def __init__(self, store: MemoryStore, scope: Namespace = (), *, now: Callable[[], float] = time.time) -> None:
@@ -97,10 +94,10 @@ class Journal:
         self._store.put(self._namespace, identifier, {"state": BatchState.OPEN.value, "began_at": moment.isoformat()}, index=False)
         return identifier
 
-    def note(self, batch: str, entry: Entry, *, subject: str) -> None:
+    def note(self, batch: str, entry: JournalEntry, *, subject: str) -> None:
         """Record a change before it is made, and again once it is made."""
         value: dict[str, Any] = {
-            "deed": entry.deed.value,
+            "deed": entry.action.value,
             "item": _plain(entry.address),
             "version": entry.version,
             "until": None if entry.until is None else entry.until.isoformat(),
@@ -109,22 +106,22 @@ class Journal:
         key = "/".join((*entry.address.namespace, entry.address.key))
         self._store.bound(lineage=[entry.address]).put((*self._namespace, batch), key, value, index=False, subject=subject)
 
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[ConsolidationBatch]:
         """Return all batches, the last first."""
-        items = [item for item in self._store.search(self._namespace, limit=_ALL) if item.namespace == self._namespace]
+        items = [item for item in self._store.search(self._namespace, limit=ALL) if item.namespace == self._namespace]
         return sorted(map(self._batch, items), key=lambda batch: (batch.began_at, batch.id), reverse=True)
 
-    def entries(self, batch: str) -> list[Entry]:
+    def entries(self, batch: str) -> list[JournalEntry]:
         """Return the entries of a batch, the last first. Raises `NotFound`."""
         self._header(batch)
-        items = self._store.search((*self._namespace, batch), limit=_ALL)
+        items = self._store.search((*self._namespace, batch), limit=ALL)
         return [_entry(item) for item in items]
 
     def refused(self) -> set[ItemAddress]:
         """Return the items that a reverted batch created or retired."""
         return {entry.address for batch in self.batches() if batch.state is BatchState.REVERTED for entry in self.entries(batch.id)}
 
-    def confirm(self, batch: str) -> Batch:
+    def confirm(self, batch: str) -> ConsolidationBatch:
         """Confirm a batch, so that it cannot be reverted; its sources stay. Raises `NotFound`, and `InvalidRequest` if it was reverted."""
         self._require(batch, BatchState.OPEN, BatchState.CONFIRMED)
         self._store.patch(self._namespace, batch, {"state": BatchState.CONFIRMED.value})
@@ -136,22 +133,22 @@ class Journal:
         Raises `NotFound`, and `InvalidRequest` if it was confirmed. Call it again to finish an interrupted revert.
         """
         self._require(batch, BatchState.OPEN, BatchState.REVERTED)
-        done = dict.fromkeys(Deed, 0)
+        done = dict.fromkeys(JournalAction, 0)
         left: list[ItemAddress] = []
         for entry in self.entries(batch):
             try:
-                done[entry.deed] += self._undo(entry)
+                done[entry.action] += self._undo(entry)
             except VersionConflict:
                 left.append(entry.address)
         self._store.patch(self._namespace, batch, {"state": BatchState.REVERTED.value})
-        return Reverted(batch, done[Deed.CREATED], done[Deed.RETIRED], tuple(left))
+        return Reverted(batch, done[JournalAction.CREATED], done[JournalAction.RETIRED], tuple(left))
 
-    def _undo(self, entry: Entry) -> bool:
+    def _undo(self, entry: JournalEntry) -> bool:
         """Undo a change, and return whether there was anything to undo. Raises `VersionConflict` if the item was changed since."""
         item = self._store.get(*entry.address, refresh_ttl=False)
-        if item is None or (entry.deed is Deed.RETIRED and item.invalid_from == entry.until):
+        if item is None or (entry.action is JournalAction.RETIRED and item.invalid_from == entry.until):
             return False
-        if entry.deed is Deed.CREATED:
+        if entry.action is JournalAction.CREATED:
             self._store.delete(*entry.address, if_version=entry.version)
         else:
             self._store.invalidate(*entry.address, at=entry.until, if_version=entry.version)
@@ -168,10 +165,12 @@ class Journal:
             raise NotFound(f"there is no consolidation {batch!r}", hint="`nearfar memory sleep list` lists all of them")
         return item
 
-    def _batch(self, item: MemoryItem) -> Batch:
-        deeds = [entry.deed for entry in map(_entry, self._store.search((*self._namespace, item.key), limit=_ALL))]
+    def _batch(self, item: MemoryItem) -> ConsolidationBatch:
+        actions = [entry.action for entry in map(_entry, self._store.search((*self._namespace, item.key), limit=ALL))]
         state = BatchState(item.value["state"])
-        return Batch(item.key, state, item.value["began_at"], deeds.count(Deed.CREATED), deeds.count(Deed.RETIRED))
+        return ConsolidationBatch(
+            item.key, state, item.value["began_at"], actions.count(JournalAction.CREATED), actions.count(JournalAction.RETIRED)
+        )
 
 
 def _plain(address: ItemAddress) -> list[Any]:
@@ -182,8 +181,65 @@ def _address(plain: list[Any]) -> ItemAddress:
     return ItemAddress(tuple(plain[0]), plain[1])
 
 
-def _entry(item: MemoryItem) -> Entry:
+def _entry(item: MemoryItem) -> JournalEntry:
     value = item.value
     because_of = None if value["because_of"] is None else _address(value["because_of"])
     until = None if value["until"] is None else datetime.fromisoformat(value["until"])
-    return Entry(Deed(value["deed"]), _address(value["item"]), value["version"], because_of, until)
+    return JournalEntry(JournalAction(value["deed"]), _address(value["item"]), value["version"], because_of, until)
+
+
+@dataclass(slots=True)
+class ConsolidationResult:
+    """The outcome of a consolidation."""
+
+    batch: str | None = None
+    """The identifier by which the batch can be reverted or confirmed; None: nothing was done."""
+    summaries: int = 0
+    by_model: int = 0
+    """Number of summaries made by a model; the others are extracts."""
+    retired: int = 0
+    """Number of facts that repeat another one, or are outdated."""
+    refused: list[str] = field(default_factory=list)
+    """Reasons why summaries of the model were not used."""
+    stopped: str | None = None
+    """The reason why it ended early; the next consolidation continues from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolidationJob:
+    """A scope of a store, and the means to consolidate it."""
+
+    store: MemoryStore
+    scope: Namespace
+    policy: ConsolidationConfig
+    journal: ConsolidationJournal
+    summarizer: Summarizer | None
+    now: Callable[[], float]
+    """Seconds since the epoch."""
+
+    @property
+    def moment(self) -> datetime:
+        return datetime.fromtimestamp(self.now(), UTC)
+
+    def batch(self, slept: ConsolidationResult) -> str:
+        """Return the batch of this run, which begins with its first entry."""
+        slept.batch = slept.batch or self.journal.begin()
+        return slept.batch
+
+
+_MARKS: tuple[Namespace, ...] = ((EPISODIC, Granularity.SEGMENT.value), (SEMANTIC,))
+"""The ends of a scope's namespaces that hold items to consolidate."""
+
+
+def scopes(store: MemoryStore, prefix: Namespace = ()) -> list[Namespace]:
+    """Return the scopes in or below a prefix that have items to consolidate, in order."""
+    return sorted({scope for mark in _MARKS for scope in _ending(store, mark) if scope[: len(prefix)] == prefix})
+
+
+def journals(store: MemoryStore) -> list[ConsolidationJournal]:
+    """Return the journals of all scopes that were consolidated before."""
+    return [ConsolidationJournal(store, scope) for scope in _ending(store, (CONSOLIDATION,))]
+
+
+def _ending(store: MemoryStore, mark: Namespace) -> list[Namespace]:
+    return [namespace[: -len(mark)] for namespace in store.list_namespaces(suffix=mark, limit=ALL)]

@@ -22,9 +22,8 @@ from ...compression.scoring import FUNCTION_WORDS
 from ...task.stores import ConsolidationConfig
 from ...util.runtime import in_thread
 from ..reading import MemoryItem
-from ..recall.granularity import SEMANTIC, TEXT
-from .bench import ALL, Bench, Slept
-from .journal import Deed, Entry
+from ..recall.ranking import SEMANTIC, TEXT
+from .journal import ALL, ConsolidationJob, ConsolidationResult, JournalAction, JournalEntry
 
 if TYPE_CHECKING:
     from ..engine import Vector
@@ -56,7 +55,7 @@ _SCHEMA: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class FactPair:
     """An older fact and a newer one to compare it with."""
 
     older: MemoryItem
@@ -71,28 +70,28 @@ class Pair:
         return goes_as_far and self.newer.trust >= self.older.trust and self.newer.subject == self.older.subject
 
 
-def queue(items: Sequence[MemoryItem], vectors: "Sequence[Vector | None]", policy: ConsolidationConfig) -> list[Pair]:
+def queue(items: Sequence[MemoryItem], vectors: "Sequence[Vector | None]", policy: ConsolidationConfig) -> list[FactPair]:
     """Pair each fact with the most similar newer ones that may replace it; the oldest facts first."""
     order = sorted(range(len(items)), key=lambda place: (items[place].updated_at, items[place].key))
     ordered = [items[place] for place in order]
     near = _similarities([vectors[place] for place in order], policy.related)
     alike = _alike(ordered)
-    pairs: list[Pair] = []
+    pairs: list[FactPair] = []
     for index, older in enumerate(ordered):
         newer = near(index) | {place: 1.0 for place in alike(older) if place > index}
-        allowed = [pair for place, similarity in newer.items() if (pair := Pair(older, ordered[place], similarity)).may_replace]
+        allowed = [pair for place, similarity in newer.items() if (pair := FactPair(older, ordered[place], similarity)).may_replace]
         pairs += sorted(allowed, key=lambda pair: (-pair.similarity, pair.newer.key))[: policy.most_related]
     return pairs
 
 
-def certain(pair: Pair, policy: ConsolidationConfig) -> Relation | None:
+def certain(pair: FactPair, policy: ConsolidationConfig) -> Relation | None:
     """Return the relation that needs no model to be told; None: unknown."""
     if _attribute(pair.older) is not None and _attribute(pair.older) == _attribute(pair.newer):
         return Relation.SAME if _says_same(pair, policy) else Relation.CONTRADICTS
     return Relation.SAME if _says_same(pair, policy) else None
 
 
-async def asked(pair: Pair, summarizer: Summarizer) -> Relation:
+async def asked(pair: FactPair, summarizer: Summarizer) -> Relation:
     """Return a model's answer. A failure or any other answer counts as unrelated."""
     text = f"Older:\n{quote(str(pair.older.value[TEXT]))}\n\nNewer:\n{quote(str(pair.newer.value[TEXT]))}"
     has_schemas = summarizer.card.capabilities.json_schema
@@ -112,7 +111,7 @@ async def asked(pair: Pair, summarizer: Summarizer) -> Relation:
         return Relation.UNRELATED
 
 
-def _says_same(pair: Pair, policy: ConsolidationConfig) -> bool:
+def _says_same(pair: FactPair, policy: ConsolidationConfig) -> bool:
     """Return whether the newer fact has all words of the older one, in the same order, and as many negations."""
     if _plain(pair.older) == _plain(pair.newer):
         return True
@@ -173,41 +172,41 @@ def _attribute(item: MemoryItem) -> str | None:
     return json.dumps([re.sub(r"[\W_]+", "", name.casefold()) for name in (about, attribute)])
 
 
-async def retire_facts(bench: Bench, slept: Slept) -> AsyncGenerator[None]:
+async def retire_facts(job: ConsolidationJob, slept: ConsolidationResult) -> AsyncGenerator[None]:
     """Compare each fact with the newer ones that may be related to it, some at a time."""
-    pairs = await in_thread(_pairs, bench)
+    pairs = await in_thread(_pairs, job)
     gone: set[ItemAddress] = set()
-    for start in range(0, len(pairs), bench.policy.parallel):
-        together = pairs[start : start + bench.policy.parallel]
-        relations = await _relations(bench, together)
+    for start in range(0, len(pairs), job.policy.parallel):
+        together = pairs[start : start + job.policy.parallel]
+        relations = await _relations(job, together)
         with anyio.CancelScope(shield=True):  # items and journal must agree; it takes milliseconds
             for pair, relation in zip(together, relations, strict=True):
                 if relation is Relation.UNRELATED or gone & {pair.older.address, pair.newer.address}:
                     continue
-                if await in_thread(_retire, bench, pair, slept):
+                if await in_thread(_retire, job, pair, slept):
                     gone.add(pair.older.address)
                     slept.retired += 1
         yield
 
 
-def _pairs(bench: Bench) -> list[Pair]:
-    namespace = (*bench.scope, SEMANTIC)
-    refused = bench.journal.refused()
-    found = bench.store.search(namespace, limit=ALL, refresh_ttl=False)
-    facts = [item for item in found if item.namespace == namespace and item.address not in refused and _is_fact(bench, item)]
-    return queue(facts, [bench.store.meaning(item.value[TEXT]) for item in facts], bench.policy)
+def _pairs(job: ConsolidationJob) -> list[FactPair]:
+    namespace = (*job.scope, SEMANTIC)
+    refused = job.journal.refused()
+    found = job.store.search(namespace, limit=ALL, refresh_ttl=False)
+    facts = [item for item in found if item.namespace == namespace and item.address not in refused and _is_fact(job, item)]
+    return queue(facts, [job.store.meaning(item.value[TEXT]) for item in facts], job.policy)
 
 
-def _is_fact(bench: Bench, item: MemoryItem) -> bool:
+def _is_fact(job: ConsolidationJob, item: MemoryItem) -> bool:
     """Return whether an item is a fact of the store's own user without conflicts. Others correct their own facts, and people resolve
     conflicts."""
-    return isinstance(item.value.get(TEXT), str) and item.user == bench.store.origin.user and not item.conflicts
+    return isinstance(item.value.get(TEXT), str) and item.user == job.store.origin.user and not item.conflicts
 
 
-async def _relations(bench: Bench, pairs: Sequence[Pair]) -> list[Relation]:
+async def _relations(job: ConsolidationJob, pairs: Sequence[FactPair]) -> list[Relation]:
     """Return the relation of each pair: the certain one, else the model's answer; the model is asked concurrently."""
-    relations = [certain(pair, bench.policy) for pair in pairs]
-    summarizer = bench.summarizer
+    relations = [certain(pair, job.policy) for pair in pairs]
+    summarizer = job.summarizer
     if summarizer is None:
         return [relation or Relation.UNRELATED for relation in relations]
     slots = anyio.CapacityLimiter(summarizer.card.limits.concurrency)
@@ -223,14 +222,14 @@ async def _relations(bench: Bench, pairs: Sequence[Pair]) -> list[Relation]:
     return [relation or Relation.UNRELATED for relation in relations]
 
 
-def _retire(bench: Bench, pair: Pair, slept: Slept) -> bool:
+def _retire(job: ConsolidationJob, pair: FactPair, slept: ConsolidationResult) -> bool:
     """Retire the older fact; return False if it was changed or removed meanwhile."""
-    place, subject, batch = pair.older.address, pair.older.subject, bench.batch(slept)
-    entry = Entry(Deed.RETIRED, place, because_of=pair.newer.address, until=pair.older.invalid_from)
-    bench.journal.note(batch, entry, subject=subject)
+    place, subject, batch = pair.older.address, pair.older.subject, job.batch(slept)
+    entry = JournalEntry(JournalAction.RETIRED, place, because_of=pair.newer.address, until=pair.older.invalid_from)
+    job.journal.note(batch, entry, subject=subject)
     try:
-        version = bench.store.invalidate(*place, at=bench.moment, if_version=pair.older.version)
+        version = job.store.invalidate(*place, at=job.moment, if_version=pair.older.version)
     except (VersionConflict, NotFound):
         return False
-    bench.journal.note(batch, replace(entry, version=version), subject=subject)
+    job.journal.note(batch, replace(entry, version=version), subject=subject)
     return True

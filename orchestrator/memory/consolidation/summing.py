@@ -19,9 +19,8 @@ from ...compression.scoring import facts, terms
 from ...task.stores import ConsolidationConfig
 from ...util.runtime import in_thread
 from ..reading import MemoryItem
-from ..recall.granularity import INDEX, SEARCHABLE, TEXT, Granularity, Span, episodic, span
-from .bench import ALL, Bench, Slept
-from .journal import Deed, Entry
+from ..recall.ranking import INDEX, SEARCHABLE, TEXT, Granularity, Span, episodic, span
+from .journal import ALL, ConsolidationJob, ConsolidationResult, JournalAction, JournalEntry
 
 if TYPE_CHECKING:
     from ..engine import Vector
@@ -37,7 +36,7 @@ class Segment:
 
     @property
     def about(self) -> tuple[Tier, str]:
-        """Tier and subject: only segments that agree in both are summarized together."""
+        """Tier and subject: only segments that agree in both are summarize together."""
         return self.item.tier, self.item.subject
 
     @property
@@ -46,7 +45,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class FinishedTopic:
     """Consecutive segments about one topic."""
 
     segments: tuple[Segment, ...]
@@ -63,7 +62,7 @@ class Topic:
         return [segment.item.value[TEXT] for segment in self.segments]
 
 
-def topics(segments: Iterable[Segment], policy: ConsolidationConfig) -> list[Topic]:
+def topics(segments: Iterable[Segment], policy: ConsolidationConfig) -> list[FinishedTopic]:
     """Return the topics of several sessions. A topic ends if similarity drops, if tier or subject changes, or if it gets too long to be
     read at once (the short-term buffer of LightMem, arXiv 2510.18866)."""
     ordered = sorted(segments, key=lambda segment: segment.span)
@@ -71,14 +70,14 @@ def topics(segments: Iterable[Segment], policy: ConsolidationConfig) -> list[Top
     return [topic for session in sessions for topic in _topics_of(session, policy)]
 
 
-def _topics_of(session: Sequence[Segment], policy: ConsolidationConfig) -> list[Topic]:
+def _topics_of(session: Sequence[Segment], policy: ConsolidationConfig) -> list[FinishedTopic]:
     buffers = [[session[0]]]
     for before, segment in pairwise(session):
         tokens = sum(each.tokens for each in buffers[-1])
         if tokens + segment.tokens > policy.topic_tokens or not _continue(before, segment, policy):
             buffers.append([])
         buffers[-1].append(segment)
-    return [Topic(tuple(buffer), is_last=number == len(buffers)) for number, buffer in enumerate(buffers, start=1)]
+    return [FinishedTopic(tuple(buffer), is_last=number == len(buffers)) for number, buffer in enumerate(buffers, start=1)]
 
 
 def _continue(before: Segment, segment: Segment, policy: ConsolidationConfig) -> bool:
@@ -138,7 +137,7 @@ def keywords(texts: Sequence[str], everything: Sequence[str], *, count: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """Texts that are summarized together."""
+    """Texts that are summarize together."""
 
     span: Span
     texts: Sequence[str]
@@ -147,94 +146,94 @@ class Chapter:
     subject: str
 
 
-async def sum_up_sessions(bench: Bench, slept: Slept) -> AsyncGenerator[None]:
+async def sum_up_sessions(job: ConsolidationJob, slept: ConsolidationResult) -> AsyncGenerator[None]:
     """Summarize what is finished and has no summary yet; a session after its topics, from their summaries."""
-    refused = await in_thread(bench.journal.refused)
-    segments = await in_thread(_segments, bench, refused)
+    refused = await in_thread(job.journal.refused)
+    segments = await in_thread(_segments, job, refused)
     everything = [segment.item.value[TEXT] for segment in segments]
-    for _, found in groupby(topics(segments, bench.policy), key=lambda topic: topic.span.session):
+    for _, found in groupby(topics(segments, job.policy), key=lambda topic: topic.span.session):
         session = list(found)
         for topic in session:
-            if await in_thread(_is_due, bench, topic, refused):
-                await _sum_up(bench, _chapter(bench, topic), everything, slept)
+            if await in_thread(_is_due, job, topic, refused):
+                await _sum_up(job, _chapter(job, topic), everything, slept)
                 yield
-        whole = await in_thread(_whole, bench, session, refused)
+        whole = await in_thread(_whole, job, session, refused)
         if whole is not None:
-            await _sum_up(bench, whole, everything, slept)
+            await _sum_up(job, whole, everything, slept)
             yield
 
 
-async def _sum_up(bench: Bench, chapter: Chapter, everything: Sequence[str], slept: Slept) -> None:
-    told = await digest(chapter.texts, tokens=bench.policy.summary_tokens, summarizer=bench.summarizer)
-    words = keywords(chapter.texts, everything, count=bench.policy.keywords)
+async def _sum_up(job: ConsolidationJob, chapter: Chapter, everything: Sequence[str], slept: ConsolidationResult) -> None:
+    told = await digest(chapter.texts, tokens=job.policy.summary_tokens, summarizer=job.summarizer)
+    words = keywords(chapter.texts, everything, count=job.policy.keywords)
     with anyio.CancelScope(shield=True):  # items and journal must agree; it takes milliseconds
-        await in_thread(_keep, bench, chapter, told, words, bench.batch(slept))
+        await in_thread(_keep, job, chapter, told, words, job.batch(slept))
     slept.summaries += 1
     slept.by_model += told.is_by_model
     if told.problem:
         slept.refused.append(told.problem)
 
 
-def _keep(bench: Bench, chapter: Chapter, told: Digest, words: Sequence[str], batch: str) -> None:
+def _keep(job: ConsolidationJob, chapter: Chapter, told: Digest, words: Sequence[str], batch: str) -> None:
     """Write keywords and summary. The store makes them as private as their sources, and no more trusted."""
     source = Source.MODEL if told.is_by_model else Source.INTERNAL_TOOL
-    agent = bench.summarizer.card.name if told.is_by_model and bench.summarizer is not None else ""
-    store = bench.store.bound(agent=agent, source=source, lineage=chapter.sources)
+    agent = job.summarizer.card.name if told.is_by_model and job.summarizer is not None else ""
+    store = job.store.bound(agent=agent, source=source, lineage=chapter.sources)
     shown = {Granularity.KEYWORDS: ", ".join(words), Granularity.SUMMARY: told.text}  # the summary last: it marks the turns as done
     for granularity, text in shown.items():
-        place = ItemAddress(episodic(bench.scope, granularity), chapter.span.key)
+        place = ItemAddress(episodic(job.scope, granularity), chapter.span.key)
         value = {"session": chapter.span.session, TEXT: text, SEARCHABLE: [text]}
-        bench.journal.note(batch, Entry(Deed.CREATED, place), subject=chapter.subject)
+        job.journal.note(batch, JournalEntry(JournalAction.CREATED, place), subject=chapter.subject)
         version = store.put(*place, value, index=INDEX, tier=Tier.SHARED, subject=chapter.subject)
-        bench.journal.note(batch, Entry(Deed.CREATED, place, version), subject=chapter.subject)
+        job.journal.note(batch, JournalEntry(JournalAction.CREATED, place, version), subject=chapter.subject)
 
 
-def _segments(bench: Bench, refused: set[ItemAddress]) -> list[Segment]:
+def _segments(job: ConsolidationJob, refused: set[ItemAddress]) -> list[Segment]:
     """Return the segments of sessions that have no summary as a whole."""
-    found = bench.store.search(episodic(bench.scope, Granularity.SEGMENT), limit=ALL, refresh_ttl=False)
+    found = job.store.search(episodic(job.scope, Granularity.SEGMENT), limit=ALL, refresh_ttl=False)
     placed = [(about, item) for item in found if isinstance(item.value.get(TEXT), str) and (about := span(item.key)) is not None]
     sessions: dict[str, list[tuple[Span, MemoryItem]]] = {}
     for about, item in placed:
         sessions.setdefault(about.session, []).append((about, item))
-    due = [session for session in sessions.values() if _is_new(bench, _whole_span([about for about, _ in session]), refused)]
-    return [Segment(item, about, bench.store.meaning(item.value[TEXT])) for session in due for about, item in session]
+    due = [session for session in sessions.values() if _is_new(job, _whole_span([about for about, _ in session]), refused)]
+    return [Segment(item, about, job.store.meaning(item.value[TEXT])) for session in due for about, item in session]
 
 
 def _whole_span(spans: Sequence[Span]) -> Span:
     return Span(spans[0].session, min(each.first for each in spans), max(each.last for each in spans))
 
 
-def _chapter(bench: Bench, topic: Topic) -> Chapter:
-    turns = episodic(bench.scope, Granularity.TURN)
+def _chapter(job: ConsolidationJob, topic: FinishedTopic) -> Chapter:
+    turns = episodic(job.scope, Granularity.TURN)
     sources = [ItemAddress(turns, key) for key in topic.span.turns]
     return Chapter(topic.span, topic.texts, sources, topic.segments[0].item.subject)
 
 
-def _whole(bench: Bench, session: Sequence[Topic], refused: set[ItemAddress]) -> Chapter | None:
+def _whole(job: ConsolidationJob, session: Sequence[FinishedTopic], refused: set[ItemAddress]) -> Chapter | None:
     """Return a whole session, from the summaries of its topics; None if it is not finished, or its topics differ in tier or subject."""
     about = _whole_span([topic.span for topic in session])
-    if len(session) < 2 or not _is_settled(bench, session[-1]) or not _is_new(bench, about, refused):
+    if len(session) < 2 or not _is_settled(job, session[-1]) or not _is_new(job, about, refused):
         return None
-    summaries = episodic(bench.scope, Granularity.SUMMARY)
-    found = [bench.store.get(summaries, topic.span.key, refresh_ttl=False) for topic in session]
+    summaries = episodic(job.scope, Granularity.SUMMARY)
+    found = [job.store.get(summaries, topic.span.key, refresh_ttl=False) for topic in session]
     items = [item for item in found if item is not None]
     if len(items) < 2 or len({(item.tier, item.subject) for item in items}) > 1:
         return None
     return Chapter(about, [item.value[TEXT] for item in items], [item.address for item in items], items[0].subject)
 
 
-def _is_due(bench: Bench, topic: Topic, refused: set[ItemAddress]) -> bool:
+def _is_due(job: ConsolidationJob, topic: FinishedTopic, refused: set[ItemAddress]) -> bool:
     """Return whether a topic has more than one turn, is finished, and has no summary yet."""
-    is_finished = not topic.is_last or _is_settled(bench, topic)
-    return topic.span.first < topic.span.last and is_finished and _is_new(bench, topic.span, refused)
+    is_finished = not topic.is_last or _is_settled(job, topic)
+    return topic.span.first < topic.span.last and is_finished and _is_new(job, topic.span, refused)
 
 
-def _is_new(bench: Bench, about: Span, refused: set[ItemAddress]) -> bool:
+def _is_new(job: ConsolidationJob, about: Span, refused: set[ItemAddress]) -> bool:
     """Return whether these turns have no summary, and no reverted one."""
-    summary = ItemAddress(episodic(bench.scope, Granularity.SUMMARY), about.key)
-    return summary not in refused and bench.store.get(*summary, refresh_ttl=False) is None
+    summary = ItemAddress(episodic(job.scope, Granularity.SUMMARY), about.key)
+    return summary not in refused and job.store.get(*summary, refresh_ttl=False) is None
 
 
-def _is_settled(bench: Bench, topic: Topic) -> bool:
+def _is_settled(job: ConsolidationJob, topic: FinishedTopic) -> bool:
     last = max(segment.item.updated_at for segment in topic.segments)
-    return (bench.moment - last).total_seconds() >= bench.policy.settled_seconds
+    return (job.moment - last).total_seconds() >= job.policy.settled_seconds

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -14,21 +14,32 @@ from ....protocols.namespaces import ItemAddress, Namespace
 from ...storage import sqlite_files
 from ...storage.sqlite import Connection, SqliteConnections
 from ..encoding import Sealer
-from ..engine import Forgotten, Hit, Logged, Position, Row, Unembedded
+from ..engine import Forgotten, Hit, ItemRow, ItemSelection, Logged, Position, Unembedded
 from ..operation import Dot, Operation, VersionVector
-from ..selection import Selection
-from .keyword import KeywordSearch
-from .operations import OperationTable
-from .rows import STORE, decode_address, decode_row, decode_texts, encode_namespace, namespace_range
-from .schema import APPLICATION, check, create, forget_removals, has_many_removals, is_due, is_new, scrub
-from .selecting import Where, add_functions
-from .transaction import SqliteTransaction, read_forgotten
-from .vectors import VectorTable
+from .search import KeywordSearch, WhereClause, add_functions
+from .tables import (
+    APPLICATION,
+    STORE,
+    check,
+    create,
+    decode_address,
+    decode_row,
+    decode_texts,
+    encode_namespace,
+    forget_removals,
+    has_many_removals,
+    is_due,
+    is_new,
+    namespace_range,
+    scrub,
+)
+from .transaction import OperationTable, PassageTable, SqliteTransaction, read_forgotten
 
 if TYPE_CHECKING:
     from ..engine import Vector
     from .nearest import VectorCache
 
+IN_MEMORY: Final = ":memory:"
 MOST_CHECKED: Final = 1 << 24
 """Bytes that are checked in about 50 ms when the file is opened. In a larger file, damage is noticed when the damaged part is read."""
 _ROW: Final = "namespace, key, content, expires_at"
@@ -60,7 +71,8 @@ _COUNTS: Final = {
 
 
 class SqliteEngine:
-    """One replica in the file at `path`, which is created if it is missing, readable by its owner alone.
+    """One replica in the file at `path`, which is created if it is missing, readable by its owner alone; or, for `":memory:"`, in this
+    process's memory, until it is closed.
 
     `embedder` names the embedder of the vectors, with its version; vectors of others are left alone. With a `key`, the file is encrypted
     by SQLCipher; the callable is called at each connection. With a `sealer`, each operation about a subject is encrypted by the
@@ -79,19 +91,23 @@ class SqliteEngine:
         sealer: Sealer | None = None,
         device: str | None = None,
     ) -> None:
-        self._path = os.path.abspath(path)
-        sqlite_files.prepare(self._path, STORE)
+        is_file = path != IN_MEMORY
+        self._path = os.path.abspath(path) if is_file else f"file:/{secrets.token_hex(8)}?vfs=memdb"
+        if is_file:
+            sqlite_files.prepare(self._path, STORE)
         self._operations = OperationTable(sealer)
-        self._vectors = VectorTable(embedder)
+        self._vectors = PassageTable(embedder)
         self._keyword = KeywordSearch()
         self._cache: VectorCache | None = None
         self._cache_lock = threading.Lock()
-        self._connections = SqliteConnections(self._path, sqlite_files.driver_for(key, APPLICATION), STORE, add_functions)
+        self._connections = (SqliteConnections if is_file else _InMemory)(
+            self._path, sqlite_files.driver_for(key, APPLICATION), STORE, add_functions
+        )
         try:
             with self._connections.writing() as connection:
                 if is_new(connection):
                     create(connection, device or secrets.token_hex(8))
-                if sqlite_files.size(self._path) <= MOST_CHECKED:
+                if is_file and sqlite_files.size(self._path) <= MOST_CHECKED:
                     check(connection)
                 (self.device,) = connection.execute("SELECT device FROM replica").fetchone()
             self._tidy()
@@ -106,8 +122,8 @@ class SqliteEngine:
             yield transaction
             transaction.finish()
 
-    def rows(self, addresses: Sequence[ItemAddress], selection: Selection) -> dict[ItemAddress, Row]:
-        where = Where(selection)
+    def rows(self, addresses: Sequence[ItemAddress], selection: ItemSelection) -> dict[ItemAddress, ItemRow]:
+        where = WhereClause(selection)
         query = f"SELECT {_ROW} FROM {_ROWS} WHERE namespace = ? AND key = ? AND {where.sql}"
         found = {}
         with self._connections.reading() as connection, where.active():
@@ -117,13 +133,13 @@ class SqliteEngine:
                     found[address] = decode_row(*row)
         return found
 
-    def numbered(self, numbers: Sequence[int]) -> dict[int, Row]:
+    def numbered(self, numbers: Sequence[int]) -> dict[int, ItemRow]:
         query = f"SELECT item, {_ROW} FROM {_ROWS} WHERE item IN (SELECT value FROM json_each(?))"
         with self._connections.reading() as connection:
             return {item: decode_row(*columns) for item, *columns in connection.execute(query, (orjson.dumps(list(numbers)),))}
 
-    def select(self, selection: Selection, *, limit: int, offset: int) -> list[Row]:
-        where = Where(selection)
+    def select(self, selection: ItemSelection, *, limit: int, offset: int) -> list[ItemRow]:
+        where = WhereClause(selection)
         with self._connections.reading() as connection, where.active():
             few = _NEWEST * (offset + limit)
             newest = f"(SELECT * FROM items INDEXED BY items_in_order WHERE NOT is_deleted {_IN_ORDER} LIMIT {few})"
@@ -134,15 +150,15 @@ class SqliteEngine:
                 found = connection.execute(query.format("items"), parameters).fetchall()
             return [decode_row(*columns) for columns in found]
 
-    def keyword(self, query: str, selection: Selection, *, limit: int) -> list[Hit]:
-        where = Where(selection)
+    def keyword(self, query: str, selection: ItemSelection, *, limit: int) -> list[Hit]:
+        where = WhereClause(selection)
         with self._connections.reading() as connection, where.active():
             return self._keyword.best(connection, query, where, limit) if limit > 0 else []
 
-    def nearest(self, vector: "Vector", selection: Selection, *, limit: int) -> list[Hit]:
+    def nearest(self, vector: "Vector", selection: ItemSelection, *, limit: int) -> list[Hit]:
         from .nearest import best  # numpy, which a store without vectors does not need
 
-        where = Where(selection)
+        where = WhereClause(selection)
         with self._connections.reading() as connection, where.active():
             registered = self._vectors.registered(connection)
             if registered is None or limit < 1:
@@ -153,8 +169,8 @@ class SqliteEngine:
             passing, selected = partial(_passing, connection, where), partial(_selected, connection, where)
             return best(passages, vector, limit, passing=passing, selected=selected)
 
-    def namespaces(self, selection: Selection) -> list[Namespace]:
-        where = Where(selection)
+    def namespaces(self, selection: ItemSelection) -> list[Namespace]:
+        where = WhereClause(selection)
         with self._connections.reading() as connection, where.active():
             found = connection.execute(_NAMESPACES.format(where=where.sql), where.parameters)
             return [decode_address(namespace, "").namespace for (namespace,) in found]
@@ -238,7 +254,8 @@ class SqliteEngine:
     def statistics(self) -> dict[str, int]:
         with self._connections.reading() as connection:
             counts = {name: connection.execute(query).fetchone()[0] for name, query in _COUNTS.items()}
-        return {**counts, "bytes": sqlite_files.size(self._path)}
+            (in_memory,) = connection.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").fetchone()
+        return {**counts, "bytes": sqlite_files.size(self._path) or in_memory}
 
     def close(self) -> None:
         self._connections.close()
@@ -281,17 +298,43 @@ class SqliteEngine:
             return self._cache
 
 
+class _InMemory(SqliteConnections):
+    """Connections to a database in memory, of which SQLite lets none read while one writes: a thread that writes reads by the same one."""
+
+    def __init__(self, *arguments: Any) -> None:  # noqa: ANN401 - those of `SqliteConnections`
+        super().__init__(*arguments)
+        self._own = threading.local()
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        with super().writing() as connection:
+            self._own.connection = connection
+            try:
+                yield connection
+            finally:
+                del self._own.connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        own: Connection | None = getattr(self._own, "connection", None)
+        if own is not None:
+            yield own
+            return
+        with super().reading() as connection:
+            yield connection
+
+
 def _is_about(operation: Operation, subject: str | None, derived_from: frozenset[ItemAddress]) -> bool:
-    metas = [operation.meta, *(sibling.meta for sibling in operation.siblings)]
+    metas = [write.meta for write in operation.writes]
     return any((subject is not None and subject in meta.subjects) or not derived_from.isdisjoint(meta.lineage) for meta in metas)
 
 
-def _passing(connection: Connection, where: Where, items: Sequence[int]) -> set[int]:
+def _passing(connection: Connection, where: WhereClause, items: Sequence[int]) -> set[int]:
     """Return those of the items that the selection lets through."""
     query = f"SELECT item FROM (SELECT value AS number FROM json_each(?)) CROSS JOIN items ON item = number WHERE {where.sql}"
     return {item for (item,) in connection.execute(query, (orjson.dumps(items), *where.parameters))}
 
 
-def _selected(connection: Connection, where: Where) -> list[int]:
+def _selected(connection: Connection, where: WhereClause) -> list[int]:
     """Return all items that the selection lets through."""
     return [item for (item,) in connection.execute(f"SELECT item FROM items WHERE {where.sql}", where.parameters)]

@@ -16,14 +16,13 @@ from ...storage import sqlite_files
 from ...storage.sqlite import Connection
 from ...storage.sqlite_files import Driver
 from ..encoding import Sealer
-from ..engine import Change, Row, Transaction
+from ..engine import Change, ItemRow, Transaction
 from ..merge import merge, succeed
 from ..operation import Dot, Operation
-from ..projection import WHOLE, change_of
+from ..vectors import WHOLE, change_of
 from .engine import SqliteEngine
-from .operations import OperationTable
-from .rows import STORE, decode_address, decode_row, decode_texts, encode_namespace
-from .schema import APPLICATION
+from .tables import APPLICATION, STORE, decode_address, decode_row, decode_texts, encode_namespace
+from .transaction import OperationTable
 
 LEAP: Final = 1_000_000
 """Numbers of this device's writes to skip, since that many may be lost: other devices that have them would take new writes for those."""
@@ -79,7 +78,7 @@ def recover(
 class _Remains:
     """The recovered parts of an item."""
 
-    row: Row | None = None
+    row: ItemRow | None = None
     texts: tuple[str, ...] = ()
     heads: list[Operation] = field(default_factory=list)
 

@@ -11,8 +11,7 @@ import orjson
 
 from ....protocols import StoreCorrupt
 from ..engine import Transaction
-from .facts import Facts, decode_facts, encode_facts
-from .messages import Peer
+from .messages import Peer, SharedFacts, decode_facts, encode_facts
 
 _FACTS: Final = "sync facts"
 _LOG: Final = "sync log"
@@ -32,17 +31,17 @@ class Told(NamedTuple):
     """Number of the replica's last write before: every copy that was made since has the same up to here."""
 
 
-def facts(transaction: Transaction) -> Facts:
+def facts(transaction: Transaction) -> SharedFacts:
     """Return everything that the replica knows apart from the items."""
     kept = transaction.setting(_FACTS)
     try:
-        return _decoded(kept) if kept else Facts()
+        return _decoded(kept) if kept else SharedFacts()
     except ValueError as error:
         raise StoreCorrupt("the replica's list of erasures is damaged", hint="run nearfar memory recover") from error
 
 
 @lru_cache(maxsize=16)
-def _decoded(kept: str) -> Facts:
+def _decoded(kept: str) -> SharedFacts:
     return decode_facts(kept.encode())
 
 
@@ -54,7 +53,7 @@ def erasures(transaction: Transaction) -> str:
     return sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest() if parts else ""
 
 
-def keep_facts(transaction: Transaction, known: Facts) -> None:
+def keep_facts(transaction: Transaction, known: SharedFacts) -> None:
     transaction.set(_FACTS, encode_facts(known).decode())
 
 

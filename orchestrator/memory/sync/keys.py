@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....protocols import ConfigError, StoreCorrupt, StoreUnavailable
 from ....protocols.folders import make_private
-from ..encoding import Subject
+from ..encoding import OwnedSubject
 from ..operation import Dot
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def opener(keys: Iterable[SubjectKey]) -> Callable[[Dot, bytes], bytes | None]:
     return unseal
 
 
-def _key_tag(subject: Subject) -> str:
+def _key_tag(subject: OwnedSubject) -> str:
     return f"{tag_of(subject.name)} {subject.user}"
 
 
@@ -74,7 +74,7 @@ class SubjectKeys:
         self._path = path
         self._opened: sqlite3.Connection | None = None
 
-    def seal(self, dot: Dot, subjects: AbstractSet[Subject], payload: bytes) -> bytes:
+    def seal(self, dot: Dot, subjects: AbstractSet[OwnedSubject], payload: bytes) -> bytes:
         """Encrypt a payload with AES-256-GCM under a key of each subject, one layer per key."""
         for subject in sorted(subjects):
             id, cipher = self._current_cipher(_key_tag(subject))
@@ -85,7 +85,7 @@ class SubjectKeys:
     def unseal(self, dot: Dot, sealed: bytes) -> bytes | None:
         return _unsealed(dot, sealed, self._cipher)
 
-    def handed_on(self, subjects: Iterable[Subject]) -> list[SubjectKey]:
+    def handed_on(self, subjects: Iterable[OwnedSubject]) -> list[SubjectKey]:
         """Return the keys with which `seal` seals now, for a peer that is to read the operations."""
         with self._lock:
             ids = [self._current_cipher(_key_tag(subject))[0] for subject in subjects]

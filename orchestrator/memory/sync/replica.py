@@ -1,4 +1,4 @@
-"""A replica as its peers see it: its state, and what it learns and erases."""
+"""A replica as its peers see it: its state, what it learns, and what it erases, so that no data of it is left in the database."""
 
 import logging
 import secrets
@@ -8,22 +8,142 @@ from typing import Final
 
 from ....protocols import InvalidRequest, PermissionDenied, SyncRefused
 from ....protocols.namespaces import ItemAddress, Namespace
-from ..engine import Engine, Transaction
-from ..erasing import Wording
-from ..operation import MAXIMUM_SKEW, Dot, Operation, Stamp
-from ..projection import change_of
+from ....protocols.tiers import Tier
+from ..engine import Change, Engine, Transaction
+from ..erasing import Wording, operations_of
+from ..operation import MAXIMUM_SKEW, Dot, Operation, Sibling, Stamp, address_tag
+from ..vectors import change_of
 from . import books
-from .erasing import Forgetting, forget
-from .facts import Erasure, Facts, check_share, check_size, is_device, prefix_tag
 from .keys import SubjectKeys, tag_of
-from .messages import SCHEMA, Hello, Peer, Request
+from .messages import (
+    SCHEMA,
+    Erasure,
+    Erasures,
+    Hello,
+    Peer,
+    Request,
+    SharedFacts,
+    check_share,
+    check_size,
+    is_device,
+    prefix_tag,
+    without_siblings,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetting:
+    """A transaction in which items are erased."""
+
+    engine: Engine
+    transaction: Transaction
+    fields: Sequence[str]
+    now: float
+    wording: Wording = field(default_factory=Wording)
+    """The name of the erasures' subject, if it is known here: items with the name in their text are erased, too."""
+
+    def named(self) -> Iterator[Dot]:
+        """Yield the writes whose text has the name."""
+        if self.wording.name is None:
+            return
+        for operation in operations_of(self.engine):
+            yield from (write.dot for write in operation.writes if self.wording.is_named_in(write.value))
+
+
+def forget(forgetting: Forgetting, erasures: Sequence[Erasure]) -> tuple[list[ItemAddress], list[Erasure]]:
+    """Drop the operations that the erasures cover, and those derived from them.
+
+    Returns the items that are gone completely, and the erasures with what the dropped writes had overwritten.
+    """
+    reached = _reached(forgetting, erasures)
+    changes: list[Change] = []
+    for address, heads in forgetting.transaction.heads(sorted({one.operation.address for one in reached.values()})).items():
+        left = [reached[head.dot].left if head.dot in reached else head for head in heads]
+        kept = [head for head in left if head is not None]
+        changes.append(change_of(address, kept, now=forgetting.now, fields=forgetting.fields) if kept else Change(address, (), None))
+    # The engine removes all data of an item only if the whole item is forgotten.
+    forgetting.transaction.apply([Change(change.address, (), None) for change in changes])
+    forgetting.transaction.apply([change for change in changes if change.heads])
+    grown = {erasure.id: erasure for erasure in erasures}
+    for one in reached.values():
+        grown |= {erasure.id: grown[erasure.id] | _overwritten(erasure, one.operation) for erasure in one.by}
+    return [change.address for change in changes if not change.heads], list(grown.values())
+
+
+def _overwritten(erasure: Erasure, dropped: Operation) -> Erasure:
+    """Return the erasure with the dropped write and those that it overwrote, if other replicas may have these and would not find them."""
+    needs_no_mention = dropped.meta.tier is Tier.DEVICE or erasure.names(dropped.address, dropped.meta)
+    if dropped.reach is Tier.DEVICE and needs_no_mention:
+        return erasure
+    device, sequence = dropped.dot
+    return replace(erasure, overwritten={address_tag(dropped.address): {**dropped.context, device: sequence}})
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """A write that erasures reach."""
+
+    operation: Operation
+    by: list[Erasure]
+    """The erasures by which the whole write is dropped."""
+    left: Operation | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """The writes that erasures reach, apart from those that they cover by themselves."""
+
+    named: frozenset[Dot]
+    """Writes whose text names the subject of the erasures."""
+    sources: dict[ItemAddress, set[str]] = field(default_factory=dict)
+    """Items with dropped writes, and the erasures that dropped them."""
+
+    def has(self, write: Operation | Sibling, erasure: Erasure) -> bool:
+        """Return whether a value has the name, or was derived from an erased item before its writer heard of the erasure.
+
+        A value that another user derived is that user's own.
+        """
+        if not erasure.precedes(write.dot) or erasure.user not in (None, write.meta.user):
+            return False
+        return write.dot in self.named or any(erasure.id in self.sources.get(address, ()) for address in write.meta.lineage)
+
+
+def _reached(forgetting: Forgetting, erasures: Sequence[Erasure]) -> dict[Dot, _Reached]:
+    """Return the writes that erasures reach."""
+    reached: dict[Dot, _Reached] = {}
+    index, by_id = Erasures(erasures), {erasure.id: erasure for erasure in erasures}
+    reach = _Reach(frozenset(forgetting.named()))
+    is_growing = True
+    while is_growing:
+        is_growing = False
+        for operation in operations_of(forgetting.engine):
+            lineage = {address for write in operation.writes for address in write.meta.lineage}
+            derived = {id for address in lineage for id in reach.sources.get(address, ())}
+            others = by_id if any(write.dot in reach.named for write in operation.writes) else derived
+            near = {erasure.id: erasure for erasure in (*index.near(operation), *(by_id[id] for id in sorted(others)))}
+            one = _left(operation, list(near.values()), reach) if near else None
+            if one is not None and one != reached.get(operation.dot):
+                reached[operation.dot] = one
+                reach.sources.setdefault(operation.address, set()).update(erasure.id for erasure in one.by)
+                is_growing = True
+    return reached
+
+
+def _left(operation: Operation, erasures: Sequence[Erasure], reach: _Reach) -> _Reached | None:
+    by = [one for one in erasures if one.covers(operation) or reach.has(operation, one)]
+    if by:
+        return _Reached(operation, by, None)
+    left = without_siblings(
+        operation,
+        lambda sibling: any(one.covers_sibling(operation.address, sibling) or reach.has(sibling, one) for one in erasures),
+    )
+    return None if left is operation else _Reached(operation, [], left)
+
 
 logger = logging.getLogger(__name__)
 
-_PAGE: Final = 1000
 
-
-def go_on(engine: Engine, transaction: Transaction, fields: Sequence[str], *, remembered: int, now: float) -> None:
+def renumber_copy(engine: Engine, transaction: Transaction, fields: Sequence[str], *, remembered: int, now: float) -> None:
     """Give new numbers, after all that are known anywhere, to the writes made since the copy, as far as these can be told.
 
     Therefore no write of either copy is lost; writes that both have may be written twice. `remembered` is the last number of this device
@@ -36,12 +156,13 @@ def go_on(engine: Engine, transaction: Transaction, fields: Sequence[str], *, re
     )
     transaction.learn({own: remembered}, 0)
     changed: dict[ItemAddress, dict[Dot, Operation]] = {}
-    for operation in _written_since(engine, shared):
+    own_writes = (one for one in operations_of(engine) if one.dot.device == own and one.dot.sequence > shared)
+    for operation in own_writes:
         sequence, clock = transaction.reserve(1, now)
-        anew = _renumbered(operation, Dot(own, sequence), max(clock, operation.clock + 1), shared)
-        changed.setdefault(operation.address, {})[operation.dot] = anew
+        rewritten = _renumbered(operation, Dot(own, sequence), max(clock, operation.clock + 1), shared)
+        changed.setdefault(operation.address, {})[operation.dot] = rewritten
     present = transaction.heads(list(changed))
-    renumbered = {address: [anew.get(head.dot, head) for head in present[address]] for address, anew in changed.items()}
+    renumbered = {address: [rewritten.get(head.dot, head) for head in present[address]] for address, rewritten in changed.items()}
     transaction.apply([change_of(address, heads, now=now, fields=fields) for address, heads in renumbered.items()])
     books.note_restored(transaction, shared)
 
@@ -67,24 +188,14 @@ def _renumbered(operation: Operation, dot: Dot, clock: int, shared: int) -> Oper
     )
 
 
-def _written_since(engine: Engine, shared: int) -> Iterator[Operation]:
-    position = 0
-    while page := engine.operations(position, limit=_PAGE):
-        own = (logged.operation for logged in page if logged.operation.dot.device == engine.device)
-        yield from (operation for operation in own if operation.dot.sequence > shared)
-        position = page[-1].position
-
-
 _ID_BYTES: Final = 16
 LARGEST_LOSS: Final = 1 << 32
 """More writes than are ever made between two backups."""
-
-
 _MOST_INTRODUCED: Final = 100
 """The most devices of one credential, one after the other: each new store is one."""
 
 
-def _nobody() -> None:
+def _ignore() -> None:
     """Do nothing."""
 
 
@@ -103,7 +214,7 @@ class Replica:
     """The clock, in seconds since the epoch."""
     maximum_bytes: int = 1 << 20
     """The most bytes of a value as JSON."""
-    erased: Callable[[], None] = field(default=_nobody, repr=False)
+    erased: Callable[[], None] = field(default=_ignore, repr=False)
     """Called after each erasure here, also those of peers: until it returns, the erasure counts as unfinished."""
 
     def hello(self) -> Hello:
@@ -122,14 +233,14 @@ class Replica:
             raise SyncRefused("the peer is this store itself, or a copy of it", hint="give the copy a file of its own, and let it sync")
         with self.engine.transaction() as transaction:
             self._check_device(transaction, peer, hello.device, is_caller=is_caller)
-            self._go_on_if_copy(transaction, peer, hello.known.get(self.engine.device, 0), is_copy=False)
+            self._renumber_if_copy(transaction, peer, hello.known.get(self.engine.device, 0), is_copy=False)
         self.absorb(peer, hello.facts)
         skew = hello.now - self.now()
         if abs(skew) * 1000 > MAXIMUM_SKEW:
             logger.info("the clock of device %s differs from ours by %+.0f s", hello.device, skew)
         return skew
 
-    def absorb(self, peer: Peer, stated: Facts) -> None:
+    def absorb(self, peer: Peer, stated: SharedFacts) -> None:
         """Learn the facts that a peer states, as far as it may state them, and erase what they say."""
         with self.engine.transaction() as transaction:
             known = self.known_facts(transaction)
@@ -166,7 +277,7 @@ class Replica:
             erasure = Erasure(secrets.token_hex(_ID_BYTES), *tags, user, {self.engine.device: self._own_number(transaction)})
             local = erasure if on_behalf_of is not None else replace(erasure, user=None)
             gone, grown = forget(Forgetting(self.engine, transaction, self.fields, self.now(), Wording.of(subject)), [local])
-            learned = known | Facts({erasure.id: replace(grown[0], user=user)})
+            learned = known | SharedFacts({erasure.id: replace(grown[0], user=user)})
             if on_behalf_of is not None:
                 check_share(learned, on_behalf_of)
             books.keep_facts(transaction, learned)
@@ -194,7 +305,7 @@ class Replica:
         if device == self.engine.device:
             raise PermissionDenied("a device cannot revoke itself", hint="revoke it on another device")
         with self.engine.transaction() as transaction:
-            books.keep_facts(transaction, self.known_facts(transaction) | Facts(revoked=frozenset({device})))
+            books.keep_facts(transaction, self.known_facts(transaction) | SharedFacts(revoked=frozenset({device})))
 
     def request(self, peer: Peer, log: str) -> Request:
         """Return the position from which to continue in a peer's log."""
@@ -207,19 +318,19 @@ class Replica:
         it."""
         is_copy = request.log == books.log(transaction) and request.position > books.told(transaction).position
         if is_copy:
-            self._go_on_if_copy(transaction, peer, request.known.get(self.engine.device, 0), is_copy=True)
+            self._renumber_if_copy(transaction, peer, request.known.get(self.engine.device, 0), is_copy=True)
 
-    def facts(self) -> Facts:
+    def facts(self) -> SharedFacts:
         """Return the facts of this replica."""
         with self.engine.transaction() as transaction:
             return self.known_facts(transaction)
 
-    def known_facts(self, transaction: Transaction) -> Facts:
+    def known_facts(self, transaction: Transaction) -> SharedFacts:
         """Return the facts of this replica within a transaction."""
         facts = books.facts(transaction)
-        return facts if self.user is None else facts | Facts(users={self.engine.device: self.user})
+        return facts if self.user is None else facts | SharedFacts(users={self.engine.device: self.user})
 
-    def state(self) -> tuple[int, Facts]:
+    def state(self) -> tuple[int, SharedFacts]:
         """Return a state that changes when there is news for peers: the position of the last change, and the facts."""
         return self.engine.position(), self.facts()
 
@@ -230,17 +341,17 @@ class Replica:
         with self.engine.transaction() as transaction:
             return list(books.holes(transaction, device))
 
-    def _learn(self, transaction: Transaction, known: Facts, learned: Facts) -> None:
+    def _learn(self, transaction: Transaction, known: SharedFacts, learned: SharedFacts) -> None:
         """Store new facts, and erase what they say."""
         fresh = [
             one for id, one in learned.erasures.items() if id not in known.erasures or known.erasures[id].overwritten != one.overwritten
         ]
         if fresh:
-            heard = {self.engine.device: self._own_number(transaction)}
-            learned |= Facts({one.id: replace(one, boundaries=heard) for one in fresh})
+            boundaries = {self.engine.device: self._own_number(transaction)}
+            learned |= SharedFacts({one.id: replace(one, boundaries=boundaries) for one in fresh})
             erasures = [learned.erasures[one.id] for one in fresh]
             _, grown = forget(Forgetting(self.engine, transaction, self.fields, self.now()), erasures)
-            learned |= Facts({one.id: one for one in grown})
+            learned |= SharedFacts({one.id: one for one in grown})
             self._retire_keys(transaction, [one for one in fresh if one.id not in known.erasures])
         books.keep_facts(transaction, learned)
 
@@ -276,12 +387,12 @@ class Replica:
             raise PermissionDenied(f"{_MOST_INTRODUCED} devices have used this credential already", hint="pair the device again")
         books.introduce(transaction, device, peer.name)
 
-    def _go_on_if_copy(self, transaction: Transaction, peer: Peer, remembered: int, *, is_copy: bool) -> None:
+    def _renumber_if_copy(self, transaction: Transaction, peer: Peer, remembered: int, *, is_copy: bool) -> None:
         """Continue under new numbers if a peer knows more writes of this device than there are: this store is a copy."""
         had = transaction.known().get(self.engine.device, 0)
         may_say_so = peer.is_relay or self.user is None or peer.user == self.user
         if may_say_so and (is_copy or had < remembered) and remembered < had + LARGEST_LOSS:
-            go_on(self.engine, transaction, self.fields, remembered=max(had, remembered), now=self.now())
+            renumber_copy(self.engine, transaction, self.fields, remembered=max(had, remembered), now=self.now())
 
 
 def check_schema(hello: Hello) -> None:

@@ -20,13 +20,12 @@ from ....protocols.tokens import Tokens
 from ....protocols.v1 import memory_pb2 as pb
 from ...util.runtime import in_thread
 from .. import validation
-from ..item import Principal
+from ..operation import Principal
 from ..reading import MemoryItem
 from . import wire
-from .calls import IDLE_LIMIT, UNARY_LIMIT, Calls, ahead, in_time, moves
+from .exchange import batches, receive
 from .messages import Batch, Hello, Peer
-from .receiving import receive
-from .sending import batches
+from .wire import IDLE_LIMIT, UNARY_LIMIT, Calls, ahead, in_time, moves
 
 if TYPE_CHECKING:
     from ..store import MemoryStore

@@ -1,17 +1,37 @@
-"""Convert messages between replicas to protobuf and back."""
+"""Messages as protobuf, time limits, look-ahead and notices of changes, for both ends of a sync call."""
 
-from collections.abc import Sequence
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isfinite
-from typing import overload
+from typing import Any, Final, TypeVar, overload
 
-from ....protocols import InvalidRequest
+import anyio
+
+from ....protocols import DeadlineExceeded, InvalidRequest, RateLimited
 from ....protocols.v1 import memory_pb2 as pb
+from ...util.runtime import in_thread
+from ..changes import Watchers
 from ..operation import Dot
-from .facts import Facts, check_size, decode_facts, encode_facts, is_device
 from .keys import SubjectKey
-from .messages import SCHEMA, Batch, Hello, Range, Received, Request, SealedOperation
+from .messages import (
+    SCHEMA,
+    Batch,
+    Hello,
+    Received,
+    Request,
+    SealedOperation,
+    SharedFacts,
+    WriteRange,
+    check_size,
+    decode_facts,
+    encode_facts,
+    is_device,
+)
+from .replica import Replica
 
 
 def hello_to_proto(hello: Hello) -> pb.Hello:
@@ -26,7 +46,7 @@ def hello_from_proto(message: pb.Hello) -> Hello:
         raise InvalidRequest("a hello needs the names of a device and of its log", hint="the peer is broken, or not a nearfar store")
     if not isfinite(message.now):
         raise InvalidRequest("the peer's clock is not a number", hint="the peer is broken, or not a nearfar store")
-    facts = _facts(message.facts) if message.schema == SCHEMA else Facts()  # their meaning in another schema is unknown
+    facts = _facts(message.facts) if message.schema == SCHEMA else SharedFacts()  # their meaning in another schema is unknown
     return Hello(message.device, message.now, dict(message.known), facts, message.log, message.schema)
 
 
@@ -60,7 +80,7 @@ def batch_from_proto(message: pb.Batch) -> Batch:
         message.start,
         message.end,
         _operations_from_proto(message.operations),
-        tuple(Range(hole.device, hole.first, hole.last) for hole in message.holes),
+        tuple(WriteRange(hole.device, hole.first, hole.last) for hole in message.holes),
         tuple(SubjectKey(key.id, key.tag, key.key) for key in message.keys),
         _facts(message.facts) if message.facts else None,
         dict(message.known.known) if message.HasField("known") else None,
@@ -122,12 +142,79 @@ def received_from_proto(message: pb.Received) -> Received:
     return Received(message.operations, message.holes, message.refused, message.conflicts)
 
 
-def _facts(encoded: bytes) -> Facts:
+def _facts(encoded: bytes) -> SharedFacts:
     if not encoded:
-        return Facts()
+        return SharedFacts()
     try:
         facts = decode_facts(encoded)
     except ValueError as error:
         raise InvalidRequest(str(error), hint="the peer is broken, or not a nearfar store") from error
     check_size(facts)
     return facts
+
+
+UNARY_LIMIT: Final = 30.0
+"""Seconds for a call with one answer."""
+IDLE_LIMIT: Final = 60.0
+"""Seconds within which the next message of a stream must come, or be taken."""
+_CALLS: Final = 8
+"""Calls that one caller may have open at once: two replicas need three."""
+_RETRY_AFTER: Final = 1.0
+
+
+@contextmanager
+def in_time(seconds: float) -> Iterator[None]:
+    """Raise `DeadlineExceeded` if the block takes longer."""
+    try:
+        with anyio.fail_after(seconds):
+            yield
+    except TimeoutError as error:
+        raise DeadlineExceeded(f"the other side did not answer within {seconds:g} s", hint="check that it still runs") from error
+
+
+class Calls:
+    """Counts the open calls of each caller."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def one_of(self, caller: str) -> Iterator[None]:
+        """Count a call while it is open. Raises `RateLimited` if the caller has too many."""
+        if self._open[caller] >= _CALLS:
+            raise RateLimited(f"{_CALLS} calls of this caller are open already", hint="close some of them", retry_after=_RETRY_AFTER)
+        self._open[caller] += 1
+        try:
+            yield
+        finally:
+            self._open[caller] -= 1
+
+
+T = TypeVar("T")
+
+
+async def ahead(get: Callable[[], Coroutine[Any, Any, T | None]]) -> AsyncGenerator[T]:
+    """Yield the results of `get` up to the first None; the next one is fetched while the caller works on one. Close it when done."""
+    upcoming = asyncio.create_task(get())
+    try:
+        while (one := await upcoming) is not None:
+            upcoming = asyncio.create_task(get())
+            yield one
+    finally:
+        upcoming.cancel()
+        await asyncio.wait([upcoming])  # a running thread is not left behind
+
+
+_LOOK_EVERY: Final = 1.0
+"""Seconds after which writes by other processes are noticed."""
+
+
+async def moves(replica: Replica, watchers: Watchers) -> AsyncGenerator[int]:
+    """Yield the end of the replica's log: at once, and whenever that, or the facts, change. Close it when done."""
+    told = None
+    async with aclosing(watchers.looks(_LOOK_EVERY)) as looks:
+        async for _ in looks:
+            state = await in_thread(replica.state)
+            if state != told:
+                told = state
+                yield state[0]

@@ -12,18 +12,22 @@ from postgres_server import PostgresServer
 
 pytest.importorskip("numpy")
 
+from in_memory_engine import InMemoryEngine
+
 from nearfar import MemoryStore, Principal
 from nearfar.orchestrator.memory.engine import Engine
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 
 ENGINES = ("plain", "sqlite", "postgres")
 VIEWED = "viewed"
 """SQLite, through the eyes of the store's own user on this device, who sees everything."""
 ENCRYPTED = "encrypted"
+IN_MEMORY = "memory"
+"""SQLite in this process's memory."""
 OF_MODULE = {
     "test_memory_bad_input": ("plain",),  # it is the store that refuses, before it asks an engine
-    "test_memory_items": (*ENGINES, VIEWED, ENCRYPTED),
+    "test_memory_items": (*ENGINES, VIEWED, ENCRYPTED, IN_MEMORY),
+    "test_memory_erasing": (*ENGINES, IN_MEMORY),
     "test_memory_filters": (*ENGINES, VIEWED),
     "test_memory_pages": (*ENGINES, VIEWED),
     "test_memory_ttl": (*ENGINES, VIEWED),
@@ -54,13 +58,15 @@ def embedder() -> LetterEmbedder:
 
 @pytest.fixture
 def open_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str | None], Engine]:
-    """Opens the database of this test; for the engine in plain Python, which has none, each is one of its own."""
+    """Opens the database of this test; in memory each is one of its own."""
     path = tmp_path / "memory.db"
     match request.param:
         case "plain":
             return lambda embedder: InMemoryEngine(embedder=embedder)
         case "sqlite" | "viewed":
             return lambda embedder: SqliteEngine(path, embedder=embedder)
+        case "memory":
+            return lambda embedder: SqliteEngine(":memory:", embedder=embedder)
         case "encrypted":
             pytest.importorskip("sqlcipher3", reason="encryption is an extra")
             return lambda embedder: SqliteEngine(path, embedder=embedder, key=lambda: "correct horse")

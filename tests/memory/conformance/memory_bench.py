@@ -9,12 +9,10 @@ from langgraph.store.base import TTLConfig
 
 from nearfar import MemoryStore
 from nearfar.orchestrator.memory.engine import Engine
-from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.merge import heads_of, merge, succeed
-from nearfar.orchestrator.memory.operation import Dot, Operation
-from nearfar.orchestrator.memory.projection import change_of
+from nearfar.orchestrator.memory.operation import Dot, Meta, Operation
 from nearfar.orchestrator.memory.reading import SearchMode
-from nearfar.orchestrator.memory.vectors import Embedder
+from nearfar.orchestrator.memory.vectors import Embedder, change_of
 from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Tier
 

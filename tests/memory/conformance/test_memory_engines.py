@@ -6,12 +6,10 @@ import pytest
 from memory_bench import Clock, concurrent, write_elsewhere
 
 from nearfar import ItemAddress, MemoryStore, Tier
-from nearfar.orchestrator.memory.engine import Change, Engine
-from nearfar.orchestrator.memory.item import Meta
+from nearfar.orchestrator.memory.engine import Change, Engine, ItemSelection
 from nearfar.orchestrator.memory.merge import succeed
-from nearfar.orchestrator.memory.operation import Dot, tick
-from nearfar.orchestrator.memory.projection import change_of
-from nearfar.orchestrator.memory.selection import Selection
+from nearfar.orchestrator.memory.operation import Dot, Meta, tick
+from nearfar.orchestrator.memory.vectors import change_of
 
 NOTES = ("notes",)
 TEA = ItemAddress(NOTES, "tea")
@@ -48,7 +46,7 @@ def test_an_item_that_is_written_over_in_one_transaction_is_found_by_its_last_wo
             transaction.apply([change_of(TEA, (operation,), now=clock.time, fields=["$"])])
             last = operation
     assert [logged.operation for logged in engine.operations(0, limit=10)] == [last]
-    assert [len(engine.keyword(word, Selection(now=clock.time), limit=10)) for word in ("tea", "coffee")] == [0, 1]
+    assert [len(engine.keyword(word, ItemSelection(now=clock.time), limit=10)) for word in ("tea", "coffee")] == [0, 1]
 
 
 def test_a_transaction_that_fails_leaves_everything_as_it_was(store: MemoryStore, engine: Engine, clock: Clock) -> None:
@@ -156,7 +154,7 @@ def test_operations_come_back_as_they_were(engine: Engine, clock: Clock) -> None
 def test_a_number_of_a_row_that_is_gone_is_left_out(store: MemoryStore, engine: Engine, clock: Clock) -> None:
     store.put(NOTES, "a", {"text": "tea"})
     store.put(NOTES, "b", {"text": "tea"})
-    hits = engine.keyword("tea", Selection(now=clock.time), limit=10)
+    hits = engine.keyword("tea", ItemSelection(now=clock.time), limit=10)
     store.delete(NOTES, "a")
     rows = engine.numbered([hit.row for hit in hits])
     assert [row.address.key for row in rows.values()] == ["b"]
@@ -179,7 +177,7 @@ def test_items_are_told_apart_whatever_their_names_are(store: MemoryStore, engin
     for number, address in enumerate(addresses):
         store.put(*address, {"n": number})
     assert engine.traces(prefix=()) == sorted(addresses)
-    rows = engine.rows(addresses, Selection(now=clock.time))
+    rows = engine.rows(addresses, ItemSelection(now=clock.time))
     assert [rows[address].value["n"] for address in addresses] == list(range(len(addresses)))
 
 
@@ -189,7 +187,7 @@ def test_many_items_are_asked_for_at_once(store: MemoryStore, engine: Engine, cl
 
     store.batch([PutOp(NOTES, str(number), {"n": number}, index=False) for number in range(count)])
     addresses = [ItemAddress(NOTES, str(number)) for number in range(count)]
-    assert len(engine.rows(addresses, Selection(now=clock.time))) == count
+    assert len(engine.rows(addresses, ItemSelection(now=clock.time))) == count
     with engine.transaction() as transaction:
         assert len(transaction.heads(addresses)) == count
 

@@ -6,8 +6,7 @@ from memory_bench import Clock, concurrent, write_elsewhere
 
 from nearfar import ItemAddress, MemoryStore, Principal, SearchMode, Tier
 from nearfar.orchestrator.memory.engine import Engine
-from nearfar.orchestrator.memory.item import Meta
-from nearfar.orchestrator.memory.operation import tick
+from nearfar.orchestrator.memory.operation import Meta, tick
 from nearfar.protocols import InvalidRequest, PermissionDenied
 
 NOTES = ("notes",)

@@ -6,12 +6,12 @@ from contextlib import aclosing, closing
 
 import anyio
 import pytest
+from in_memory_engine import InMemoryEngine
 from langgraph.store.base import PutOp
 from memory_bench import Clock, MakeStore
 
 from nearfar import MemoryChange, MemoryStore, Principal, Tier
 from nearfar.orchestrator.memory.engine import Engine
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.protocols import InvalidRequest
 
 NOTES = ("notes",)
@@ -106,7 +106,7 @@ async def test_a_watcher_hears_of_what_others_write_to_the_database(
     open_engine: Callable[[str | None], Engine], clock: Clock, make_store: MakeStore, engine: Engine
 ) -> None:
     if isinstance(engine, InMemoryEngine):
-        pytest.skip("nobody else can reach this process's memory")
+        pytest.skip("no other process can reach this process's memory")
     with anyio.fail_after(20), closing(open_engine(None)) as other:
         async with aclosing(make_store().watch(since=0)) as changes:
             MemoryStore(other, now=clock).put(NOTES, "a", {})

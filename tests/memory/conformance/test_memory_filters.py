@@ -9,8 +9,7 @@ from langgraph.store.base import PutOp
 from memory_bench import Clock
 
 from nearfar import MemoryStore
-from nearfar.orchestrator.memory.engine import Engine
-from nearfar.orchestrator.memory.selection import Comparison, Condition, Selection, selects
+from nearfar.orchestrator.memory.engine import Condition, Engine, ItemSelection, Operator, selects
 from nearfar.protocols import InvalidRequest
 
 NOTES = ("notes",)
@@ -132,7 +131,7 @@ json_values = st.recursive(
     max_leaves=4,
 )
 conditions = st.builds(
-    Condition, st.lists(st.sampled_from(["a", "b", ".", '"']), min_size=1, max_size=2).map(tuple), st.sampled_from(Comparison), json_values
+    Condition, st.lists(st.sampled_from(["a", "b", ".", '"']), min_size=1, max_size=2).map(tuple), st.sampled_from(Operator), json_values
 )
 
 
@@ -143,8 +142,8 @@ def test_engines_select_what_the_definition_selects(
 ) -> None:
     fresh = (f"example {engine.position()}",)
     store.batch([PutOp(fresh, str(number), value) for number, value in enumerate(values)])
-    everything = engine.select(Selection(now=clock.time, prefix=fresh), limit=100, offset=0)
-    selection = Selection(now=clock.time, prefix=fresh, conditions=(condition,))
+    everything = engine.select(ItemSelection(now=clock.time, prefix=fresh), limit=100, offset=0)
+    selection = ItemSelection(now=clock.time, prefix=fresh, conditions=(condition,))
     selected = {row.address.key for row in engine.select(selection, limit=100, offset=0)}
     assert selected == {row.address.key for row in everything if selects(selection, row)}
     assert len(everything) == len(values)

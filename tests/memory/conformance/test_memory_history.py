@@ -6,10 +6,9 @@ import pytest
 from memory_bench import DAY, Clock, MakeStore, concurrent, patched_elsewhere, write_elsewhere
 
 from nearfar import ItemAddress, MemoryStore, Principal, SearchMode, Source, Tier
-from nearfar.orchestrator.memory.conflicts import undecided
+from nearfar.orchestrator.memory.changes import read_conflict
 from nearfar.orchestrator.memory.engine import Engine
-from nearfar.orchestrator.memory.item import Meta
-from nearfar.orchestrator.memory.operation import tick
+from nearfar.orchestrator.memory.operation import Meta, tick
 from nearfar.protocols import InvalidRequest, NotFound, VersionConflict
 
 NOTES = ("notes",)
@@ -150,11 +149,11 @@ def test_a_decision_about_what_was_written_meanwhile_is_refused(
     quarrel: MemoryStore, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*arguments: object) -> object:
-        found = undecided(*arguments)  # type: ignore[arg-type]  # whatever it takes
+        found = read_conflict(*arguments)  # type: ignore[arg-type]  # whatever it takes
         quarrel.patch(NOTES, "tea", {"cups": 3})
         return found
 
-    monkeypatch.setattr("nearfar.orchestrator.memory.store.undecided", interrupted)
+    monkeypatch.setattr("nearfar.orchestrator.memory.store.read_conflict", interrupted)
     with pytest.raises(VersionConflict):
         quarrel.resolve(NOTES, "tea")
 

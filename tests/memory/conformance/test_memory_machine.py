@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from in_memory_engine import InMemoryEngine
 from memory_bench import DAY, MINUTE, Clock, LetterEmbedder
 
 from nearfar import ItemAddress, MemoryItem, MemoryStore, Principal, SearchMode, Tier
 from nearfar.orchestrator.memory.engine import Engine
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.protocols import NearfarError
 
 NAMESPACES = [("a",), ("a", "b"), ("ab",), ("é",)]

@@ -7,7 +7,7 @@ from langgraph.store.base import PutOp
 from memory_bench import MakeStore
 
 from nearfar import ItemAddress, MemoryItem, MemoryStore, Origin, Principal, SearchMode, Source, Tier, writing_as
-from nearfar.orchestrator.memory.engine import Engine, Row
+from nearfar.orchestrator.memory.engine import Engine, ItemRow
 from nearfar.protocols import PermissionDenied, PrivacyViolation, VersionConflict
 
 NOTES = ("notes",)
@@ -240,7 +240,7 @@ def test_what_becomes_private_during_a_search_is_not_shown(
     store.put(NOTES, "tea", {"text": "green tea"}, tier=Tier.SHARED)
     numbered = engine.numbered
 
-    def after_a_write(numbers: Sequence[int]) -> dict[int, Row]:
+    def after_a_write(numbers: Sequence[int]) -> dict[int, ItemRow]:
         store.put(NOTES, "tea", {"text": "my tea"}, tier=Tier.DEVICE)
         return numbered(numbers)
 

@@ -6,17 +6,15 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from nearfar.orchestrator.memory.engine import Change, Engine, Transaction
-from nearfar.orchestrator.memory.item import Meta
+from nearfar.orchestrator.memory.engine import Change, Engine, ItemSelection, Transaction
 from nearfar.orchestrator.memory.merge import succeed
-from nearfar.orchestrator.memory.operation import Dot
+from nearfar.orchestrator.memory.operation import Dot, Meta
 from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
-from nearfar.orchestrator.memory.projection import change_of
-from nearfar.orchestrator.memory.selection import Selection
+from nearfar.orchestrator.memory.vectors import change_of
 from nearfar.protocols.namespaces import ItemAddress
 
 NOW = 1_800_000_000.0
-ALL = Selection(now=NOW)
+ALL = ItemSelection(now=NOW)
 Vector = NDArray[numpy.float32]
 Opener = Callable[..., PostgresEngine]
 

@@ -7,9 +7,8 @@ import pytest
 from postgres_server import PostgresServer
 from postgres_writes import ALL, Opener, forget, put, put_all, unit, value_of
 
-from nearfar.orchestrator.memory.encoding import Subject
-from nearfar.orchestrator.memory.item import Meta
-from nearfar.orchestrator.memory.operation import Dot
+from nearfar.orchestrator.memory.encoding import OwnedSubject
+from nearfar.orchestrator.memory.operation import Dot, Meta
 from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
 from nearfar.protocols import StoreUnavailable
 from nearfar.protocols.namespaces import ItemAddress
@@ -90,7 +89,7 @@ def test_traces_are_found_in_heads_and_siblings_alone(engine: PostgresEngine) ->
 class Shredder:
     """A sealer that has destroyed the keys of everybody."""
 
-    def seal(self, dot: Dot, subjects: AbstractSet[Subject], payload: bytes) -> bytes:
+    def seal(self, dot: Dot, subjects: AbstractSet[OwnedSubject], payload: bytes) -> bytes:
         return payload[::-1] if "ana" in {one.name for one in subjects} else payload
 
     def unseal(self, dot: Dot, sealed: bytes) -> bytes | None:

@@ -7,14 +7,13 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from in_memory_engine import InMemoryEngine
 from postgres_writes import ALL, NOW, Opener, Vector, put, put_all, unit
 
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
-from nearfar.orchestrator.memory.postgres import vectors
+from nearfar.orchestrator.memory.engine import Condition, ItemSelection, Operator
+from nearfar.orchestrator.memory.postgres import search as vectors
 from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
-from nearfar.orchestrator.memory.postgres.keyword import words_asked, words_of
-from nearfar.orchestrator.memory.postgres.selecting import Where
-from nearfar.orchestrator.memory.selection import Comparison, Condition, Selection
+from nearfar.orchestrator.memory.postgres.search import Where, words_asked, words_of
 from nearfar.protocols import InvalidRequest
 from nearfar.protocols.namespaces import ItemAddress
 
@@ -117,9 +116,9 @@ def test_a_narrow_selection_gets_as_many_hits_as_it_has(engine: PostgresEngine, 
     monkeypatch.setattr(vectors, "_SMALL", small)
     far_away = unit(-1)
     for selection in (
-        Selection(now=NOW, prefix=("tens",)),
-        Selection(now=NOW, prefix=("tens", "0")),
-        Selection(now=NOW, conditions=(Condition(("n",), Comparison.LESS, 25),)),
+        ItemSelection(now=NOW, prefix=("tens",)),
+        ItemSelection(now=NOW, prefix=("tens", "0")),
+        ItemSelection(now=NOW, conditions=(Condition(("n",), Operator.LESS, 25),)),
     ):
         wanted = {row.address for row in engine.select(selection, limit=2000, offset=0)}
         exact = sorted((float(far_away @ made[address]) for address in wanted), reverse=True)[:20]
@@ -137,7 +136,7 @@ def test_the_nearest_of_all_come_from_the_index(engine: PostgresEngine, monkeypa
 
 def test_the_planner_takes_the_index_whatever_it_thinks_of_the_selection(engine: PostgresEngine, postgres_database: str) -> None:
     many(engine, 1500)
-    selection = Where(Selection(now=NOW, prefix=("ones",), conditions=(Condition(("n",), Comparison.GREATER, 5),)))
+    selection = Where(ItemSelection(now=NOW, prefix=("ones",), conditions=(Condition(("n",), Operator.GREATER, 5),)))
     statement = vectors._INDEXED.format(type="vector(8)", table="vectors_1", where=selection.sql)
     asked = vectors.written(unit(1, 1))
     with psycopg.connect(postgres_database, autocommit=True, options="-c search_path=nearfar,public") as connection:

@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from postgres_writes import NOW, put_within
 
-from nearfar.orchestrator.memory.item import Meta, Principal
+from nearfar.orchestrator.memory.engine import Condition, ItemSelection, Operator, selects
+from nearfar.orchestrator.memory.operation import Meta, Principal
 from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
-from nearfar.orchestrator.memory.selection import Comparison, Condition, Selection, selects
 from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Tier
 
@@ -47,11 +47,11 @@ PRINCIPALS = st.builds(
 CONDITIONS = st.builds(
     Condition,
     path=st.lists(NAMES, min_size=1, max_size=2).map(tuple),
-    comparison=st.sampled_from(Comparison),
+    comparison=st.sampled_from(Operator),
     operand=JSON | st.sampled_from([math.inf, -math.inf, [math.inf]]),  # a filter's NaN becomes a condition that nothing meets
 )
 SELECTIONS = st.builds(
-    Selection,
+    ItemSelection,
     now=st.sampled_from([NOW, NOW + 5, NOW + 6]),
     prefix=st.just(()) | NAMESPACES,
     key_prefix=st.just("") | st.sampled_from(["1", "%"]),
@@ -66,13 +66,13 @@ ITEMS = st.lists(st.tuples(NAMESPACES, VALUES, METAS), min_size=4, max_size=6)
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(items=ITEMS, selections=st.lists(SELECTIONS, min_size=15, max_size=30))
 def test_a_selection_means_what_its_definition_says(
-    engine: PostgresEngine, items: list[tuple[tuple[str, ...], dict[str, Any], Meta]], selections: list[Selection]
+    engine: PostgresEngine, items: list[tuple[tuple[str, ...], dict[str, Any], Meta]], selections: list[ItemSelection]
 ) -> None:
     addresses = [ItemAddress(namespace, str(number)) for number, (namespace, _, _) in enumerate(items)]
     with engine.transaction() as transaction:
         for address, (_, value, meta) in zip(addresses, items, strict=True):
             put_within(transaction, DEVICE, {address: (value, None)}, meta)
-    everything = list(engine.rows(addresses, Selection(now=0)).values())
+    everything = list(engine.rows(addresses, ItemSelection(now=0)).values())
     assert len(everything) == len(items)
     for selection in selections:
         wanted = {row.address for row in everything if selects(selection, row)}

@@ -7,7 +7,7 @@ import pytest
 from postgres_writes import ALL, NOW, Opener, forget, put, put_within, value_of
 
 from nearfar import MemoryStore
-from nearfar.orchestrator.memory.item import Meta
+from nearfar.orchestrator.memory.operation import Meta
 from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
 from nearfar.protocols import StoreUnavailable
 from nearfar.protocols.namespaces import ItemAddress

@@ -2,10 +2,9 @@
 
 import pytest
 
-from nearfar.orchestrator.memory.item import Principal
-from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
-from nearfar.orchestrator.memory.recall.semantic import Fact
-from nearfar.orchestrator.memory.recall.turn import Turn
+from nearfar.orchestrator.memory.operation import Principal
+from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory, Fact
+from nearfar.orchestrator.memory.recall.episodic import Turn
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols import Sensitivity
 from nearfar.protocols.tiers import Source, Tier

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from nearfar.orchestrator.memory.provenance import Origin, writing_as
-from nearfar.orchestrator.memory.recall.episodic import EpisodicMemory
-from nearfar.orchestrator.memory.recall.granularity import SEARCHABLE, TEXT, Granularity, Span, episodic
-from nearfar.orchestrator.memory.recall.turn import Turn, TurnKind
+from nearfar.orchestrator.memory.recall.episodic import EpisodicMemory, Turn, TurnKind
+from nearfar.orchestrator.memory.recall.ranking import SEARCHABLE, TEXT, Granularity, Span, episodic
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols.tiers import Source, Tier
 

@@ -12,9 +12,9 @@ from nearfar import Hybrid, TaskMemory
 from nearfar.orchestrator.memory.in_tasks import memory_tools
 from nearfar.orchestrator.memory.reading import MemoryItem
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
-from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
-from nearfar.orchestrator.memory.recall.turn import Turn
-from nearfar.orchestrator.memory.rendering import render
+from nearfar.orchestrator.memory.recall.episodic import Turn
+from nearfar.orchestrator.memory.recall.ranking import Granularity, episodic
+from nearfar.orchestrator.memory.recall.retrieval import render
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.task.stores import RecallConfig
 from nearfar.protocols import ScriptedAgent, ToolCall

@@ -11,9 +11,9 @@ from allotment import QUESTIONS, SESSIONS
 
 from benchmarks.memory_figures.locomo import figures
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
-from nearfar.orchestrator.memory.recall.granularity import turn_key
-from nearfar.orchestrator.memory.recall.turn import Turn
-from nearfar.orchestrator.memory.rendering import Rendered
+from nearfar.orchestrator.memory.recall.episodic import Turn
+from nearfar.orchestrator.memory.recall.ranking import turn_key
+from nearfar.orchestrator.memory.recall.retrieval import Rendered
 from nearfar.orchestrator.memory.store import MemoryStore
 
 DATA = Path(__file__).parents[4] / "shared" / "data"

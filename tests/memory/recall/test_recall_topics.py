@@ -3,7 +3,7 @@
 import numpy
 
 from nearfar.orchestrator.memory.recall.episodic import Topic
-from nearfar.orchestrator.memory.recall.granularity import Span
+from nearfar.orchestrator.memory.recall.ranking import Span
 from nearfar.protocols.tiers import Tier
 
 ABOUT = (Tier.DEVICE, "")

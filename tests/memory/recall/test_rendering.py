@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.orchestrator.compression.conversation import estimated_tokens
-from nearfar.orchestrator.memory.engine import Row
-from nearfar.orchestrator.memory.item import Meta
+from nearfar.orchestrator.memory.engine import ItemRow
+from nearfar.orchestrator.memory.operation import Meta
 from nearfar.orchestrator.memory.reading import MemoryItem
-from nearfar.orchestrator.memory.rendering import render
+from nearfar.orchestrator.memory.recall.retrieval import render
 from nearfar.protocols import Sensitivity
 from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Source, Tier
@@ -21,7 +21,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 
 def item(text: str, *, at: str = "2026-05-08T10:00:00+00:00", tier: Tier = Tier.DEVICE, source: Source = Source.USER) -> MemoryItem:
     meta = Meta(tier=tier, source=source, trust=0.5)
-    return MemoryItem(Row(ItemAddress(("a",), "k"), {"text": text, "speaker": "Ann", "at": at}, meta, "1@a", "a", 0.0, None, 0))
+    return MemoryItem(ItemRow(ItemAddress(("a",), "k"), {"text": text, "speaker": "Ann", "at": at}, meta, "1@a", "a", 0.0, None, 0))
 
 
 @given(st.lists(texts, max_size=8), st.integers(0, 400))
@@ -87,5 +87,5 @@ def test_text_is_private_unless_all_of_it_is_for_everybody(tiers: list[Tier], ex
 
 def test_a_value_without_text_is_shown_as_json_and_its_date_is_that_of_writing() -> None:
     meta = Meta(created_at=datetime(2026, 1, 2, tzinfo=UTC).timestamp())
-    text = render([MemoryItem(Row(ItemAddress(("a",), "k"), {"n": 1}, meta, "1@a", "a", 0.0, None, 0))], 1000).text
+    text = render([MemoryItem(ItemRow(ItemAddress(("a",), "k"), {"n": 1}, meta, "1@a", "a", 0.0, None, 0))], 1000).text
     assert '2026-01-02 00:00 internal_tool 0.8 "{\\"n\\": 1}"' in text

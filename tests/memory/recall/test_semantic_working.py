@@ -3,8 +3,7 @@
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from nearfar.orchestrator.memory.recall.agent_memory import WorkingMemory
-from nearfar.orchestrator.memory.recall.semantic import Fact, Learned, SemanticMemory
+from nearfar.orchestrator.memory.recall.agent_memory import Fact, Learned, SemanticMemory, WorkingMemory
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Source, Tier

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from in_memory_engine import InMemoryEngine
 from nights import Clock, Night
 
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
 

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+from nearfar.orchestrator.memory.consolidation.consolidator import Consolidator
 from nearfar.orchestrator.memory.consolidation.journal import CONSOLIDATION
-from nearfar.orchestrator.memory.consolidation.sleeper import Sleeper
 from nearfar.orchestrator.memory.reading import MemoryItem
-from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
-from nearfar.orchestrator.memory.recall.granularity import TEXT, Granularity, episodic
-from nearfar.orchestrator.memory.recall.semantic import Fact
-from nearfar.orchestrator.memory.recall.turn import Turn
+from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory, Fact
+from nearfar.orchestrator.memory.recall.episodic import Turn
+from nearfar.orchestrator.memory.recall.ranking import TEXT, Granularity, episodic
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.task.stores import ConsolidationConfig
 from nearfar.protocols import Agent, DeviceStateSource
@@ -49,8 +48,8 @@ class Night:
         AgentMemory(self.store).facts.learn(Fact(about=about, attribute=attribute, statement=statement, source=source, **options))
         self.clock.time += 1
 
-    def sleeper(self, agent: Agent | None = None, device_state: DeviceStateSource | None = None, **policy: Any) -> Sleeper:  # noqa: ANN401 - whatever the policy has
-        return Sleeper(self.store, agent=agent, device_state=device_state, policy=ConsolidationConfig(**policy), now=self.clock)
+    def sleeper(self, agent: Agent | None = None, device_state: DeviceStateSource | None = None, **policy: Any) -> Consolidator:  # noqa: ANN401 - whatever the policy has
+        return Consolidator(self.store, agent=agent, device_state=device_state, policy=ConsolidationConfig(**policy), now=self.clock)
 
     def summaries(self) -> list[MemoryItem]:
         found = self.store.search(episodic((), Granularity.SUMMARY), limit=1000)

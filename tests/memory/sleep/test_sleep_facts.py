@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from in_memory_engine import InMemoryEngine
 from nights import Clock, Night
 
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols import InvalidOutput, ScriptedAgent, StepRequest
 from nearfar.protocols.fakes import Reply

@@ -4,11 +4,11 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from in_memory_engine import InMemoryEngine
 from nights import CATS, TRAVELS, Clock, Night
 
-from nearfar.orchestrator.memory.consolidation.journal import BatchState, Deed, Entry
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
-from nearfar.orchestrator.memory.recall.granularity import TEXT
+from nearfar.orchestrator.memory.consolidation.journal import BatchState, JournalAction, JournalEntry
+from nearfar.orchestrator.memory.recall.ranking import TEXT
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols import InvalidRequest, NotFound
 from nearfar.protocols.namespaces import ItemAddress
@@ -110,9 +110,9 @@ async def test_a_batch_that_is_not_there_is_not_found(night: Night) -> None:
 async def test_a_write_that_was_noted_and_never_made_is_nothing_to_undo(night: Night) -> None:
     journal = night.sleeper().journal
     batch = journal.begin()
-    journal.note(batch, Entry(Deed.CREATED, ItemAddress(("episodic", "summary"), "trip:000000-000003")), subject="")
+    journal.note(batch, JournalEntry(JournalAction.CREATED, ItemAddress(("episodic", "summary"), "trip:000000-000003")), subject="")
     night.learn("home town", "Ann lives in Rome.")
-    journal.note(batch, Entry(Deed.RETIRED, ItemAddress(("semantic",), "ann/home town")), subject="")
+    journal.note(batch, JournalEntry(JournalAction.RETIRED, ItemAddress(("semantic",), "ann/home town")), subject="")
     before = night.everything()
     assert journal.revert(batch).left == ()
     assert night.everything() == before

@@ -7,17 +7,15 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from nearfar.orchestrator.memory.engine import Change, Row
-from nearfar.orchestrator.memory.item import Meta
+from nearfar.orchestrator.memory.engine import Change, ItemRow, ItemSelection
 from nearfar.orchestrator.memory.merge import merge, succeed
-from nearfar.orchestrator.memory.operation import Dot
-from nearfar.orchestrator.memory.selection import Selection
+from nearfar.orchestrator.memory.operation import Dot, Meta
 from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 from nearfar.orchestrator.memory.sqlite.transaction import SqliteTransaction
 from nearfar.protocols.namespaces import ItemAddress
 
 NOW = 1_800_000_000.0
-ALL = Selection(now=NOW)
+ALL = ItemSelection(now=NOW)
 Vector = NDArray[numpy.float32]
 
 
@@ -57,7 +55,7 @@ def put_within(
     operation = succeed(heads, dot=Dot(device, sequence), clock=clock, address=address, value=value, meta=meta)
     state = merge([operation])
     expires_at = None if meta.ttl is None else now + meta.ttl
-    row = None if state.value is None else Row(address, state.value, state.meta, state.version, device, now, expires_at, 0)
+    row = None if state.value is None else ItemRow(address, state.value, state.meta, state.version, device, now, expires_at, 0)
     texts = () if value is None else tuple(str(value[name]) for name in meta.index or ("text",) if name in value)
     transaction.apply([Change(address, (operation,), row, texts, vectors)])
 

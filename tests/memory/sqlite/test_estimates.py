@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from nearfar.orchestrator.memory.sqlite import estimates
-from nearfar.orchestrator.memory.sqlite.estimates import BLOCK, IS_AVAILABLE, coded, promising
+from nearfar.orchestrator.memory.sqlite import nearest as estimates
+from nearfar.orchestrator.memory.sqlite.nearest import BLOCK, IS_AVAILABLE, encode_vectors, find_promising
 
 pytestmark = pytest.mark.skipif(not IS_AVAILABLE, reason="numkong is not installed")
 
@@ -16,9 +16,9 @@ pytestmark = pytest.mark.skipif(not IS_AVAILABLE, reason="numkong is not install
 def test_the_most_similar_vectors_are_among_the_promising_ones(seed: int, count: int, width: int, spread: float) -> None:
     numbers = numpy.random.default_rng(seed)
     made = unit(numbers.standard_normal(width) + spread * numbers.standard_normal((200, width)))
-    codes, query = coded(made), made[numbers.integers(200)]
+    codes, query = encode_vectors(made), made[numbers.integers(200)]
     similarities = codes.similarities(numpy.arange(200), query)
-    found = promising(codes, query, count)
+    found = find_promising(codes, query, count)
     best = numpy.flatnonzero(similarities > numpy.partition(similarities, -count)[-count])
     assert set(best.tolist()) <= set(found.tolist())
     assert len(found) >= count
@@ -26,23 +26,23 @@ def test_the_most_similar_vectors_are_among_the_promising_ones(seed: int, count:
 
 def test_a_byte_for_each_number_keeps_similarities_to_a_thousandth() -> None:
     made = unit(numpy.random.default_rng(1).standard_normal((2_000, 384)))
-    kept = coded(made).similarities(numpy.arange(2_000), made[0])
+    kept = encode_vectors(made).similarities(numpy.arange(2_000), made[0])
     assert float(numpy.abs(kept - made @ made[0]).max()) < 0.003
     assert float(numpy.abs(kept - made @ made[0]).mean()) < 0.0005
 
 
 def test_few_of_vectors_that_differ_are_promising() -> None:
     made = unit(numpy.random.default_rng(0).standard_normal((5_000, 384)))
-    assert len(promising(coded(made), made[0], 10)) < 100
+    assert len(find_promising(encode_vectors(made), made[0], 10)) < 100
 
 
 @pytest.mark.parametrize("count", [1, BLOCK - 1, BLOCK, 2 * BLOCK + 1])
 def test_codes_that_are_arranged_in_blocks_say_the_same(count: int) -> None:
     made = unit(numpy.random.default_rng(count).standard_normal((count, 40)))
-    plain = coded(made)
+    plain = encode_vectors(made)
     arranged = plain.arranged(count // 2).arranged(count)
     assert len(arranged.blocks) == count // BLOCK
-    found, expected = (promising(one, made[-1], min(count, 5)) for one in (arranged, plain))
+    found, expected = (find_promising(one, made[-1], min(count, 5)) for one in (arranged, plain))
     assert found.tolist() == expected.tolist()
 
 
@@ -62,14 +62,14 @@ def check_outline(made: NDArray[numpy.float32], *, directions: int) -> None:
     """Check how many directions the outline of these vectors has, and that it finds the ten nearest."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(estimates, "FEW", 10_000)
-        codes = coded(made).arranged(20_000).arranged(40_000)
+        codes = encode_vectors(made).arranged(20_000).arranged(40_000)
     assert codes.outline is not None
     assert codes.blocks == ()
     assert codes.outline.directions.shape == (384, directions)
     hits = 0
     for query in made[:50]:
         exact = numpy.argsort(-codes.similarities(numpy.arange(40_000), query))[:10]
-        hits += len({*exact.tolist()} & {*promising(codes, query, 10).tolist()})
+        hits += len({*exact.tolist()} & {*find_promising(codes, query, 10).tolist()})
     assert hits >= 0.99 * 500
 
 

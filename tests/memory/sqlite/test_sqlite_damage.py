@@ -11,7 +11,7 @@ import pytest
 from sqlite_writes import ALL, NOW, files_of, put, value_of, vector
 
 from nearfar import MemoryStore
-from nearfar.orchestrator.memory.item import Meta
+from nearfar.orchestrator.memory.operation import Meta
 from nearfar.orchestrator.memory.sqlite import recover
 from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 from nearfar.orchestrator.memory.sqlite.recovering import LEAP
@@ -140,7 +140,7 @@ _KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[2])
 from sqlite_writes import put
-from nearfar.orchestrator.memory.item import ItemAddress
+from nearfar.orchestrator.memory.operation import ItemAddress
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 engine = SqliteEngine(sys.argv[1])
 put(engine, ItemAddress(("notes",), "a"), {"text": "in the log"})

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sqlite_writes import ALL, NOW, forget, put, put_within, value_of, vector
 
-from nearfar.orchestrator.memory.item import Meta
-from nearfar.orchestrator.memory.selection import Selection
+from nearfar.orchestrator.memory.engine import ItemSelection
+from nearfar.orchestrator.memory.operation import Meta
 from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
-from nearfar.orchestrator.memory.sqlite.keyword import phrases
-from nearfar.orchestrator.memory.sqlite.rows import decode_namespace, encode_namespace, end_of_prefix, namespace_range
+from nearfar.orchestrator.memory.sqlite.search import phrases
+from nearfar.orchestrator.memory.sqlite.tables import decode_namespace, encode_namespace, end_of_prefix, namespace_range
 from nearfar.orchestrator.memory.sqlite.transaction import SqliteTransaction
 from nearfar.protocols import InvalidRequest, StoreUnavailable
 from nearfar.protocols.namespaces import ItemAddress
@@ -164,7 +164,7 @@ def test_a_narrow_selection_still_gives_as_many_as_are_asked_for(engine: SqliteE
         put(engine, ItemAddress(("wide",), str(number)), {"text": "near words"}, vectors=[vector(1, number / 1000)])
     for number in range(3):
         put(engine, ItemAddress(("narrow",), str(number)), {"text": "near but far away words"}, vectors=[vector(0, 1, number / 10)])
-    narrow = Selection(now=NOW, prefix=("narrow",))
+    narrow = ItemSelection(now=NOW, prefix=("narrow",))
     hits = engine.nearest(vector(1), narrow, limit=3)
     assert {row.address.namespace for row in engine.numbered([hit.row for hit in hits]).values()} == {("narrow",)}
     assert len(hits) == len(engine.keyword("near", narrow, limit=3)) == 3

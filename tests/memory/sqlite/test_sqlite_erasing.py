@@ -12,8 +12,8 @@ import pytest
 from sqlite_writes import ALL, Vector, files_of, forget, put
 
 from nearfar.orchestrator.memory.engine import Change
-from nearfar.orchestrator.memory.item import Meta
-from nearfar.orchestrator.memory.sqlite import schema as scrubbing
+from nearfar.orchestrator.memory.operation import Meta
+from nearfar.orchestrator.memory.sqlite import tables as scrubbing
 from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 from nearfar.orchestrator.memory.sync.keys import SubjectKeys, tag_of
 from nearfar.protocols import StoreUnavailable
@@ -159,11 +159,11 @@ def test_operations_about_somebody_are_readable_for_as_long_as_all_their_keys_ex
 _KILLED_IN_MID_ERASE = """
 import sys
 from nearfar.orchestrator.memory.engine import Change
-from nearfar.orchestrator.memory.item import ItemAddress
-from nearfar.orchestrator.memory.selection import Selection
+from nearfar.orchestrator.memory.operation import ItemAddress
+from nearfar.orchestrator.memory.engine import ItemSelection
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 engine = SqliteEngine(sys.argv[1], embedder="test/32")
-rows = engine.select(Selection(now=0), limit=1000, offset=0)
+rows = engine.select(ItemSelection(now=0), limit=1000, offset=0)
 with engine.transaction() as transaction:
     transaction.apply([Change(row.address, (), None) for row in rows])
 print("forgotten", flush=True)

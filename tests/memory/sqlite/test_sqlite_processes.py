@@ -20,7 +20,7 @@ _BEGIN = """
 import os, resource, signal, sys
 sys.path.insert(0, sys.argv[2])
 from sqlite_writes import ALL, NOW, put, put_within, value_of
-from nearfar.orchestrator.memory.item import ItemAddress, Meta
+from nearfar.orchestrator.memory.operation import ItemAddress, Meta
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.protocols import StoreUnavailable
 engine = SqliteEngine(sys.argv[1])

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlite_writes import ALL, put, put_within, vector
 
-from nearfar.orchestrator.memory.engine import Row
-from nearfar.orchestrator.memory.item import Meta
+from nearfar.orchestrator.memory.engine import ItemRow
+from nearfar.orchestrator.memory.operation import Meta
 from nearfar.orchestrator.memory.sqlite import nearest
 from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
-from nearfar.orchestrator.memory.sqlite.rows import decode_texts, encode_row, encode_texts, seed_of
+from nearfar.orchestrator.memory.sqlite.tables import decode_texts, encode_row, encode_texts, seed_of
 from nearfar.protocols import StoreCorrupt
 from nearfar.protocols.namespaces import ItemAddress
 
@@ -26,7 +26,7 @@ ITEMS, PASSAGES, WIDTH = 300, 5, 384
 
 def packed(value: dict[str, object], texts: tuple[str, ...]) -> tuple[bytes, bytes | None]:
     seed = seed_of(A)
-    content = encode_row(Row(A, value, Meta(), "1@a", "a", 0.0, None, 0), seed)
+    content = encode_row(ItemRow(A, value, Meta(), "1@a", "a", 0.0, None, 0), seed)
     return content, encode_texts(texts, seed, value, content)
 
 

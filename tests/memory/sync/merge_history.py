@@ -6,9 +6,8 @@ from enum import Enum, auto
 
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.merge import State, heads_of, merge, succeed
-from nearfar.orchestrator.memory.operation import COUNTER_BITS, Dot, Operation
+from nearfar.orchestrator.memory.operation import COUNTER_BITS, Dot, Meta, Operation
 from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Tier
 

@@ -6,22 +6,20 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+from in_memory_engine import InMemoryEngine
 from merge_history import lost_tokens
 
 from nearfar.orchestrator.memory.encoding import encode
 from nearfar.orchestrator.memory.engine import Engine
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.merge import heads_of, merge
 from nearfar.orchestrator.memory.operation import Dot, Operation
 from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync import wire
-from nearfar.orchestrator.memory.sync.facts import Facts
+from nearfar.orchestrator.memory.sync.exchange import batches, receive
 from nearfar.orchestrator.memory.sync.keys import SubjectKeys
-from nearfar.orchestrator.memory.sync.messages import Batch, Hello, Part, Peer, Received, for_peer
-from nearfar.orchestrator.memory.sync.receiving import receive
+from nearfar.orchestrator.memory.sync.messages import Batch, Disclosure, Hello, Peer, Received, SharedFacts, for_peer
 from nearfar.orchestrator.memory.sync.replica import Replica
-from nearfar.orchestrator.memory.sync.sending import batches
 from nearfar.protocols import PermissionDenied, SyncRefused, VersionConflict
 from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Tier
@@ -332,7 +330,7 @@ def is_doomed(world: World, write: Write, known: Iterable[str] | None = None) ->
 
 
 def _eraser(world: World, id: str) -> str | None:
-    facts: Facts = next(node.replica.facts() for node in world.nodes if id in node.replica.facts().erasures)
+    facts: SharedFacts = next(node.replica.facts() for node in world.nodes if id in node.replica.facts().erasures)
     return facts.erasures[id].user
 
 
@@ -346,7 +344,7 @@ def check_convergence(one: Node, other: Node) -> None:
 
 def _shown(heads: Iterable[Operation], peer: Peer) -> tuple[object, ...]:
     parts = [for_peer(head, peer) for head in heads]
-    shown = heads_of(shown for part, shown in parts if part is not Part.NUMBER)
+    shown = heads_of(shown for part, shown in parts if part is not Disclosure.NUMBER)
     if not shown:
         return None, ()
     state = merge(shown)

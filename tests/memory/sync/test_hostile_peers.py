@@ -16,14 +16,22 @@ from langgraph.store.base import PutOp
 from sync_world import Node, greet, send, synchronise, take, through_wire
 
 from nearfar.orchestrator.memory.encoding import encode
-from nearfar.orchestrator.memory.item import Meta, Principal, address_tag
 from nearfar.orchestrator.memory.merge import merge
-from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling, Stamp
+from nearfar.orchestrator.memory.operation import Dot, Meta, Operation, Principal, Sibling, Stamp, address_tag
 from nearfar.orchestrator.memory.sync import wire
-from nearfar.orchestrator.memory.sync.facts import Erasure, Facts, decode_facts, encode_facts
+from nearfar.orchestrator.memory.sync.exchange import read_operation, receive
 from nearfar.orchestrator.memory.sync.keys import tag_of
-from nearfar.orchestrator.memory.sync.messages import Batch, Hello, Peer, Range, SealedOperation
-from nearfar.orchestrator.memory.sync.receiving import read_operation, receive
+from nearfar.orchestrator.memory.sync.messages import (
+    Batch,
+    Erasure,
+    Hello,
+    Peer,
+    SealedOperation,
+    SharedFacts,
+    WriteRange,
+    decode_facts,
+    encode_facts,
+)
 from nearfar.protocols import InvalidRequest, NearfarError, PermissionDenied, PrivacyViolation, SyncRefused
 from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Source, Tier
@@ -179,7 +187,7 @@ def test_devices_cannot_be_named_in_two_writes_that_are_too_many_for_one(pair: t
 
 @pytest.mark.parametrize(("erasures", "devices"), [(100_000, 10_000), (100_001, 0), (0, 10_001)])
 def test_a_hello_states_so_many_facts_and_no_more(erasures: int, devices: int) -> None:
-    facts = Facts({name: Erasure(name, "tag", None, "anna") for name in names(erasures)}, users=dict.fromkeys(names(devices), "anna"))
+    facts = SharedFacts({name: Erasure(name, "tag", None, "anna") for name in names(erasures)}, users=dict.fromkeys(names(devices), "anna"))
     message = wire.hello_to_proto(Hello("phone", NOW, {}, facts, "log"))
     with nullcontext() if erasures <= 100_000 and devices <= 10_000 else pytest.raises(InvalidRequest, match="erasures"):
         assert wire.hello_from_proto(message).facts == facts
@@ -188,23 +196,23 @@ def test_a_hello_states_so_many_facts_and_no_more(erasures: int, devices: int) -
 def test_facts_that_come_bit_by_bit_are_refused_when_they_are_too_many(pair: tuple[Node, Node]) -> None:
     laptop, _ = pair
     peer = Peer("phone", "anna")
-    laptop.replica.absorb(peer, Facts(users=dict.fromkeys(names(9000), "anna")))
+    laptop.replica.absorb(peer, SharedFacts(users=dict.fromkeys(names(9000), "anna")))
     with pytest.raises(InvalidRequest, match="devices"):
-        laptop.replica.absorb(peer, Facts(users=dict.fromkeys(names(11_000)[9000:], "anna")))
+        laptop.replica.absorb(peer, SharedFacts(users=dict.fromkeys(names(11_000)[9000:], "anna")))
 
 
-def bulky(number: int) -> Facts:
+def bulky(number: int) -> SharedFacts:
     """One of ben's erasures that takes half a megabyte."""
     boundaries = dict.fromkeys((f"{number}-{name}" + "x" * 200 for name in names(2000)), 1)
-    return Facts({str(number): Erasure(str(number), "tag", None, "ben", boundaries)})
+    return SharedFacts({str(number): Erasure(str(number), "tag", None, "ben", boundaries)})
 
 
 @pytest.mark.parametrize("stated", [
-    Facts({str(number): Erasure(str(number), "tag", None, "ben") for number in range(25_001)}),
-    Facts(users={str(number): "ben" for number in range(2501)}),
+    SharedFacts({str(number): Erasure(str(number), "tag", None, "ben") for number in range(25_001)}),
+    SharedFacts(users={str(number): "ben" for number in range(2501)}),
     reduce(or_, map(bulky, range(20))),
 ], ids=["erasures", "devices", "bytes"])  # fmt: skip
-def test_facts_of_one_user_leave_room_for_those_of_others_at_a_hub(stated: Facts) -> None:
+def test_facts_of_one_user_leave_room_for_those_of_others_at_a_hub(stated: SharedFacts) -> None:
     hub, anna = Node("hub", None, lambda: NOW), Node("laptop", "anna", lambda: NOW)
     anna.store.put(("anna",), "note", {"text": "x"}, tier=Tier.USER)
     synchronise(anna, hub)
@@ -218,7 +226,7 @@ def test_facts_of_one_user_leave_room_for_those_of_others_at_a_hub(stated: Facts
 
 
 def test_a_user_without_a_store_fills_a_hub_with_erasures_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.orchestrator.memory.sync.facts._MOST_ERASURES", 10)
+    monkeypatch.setattr("nearfar.orchestrator.memory.sync.messages._MOST_ERASURES", 10)
     hub = Node("hub", None, lambda: NOW)
     thin = hub.store.view(Principal("ben", "thin"))
     for number in range(2):
@@ -311,8 +319,8 @@ def test_a_user_cannot_erase_what_is_anothers(pair: tuple[Node, Node]) -> None:
     everybody = Erasure("e" * 32, tag_of("carl"), None, None)
     as_anna = replace(everybody, id="f" * 32, user="anna")
     for erasure in (everybody, as_anna):
-        laptop.replica.absorb(tablet.peer(), Facts({erasure.id: erasure}))
-    laptop.replica.absorb(tablet.peer(), Facts(revoked=frozenset({"laptop", "phone"}), users={"phone": "ben"}))
+        laptop.replica.absorb(tablet.peer(), SharedFacts({erasure.id: erasure}))
+    laptop.replica.absorb(tablet.peer(), SharedFacts(revoked=frozenset({"laptop", "phone"}), users={"phone": "ben"}))
     assert laptop.store.get(NOTES, "x") is not None
     assert laptop.replica.facts().revoked == frozenset()
     tablet.close()
@@ -343,16 +351,16 @@ def test_a_user_cannot_take_a_device_of_which_its_owner_told_the_hub(pair: tuple
 def test_one_credential_cannot_fill_the_hubs_list_of_devices(hub: Node) -> None:
     ben = Peer("bens phone", "ben")
     for number in range(100):
-        hub.replica.meet(ben, Hello(f"store{number}", NOW, {}, Facts(), "log"), is_caller=True)
+        hub.replica.meet(ben, Hello(f"store{number}", NOW, {}, SharedFacts(), "log"), is_caller=True)
     with pytest.raises(PermissionDenied, match="100 devices"):
-        hub.replica.meet(ben, Hello("one more", NOW, {}, Facts(), "log"), is_caller=True)
-    hub.replica.meet(ben, Hello("store0", NOW, {}, Facts(), "log"), is_caller=True)
+        hub.replica.meet(ben, Hello("one more", NOW, {}, SharedFacts(), "log"), is_caller=True)
+    hub.replica.meet(ben, Hello("store0", NOW, {}, SharedFacts(), "log"), is_caller=True)
     assert len(hub.replica.facts().users) == 100
 
 
 @pytest.mark.parametrize(("erasures", "devices"), [(20_001, 0), (0, 2001)])
 def test_one_user_cannot_take_the_room_that_others_have_at_a_hub(pair: tuple[Node, Node], hub: Node, erasures: int, devices: int) -> None:
-    facts = Facts({name: Erasure(name, "tag", None, "ben") for name in names(erasures)}, users=dict.fromkeys(names(devices), "ben"))
+    facts = SharedFacts({name: Erasure(name, "tag", None, "ben") for name in names(erasures)}, users=dict.fromkeys(names(devices), "ben"))
     with pytest.raises(InvalidRequest, match="'ben'"):
         hub.replica.absorb(Peer("bens phone", "ben"), facts)
     _, phone = pair
@@ -368,7 +376,7 @@ def test_a_user_cannot_erase_anothers_items_by_saying_that_they_were_overwritten
     phone.store.put(NOTES, "x", {"text": "tea"}, tier=tier)
     synchronise(phone, hub)
     forged = Erasure("e" * 32, tag_of("carl"), None, "ben", {}, {address_tag(ItemAddress(NOTES, "x")): {"phone": 1 << 40}})
-    hub.replica.absorb(Peer("bens phone", "ben"), Facts({forged.id: forged}))
+    hub.replica.absorb(Peer("bens phone", "ben"), SharedFacts({forged.id: forged}))
     for text in ("tea", "milk"):
         phone.store.put(NOTES, "x", {"text": text}, tier=tier)
         synchronise(phone, hub)
@@ -378,7 +386,7 @@ def test_a_user_cannot_erase_anothers_items_by_saying_that_they_were_overwritten
 def test_nobody_makes_a_hub_their_own() -> None:
     hub, phone = Node("hub", None, lambda: NOW), Node("phone", "anna", lambda: NOW)
     greet(phone, hub)
-    hub.replica.absorb(phone.peer(), Facts(users={"hub": "anna", "laptop": "anna"}))
+    hub.replica.absorb(phone.peer(), SharedFacts(users={"hub": "anna", "laptop": "anna"}))
     assert hub.replica.facts().users == {"phone": "anna", "laptop": "anna"}
     hub.close()
     phone.close()
@@ -387,7 +395,7 @@ def test_nobody_makes_a_hub_their_own() -> None:
 @pytest.mark.parametrize("name", ["x" * 257, "x\0", "x\x1b[2J", "x\n"])
 def test_a_replica_of_an_impossible_name_is_refused_before_anything_of_it_is_kept(pair: tuple[Node, Node], name: str) -> None:
     laptop, _ = pair
-    for hello in (Hello(name, NOW, {}, Facts(), "log"), Hello("tablet", NOW, {}, Facts(), name)):
+    for hello in (Hello(name, NOW, {}, SharedFacts(), "log"), Hello("tablet", NOW, {}, SharedFacts(), name)):
         with pytest.raises(InvalidRequest, match="name"):
             laptop.replica.meet(Peer("tablet", "anna"), through_wire(hello), is_caller=True)
     assert laptop.replica.facts().users == {"laptop": "anna", "phone": "anna"}
@@ -396,7 +404,7 @@ def test_a_replica_of_an_impossible_name_is_refused_before_anything_of_it_is_kep
 @pytest.mark.parametrize("now", [float("nan"), float("inf"), float("-inf")])
 def test_a_clock_that_shows_no_time_is_refused(now: float) -> None:
     with pytest.raises(InvalidRequest, match="clock"):
-        through_wire(Hello("tablet", now, {}, Facts(), "log"))
+        through_wire(Hello("tablet", now, {}, SharedFacts(), "log"))
 
 
 def test_a_hub_cannot_make_a_replica_count_the_writes_of_more_devices_than_are_told(pair: tuple[Node, Node]) -> None:
@@ -454,7 +462,7 @@ def test_facts_that_cannot_be_are_refused(noise: bytes) -> None:
 
 def test_facts_are_the_same_after_they_were_written_and_read() -> None:
     erasure = Erasure("e" * 32, None, "tag", "anna", {"phone": 3}, {"item": {"phone": 2}})
-    facts = Facts({erasure.id: erasure}, frozenset({"tablet"}), {"phone": "anna"})
+    facts = SharedFacts({erasure.id: erasure}, frozenset({"tablet"}), {"phone": "anna"})
     assert decode_facts(encode_facts(facts)) == facts
 
 
@@ -477,11 +485,11 @@ def test_billions_of_writes_that_a_hub_claims_are_one_hole(pair: tuple[Node, Nod
 def test_holes_that_are_more_than_can_be_counted_are_refused(pair: tuple[Node, Node]) -> None:
     laptop, phone = pair
     with pytest.raises(InvalidRequest):
-        take(laptop, phone, batch(holes=(Range("phone", 1, (1 << 62) - 1),) * 8))
+        take(laptop, phone, batch(holes=(WriteRange("phone", 1, (1 << 62) - 1),) * 8))
 
 
-@pytest.mark.parametrize("hole", [Range("phone", 0, 1), Range("phone", 3, 2), Range("phone", 1, 1 << 62)])
-def test_holes_that_cannot_be_are_refused(pair: tuple[Node, Node], hole: Range) -> None:
+@pytest.mark.parametrize("hole", [WriteRange("phone", 0, 1), WriteRange("phone", 3, 2), WriteRange("phone", 1, 1 << 62)])
+def test_holes_that_cannot_be_are_refused(pair: tuple[Node, Node], hole: WriteRange) -> None:
     laptop, phone = pair
     with pytest.raises(InvalidRequest):
         take(laptop, phone, batch(holes=(hole,)))

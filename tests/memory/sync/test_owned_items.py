@@ -9,10 +9,9 @@ from sync_world import Node, greet, synchronise, take
 
 from nearfar.orchestrator.memory.encoding import encode
 from nearfar.orchestrator.memory.in_tasks import relevant
-from nearfar.orchestrator.memory.item import Meta, Principal
-from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling
-from nearfar.orchestrator.memory.recollection import label_of_recalled, recalled_item
-from nearfar.orchestrator.memory.rendering import render
+from nearfar.orchestrator.memory.operation import Dot, Meta, Operation, Principal, Sibling
+from nearfar.orchestrator.memory.provenance import label_of_recalled, recalled_item
+from nearfar.orchestrator.memory.recall.retrieval import render
 from nearfar.orchestrator.memory.sync.messages import Batch, SealedOperation
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.orchestrator.task.stores import RecallConfig

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from sync_world import Node, synchronise
 
-from nearfar.orchestrator.memory.encoding import Subject
+from nearfar.orchestrator.memory.encoding import OwnedSubject
 from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
+from nearfar.orchestrator.memory.sync.exchange import batches, receive
 from nearfar.orchestrator.memory.sync.keys import SubjectKeys, tag_of
 from nearfar.orchestrator.memory.sync.messages import Peer
-from nearfar.orchestrator.memory.sync.receiving import receive
 from nearfar.orchestrator.memory.sync.replica import Replica
-from nearfar.orchestrator.memory.sync.sending import batches
 from nearfar.protocols import StoreUnavailable
 from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Tier
@@ -187,7 +186,7 @@ def test_keys_are_their_owners_alone_and_shared_by_processes(tmp_path: Path) -> 
 
     path, dot = tmp_path / "keys", Dot("phone", 1)
     one, other = SubjectKeys(path), SubjectKeys(path)
-    carl, dora = Subject("anna", "carl"), Subject("anna", "dora")
+    carl, dora = OwnedSubject("anna", "carl"), OwnedSubject("anna", "dora")
     sealed = one.seal(dot, {carl, dora}, b"[1]")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert other.unseal(dot, sealed) == b"[1]"

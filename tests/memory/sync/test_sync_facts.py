@@ -3,10 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.memory.item import Meta, address_tag
-from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling
-from nearfar.orchestrator.memory.sync.facts import Erasure, Erasures, prefix_tag, without_siblings
+from nearfar.orchestrator.memory.operation import Dot, Meta, Operation, Sibling, address_tag
 from nearfar.orchestrator.memory.sync.keys import tag_of
+from nearfar.orchestrator.memory.sync.messages import Erasure, Erasures, prefix_tag, without_siblings
 from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Tier
 

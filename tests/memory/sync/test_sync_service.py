@@ -12,17 +12,25 @@ import anyio
 import grpc
 import pytest
 from certificates import HOSTS, Authority
+from in_memory_engine import InMemoryEngine
 from langgraph.store.base import PutOp
 
 from nearfar.orchestrator.memory.engine import Logged
-from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync import service, wire
-from nearfar.orchestrator.memory.sync.client import connected
+from nearfar.orchestrator.memory.sync.exchange import batches
 from nearfar.orchestrator.memory.sync.messages import SCHEMA, Batch, Peer, Request
-from nearfar.orchestrator.memory.sync.sending import batches
 from nearfar.orchestrator.memory.sync.service import serve_memory
-from nearfar.orchestrator.memory.sync.session import Neighbour, Outcome, Progress, Synchronised, keep_in_sync, plan, sync_once
+from nearfar.orchestrator.memory.sync.session import (
+    Neighbour,
+    Outcome,
+    Synchronised,
+    SyncProgress,
+    connected,
+    keep_in_sync,
+    plan,
+    sync_once,
+)
 from nearfar.protocols import ConfigError, NearfarError, PermissionDenied, RateLimited, SyncRefused, Unauthenticated, Unavailable
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.tiers import Tier
@@ -225,7 +233,7 @@ async def test_nothing_further_is_sent_to_a_peer_that_is_shut_out_in_the_middle(
     phone = stores["phone"]
     phone.bound(tier=Tier.USER).batch(PutOp(NOTES, str(number), {"text": "x" * 400}) for number in range(10_000))
 
-    def revoke(progress: Progress) -> None:
+    def revoke(progress: SyncProgress) -> None:
         phone.replica().revoke(stores["hub"].engine.device)
 
     async with hub(stores) as address:
@@ -309,7 +317,7 @@ async def test_a_hub_that_is_killed_in_the_middle_has_all_that_it_confirmed_and_
     phone.bound(tier=Tier.USER).batch(PutOp(NOTES, str(number), {"text": "x" * 200}) for number in range(8000))
     confirmed = 0
 
-    def kill(progress: Progress) -> None:
+    def kill(progress: SyncProgress) -> None:
         nonlocal confirmed
         if confirmed := progress.sent.operations:
             process.kill()
@@ -344,7 +352,7 @@ class _Broken(Exception):
     """Stands for whatever ends a synchronisation."""
 
 
-def _break(progress: Progress) -> None:
+def _break(progress: SyncProgress) -> None:
     if progress.received.operations:
         raise _Broken
 

@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.orchestrator.memory.sync.client import connected
 from nearfar.orchestrator.memory.sync.service import serve_memory
+from nearfar.orchestrator.memory.sync.session import connected
 from nearfar.protocols import PermissionDenied, Unauthenticated
 from nearfar.protocols.tiers import Tier
 from nearfar.protocols.token_file import load_tokens

@@ -1,4 +1,4 @@
-"""Search by words, with the index FTS5 (https://www.sqlite.org/fts5.html), ranked with bm25.
+"""Translate a selection into a condition in SQL, and search by words with the index FTS5 (https://www.sqlite.org/fts5.html).
 
 Words are cut at every character that is no letter or digit, and stripped of diacritics and of English endings. Scripts that put no spaces
 between words are cut into characters; a query for several of them searches for each two neighbours.
@@ -7,12 +7,86 @@ between words are cut into characters; a query for several of them searches for 
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
+from ....protocols.namespaces import Namespace
+from ....protocols.tiers import Tier
 from ...storage.sqlite import Connection
-from ..engine import Hit
-from .selecting import Where
+from ..engine import Condition, Hit, ItemSelection, meets
+from ..operation import Principal
+from .tables import end_of_prefix, namespace_range, value_of
+
+_conditions: Final[ContextVar[tuple[Condition, ...]]] = ContextVar("conditions of the query that runs")
+
+
+def add_functions(connection: Connection) -> None:
+    """Add the SQL function that `WhereClause` uses: conditions on values are checked in Python, where JSON has exactly one meaning."""
+    connection.create_function("meets_conditions", 1, _meets_conditions, deterministic=True)
+
+
+class WhereClause:
+    """The condition `sql` with its `parameters`, on columns of `items`. Run queries with it within `active`."""
+
+    def __init__(self, selection: ItemSelection) -> None:
+        self.parameters: list[object] = []
+        self._terms = ["NOT is_deleted"]
+        self._selection = selection
+        self._add("(expires_at IS NULL OR expires_at > ?)", selection.now)
+        self._add_prefix(selection.prefix)
+        self._add_key_prefix(selection.key_prefix)
+        if selection.valid_at is not None:
+            self._add("(valid_from IS NULL OR valid_from <= ?)", selection.valid_at)
+            self._add("(invalid_from IS NULL OR invalid_from > ?)", selection.valid_at)
+        if selection.principal is not None:
+            self._add_principal(selection.principal)
+        if selection.conditions:
+            self._add("meets_conditions((SELECT content FROM contents WHERE contents.item = items.item))")
+        self.sql = " AND ".join(self._terms)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        token = _conditions.set(self._selection.conditions)
+        try:
+            yield
+        finally:
+            _conditions.reset(token)
+
+    def _add(self, term: str, *parameters: object) -> None:
+        self._terms.append(term)
+        self.parameters.extend(parameters)
+
+    def _add_prefix(self, prefix: Namespace) -> None:
+        if prefix:
+            self._add("namespace >= ? AND namespace < ?", *namespace_range(prefix))
+
+    def _add_key_prefix(self, prefix: str) -> None:
+        if not prefix:
+            return
+        self._add("key >= ?", prefix)
+        end = end_of_prefix(prefix)
+        if end is not None:
+            self._add("key < ?", end)
+
+    def _add_principal(self, principal: Principal) -> None:
+        self._add("trust >= ?", principal.minimum_trust)
+        user, device = principal.user, principal.device
+        if not principal.believes_others:
+            self._add("user IN ('', ?)", user)
+        self._add("(tier = ? OR (user = ? AND (tier = ? OR (tier = ? AND device = ?))))", Tier.SHARED, user, Tier.USER, Tier.DEVICE, device)
+        if () in principal.prefixes:
+            return
+        ranges = [namespace_range(prefix) for prefix in principal.prefixes]
+        allowed = " OR ".join("(namespace >= ? AND namespace < ?)" for _ in ranges) or "FALSE"
+        self._add(f"({allowed})", *(bound for bounds in ranges for bound in bounds))
+
+
+def _meets_conditions(content: bytes) -> bool:
+    value = value_of(content)
+    return all(meets(condition, value) for condition in _conditions.get())
+
 
 _UNSPACED: Final = (
     "\u0e00-\u0eff"  # Thai, Lao
@@ -84,7 +158,7 @@ class KeywordSearch:
         self._items = 0
         self._counts: dict[str, int] = {}
 
-    def best(self, connection: Connection, query: str, where: Where, limit: int) -> list[Hit]:
+    def best(self, connection: Connection, query: str, where: WhereClause, limit: int) -> list[Hit]:
         """Return the best hits; call it within `where.active`. The first hits are the same for every limit, so that pages fit together."""
         hits: dict[int, Hit] = {}
         counted = self._counted(connection, phrases(query))
@@ -123,14 +197,14 @@ def _expressions(counted: Sequence[Counted], items: int) -> Iterator[str]:
     """
     rare = counted if items <= MOST_RANKED else _affordable(counted, MOST_RANKED)
     others = counted[len(rare) :]
-    beside = _affordable(others, MOST_READ)
+    further = _affordable(others, MOST_READ)
     if rare:
-        yield f"({_any(rare)}) AND ({_any([*rare, *beside])})" if beside else _any(rare)
-    elif len(beside) > 1:
-        yield f"{beside[0].phrase} AND ({_any(beside[1:])})"
-    if beside:
-        yield _any([*rare, *beside])
-    if len(beside) < len(others):
+        yield f"({_any(rare)}) AND ({_any([*rare, *further])})" if further else _any(rare)
+    elif len(further) > 1:
+        yield f"{further[0].phrase} AND ({_any(further[1:])})"
+    if further:
+        yield _any([*rare, *further])
+    if len(further) < len(others):
         yield _any(counted)
 
 
@@ -138,7 +212,7 @@ def _any(counted: Sequence[Counted]) -> str:
     return " OR ".join(one.phrase for one in counted)
 
 
-def _windows(connection: Connection, expression: str, where: Where) -> Iterator[list[tuple[float, int]]]:
+def _windows(connection: Connection, expression: str, where: WhereClause) -> Iterator[list[tuple[float, int]]]:
     """Yield negative scores with the items that match and pass, the best first: of the newest items, then of earlier ones."""
     query = (
         "SELECT bm25(words), item FROM words CROSS JOIN items ON item = words.rowid "

@@ -1,14 +1,126 @@
-"""The tables of a store, in a schema of their own."""
+"""The tables in Postgres, and what their columns hold."""
 
+import hashlib
+import json
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+import orjson
+
 from ....protocols import ConfigError, StoreCorrupt, SyncRefused
+from ....protocols.namespaces import ItemAddress, Namespace
+from ..encoding import Sealer, decode, encode, meta_fields, read_meta, subjects_of
+from ..engine import Change, ItemRow
+from ..operation import Dot, Operation
 
 if TYPE_CHECKING:
     from ...storage.postgres import Connection
-    from .vectors import Vectors
+    from .search import Vectors
+
+
+def digest(address: ItemAddress) -> bytes:
+    """Return a digest of an address of any length."""
+    return hashlib.sha256(orjson.dumps((address.namespace, address.key))).digest()
+
+
+def number_of(prefix: Namespace) -> int:
+    """Return the number of a namespace in an index; two namespaces may rarely share one."""
+    return int.from_bytes(hashlib.sha256(orjson.dumps(prefix)).digest()[:8], "big", signed=True)
+
+
+def numbers_above(namespace: Namespace) -> list[int]:
+    """Return the numbers of the namespace and of all namespaces above it, without the root."""
+    return [number_of(namespace[:depth]) for depth in range(1, len(namespace) + 1)]
+
+
+def encode_row(row: ItemRow) -> bytes:
+    """Encode a row without its address, and without its expiry, which has a column of its own."""
+    return orjson.dumps((row.value, meta_fields(row.meta), row.version, row.device, row.updated_at, row.conflicts))
+
+
+def decode_row(address: ItemAddress, content: bytes, expires_at: float | None) -> ItemRow:
+    try:
+        value, meta, version, device, updated_at, conflicts = orjson.loads(content)
+        return ItemRow(address, value, read_meta(meta), version, device, updated_at, expires_at, conflicts)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreCorrupt("an item of the memory store is damaged", hint="restore the database from a backup") from error
+
+
+def as_json(value: object) -> str | None:
+    """Return a value as JSON; None if it is no JSON, so that no stored value is equal to it."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return None
+
+
+def seal_operation(head: Operation, sealer: Sealer | None, payload: bytes | None = None) -> bytes:
+    """Return an operation as it is stored; `payload` is the operation as JSON, if it is at hand."""
+    payload = payload or encode(head)
+    return payload if sealer is None else sealer.seal(head.dot, subjects_of(head), payload)
+
+
+def unseal_operation(dot: Dot, payload: bytes, sealer: Sealer | None) -> Operation | None:
+    """Return a stored operation; None if its key was destroyed, and so it is erased."""
+    try:
+        plain = payload if sealer is None else sealer.unseal(dot, payload)
+        return None if plain is None else decode(dot, plain)
+    except ValueError as error:
+        raise StoreCorrupt(f"the memory store in Postgres is damaged: {error}", hint="restore the database from a backup") from error
+
+
+ROW: Final = "namespace, key, content, expires_at"
+"""The columns that `read` takes."""
+
+INSERT: Final = """
+INSERT INTO items (number, address, namespace, key, prefixes, conflicts, subjects, origins,
+  content, fields, owner, device, tier, trust, valid_from, invalid_from, updated_at, ttl, expires_at,
+  texts, words, length, embedder)
+VALUES (%s, %s, %s::text[], %s, %s::bigint[], %s, %s::text[], %s::bytea[],
+  %s, %s::jsonb, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+  %s, to_tsvector('words', %s), %s, %s)
+"""
+
+
+def read(columns: Sequence[Any]) -> ItemRow:
+    namespace, key, content, expires_at = columns
+    return decode_row(address(namespace, key), content, expires_at)
+
+
+def address(namespace: Sequence[str], key: str) -> ItemAddress:
+    return ItemAddress(tuple(namespace), key)
+
+
+def columns(number: int, change: Change, words: Sequence[str], embedder: int | None) -> tuple[object, ...]:
+    """Return the parameters of `INSERT`."""
+    namespace, key = change.address
+    metas = [write.meta for head in change.heads for write in head.writes]
+    subjects = sorted({subject.name for head in change.heads for subject in subjects_of(head)})
+    origins = sorted({digest(origin) for meta in metas for origin in meta.lineage})
+    place = number, digest(change.address), list(namespace), key, numbers_above(namespace)
+    texts = orjson.dumps(change.texts) if change.texts else None
+    searched = texts, " ".join(words) if words else None, len(words), embedder
+    return *place, change.conflicts, subjects or None, origins or None, *_visible(change.row), *searched
+
+
+def _visible(row: ItemRow | None) -> tuple[object, ...]:
+    if row is None:
+        return (None,) * 11
+    meta = row.meta
+    who = meta.user, row.device, meta.tier, meta.trust
+    return (
+        encode_row(row),
+        orjson.dumps(row.value).decode(),
+        *who,
+        meta.valid_from,
+        meta.invalid_from,
+        row.updated_at,
+        meta.ttl,
+        row.expires_at,
+    )
+
 
 VERSION: Final = 3
 """Version of the tables, and of how texts are cut into words."""
@@ -28,7 +140,7 @@ _TABLES: Final = (
     ) WITH (fillfactor = 10)
     """,
     "CREATE TABLE known (device text PRIMARY KEY, sequence bigint NOT NULL)",
-    # Tags of items, or see `forgotten.py`.
+    # Tags of items, or see `note_forgotten`.
     "CREATE TABLE forgotten (position bigint PRIMARY KEY, tag text NOT NULL UNIQUE)",
     "CREATE TABLE settings (name text PRIMARY KEY, value text NOT NULL)",
     # Labels, keys and devices sort by code point, whatever the database's own order is.

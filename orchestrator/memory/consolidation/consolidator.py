@@ -17,16 +17,14 @@ from ...task.stores import ConsolidationConfig, reason_to_wait
 from ...task.task import TaskScope, within_scope
 from ...util.runtime import in_thread
 from ..store import MemoryStore
-from .bench import Bench, Slept
-from .journal import Journal
+from .journal import ConsolidationJob, ConsolidationJournal, ConsolidationResult, scopes
 from .retiring import retire_facts
-from .scopes import scopes
 from .summing import sum_up_sessions
 
 _ON_MAINS = DeviceState(power_source=PowerSource.MAINS)
 
 
-class Sleeper:
+class Consolidator:
     """Consolidates the memory of one scope.
 
     Sources stay unchanged, word for word. New items name them as their lineage: an item is no more trusted than the least trusted
@@ -53,10 +51,10 @@ class Sleeper:
     ) -> None:
         if agent is not None and agent.card.side is Side.FAR:
             raise PrivacyViolation(f"{agent.card.name} is a far agent, and memory is private", hint="let a near agent consolidate it")
-        self.journal = Journal(store, scope, now=now)
+        self.journal = ConsolidationJournal(store, scope, now=now)
         """The journal, in which batches can be reverted or confirmed."""
         self._policy = policy or ConsolidationConfig()
-        self._bench = Bench(store, scope, self._policy, self.journal, None if agent is None else Summarizer.of(agent), now)
+        self._job = ConsolidationJob(store, scope, self._policy, self.journal, None if agent is None else Summarizer.of(agent), now)
         self._device_state = device_state or (lambda: _ON_MAINS)
         self._tasks = 0
         """Number of tasks at work on this device, for which consolidation has to wait."""
@@ -77,10 +75,10 @@ class Sleeper:
         """Return why nothing is consolidated now; None: it may be."""
         return "the device is at work" if self._tasks else reason_to_wait(self._device_state(), self._policy)
 
-    async def run(self) -> Slept:
+    async def run(self) -> ConsolidationResult:
         """Consolidate as long as the device rests. Each step is complete in itself: whatever ends the run, the next one continues after
         the last step."""
-        slept = Slept(stopped=self.reason_to_wait())
+        slept = ConsolidationResult(stopped=self.reason_to_wait())
         if slept.stopped is not None:
             return slept
         with anyio.CancelScope() as scope:
@@ -97,10 +95,10 @@ class Sleeper:
             slept.stopped = "the device is at work"
         return slept
 
-    async def _steps(self, slept: Slept) -> AsyncGenerator[None]:
+    async def _steps(self, slept: ConsolidationResult) -> AsyncGenerator[None]:
         """Do the work, and yield after each step, where the run can stop."""
         for work in (sum_up_sessions, retire_facts):
-            async with aclosing(work(self._bench, slept)) as steps:
+            async with aclosing(work(self._job, slept)) as steps:
                 async for _ in steps:
                     yield
 
@@ -108,7 +106,7 @@ class Sleeper:
 logger = logging.getLogger(__name__)
 
 
-class Rest:
+class BackgroundConsolidation:
     """Consolidates a store in the background from `begin` to `end`, after each idle period between tasks.
 
     Summaries are made by the first near model on this very device, unless it knows only one small world; else they are extracts.
@@ -171,18 +169,18 @@ class Rest:
             while True:
                 await self._idle.wait()
                 with anyio.CancelScope() as self._pause:
-                    await self._rest()
+                    await self._consolidate_when_idle()
 
-    async def _rest(self) -> None:
+    async def _consolidate_when_idle(self) -> None:
         if self._tasks:  # a task has come since the wait ended
             return
         seconds = self._policy.idle_seconds
         while True:
             await anyio.sleep(seconds)
-            is_done = await self._consolidated()
+            is_done = await self._consolidate()
             seconds = max(self._policy.idle_seconds, self._policy.settled_seconds if is_done else 0)
 
-    async def _consolidated(self) -> bool:
+    async def _consolidate(self) -> bool:
         """Consolidate, and return whether nothing is left to do; else it is tried again soon."""
         try:
             if reason_to_wait(self._device_state(), self._policy) is not None:
@@ -192,7 +190,7 @@ class Rest:
                 return True
             if position != self._position:
                 self._position, self._unchanged_since = position, begun
-            is_done = await self._slept_well()
+            is_done = await self._consolidate_all()
             # Turns just before the store's last change are not consolidated before they have settled.
             if is_done and begun - self._unchanged_since >= self._policy.settled_seconds:
                 self._in_order_at = position
@@ -201,14 +199,16 @@ class Rest:
             log_defect(logger, "the memory could not be consolidated", defect)
             return False
 
-    async def _slept_well(self) -> bool:
+    async def _consolidate_all(self) -> bool:
         """Return whether all scopes were consolidated to their end."""
         if not (found := await in_thread(scopes, self._store)):
             return True
         agent = await self._agent()
-        sleepers = [Sleeper(self._store, each, agent=agent, device_state=self._device_state, policy=self._policy) for each in found]
+        consolidators = [
+            Consolidator(self._store, each, agent=agent, device_state=self._device_state, policy=self._policy) for each in found
+        ]
         with within_scope(TaskScope(caching="no-store")):  # a cache would keep data that is erased here
-            return not any([(await sleeper.run()).stopped for sleeper in sleepers])
+            return not any([(await consolidator.run()).stopped for consolidator in consolidators])
 
     async def _agent(self) -> Agent | None:
         member = next((member for member in self._team if member.side is Side.NEAR and not member.is_elsewhere), None)

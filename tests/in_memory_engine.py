@@ -1,4 +1,4 @@
-"""The reference engine in plain Python, with which the other engines are compared."""
+"""An engine in plain Python, with which the engines of the memory store are compared."""
 
 import itertools
 import math
@@ -14,14 +14,25 @@ from uuid import uuid4
 
 import orjson
 
-from ...protocols.namespaces import ItemAddress, Namespace, within
-from .engine import MOST_FORGOTTEN, Change, Forgotten, Hit, Logged, Position, Row, Transaction, Unembedded, check_told
-from .item import address_tag
-from .operation import Dot, Operation, VersionVector, tick
-from .selection import Selection, selects
+from nearfar.orchestrator.memory.engine import (
+    MOST_FORGOTTEN,
+    Change,
+    Forgotten,
+    Hit,
+    ItemRow,
+    ItemSelection,
+    Logged,
+    Position,
+    Transaction,
+    Unembedded,
+    check_told,
+    selects,
+)
+from nearfar.orchestrator.memory.operation import Dot, Operation, VersionVector, address_tag, tick
+from nearfar.protocols.namespaces import ItemAddress, Namespace, within
 
 if TYPE_CHECKING:
-    from .engine import Vector
+    from nearfar.orchestrator.memory.engine import Vector
 
 _WORD: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 """A character of a script that has no spaces between words, or a run of other letters and digits."""
@@ -64,34 +75,34 @@ class InMemoryEngine:
             for change in transaction.changes:
                 self._keep(change)
 
-    def rows(self, addresses: Sequence[ItemAddress], selection: Selection) -> dict[ItemAddress, Row]:
+    def rows(self, addresses: Sequence[ItemAddress], selection: ItemSelection) -> dict[ItemAddress, ItemRow]:
         with self._lock:
             kept = ((address, self._kept.get(address)) for address in addresses)
             rows = ((address, one.change.row) for address, one in kept if one is not None)
             return {address: _copy(row) for address, row in rows if row is not None and selects(selection, row)}
 
-    def numbered(self, numbers: Sequence[int]) -> dict[int, Row]:
+    def numbered(self, numbers: Sequence[int]) -> dict[int, ItemRow]:
         wanted = set(numbers)
         with self._lock:
             return {kept.number: _copy(row) for kept, row in self._visible() if kept.number in wanted}
 
-    def select(self, selection: Selection, *, limit: int, offset: int) -> list[Row]:
+    def select(self, selection: ItemSelection, *, limit: int, offset: int) -> list[ItemRow]:
         with self._lock:
             rows = sorted((row for _, row in self._visible(selection)), key=lambda row: (-row.updated_at, row.address))
             return [_copy(row) for row in rows[offset : offset + limit]]
 
-    def keyword(self, query: str, selection: Selection, *, limit: int) -> list[Hit]:
+    def keyword(self, query: str, selection: ItemSelection, *, limit: int) -> list[Hit]:
         """Rank by bm25, over the rows of the selection alone."""
         with self._lock:
             documents = {kept.number: Counter(_words(" ".join(kept.change.texts))) for kept, _ in self._visible(selection)}
         return _best(_bm25(set(_words(query)), documents), limit)
 
-    def nearest(self, vector: "Vector", selection: Selection, *, limit: int) -> list[Hit]:
+    def nearest(self, vector: "Vector", selection: ItemSelection, *, limit: int) -> list[Hit]:
         with self._lock:
             found = [(kept.number, kept.change.vectors) for kept, _ in self._visible(selection)]
         return _best({number: max(float(vector @ one) for one in vectors) for number, vectors in found if vectors}, limit)
 
-    def namespaces(self, selection: Selection) -> list[Namespace]:
+    def namespaces(self, selection: ItemSelection) -> list[Namespace]:
         with self._lock:
             return sorted({row.address.namespace for _, row in self._visible(selection)})
 
@@ -194,7 +205,7 @@ class InMemoryEngine:
         kept = self._kept.get(address)
         return () if kept is None else kept.change.heads
 
-    def _visible(self, selection: Selection | None = None) -> Iterator[tuple[_Kept, Row]]:
+    def _visible(self, selection: ItemSelection | None = None) -> Iterator[tuple[_Kept, ItemRow]]:
         for kept in list(self._kept.values()):
             row = kept.change.row
             if row is not None and (selection is None or selects(selection, row)):
@@ -270,7 +281,7 @@ class _Transaction:
             self.state.settings[name] = value
 
 
-def _copy(row: Row) -> Row:
+def _copy(row: ItemRow) -> ItemRow:
     """Return the row with a value of its own, which no other code can change."""
     return row._replace(value=orjson.loads(orjson.dumps(row.value)))
 
