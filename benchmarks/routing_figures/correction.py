@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from nearfar.orchestrator.lab.replay.curve import with_interval
+from nearfar.orchestrator.lab.statistics import with_interval
 from nearfar.orchestrator.routing.budget import FarShareController
 from nearfar.orchestrator.routing.correction import Correction, CorrectionPolicy
 from nearfar.orchestrator.routing.traces import Trace, agents_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from nearfar.orchestrator.lab.replay.curve import with_interval
+from nearfar.orchestrator.lab.statistics import with_interval
 from nearfar.orchestrator.routing.evidence.answers import Answer
 from nearfar.orchestrator.routing.evidence.escalation_training import Examples, out_of_fold_gains
 from nearfar.orchestrator.routing.evidence.signals import DRAFT, PROMPT, Cost, Finding, Look, prompt_surface, second_opinion, text_form

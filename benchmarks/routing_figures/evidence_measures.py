@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from nearfar.orchestrator.lab.replay.curve import routing_curve, with_interval
+from nearfar.orchestrator.lab.statistics import routing_curve, with_interval
 from nearfar.orchestrator.routing.evidence.escalation import Escalation
 from nearfar.orchestrator.routing.evidence.escalation_training import Examples, train_escalation
 from nearfar.orchestrator.routing.evidence.signals import PROMPT, Look

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from nearfar.orchestrator.lab.replay.curve import routing_curve
+from nearfar.orchestrator.lab.statistics import routing_curve
 from nearfar.orchestrator.lab.training.prior_training import LEAST_GAP
 from nearfar.orchestrator.routing.traces import Trace, agents_of
 

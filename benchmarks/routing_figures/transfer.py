@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from nearfar.orchestrator.lab.replay.curve import routing_curve
+from nearfar.orchestrator.lab.statistics import routing_curve
 from nearfar.orchestrator.lab.training.prior_training import LEAST_GAP, fit_prior
 from nearfar.orchestrator.routing.learned import prior
 from nearfar.orchestrator.routing.learned.prior import AdaptivePrior, Prior, PriorNumbers

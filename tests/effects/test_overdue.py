@@ -171,9 +171,7 @@ async def test_a_coroutine_that_was_stopped_in_the_middle_is_not_made_again(tmp_
     assert [made.outcome for made in result.tool_calls] == ["unknown", "unknown"]
 
 
-@pytest.mark.parametrize(
-    ("effect", "words"), [("read", "its result is not waited for"), ("transactional", "its writes are dropped")]
-)
+@pytest.mark.parametrize(("effect", "words"), [("read", "its result is not waited for"), ("transactional", "its writes are dropped")])
 async def test_where_nothing_can_have_happened_the_model_may_ask_again(effect: str, words: str) -> None:
     calls: list[str] = []
     may_end = threading.Event()

@@ -9,10 +9,8 @@ from ...routing.learned.prior import MOST_DEVIATIONS, PriorNumbers
 from ...routing.traces import Trace, agents_of
 
 if TYPE_CHECKING:
-    import numpy
-    from numpy.typing import NDArray
+    from ..statistics import Floats
 
-    Floats = NDArray[numpy.float64]
 
 LEAST_GAP: Final = 0.1
 """Between the mean outcomes of two agents, from which one counts as the near side and the other as the far side."""
@@ -50,9 +48,9 @@ def fit_prior(kinds: Sequence[Sequence[Trace]]) -> PriorNumbers:
     weights = numpy.linalg.solve(weighted.T @ bounded + RIDGE * numpy.eye(len(MEASURES)), weighted.T @ numpy.concatenate(gains))
     slopes = [_slope((values[:, 0] - centre[0]) / scale[0], gain) for values, gain in zip(raw, gains, strict=True)]
     return PriorNumbers(
-        centre=_rounded(centre),
-        scale=_rounded(scale),
-        weights=_rounded(weights),
+        centre=_round(centre),
+        scale=_round(scale),
+        weights=_round(weights),
         length=max(round(float(numpy.mean(slopes)), 6), LEAST_LENGTH),
         farthest=round(_quantile(numpy.abs(standardised).max(1), shares, 1 - UNFAMILIAR), 6),
     )
@@ -92,5 +90,5 @@ def _quantile(values: "Floats", shares: "Floats", wanted: float) -> float:
     return float(values[order][min(place, len(order) - 1)])
 
 
-def _rounded(values: "Floats") -> tuple[float, ...]:
+def _round(values: "Floats") -> tuple[float, ...]:
     return tuple(round(float(value), 6) for value in values)
