@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from nearfar.orchestrator.lab.statistics import routing_curve
+from nearfar.orchestrator.lab.statistics import percentile_interval, routing_curve
 from nearfar.orchestrator.lab.training.prior_training import LEAST_GAP, fit_prior
 from nearfar.orchestrator.routing.learned import prior
 from nearfar.orchestrator.routing.learned.prior import AdaptivePrior, Prior, PriorNumbers
@@ -229,10 +229,7 @@ def _mean(results: Sequence[Tested], way: str, *, quick: bool) -> dict[str, floa
 
 
 def _interval(value: float, samples: "Floats | tuple[()]") -> dict[str, float]:
-    if not len(samples):
-        return {"value": float(value)}
-    low, high = numpy.quantile(samples, (0.025, 0.975))
-    return {"value": float(value), "low": float(low), "high": float(high)}
+    return percentile_interval(value, samples).model_dump() if len(samples) else {"value": float(value)}
 
 
 def _over_pairs(results: Sequence[Tested], way: str) -> float:

@@ -50,14 +50,14 @@ class IntervalEstimate(Value):
 def mean(values: Unit) -> IntervalEstimate:
     """Return the mean over tasks. Raises `ValueError` without a value."""
     means = _resample_means([values])
-    return _estimate(_mean(values), means[:, 0])
+    return percentile_interval(_mean(values), means[:, 0])
 
 
 def difference(first: Unit, second: Unit) -> IntervalEstimate:
     """Return the mean of `first` less the mean of `second`. Both have the same tasks and seeds, and each resample takes the same of
     both."""
     means = _resample_means([first, second])
-    return _estimate(_mean(first) - _mean(second), means[:, 0] - means[:, 1])
+    return percentile_interval(_mean(first) - _mean(second), means[:, 0] - means[:, 1])
 
 
 def ratio(first: Unit, second: Unit) -> IntervalEstimate | None:
@@ -65,7 +65,7 @@ def ratio(first: Unit, second: Unit) -> IntervalEstimate | None:
     means = _resample_means([first, second])
     if not means[:, 1].all() or _mean(second) == 0:
         return None
-    return _estimate(_mean(first) / _mean(second), means[:, 0] / means[:, 1])
+    return percentile_interval(_mean(first) / _mean(second), means[:, 0] / means[:, 1])
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -84,12 +84,12 @@ def _mean(values: Unit) -> float:
     return sum(sum(runs) / len(runs) for runs in values.values()) / len(values)
 
 
-def _estimate(value: float, resampled: "Column") -> IntervalEstimate:
+def percentile_interval(value: float, resampled: "Column") -> IntervalEstimate:
     """Return a figure and the 95 % percentile interval of its resamples. Where there are none, it is a point."""
     import numpy
 
     low, high = numpy.quantile(resampled, _OUTER) if len(resampled) else (value, value)
-    return IntervalEstimate(value=value, low=float(low), high=float(high))
+    return IntervalEstimate(value=float(value), low=float(low), high=float(high))
 
 
 def _resample_means(measures: Sequence[Unit]) -> "Floats":
@@ -201,15 +201,15 @@ def with_interval(scores: "Column", near: "Column", far: "Column", *, seed: int 
     """Return the curve, and APGR with its 95 % bootstrap interval over tasks. Raises what `routing_curve` raises."""
     columns = _columns(scores, near, far)
     curve = _curve(*columns)
-    return curve, _estimate(curve.recovered, [drawn.recovered for drawn in _resample_curves(columns, seed)])
+    return curve, percentile_interval(curve.recovered, [drawn.recovered for drawn in _resample_curves(columns, seed)])
 
 
 def curve_figures(scores: "Column", near: "Column", far: "Column", *, seed: int = 0) -> CurveFigures:
     """Return APGR, CPT(50 %) and CPT(80 %). Raises what `routing_curve` raises."""
     columns = _columns(scores, near, far)
     curve, resampled = _curve(*columns), list(_resample_curves(columns, seed))
-    half, most = (_estimate(curve.far_share_for(part), [drawn.far_share_for(part) for drawn in resampled]) for part in (0.5, 0.8))
-    recovered = _estimate(curve.recovered, [drawn.recovered for drawn in resampled])
+    half, most = (percentile_interval(curve.far_share_for(part), [drawn.far_share_for(part) for drawn in resampled]) for part in (0.5, 0.8))
+    recovered = percentile_interval(curve.recovered, [drawn.recovered for drawn in resampled])
     return CurveFigures(recovered=recovered, far_share_for_half=half, far_share_for_most=most)
 
 
@@ -221,7 +221,7 @@ def estimated_means(columns: "Sequence[Floats]", *, seed: int = 0) -> list[Inter
     random = numpy.random.default_rng(seed)
     tasks = len(table)
     drawn = numpy.stack([numpy.bincount(random.integers(0, tasks, tasks), minlength=tasks) @ table / tasks for _ in range(_CURVES)], axis=1)
-    return [_estimate(float(mean), means) for mean, means in zip(table.mean(axis=0), drawn, strict=True)]
+    return [percentile_interval(float(mean), means) for mean, means in zip(table.mean(axis=0), drawn, strict=True)]
 
 
 def quantiles(scores: "Floats") -> "Floats":
