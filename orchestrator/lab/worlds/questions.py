@@ -51,7 +51,6 @@ UNKNOWN: Final = "unknown"
 NOTHING_FOUND: Final = "nothing found"
 NOT_STATED: Final = "not stated"
 """Result of opening a passage that has no such section."""
-MOST_HOPS: Final = 4
 _GAP_RATE: Final = 0.06
 """Share of facts that no passage states."""
 _MOST_TITLES: Final = 4
