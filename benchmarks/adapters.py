@@ -36,7 +36,8 @@ from nearfar.device.llama import LlamaAgent
 from nearfar.device.llama.devices import CPU_ONLY
 from nearfar.device.llama.model import LlamaAdapters, LlamaContext, LlamaModel, start_backend
 from nearfar.device.worker.resources import Threads
-from nearfar.orchestrator.lab.worlds.search.world import SearchWorld
+from nearfar.orchestrator.lab.statistics import percentile_interval
+from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.protocols import Message, StepRequest, complete
 
 ROOT = Path(__file__).parent.parent
@@ -228,8 +229,8 @@ def difference(runs: list[dict[str, Outcomes]], form: str) -> list[float]:
     random = np.random.default_rng(0)
     seeds = random.integers(len(gaps), size=(2000, len(gaps), 1))
     tasks = random.integers(gaps.shape[1], size=(2000, 1, gaps.shape[1]))
-    low, high = np.percentile(gaps[seeds, tasks].mean(axis=(1, 2)), [2.5, 97.5])
-    return [round(float(value), 2) for value in (gaps.mean(), low, high)]
+    found = percentile_interval(float(gaps.mean()), gaps[seeds, tasks].mean(axis=(1, 2)))
+    return [round(value, 2) for value in (found.value, found.low, found.high)]
 
 
 def _all(outcomes_: Outcomes) -> list[bool]:

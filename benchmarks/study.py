@@ -18,16 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.orchestrator.compose.agents import EMBEDDED_CONFIDENCE, NearConfig, parse_far
+from nearfar.orchestrator.lab.report import write_sweep_report
+from nearfar.orchestrator.lab.statistics import IntervalEstimate
 from nearfar.orchestrator.lab.study.configurations import STANDARD
-from nearfar.orchestrator.lab.study.folder import claim_folder
 from nearfar.orchestrator.lab.study.headline import AutoHeadline, Comparison, Reached, WorldHeadline, auto_headline, headline
 from nearfar.orchestrator.lab.study.outcomes import Outcomes
 from nearfar.orchestrator.lab.study.pools import LocalPool
-from nearfar.orchestrator.lab.study.records import RecordLog
-from nearfar.orchestrator.lab.study.report import write_report
-from nearfar.orchestrator.lab.study.statistics import Estimate
-from nearfar.orchestrator.lab.study.study import Study, StudyFile, make_study
-from nearfar.orchestrator.lab.study.sweep import Sweep
+from nearfar.orchestrator.lab.study.study import Study, StudyFile, claim_folder, make_study
+from nearfar.orchestrator.lab.study.sweep import RecordLog, Sweep
 from nearfar.orchestrator.routing.traces import RunRecord
 from nearfar.orchestrator.task.policy import Policy
 
@@ -61,7 +59,7 @@ async def run(study: Study, folder: Path) -> Sequence[RunRecord]:
         if sweep.missing:
             async with LocalPool(study) as pool:
                 await sweep.make(pool, lambda record: _show(log, sweep))
-        write_report(sweep.records, folder, missing=len(sweep.missing))
+        write_sweep_report(sweep.records, folder, missing=len(sweep.missing))
         return sweep.records
 
 
@@ -131,7 +129,7 @@ def _auto(line: AutoHeadline | None) -> dict[str, Any] | None:
     }
 
 
-def _interval(estimate: Estimate | None) -> list[float] | None:
+def _interval(estimate: IntervalEstimate | None) -> list[float] | None:
     """The value, and where its interval begins and ends."""
     return None if estimate is None else [round(bound, 6) for bound in (estimate.value, estimate.low, estimate.high)]
 

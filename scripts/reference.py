@@ -17,7 +17,7 @@ import typer
 from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
 import nearfar
-from nearfar.orchestrator.cli import COMMANDS, app
+from nearfar.orchestrator.cli import COMMANDS, app, load
 from nearfar.orchestrator.cli import GROUPS as GROUPS_OF_COMMANDS
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
@@ -307,12 +307,11 @@ def _group(path: str, group: typer.Typer, text: Any) -> Iterator[str]:  # noqa: 
 def _loaded(path: str, name: str, stub: typer.Typer) -> Iterator[str]:
     """Yield the sections of a command that the command line loads when it is used, or of a group below one."""
     if name in COMMANDS:
-        (command,) = importlib.import_module(f"nearfar.orchestrator.cli.{name}").app.registered_commands
+        (command,) = load(name).registered_commands
         yield _command(path, command)
     else:
         is_lazy = name in GROUPS_OF_COMMANDS and not stub.registered_commands
-        group = importlib.import_module(f"nearfar.orchestrator.cli.{name}").app if is_lazy else stub
-        yield from _group(path, group, stub.info.help)
+        yield from _group(path, load(name) if is_lazy else stub, stub.info.help)
 
 
 def _command(path: str, command: CommandInfo) -> str:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from nearfar.orchestrator.lab.worlds.apps.world import TEST_MIX as APPS_MIX
-from nearfar.orchestrator.lab.worlds.search.world import TEST_MIX as SEARCH_MIX
+from nearfar.orchestrator.lab.worlds.apps import TEST_MIX as APPS_MIX
+from nearfar.orchestrator.lab.worlds.search import TEST_MIX as SEARCH_MIX
 from nearfar.orchestrator.lab.worlds.world import Split
 
 from .episodes import BOS, END, ROLES, TOOL_CALL, Segment

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from nearfar.orchestrator.lab.worlds.oracle import guidance, verdict_on_plan, verdict_on_progress
-from nearfar.orchestrator.lab.worlds.program import Progress
-from nearfar.orchestrator.lab.worlds.search.questions import nested
+from nearfar.orchestrator.lab.worlds.program import Progress, guidance, verdict_on_plan, verdict_on_progress
+from nearfar.orchestrator.lab.worlds.questions import chain_text
 from nearfar.orchestrator.strategies.prompts import (
     SubtaskResult,
     aggregate_request,
@@ -181,7 +180,7 @@ def subtasks(problem: Problem) -> list[dict[str, object]]:
     question = problem.question
     if len(question.targets) == 1 or question.targets[0].search is not None:
         return [_subtask(0, question.text, [])]
-    asked = [f"What is {nested((question.attribute,), target.text())}?" for target in question.targets]
+    asked = [f"What is {chain_text((question.attribute,), target.text())}?" for target in question.targets]
     parts = [_subtask(number, text, []) for number, text in enumerate(asked)]
     return [*parts, _subtask(len(parts), question.text, [str(part["id"]) for part in parts])]
 

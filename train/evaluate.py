@@ -14,9 +14,9 @@ import numpy as np
 from llama_cpp import Llama
 
 from nearfar.device.llama.library import prepare_library
-from nearfar.orchestrator.lab.worlds.apps.world import grade_state
-from nearfar.orchestrator.lab.worlds.oracle import guidance
-from nearfar.orchestrator.lab.worlds.search.world import exact_match
+from nearfar.orchestrator.lab.worlds.apps import grade_state
+from nearfar.orchestrator.lab.worlds.program import guidance
+from nearfar.orchestrator.lab.worlds.search import exact_match
 from nearfar.orchestrator.strategies.prompts import CONTINUE, with_guidance, with_plan
 from nearfar.protocols import ToolCall
 

@@ -7,13 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from nearfar.orchestrator.lab.worlds.apps.functions import run_now
-from nearfar.orchestrator.lab.worlds.apps.state import DAYS
-from nearfar.orchestrator.lab.worlds.apps.world import Assignment, draw_assignment
-from nearfar.orchestrator.lab.worlds.oracle import Solution
-from nearfar.orchestrator.lab.worlds.search import Question
-from nearfar.orchestrator.lab.worlds.search.facts import RELATIONS, Facts, PassageIndex
-from nearfar.orchestrator.lab.worlds.search.questions import Author
+from nearfar.orchestrator.lab.worlds.app_functions import DAYS, run_now
+from nearfar.orchestrator.lab.worlds.apps import Assignment, draw_assignment
+from nearfar.orchestrator.lab.worlds.program import Solution
+from nearfar.orchestrator.lab.worlds.questions import RELATIONS, Author, Facts, PassageIndex, SearchQuestion
 from nearfar.orchestrator.lab.worlds.world import Split
 from nearfar.protocols import ToolCall
 
@@ -49,7 +46,7 @@ class Problem(Protocol):
 class SearchProblem:
     """A question on passages."""
 
-    def __init__(self, question: Question, facts: Facts, index: PassageIndex) -> None:
+    def __init__(self, question: SearchQuestion, facts: Facts, index: PassageIndex) -> None:
         self.text = question.text
         self.solution = self.question = question
         self._facts = facts

@@ -5,8 +5,8 @@ from unittest.mock import patch
 
 from nearfar.orchestrator.compose.agents import NearConfig
 from nearfar.orchestrator.hybrid.hybrid import Hybrid
-from nearfar.orchestrator.lab.worlds.apps.world import AppsWorld
-from nearfar.orchestrator.lab.worlds.search.world import SearchWorld
+from nearfar.orchestrator.lab.worlds.apps import AppsWorld
+from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.orchestrator.lab.worlds.world import World
 from nearfar.orchestrator.strategies import turn as fitting
 from nearfar.orchestrator.task.modes import Strategy

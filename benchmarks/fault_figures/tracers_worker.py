@@ -17,9 +17,8 @@ from langgraph.graph import StateGraph
 
 from nearfar import Hybrid, Records, tool
 from nearfar.orchestrator.agents.pool import AgentHandle
-from nearfar.orchestrator.lab.blame.correction import StrongerAgent
-from nearfar.orchestrator.lab.blame.record import RecordedRun
-from nearfar.orchestrator.lab.blame.search import blame
+from nearfar.orchestrator.lab.blame import StrongerAgent, blame
+from nearfar.orchestrator.lab.blame_replay import RecordedRun
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.task import Task

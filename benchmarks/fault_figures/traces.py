@@ -14,12 +14,10 @@ from typing import Any, Final, NamedTuple
 from nearfar import Hybrid, Records
 from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.lab.blame.correction import Corrector, Reference, StrongerAgent, same
-from nearfar.orchestrator.lab.blame.record import RecordedRun
-from nearfar.orchestrator.lab.blame.search import blame
-from nearfar.orchestrator.lab.worlds.names import names
-from nearfar.orchestrator.lab.worlds.search.world import SearchWorld, exact_match
-from nearfar.orchestrator.lab.worlds.world import WorldTask
+from nearfar.orchestrator.lab.blame import Corrector, Reference, StrongerAgent, blame, same
+from nearfar.orchestrator.lab.blame_replay import RecordedRun
+from nearfar.orchestrator.lab.worlds.search import SearchWorld, exact_match
+from nearfar.orchestrator.lab.worlds.world import WorldTask, names
 from nearfar.orchestrator.task.events import AttemptStarted
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.stores import RunsConfig

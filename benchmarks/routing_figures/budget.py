@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
+from nearfar.orchestrator.lab.statistics import percentile_interval
 from nearfar.orchestrator.routing.budget import FarShareController
 from nearfar.orchestrator.routing.head import hashed, surface
 from nearfar.orchestrator.routing.traces import Trace, agents_of
@@ -143,8 +144,8 @@ def _worst_error(far: "Flags", target: float) -> float:
 
 
 def _spread(errors: Sequence[float]) -> dict[str, float]:
-    low, high = numpy.quantile(errors, (0.025, 0.975))
-    return {"worst": round(max(errors), 3), "mean": round(float(numpy.mean(errors)), 3), "low": round(low, 3), "high": round(high, 3)}
+    mean = percentile_interval(float(numpy.mean(errors)), errors)
+    return {"worst": round(max(errors), 3), "mean": round(mean.value, 3), "low": round(mean.low, 3), "high": round(mean.high, 3)}
 
 
 def _cost(traffic: _Traffic, target: float) -> dict[str, float]:

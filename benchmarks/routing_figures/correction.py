@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from nearfar.orchestrator.lab.replay.curve import with_interval
+from nearfar.orchestrator.lab.statistics import percentile_interval, with_interval
 from nearfar.orchestrator.routing.budget import FarShareController
 from nearfar.orchestrator.routing.success import Correction, CorrectionPolicy
 from nearfar.orchestrator.routing.traces import Trace, agents_of
@@ -118,8 +118,8 @@ class _Measured:
         before, after = ((found - self.outcomes) ** 2 for found in (self.before, self.after(served_only=served_only)))
         gains = (before - after).mean(1)
         random = numpy.random.default_rng(3)
-        low, high = numpy.quantile([random.choice(gains, len(gains)).mean() for _ in range(_RESAMPLES)], (0.025, 0.975))
-        named = {"value": gains.mean(), "low": low, "high": high, "before": before.mean(), "after": after.mean()}
+        found = percentile_interval(gains.mean(), [random.choice(gains, len(gains)).mean() for _ in range(_RESAMPLES)])
+        named = {**found.model_dump(), "before": before.mean(), "after": after.mean()}
         return {name: round(float(value), 5) for name, value in named.items()}
 
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy
 
-from nearfar.orchestrator.lab.replay.curve import routing_curve
-from nearfar.orchestrator.lab.training.report import Remembered, loaded, predictions
+from nearfar.orchestrator.lab.statistics import routing_curve
+from nearfar.orchestrator.lab.training.report import Remembered, load_head, predictions
 from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.traces import agents_of
 from nearfar.orchestrator.routing.training import Examples, examples_of, folds_of
@@ -47,7 +47,7 @@ def _recovered(examples: Examples, known: "numpy.ndarray[Any, Any]", asked: "num
     """APGR of each pair of agents that differ enough over all prompts, on those of one fold."""
     tested = examples.part(asked)
     assert tested.embeddings is not None, "they are embedded as a whole"
-    with loaded(train_head(examples.part(known)), Remembered(tested.prompts, tested.embeddings)) as head:
+    with load_head(train_head(examples.part(known)), Remembered(tested.prompts, tested.embeddings)) as head:
         chances = predictions(head, tested)[1].astype(numpy.float64)
     outcomes, quality = tested.outcomes.astype(numpy.float64), examples.outcomes.mean(0)
     agents = range(len(examples.agents))

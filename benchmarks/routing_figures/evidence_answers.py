@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from nearfar.orchestrator.lab.replay.curve import with_interval
+from nearfar.orchestrator.lab.statistics import with_interval
 from nearfar.orchestrator.routing.checks import Answer
 from nearfar.orchestrator.routing.signals import DRAFT, PROMPT, Cost, Look, Signal, prompt_surface, second_opinion, text_form
 from nearfar.orchestrator.routing.training import DraftExamples, out_of_fold_gains

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from nearfar.orchestrator.lab.replay.curve import routing_curve, with_interval
+from nearfar.orchestrator.lab.statistics import percentile_interval, routing_curve, with_interval
 from nearfar.orchestrator.routing.escalation import Escalation
 from nearfar.orchestrator.routing.signals import PROMPT, Look
 from nearfar.orchestrator.routing.training import DraftExamples, train_escalation
@@ -113,8 +113,7 @@ def mean_with_interval(values: "Floats") -> dict[str, float]:
     """A mean over tasks with its 95 % bootstrap interval."""
     random = numpy.random.default_rng(0)
     means = [values[random.integers(0, len(values), len(values))].mean() for _ in range(_RESAMPLES)]
-    low, high = numpy.quantile(means, (0.025, 0.975))
-    return {"value": float(values.mean()), "low": float(low), "high": float(high)}
+    return percentile_interval(float(values.mean()), means).model_dump()
 
 
 def _prompt_only(examples: DraftExamples) -> DraftExamples:

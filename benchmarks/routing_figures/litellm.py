@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from nearfar.orchestrator.lab.replay.curve import routing_curve
+from nearfar.orchestrator.lab.statistics import routing_curve
 from nearfar.orchestrator.routing.traces import Trace, agents_of
 
 from .._environments import HOUR, cache_folder, last_line, python_with

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from nearfar.orchestrator.lab.replay.curve import curve_figures, routing_curve
-from nearfar.orchestrator.lab.study.statistics import Estimate
-from nearfar.orchestrator.lab.training.report import Remembered, loaded, predictions
+from nearfar.orchestrator.lab.statistics import IntervalEstimate, curve_figures, routing_curve
+from nearfar.orchestrator.lab.training.report import Remembered, load_head, predictions
 from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.training import Examples, examples_of, folds_of
 from nearfar.orchestrator.util.embedding.embedder import Embedder
@@ -80,7 +79,7 @@ def cross_validated(examples: Examples, folds: "Rows", tested: range) -> "tuple[
 def expected_gains(known: Examples, asked: Examples) -> "tuple[Floats, Floats]":
     """By a head that was trained on the known prompts, without and with the class: P(far right) - P(near right)."""
     assert asked.embeddings is not None, "MMLU is embedded as a whole"
-    with loaded(train_head(known), Remembered(asked.prompts, asked.embeddings)) as head:
+    with load_head(train_head(known), Remembered(asked.prompts, asked.embeddings)) as head:
         without, given = (predictions(head, examples)[1] for examples in (replace(asked, classes=()), asked))
     return _gain(without), _gain(given)
 
@@ -114,7 +113,7 @@ def _summed_up(name: str, examples: Examples, rows: "Rows", gains: "Floats") -> 
     )
 
 
-def _with_interval(name: str, figure: Estimate, scale: int, digits: int) -> dict[str, Any]:
+def _with_interval(name: str, figure: IntervalEstimate, scale: int, digits: int) -> dict[str, Any]:
     value, low, high = (round(scale * bound, digits) for bound in (figure.value, figure.low, figure.high))
     return {name: value, f"{name}_interval": [low, high]}
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from nearfar.orchestrator.lab.replay.curve import routing_curve
+from nearfar.orchestrator.lab.statistics import routing_curve
 from nearfar.orchestrator.routing.success import length_gain
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace, agents_of
 

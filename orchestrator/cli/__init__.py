@@ -19,7 +19,7 @@ COMMANDS: Final = {
     "sweep": "Compare strategies on worlds of tasks, with error bars, and report the score and cost of each.",
     "doctor": "Show what is installed, what this machine has, what works, and how to fix the rest.",
 }
-"""Commands of one word, with the first line of their help. Each is the `app` of the module with its name."""
+"""Commands of one word, with the first line of their help."""
 GROUPS: Final = {
     "runs": "Look at durable runs, resume them, end them.",
     "trace": "Show what happened in a run, on which side, why, and what it cost.",
@@ -29,13 +29,13 @@ GROUPS: Final = {
     "privacy": "Show what left this device, and what was held back.",
     "models": "List, fetch and check the models of this device, and see which fit.",
     "prices": "Show and import the prices of providers' models.",
-    "policy": "Check, explain, calibrate and simulate a policy.",
-    "router": "Train the router on recorded outcomes.",
-    "auto": "Explain what the strategy auto chooses.",
+    "policy": "Check and explain a policy, and train, calibrate and simulate its router on recorded outcomes.",
     "serve": "Serve agents to other processes and machines over gRPC.",
     "worker": "Lend this device's models to another machine, or let other devices lend theirs to this one.",
 }
-"""Groups of commands, with their help. Each is the `app` of the module with its name."""
+"""Groups of commands, with their help."""
+_SHARED_MODULES: Final = {"chat": "run", "demo": "sweep", "prices": "budget", "privacy": "trace"}
+"""Modules of the commands and groups that share one with another; the others have one with their name."""
 
 
 class LazyGroup(TyperGroup):
@@ -43,7 +43,11 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401 - typer's types are private
         name, stub, rest = super().resolve_command(ctx, args)
-        return name, None if name is None else _load(name), rest
+        if name is None:
+            return name, stub, rest
+        command = get_command(load(name)) if name in COMMANDS else get_group(load(name))
+        command.name, command.help = name, command.help or GROUPS[name]
+        return name, command, rest
 
     def main(self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]  # noqa: ANN401 - fewer parameters by position than the base class
         arguments = list(sys.argv[1:] if args is None else args)
@@ -61,12 +65,15 @@ class LazyGroup(TyperGroup):
         raise SystemExit(code or 0)
 
 
-def _load(name: str) -> Any:  # noqa: ANN401 - typer's types are private
-    """Load the module of a command and return the command or group that it defines."""
-    module = import_module(f".{name}", __package__)
-    command = get_command(module.app) if name in COMMANDS else get_group(module.app)
-    command.name, command.help = name, command.help or GROUPS[name]
-    return command
+def load(name: str) -> typer.Typer:
+    """Load the module of a command or group. Return the group, or for a command a group with it alone."""
+    module = import_module(f".{_SHARED_MODULES.get(name, name)}", __package__)
+    if name in GROUPS:
+        group: typer.Typer = getattr(module, f"{name}_app" if name in _SHARED_MODULES else "app")
+        return group
+    single = typer.Typer(add_completion=False)
+    single.command()(getattr(module, name))
+    return single
 
 
 app = typer.Typer(

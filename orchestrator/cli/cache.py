@@ -69,7 +69,7 @@ def calibrate(
     with report_errors(as_json=as_json):
         from ..util.embedding.embedder import Embedder
 
-        section = _cache_config(config)
+        section = options.read_section(config, "cache", CacheConfig)
         allowed = budget or section.false_hit_budget
         known = read_pairs(pairs)
         shown = track(known, "comparing", console=notes, disable=as_json, transient=True)
@@ -85,7 +85,7 @@ def calibrate(
 
 def clear_answers(path: Path | None, store: "MemoryStore") -> None:
     """Empty the cache, if its file exists, and record in it that it has seen all erasures of the memory store."""
-    cache = AnswerCache(_cache_config(path))
+    cache = AnswerCache(options.read_section(path, "cache", CacheConfig))
     if cache.database.path.exists():
         with closing(cache):
             cache.clear()
@@ -97,7 +97,7 @@ def forget_answers(path: Path | None, store: "MemoryStore") -> int:
 
     A cached answer may repeat an erased item. Without a file, return 0.
     """
-    cache = AnswerCache(_cache_config(path))
+    cache = AnswerCache(options.read_section(path, "cache", CacheConfig))
     if not cache.database.path.exists():
         return 0
     with closing(cache):
@@ -107,16 +107,11 @@ def forget_answers(path: Path | None, store: "MemoryStore") -> int:
 @contextmanager
 def _open_cache(path: Path | None) -> Iterator[AnswerCache]:
     """Open the cache that a configuration names. Raises `ConfigError` if its file does not exist yet."""
-    cache = AnswerCache(_cache_config(path))
+    cache = AnswerCache(options.read_section(path, "cache", CacheConfig))
     if not cache.database.path.exists():
         raise ConfigError(f"there is no cache at {cache.database.path}", hint="[cache] in nearfar.toml turns it on")
     with closing(cache):
         yield cache
-
-
-def _cache_config(path: Path | None) -> CacheConfig:
-    config = options.read_config(path)
-    return CacheConfig() if config is None or config.cache is None else config.cache
 
 
 def _cells(each: CategoryStatistics) -> tuple[str, ...]:

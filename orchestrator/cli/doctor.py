@@ -9,7 +9,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-import typer
 from rich.text import Text
 
 from ...protocols import ConfigError, Execution, NearfarError, Sensitivity, StepRequest, complete
@@ -60,8 +59,6 @@ _REBUILD: Final = "pip install --force-reinstall --no-deps --no-cache-dir --no-b
 _BUILDS: Final = {"NVIDIA": ("cuda", "-DGGML_CUDA=on"), "AMD": ("rocm", "-DGGML_HIP=on"), "Intel": ("vulkan", "-DGGML_VULKAN=on")}
 """For the first word of a GPU's name: the backend of llama.cpp that computes on it, and the option that builds it."""
 
-app = typer.Typer(add_completion=False)
-
 
 class Checkup(Value):
     """The state of one thing that doctor looked at."""
@@ -84,7 +81,6 @@ class MachineLine(NamedTuple):
     note: str = ""
 
 
-@app.command()
 def doctor(config: options.Config = None, as_json: options.AsJson = False) -> None:
     """Show what is installed, what this machine has, what works, and how to fix the rest.
 

@@ -10,12 +10,11 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
-from ...protocols import InvalidRequest
 from ...protocols.namespaces import namespace_text, parse_namespace
 from ...protocols.tiers import TIERS, Tier
 from ..memory.reading import SearchMode
 from ..util.escaping import spell_out
-from . import memory_edit, memory_erase, memory_files, memory_sleep, memory_sync, options
+from . import memory_edit, memory_files, memory_sleep, memory_sync, options
 from .memory_store import (
     KeyArgument,
     Limit,
@@ -35,7 +34,7 @@ from .memory_store import (
     tier_text,
     value_text,
 )
-from .printing import Line, Note, ago, counted, fact_table, moment_text, output, show, size_text, spinner, table
+from .printing import Line, Note, ago, count_text, fact_table, moment_text, output, show, size_text, spinner, table
 from .running import report_errors
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def search(
 ) -> None:
     """Find items by words and by meaning, the best first."""
     with report_errors(as_json=as_json), open_store(StoreChoice(store, config)) as opened:
-        found = _matches(opened, query, _parse_mode(mode), namespace, parse_tier(tier))
+        found = _matches(opened, query, options.parse_name(mode, SearchMode, "mode"), namespace, parse_tier(tier))
         _show_page(found, limit, offset, as_json=as_json)
 
 
@@ -102,10 +101,10 @@ def show_item(
 
 app.command("edit")(memory_edit.edit_item)
 app.command("delete")(memory_edit.delete_item)
-app.command("conflicts")(memory_edit.show_conflicts)
+app.command("conflicts")(memory_sync.show_conflicts)
 app.command("export")(memory_files.export_items)
 app.command("import")(memory_files.import_items)
-app.command("erase")(memory_erase.erase_items)
+app.command("erase")(memory_edit.erase_items)
 app.command("sync")(memory_sync.sync)
 app.command("revoke")(memory_sync.revoke_device)
 app.add_typer(memory_sleep.app, name="sleep")
@@ -134,13 +133,6 @@ def show_stats(store: Store = None, config: options.Config = None, as_json: opti
 app.command("recover")(memory_files.recover)
 
 
-def _parse_mode(text: str) -> SearchMode:
-    try:
-        return SearchMode(text)
-    except ValueError:
-        raise InvalidRequest(f"there is no mode {text!r}", hint=f"the modes are {', '.join(SearchMode)}") from None
-
-
 def _matches(store: "MemoryStore", query: str, mode: SearchMode, namespace: str, tier: Tier | None) -> Iterator["MemoryItem"]:
     prefix, offset = parse_namespace(namespace), 0
     while page := store.search(prefix, query=query, mode=mode, limit=_SEARCHED, offset=offset, refresh_ttl=False):
@@ -166,7 +158,7 @@ def _print_item(item: "MemoryItem") -> None:
     head = Text.assemble((address_text(item.address), "bold"), "  ", tier_text(item.tier))
     head.append(f"  {origin_text(item)}, {ago(item.updated_at)}", style="dim")
     if item.conflicts:
-        head.append(f"  {counted(item.conflicts, 'conflict')}", style="yellow")
+        head.append(f"  {count_text(item.conflicts, 'conflict')}", style="yellow")
     output.print(head, soft_wrap=True)
     output.print(Text(f"  {one_line(item.value)}"), no_wrap=True, overflow="ellipsis", crop=True)
 
@@ -181,7 +173,7 @@ def _item_lines(item: "MemoryItem", earlier: Sequence["MemoryItem"], here: str) 
         yield Padding(Text(value_text(each.value), style="dim"), (0, 2))
     if item.conflicts:
         command = f"nearfar memory conflicts {address_text(item.address)}"
-        yield Note(f"\n{counted(item.conflicts, 'value')} lost against it: {command}", "yellow")
+        yield Note(f"\n{count_text(item.conflicts, 'value')} lost against it: {command}", "yellow")
 
 
 def _provenance(item: "MemoryItem", here: str) -> Iterator[tuple[str, Text | str]]:
@@ -225,7 +217,7 @@ def _devices(store: "MemoryStore") -> list[KnownDevice]:
 def _stats_facts(
     known: Mapping[str, int], by_tier: Counter[str], by_source: Counter[str], devices: Sequence[KnownDevice]
 ) -> Iterator[tuple[str, Text | str]]:
-    conflicts = f", {counted(known['conflicts'], 'conflict')} to decide on" if known["conflicts"] else ""
+    conflicts = f", {count_text(known['conflicts'], 'conflict')} to decide on" if known["conflicts"] else ""
     yield "items", f"{known['items']:,}, and {known['deleted']:,} deleted{conflicts}"
     yield "tiers", Text(", ").join(Text.assemble(f"{by_tier[tier]:,} ", tier_text(tier)) for tier in TIERS)
     yield "from", ", ".join(f"{count:,} {source.replace('_', ' ')}" for source, count in by_source.most_common()) or "no source"
@@ -236,7 +228,7 @@ def _stats_facts(
 
 def _device_text(device: KnownDevice) -> str:
     marks = [spell_out(device.user)] * bool(device.user) + ["this one"] * device.is_this + ["shut out"] * device.is_revoked
-    return ", ".join([spell_out(device.name), counted(device.writes, "write"), *marks])
+    return ", ".join([spell_out(device.name), count_text(device.writes, "write"), *marks])
 
 
 def _namespace_lines(counts: Counter[tuple[str, ...]]) -> Iterator[Line]:

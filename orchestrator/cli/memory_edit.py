@@ -1,4 +1,4 @@
-"""`nearfar memory edit | delete | conflicts`: change items and decide between values."""
+"""`nearfar memory edit | delete | erase`: change items, delete them, or remove every trace of them."""
 
 import json
 import os
@@ -6,42 +6,43 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.text import Text
 
-from ...protocols import ConfigError, InvalidRequest, NotFound, VersionConflict
-from ...protocols.namespaces import ItemAddress, parse_namespace
+from ...protocols import ConfigError, InvalidRequest, NotFound, StoreUnavailable, VersionConflict
+from ...protocols.namespaces import ItemAddress, namespace_text, parse_namespace
 from ...protocols.tiers import Tier
+from ..memory.erasing import Erased, record_of
+from ..runs.erasing import Holding, find_holding, forget_holding
+from ..task.stores import RunsConfig
+from ..util.escaping import spell_out
+from ..util.json_text import drop_lines
 from . import options
+from .cache import clear_answers, forget_answers
 from .memory_store import (
     KeyArgument,
-    Limit,
     NamespaceArgument,
-    Offset,
     Store,
     StoreChoice,
     address_text,
     item_at,
     one_line,
     open_store,
-    origin_text,
     parse_tier,
-    value_text,
 )
-from .printing import Line, Note, counted, moment_text, show, styled, table
-from .running import report_errors
+from .printing import Line, Note, count_text, print_lines, show, spinner, table
+from .running import confirm, report_errors
 
 if TYPE_CHECKING:
-    from ..memory.changes import Conflict, LostValue
     from ..memory.reading import MemoryItem
     from ..memory.store import MemoryStore
 
-_PAGE: Final = 200
+_EXAMPLES: Final = 5
 
 
 def edit_item(
@@ -84,31 +85,45 @@ def delete_item(
         _tell("is deleted", item.address, item.version, as_json=as_json)
 
 
-def show_conflicts(
-    namespace: Annotated[str, typer.Argument(help="Namespace of an item. Default: list all items with conflicts.")] = "",
-    key: Annotated[str, typer.Argument(help="Key of the item.")] = "",
-    keep: Annotated[str | None, typer.Option(help="The value to keep: `present`, or the number of a value that lost.")] = None,
-    limit: Limit = 20,
-    offset: Offset = 0,
+def erase_items(
+    subject: Annotated[str, typer.Option(help="Erase everything about this person, in every namespace.")] = "",
+    prefix: Annotated[str, typer.Option(help="Erase everything in or below this namespace, such as notes/ana.")] = "",
+    yes: options.Yes = False,
+    dry_run: options.DryRun = False,
     store: Store = None,
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show values that lost against a change made at the same time on another device, side by side, and decide between them."""
+    """Remove items so that no file holds a trace of them, here and, with the next sync, on your other devices. This cannot be undone."""
     with report_errors(as_json=as_json), open_store(StoreChoice(store, config)) as opened:
-        if not (namespace or key or keep is not None):
-            found = opened.conflicts(limit=limit, offset=offset)
-            show({"conflicts": [_described(conflict) for conflict in found]}, _list_lines(found), as_json=as_json)
-            return
-        if not namespace or not key:
-            raise InvalidRequest("the item is not named in full", hint="nearfar memory conflicts NAMESPACE KEY")
-        conflict = _conflict_at(opened, ItemAddress(parse_namespace(namespace), key))
-        if keep is None:
-            show(_described(conflict), _conflict_lines(conflict), as_json=as_json)
-            return
-        version = opened.resolve(conflict.address.namespace, key, _chosen(conflict, keep))
-    data = {"namespace": conflict.address.namespace, "key": key, "version": version}
-    show(data, [f"{address_text(conflict.address)} is decided"], as_json=as_json)
+        if bool(subject) == bool(prefix):
+            raise InvalidRequest("name what to erase: --subject or --prefix", hint="use one of them")
+        namespace, about, runs = (
+            parse_namespace(prefix) if prefix else None,
+            subject or None,
+            options.read_section(config, "runs", RunsConfig),
+        )
+        found = opened.traces(subject=about, prefix=namespace)
+        erased = Erased.of(opened.engine, found, about)
+        with spinner("looking through runs, traces and logs", shown=not as_json):
+            held = find_holding(runs, erased)
+            logs = ErasedLogs(config, erased, held.all)
+        if not as_json:
+            print_lines(_plan_lines(opened, found, held))
+        if (found or held.all or logs.lines) and not dry_run:
+            if not yes and not confirm("Erase this for good, here and on every device that has it?", as_json=as_json):
+                print_lines([Note("nothing was erased")])
+                return
+            with spinner("erasing every trace of it", shown=not as_json):
+                # Runs and traces first: they are found by what the items still say.
+                forget_holding(runs, held)
+                logs.drop()
+                found = opened.erase(subject=about, prefix=namespace)
+                clear_answers(config, opened)
+        elif not dry_run:  # an earlier erasure has deleted it, and could not overwrite it
+            forget_holding(runs, held)
+            forget_answers(config, opened)
+        _tell_erased(found, held, logs.lines, is_done=not dry_run, as_json=as_json)
 
 
 def _tell(outcome: str, address: ItemAddress, version: str, *, as_json: bool) -> None:
@@ -127,7 +142,7 @@ def _from_editor(address: ItemAddress, before: "MemoryItem | None") -> dict[str,
     """Let the user edit the value and return it. A text that is no JSON object is kept in a file, so that no work is lost."""
     text = _edit_text(_as_text({"text": ""} if before is None else before.value))
     try:
-        return _parsed(text)
+        return _parse_value(text)
     except InvalidRequest as error:
         path = _keep_draft(text)
         raise InvalidRequest(error.message, hint=f"what you wrote is kept in {path}; {address_text(address)} is as it was") from error
@@ -138,7 +153,7 @@ def _from_options(address: ItemAddress, value: str | None, fields: Sequence[str]
         raise NotFound(f"there is no item {address_text(address)}", hint="give it a --value, or --set fields of it")
     base = {} if before is None else before.value
     if value is not None:
-        base = _parsed(sys.stdin.read() if value == "-" else value)
+        base = _parse_value(sys.stdin.read() if value == "-" else value)
     return {**base, **dict(map(_parse_field, fields))}
 
 
@@ -152,7 +167,7 @@ def _parse_field(text: str) -> tuple[str, object]:
         return name, value
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parse_value(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -194,53 +209,80 @@ def _keep_draft(text: str) -> Path:
     return Path(name)
 
 
-def _conflict_at(store: "MemoryStore", address: ItemAddress) -> "Conflict":
-    offset = 0
-    while page := store.conflicts(limit=_PAGE, offset=offset):
-        for conflict in page:
-            if conflict.address == address:
-                return conflict
-        offset += len(page)
-    raise NotFound(f"{address_text(address)} has no conflicts", hint="nearfar memory conflicts lists the items that have some")
+class ErasedLogs:
+    """The lines of the logs of the router and of `auto` that hold something erased, or that belong to one of `runs`.
+
+    Raises `StoreUnavailable` if a log cannot be read or written.
+    """
+
+    def __init__(self, path: Path | None, erased: Erased, runs: Collection[str]) -> None:
+        self._erased = erased
+        self._runs = frozenset(runs)
+        config = options.read_config(path)
+        named = () if config is None else (config.policy.router.log, config.policy.auto.reports)
+        self._files = [file for file in named if file is not None and file.exists()]
+        try:
+            self.lines = sum(self._is_dropped(line) for file in self._files for line in file.read_bytes().split(b"\n") if line)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def drop(self) -> None:
+        """Remove the lines."""
+        try:
+            for file in self._files:
+                drop_lines(file, self._is_dropped)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _is_dropped(self, line: bytes) -> bool:
+        record = record_of(line.decode("utf-8", "replace"))
+        is_of_run = isinstance(record, dict) and record.get("id") in self._runs
+        return is_of_run or self._erased.is_in(record)
+
+    def _unusable(self, error: OSError) -> StoreUnavailable:
+        return StoreUnavailable(f"a log of the policy cannot be used: {error.strerror}", hint="[policy.router] log, [policy.auto] reports")
 
 
-def _chosen(conflict: "Conflict", keep: str) -> str:
-    """Return the name of the value to keep. A number counts the lost values in the order in which they are shown."""
-    if keep.isdigit() and 1 <= int(keep) <= len(conflict.lost):
-        return conflict.lost[int(keep) - 1].name
-    if keep in ("present", *(lost.name for lost in conflict.lost)):
-        return keep
-    raise InvalidRequest(f"there is no value {keep!r} to keep", hint=f"present, or 1 to {len(conflict.lost)}")
+def _plan_lines(store: "MemoryStore", found: Sequence[ItemAddress], held: Holding) -> Iterator[Line]:
+    """Yield a table of the items by namespace, with examples, and the runs that hold them."""
+    if not found and not held.all:
+        yield Note("there is no trace of it")
+    if found:
+        yield Note(table(("namespace", "items", "for example"), _rows(store, found)), "")
+    if held.all:
+        shown = ", ".join(map(spell_out, held.all[:_EXAMPLES])) + (", ..." if len(held.all) > _EXAMPLES else "")
+        yield Note(f"{_recorded_text(held)} of it: {shown}", "")
 
 
-def _list_lines(found: Sequence["Conflict"]) -> Iterator[Line]:
-    if not found:
-        yield Note("no conflicts")
+def _recorded_text(held: Holding) -> str:
+    return f"{count_text(len(held.runs), 'run')} and {count_text(len(held.traces), 'trace')}"
+
+
+def _rows(store: "MemoryStore", found: Sequence[ItemAddress]) -> Iterator[tuple[str | Text, ...]]:
+    for namespace, count in sorted(Counter(address.namespace for address in found).items()):
+        keys = [address.key for address in found if address.namespace == namespace][:_EXAMPLES]
+        items = [item for key in keys if (item := store.get(namespace, key, refresh_ttl=False)) is not None]
+        told = "\n".join(one_line(item.value) for item in items) or "(deleted already, but some of it is still kept)"
+        yield spell_out(namespace_text(namespace)), f"{count:,}", Text(told, overflow="ellipsis", no_wrap=True)
+
+
+def _tell_erased(found: Sequence[ItemAddress], held: Holding, lines: int, *, is_done: bool, as_json: bool) -> None:
+    items = [{"namespace": address.namespace, "key": address.key} for address in found]
+    data = {"erased" if is_done else "would_be_erased": items, "runs": list(held.runs), "traces": list(held.traces), "log_lines": lines}
+    show(data, _end_lines(found, held, lines, is_done=is_done), as_json=as_json)
+
+
+def _end_lines(found: Sequence[ItemAddress], held: Holding, lines: int, *, is_done: bool) -> Iterator[Line]:
+    if not (found or held.all or lines):
         return
-    rows = []
-    for conflict in found:
-        present = "(deleted)" if conflict.item is None else one_line(conflict.item.value)
-        rows.append((address_text(conflict.address), present, "\n".join(one_line(lost.value) for lost in conflict.lost)))
-    yield table(("item", "present", "lost"), rows)
-    yield Note("nearfar memory conflicts NAMESPACE KEY shows the values of one item; --keep decides between them")
-
-
-def _conflict_lines(conflict: "Conflict") -> Iterator[Line]:
-    yield Text(f"{address_text(conflict.address)}: {counted(len(conflict.lost), 'value')} to decide on", style="bold")
-    present = conflict.item
-    values = ["(deleted)" if present is None else value_text(present.value), *(value_text(lost.value) for lost in conflict.lost)]
-    told = "" if present is None else f"{moment_text(present.updated_at)}\n{origin_text(present)}\n{present.tier}"
-    names = ["present", *map(str, range(1, len(conflict.lost) + 1))]
-    yield table(names, [values, styled((told, *map(_lost_origin, conflict.lost)), "dim")])
-    yield Note(f"nearfar memory conflicts {address_text(conflict.address)} --keep {'|'.join(names)}")
-
-
-def _lost_origin(lost: "LostValue") -> str:
-    agent = f" {lost.agent}" if lost.agent else ""
-    return f"{moment_text(lost.written_at)}\n{lost.source.value.replace('_', ' ')}{agent}\n{lost.tier}"
-
-
-def _described(conflict: "Conflict") -> dict[str, object]:
-    present = None if conflict.item is None else conflict.item.dict()
-    lost = [{**asdict(each), "written_at": each.written_at.isoformat()} for each in conflict.lost]
-    return {"namespace": conflict.address.namespace, "key": conflict.address.key, "present": present, "lost": lost}
+    told = count_text(len(found), "item")
+    told += f", {_recorded_text(held)}" if held.all else ""
+    told += f", {count_text(lines, 'line')} of logs" if lines else ""
+    if not is_done:
+        yield f"{told} would be erased"
+        return
+    yield f"{told} erased: rows, words, vectors, logs and cached answers are overwritten in every file"
+    yield Note(
+        "Other devices erase it with their next sync; each finds items by name, runs and traces only where the command is run there. "
+        "Backups and exports that you made keep what they hold."
+    )

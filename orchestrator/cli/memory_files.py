@@ -15,7 +15,7 @@ from ...protocols.namespaces import parse_namespace
 from ..compose.memory import memory_path, recover_memory
 from . import options
 from .memory_store import Prefix, Store, StoreChoice, TierName, address_text, chosen_memory, is_postgres, open_store, parse_tier
-from .printing import Line, Note, counted, show, spinner
+from .printing import Line, Note, count_text, show, spinner
 from .running import confirm, report_errors
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def export_items(
             return
         with spinner("writing", shown=not as_json), _create_file(Path(file)) as written:
             count = _write(lines, written)
-    show({"file": file, "items": count}, [f"{counted(count, 'item')} in {file}"], as_json=as_json)
+    show({"file": file, "items": count}, [f"{count_text(count, 'item')} in {file}"], as_json=as_json)
 
 
 def import_items(
@@ -85,12 +85,12 @@ def recover(store: Store = None, config: options.Config = None, yes: options.Yes
 
 def _import_lines(imported: "Imported", *, dry_run: bool) -> Iterator[Line]:
     would = "would be " if dry_run else ""
-    parts = [f"{counted(imported.added, 'item')} {would}added", f"{imported.unchanged:,} there already"]
+    parts = [f"{count_text(imported.added, 'item')} {would}added", f"{imported.unchanged:,} there already"]
     if imported.replaced:
         parts.insert(1, f"{imported.replaced:,} {would}replaced")
     yield ", ".join(parts)
     if imported.kept:
-        told = f"{counted(len(imported.kept), 'item')} here have another value and are kept; --overwrite replaces them:"
+        told = f"{count_text(len(imported.kept), 'item')} here have another value and are kept; --overwrite replaces them:"
         yield Note(told, "yellow")
     for address in imported.kept[:_SHOWN]:
         yield Note(f"  {address_text(address)}", "")
@@ -99,9 +99,9 @@ def _import_lines(imported: "Imported", *, dry_run: bool) -> Iterator[Line]:
 
 
 def _recovery_lines(recovery: "Recovery") -> Iterator[Line]:
-    yield f"{counted(recovery.items, 'item')} saved; {counted(recovery.unreadable, 'place')} in the file could not be read"
+    yield f"{count_text(recovery.items, 'item')} saved; {count_text(recovery.unreadable, 'place')} in the file could not be read"
     if recovery.remade:
-        yield Note(f"{counted(recovery.remade, 'item')} may have an earlier value", "yellow")
+        yield Note(f"{count_text(recovery.remade, 'item')} may have an earlier value", "yellow")
     if not recovery.is_same_device:
         yield Note("the device has a new name: what was written before counts as another device's", "yellow")
     yield Note(f"the damaged file is {recovery.damaged}; it keeps what is erased later, so delete it when it is not needed")
@@ -133,13 +133,13 @@ def _create_file(path: Path) -> Iterator[TextIO]:
 @contextmanager
 def _open_lines(file: str) -> Iterator[Iterable[str]]:
     if file == "-":
-        yield _decoded(sys.stdin, "standard input")
+        yield _read_lines(sys.stdin, "standard input")
         return
     with open(file, encoding="utf-8") as opened_file:
-        yield _decoded(opened_file, file)
+        yield _read_lines(opened_file, file)
 
 
-def _decoded(opened_file: TextIO, file: str) -> Iterator[str]:
+def _read_lines(opened_file: TextIO, file: str) -> Iterator[str]:
     """Yield lines. Raise `ConfigError` for one that is longer than any item, without reading it to its end."""
     try:
         while line := opened_file.readline(_LONGEST_LINE):

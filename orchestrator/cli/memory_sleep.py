@@ -14,10 +14,11 @@ from ...protocols.namespaces import namespace_text, parse_namespace
 from ..compose.agents import NearConfig, near_handle, read_device_state
 from ..memory.consolidation.consolidator import Consolidator
 from ..memory.consolidation.journal import ConsolidationBatch, ConsolidationJournal, ConsolidationResult, journals, scopes
+from ..task.stores import MemoryConfig
 from ..util.escaping import printable
 from . import options
 from .memory_store import Prefix, Store, StoreChoice, address_text, open_store
-from .printing import Line, Note, counted, print_json, show, spinner, table, warn
+from .printing import Line, Note, count_text, print_json, show, spinner, table, warn
 from .running import report_errors
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def revert_batch(batch: BatchName, store: Store = None, config: options.Config =
     """Revert a batch: remove its summaries and reinstate the facts that it retired. The same batch is not made again."""
     with report_errors(as_json=as_json), open_store(StoreChoice(store, config)) as opened:
         reverted = _journal_of(opened, batch).revert(batch)
-    told = f"{counted(reverted.removed, 'item')} removed, {counted(reverted.reinstated, 'item')} true again"
+    told = f"{count_text(reverted.removed, 'item')} removed, {count_text(reverted.reinstated, 'item')} true again"
     show(asdict(reverted), [told], as_json=as_json)
     for address in () if as_json else reverted.left:
         warn(f"{address_text(address)} was changed since, and stays as it is")
@@ -84,7 +85,7 @@ def confirm_batch(batch: BatchName, store: Store = None, config: options.Config 
     """Keep a batch for good. The items that it was made from stay, too."""
     with report_errors(as_json=as_json), open_store(StoreChoice(store, config)) as opened:
         confirmed = _journal_of(opened, batch).confirm(batch)
-    told = f"{batch} is kept: {counted(confirmed.created, 'item')} made, {counted(confirmed.retired, 'item')} retired"
+    told = f"{batch} is kept: {count_text(confirmed.created, 'item')} made, {count_text(confirmed.retired, 'item')} retired"
     show(asdict(confirmed), [told], as_json=as_json)
 
 
@@ -92,8 +93,7 @@ async def _consolidate(
     store: "MemoryStore", prefix: "Namespace", choice: StoreChoice, near: str | None, *, now: bool
 ) -> list[tuple["Namespace", ConsolidationResult]]:
     state = None if now else read_device_state
-    config = options.read_config(choice.config)
-    policy = None if config is None or config.memory is None else config.memory.sleep
+    policy = options.read_section(choice.config, "memory", MemoryConfig).sleep
     async with _near_agent(choice, near) as agent:
         sleepers = [(scope, Consolidator(store, scope, agent=agent, device_state=state, policy=policy)) for scope in scopes(store, prefix)]
         return [(scope, await sleeper.run()) for scope, sleeper in sleepers]
@@ -138,7 +138,7 @@ def _slept_lines(scope: "Namespace", slept: ConsolidationResult) -> Iterator[Lin
     if slept.batch is not None:
         by_model = f", {slept.by_model:,} of them by the model" if slept.by_model else ""
         summaries = "1 summary" if slept.summaries == 1 else f"{slept.summaries:,} summaries"
-        yield Text(f"{summaries} made{by_model}, {counted(slept.retired, 'fact')} retired{_where(scope)}")
+        yield Text(f"{summaries} made{by_model}, {count_text(slept.retired, 'fact')} retired{_where(scope)}")
         yield Note(f"`nearfar memory sleep revert {slept.batch}` reverts it")
     elif slept.stopped is None:
         yield Note(Text(f"nothing new to consolidate{_where(scope)}"))

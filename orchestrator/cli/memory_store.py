@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 import typer
 from rich.text import Text
 
-from ...protocols import ConfigError, InvalidRequest, NotFound
+from ...protocols import ConfigError, NotFound
 from ...protocols.namespaces import namespace_text, parse_namespace
 from ...protocols.tiers import Source, Tier
 from ..compose.memory import memory_path, open_memory
 from ..task.stores import MemoryConfig
 from ..util.escaping import printable, spell_out
-from .options import read_config
+from .options import parse_name, read_section
 
 if TYPE_CHECKING:
     from ...protocols.namespaces import ItemAddress, Namespace
@@ -52,8 +52,7 @@ class StoreChoice:
 
 def chosen_memory(choice: StoreChoice) -> MemoryConfig:
     """Return the `[memory]` section with `--store` applied. Raises `ConfigError` for an address that holds a password."""
-    loaded = read_config(choice.config)
-    config = (loaded.memory if loaded is not None else None) or MemoryConfig()
+    config = read_section(choice.config, "memory", MemoryConfig)
     if choice.store is None:
         return config
     if is_postgres(choice.store):
@@ -106,11 +105,8 @@ def items_of(store: "MemoryStore", prefix: "Namespace", tier: Tier | None) -> It
 
 
 def parse_tier(text: str | None) -> Tier | None:
-    """Return the tier that an option names. Raises `InvalidRequest`."""
-    try:
-        return None if text is None else Tier(text)
-    except ValueError:
-        raise InvalidRequest(f"there is no tier {text!r}", hint=f"the tiers are {', '.join(Tier)}") from None
+    """Return the tier that an option names; None without it. Raises `InvalidRequest`."""
+    return None if text is None else parse_name(text, Tier, "tier")
 
 
 def item_at(store: "MemoryStore", namespace: str, key: str) -> "MemoryItem":

@@ -1,6 +1,6 @@
-"""`nearfar memory sync | revoke`: synchronise with a hub, and shut a device out."""
+"""`nearfar memory sync | conflicts | revoke`: synchronise with a hub, decide between values, and shut a device out."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from rich.text import Text
 from ...protocols import ConfigError, InvalidRequest, NotFound, Unsupported
 from ...protocols.address import parse_address
 from ...protocols.channel import client_tls
-from ...protocols.namespaces import Namespace, namespace_text
+from ...protocols.namespaces import ItemAddress, Namespace, namespace_text, parse_namespace
 from ...protocols.pairing import read_pairing
 from ...protocols.pinning import pinned_tls
 from ...protocols.tiers import Tier
@@ -25,11 +25,24 @@ from ..util.credentials import find_secret, secret
 from ..util.escaping import spell_out
 from . import options
 from .cache import forget_answers
-from .memory_store import Store, StoreChoice, chosen_memory, items_of, one_line, open_store
-from .printing import Line, Note, counted, notes, print_lines, show, size_text, table, warn
+from .memory_store import (
+    Limit,
+    Offset,
+    Store,
+    StoreChoice,
+    address_text,
+    chosen_memory,
+    items_of,
+    one_line,
+    open_store,
+    origin_text,
+    value_text,
+)
+from .printing import Line, Note, count_text, moment_text, notes, print_lines, show, size_text, style_cells, table, warn
 from .running import confirm, execute, report_errors
 
 if TYPE_CHECKING:
+    from ..memory.changes import Conflict, LostValue
     from ..memory.store import MemoryStore
     from ..memory.sync.exchange import Leaving
     from ..memory.sync.session import SyncProgress as Exchanged
@@ -40,6 +53,7 @@ _OTHER_USER: Final = "of another user than"
 """Part of a hub's error if items were written under another user than the hub knows the device by."""
 _LARGE_SKEW: Final = 60.0
 """Seconds between two clocks from which on the difference is reported."""
+_PAGE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +137,33 @@ def revoke_device(
     show({"revoked": device}, [f"{device} is shut out; other devices learn of it when they synchronise"], as_json=as_json)
 
 
+def show_conflicts(
+    namespace: Annotated[str, typer.Argument(help="Namespace of an item. Default: list all items with conflicts.")] = "",
+    key: Annotated[str, typer.Argument(help="Key of the item.")] = "",
+    keep: Annotated[str | None, typer.Option(help="The value to keep: `present`, or the number of a value that lost.")] = None,
+    limit: Limit = 20,
+    offset: Offset = 0,
+    store: Store = None,
+    config: options.Config = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show values that lost against a change made at the same time on another device, side by side, and decide between them."""
+    with report_errors(as_json=as_json), open_store(StoreChoice(store, config)) as opened:
+        if not (namespace or key or keep is not None):
+            found = opened.conflicts(limit=limit, offset=offset)
+            show({"conflicts": [_describe(conflict) for conflict in found]}, _conflict_list(found), as_json=as_json)
+            return
+        if not namespace or not key:
+            raise InvalidRequest("the item is not named in full", hint="nearfar memory conflicts NAMESPACE KEY")
+        conflict = _conflict_at(opened, ItemAddress(parse_namespace(namespace), key))
+        if keep is None:
+            show(_describe(conflict), _conflict_lines(conflict), as_json=as_json)
+            return
+        version = opened.resolve(conflict.address.namespace, key, _chosen_value(conflict, keep))
+    data = {"namespace": conflict.address.namespace, "key": key, "version": version}
+    show(data, [f"{address_text(conflict.address)} is decided"], as_json=as_json)
+
+
 async def _neighbour(route: Route, config: MemoryConfig) -> Neighbour:
     """Return the hub to synchronise with. It may send items of all devices of the user, since they meet there."""
     name, peer, token = _named_peer(route, config)
@@ -195,7 +236,7 @@ def _plan_lines(store: "MemoryStore", leaving: "Mapping[Namespace, Leaving]", ne
         rows = [_row(store, namespace, each) for namespace, each in going.items()]
         yield Note(table(("namespace", "items", "size", "for example"), rows), "")
     staying = sum(each.held_back for each in leaving.values())
-    yield Note(f"stays here: {counted(staying, 'item')} of tier device; of these, the other side learns only the number of writes", "")
+    yield Note(f"stays here: {count_text(staying, 'item')} of tier device; of these, the other side learns only the number of writes", "")
     if not going:
         yield Note("nothing would leave this device", "")
 
@@ -223,15 +264,67 @@ def _show_progress(total: int | None, *, shown: bool) -> "Iterator[Callable[[Exc
 
 
 def _end_lines(done: Synchronised, staying: int) -> Iterator[Line]:
-    yield f"sent {counted(done.sent.operations, 'item')}, received {counted(done.received.operations, 'item')}: in sync"
+    yield f"sent {count_text(done.sent.operations, 'item')}, received {count_text(done.received.operations, 'item')}: in sync"
     if staying:
-        yield Note(f'{counted(staying, "item")} of tier device stay here; with [memory] tier = "user", items written later are sent', "")
+        yield Note(f'{count_text(staying, "item")} of tier device stay here; with [memory] tier = "user", items written later are sent', "")
     if done.received.conflicts:
-        yield Note(f"{counted(done.received.conflicts, 'conflict')} to decide on: nearfar memory conflicts", "yellow")
+        yield Note(f"{count_text(done.received.conflicts, 'conflict')} to decide on: nearfar memory conflicts", "yellow")
 
 
 def _warn_about(done: Synchronised) -> None:
     if done.received.refused:
-        warn(f"{counted(done.received.refused, 'item')} of others were left out: items of yours that are private have the same names")
+        warn(f"{count_text(done.received.refused, 'item')} of others were left out: items of yours that are private have the same names")
     if abs(done.skew) > _LARGE_SKEW:
         warn(f"the other clock is {abs(done.skew):.0f} s {'ahead of' if done.skew > 0 else 'behind'} this one")
+
+
+def _conflict_at(store: "MemoryStore", address: ItemAddress) -> "Conflict":
+    offset = 0
+    while page := store.conflicts(limit=_PAGE, offset=offset):
+        for conflict in page:
+            if conflict.address == address:
+                return conflict
+        offset += len(page)
+    raise NotFound(f"{address_text(address)} has no conflicts", hint="nearfar memory conflicts lists the items that have some")
+
+
+def _chosen_value(conflict: "Conflict", keep: str) -> str:
+    """Return the name of the value to keep. A number counts the lost values in the order in which they are shown."""
+    if keep.isdigit() and 1 <= int(keep) <= len(conflict.lost):
+        return conflict.lost[int(keep) - 1].name
+    if keep in ("present", *(lost.name for lost in conflict.lost)):
+        return keep
+    raise InvalidRequest(f"there is no value {keep!r} to keep", hint=f"present, or 1 to {len(conflict.lost)}")
+
+
+def _conflict_list(found: Sequence["Conflict"]) -> Iterator[Line]:
+    if not found:
+        yield Note("no conflicts")
+        return
+    rows = []
+    for conflict in found:
+        present = "(deleted)" if conflict.item is None else one_line(conflict.item.value)
+        rows.append((address_text(conflict.address), present, "\n".join(one_line(lost.value) for lost in conflict.lost)))
+    yield table(("item", "present", "lost"), rows)
+    yield Note("nearfar memory conflicts NAMESPACE KEY shows the values of one item; --keep decides between them")
+
+
+def _conflict_lines(conflict: "Conflict") -> Iterator[Line]:
+    yield Text(f"{address_text(conflict.address)}: {count_text(len(conflict.lost), 'value')} to decide on", style="bold")
+    present = conflict.item
+    values = ["(deleted)" if present is None else value_text(present.value), *(value_text(lost.value) for lost in conflict.lost)]
+    told = "" if present is None else f"{moment_text(present.updated_at)}\n{origin_text(present)}\n{present.tier}"
+    names = ["present", *map(str, range(1, len(conflict.lost) + 1))]
+    yield table(names, [values, style_cells((told, *map(_lost_origin, conflict.lost)), "dim")])
+    yield Note(f"nearfar memory conflicts {address_text(conflict.address)} --keep {'|'.join(names)}")
+
+
+def _lost_origin(lost: "LostValue") -> str:
+    agent = f" {lost.agent}" if lost.agent else ""
+    return f"{moment_text(lost.written_at)}\n{lost.source.value.replace('_', ' ')}{agent}\n{lost.tier}"
+
+
+def _describe(conflict: "Conflict") -> dict[str, object]:
+    present = None if conflict.item is None else conflict.item.dict()
+    lost = [{**asdict(each), "written_at": each.written_at.isoformat()} for each in conflict.lost]
+    return {"namespace": conflict.address.namespace, "key": conflict.address.key, "present": present, "lost": lost}

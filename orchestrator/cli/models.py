@@ -49,7 +49,7 @@ def list_models(as_json: options.AsJson = False) -> None:
         rows: list[Sequence[str | Text]] = [(name, _size(path.stat().st_size), "ships with nearfar", "") for name, path in shipped]
         rows += [(model.name, _size(model.bytes), model.source, Text(model.obstacle, style="red")) for model in stored]
         columns = [Column(name, overflow="fold") for name in ("name", "size", "source", "state")]
-        data = {"models": ours + [{**_described(model), "obstacle": model.obstacle} for model in stored]}
+        data = {"models": ours + [{**_describe(model), "obstacle": model.obstacle} for model in stored]}
         show(data, [table(columns, rows)], as_json=as_json)
 
 
@@ -92,7 +92,7 @@ def verify_models(
     for verdict in verdicts:
         found = Text.assemble(("in quarantine", "red"), f": {verdict.fault}") if verdict.fault else Text("ok", style="green")
         lines.append(Text.assemble(f"{verdict.model.name:<32} ", found))
-    show({"models": [{**_described(verdict.model), "fault": verdict.fault} for verdict in verdicts]}, lines, as_json=as_json)
+    show({"models": [{**_describe(verdict.model), "fault": verdict.fault} for verdict in verdicts]}, lines, as_json=as_json)
     if any(verdict.fault for verdict in verdicts):
         raise typer.Exit(EXIT_FAILED)
 
@@ -103,7 +103,7 @@ def remove_model(name: Annotated[str, typer.Argument(help="A model's name.")], a
     with report_errors(as_json=as_json):
         model = model_store().remove(name)
     told = f"{model.name} is forgotten" + (" and deleted" if model.owned else f"; {model.path} stays")
-    show({**_described(model), "deleted": model.owned}, [told], as_json=as_json)
+    show({**_describe(model), "deleted": model.owned}, [told], as_json=as_json)
 
 
 @app.command("fit")
@@ -117,7 +117,7 @@ def fit_models(
     with report_errors(as_json=as_json):
         found = model_fits(model, context=context, parallel=parallel)
     free = {"free_bytes": found.free_bytes, "parallel": parallel}
-    data = {**free, "fits": [_described_fit(fit) for fit in found.fits], "largest_contexts": found.largest_contexts}
+    data = {**free, "fits": [_describe_fit(fit) for fit in found.fits], "largest_contexts": found.largest_contexts}
     free_memory = "an unknown amount" if found.free_bytes is None else _size(found.free_bytes)
     columns = (Column("model", overflow="fold"), *(Column(name, justify="right", no_wrap=True) for name in _FIT_COLUMNS))
     lines: list[Line] = [
@@ -153,10 +153,10 @@ def bench_model(
 
 def _show_usable(model: "StoredModel", *, as_json: bool) -> None:
     told = f'{model.name}  {_size(model.bytes)}; use it with [near] model = "{model.name}"'
-    show(_described(model), [told], as_json=as_json)
+    show(_describe(model), [told], as_json=as_json)
 
 
-def _described(model: "StoredModel") -> dict[str, object]:
+def _describe(model: "StoredModel") -> dict[str, object]:
     return {**model.model_dump(mode="json"), "bytes": model.bytes}
 
 
@@ -194,7 +194,7 @@ def _largest_text(tokens: int | None, free: int | None) -> str:
     return f"at most a context of {tokens} tokens" if tokens else "does not fit"
 
 
-def _described_fit(fit: "ModelFit") -> dict[str, object]:
+def _describe_fit(fit: "ModelFit") -> dict[str, object]:
     sizes = {f"{part}_bytes": size for part, size in asdict(fit.footprint).items()}
     return {"name": fit.name, "context_tokens": fit.context_tokens, **sizes, "bytes": fit.footprint.total, "verdict": fit.verdict}
 

@@ -1,21 +1,23 @@
 """The options that several commands share, and small records of what was given for them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeVar
 
 import typer
 
-from ...protocols import ConfigError, InvalidRequest
+from ...protocols import ConfigError, InvalidRequest, UserError
 from ..util.escaping import spell_out
 
 if TYPE_CHECKING:
     from ..compose.config import Config as NearfarConfig
     from ..hybrid.arguments import TaskOptions
-    from ..task.stores import RunsConfig
 
 DEFAULT_CONFIG: Final = Path("nearfar.toml")
+Section = TypeVar("Section")
+Name = TypeVar("Name", bound=StrEnum)
 _SHOWN: Final = 5
 """Number of ids that an error lists."""
 
@@ -74,12 +76,18 @@ def read_config(path: Path | None) -> "NearfarConfig | None":
     return load_config(path or DEFAULT_CONFIG)
 
 
-def runs_config(path: Path | None) -> "RunsConfig":
-    """Return the `[runs]` section of the configuration, or the default section without one."""
-    from ..task.stores import RunsConfig
+def read_section(path: Path | None, name: str, default: Callable[[], Section]) -> Section:
+    """Return a section of the configuration, or the default one without it."""
+    section: Section | None = getattr(read_config(path), name, None)
+    return section or default()
 
-    config = read_config(path)
-    return (config.runs if config is not None else None) or RunsConfig()
+
+def parse_name(text: str, kind: type[Name], noun: str, *, error: type[UserError] = InvalidRequest) -> Name:
+    """Return what an option names. Raises `error` for a name that is not known."""
+    try:
+        return kind(text)
+    except ValueError:
+        raise error(f"there is no {noun} {text!r}", hint=f"the {noun}s are {', '.join(kind)}") from None
 
 
 @dataclass(frozen=True, slots=True)

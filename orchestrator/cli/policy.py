@@ -1,6 +1,7 @@
-"""`nearfar policy`: check a policy, explain what it decides, and (in `replay`) simulate and calibrate it."""
+"""`nearfar policy`: see what a policy decides. The commands that learn from recorded outcomes are in `policy_learning`."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -13,16 +14,17 @@ from ..compose.config import Config
 from ..routing.eligibility import PolicyFinding, unknown_prices
 from ..routing.policy_check import findings
 from ..task.policy import Preset
-from ..task.results import AgentEstimate, ConsideredAgent, Estimate, Result, RouteDecision
+from ..task.results import AgentEstimate, ConsideredAgent, ConsideredArm, Estimate, Result, RouteDecision, SelectionDecision
 from . import options
-from .printing import Line, Note, counted, print_json, print_lines, show, styled, table
-from .replay import calibrate, simulate
+from .policy_learning import calibrate, simulate, train
+from .printing import Line, Note, count_text, print_json, print_lines, show, style_cells, table
 from .run import summary
 from .running import EXIT_USAGE, execute, read_prompt, report_errors
 from .selection import chosen_config, open_hybrid
 
 if TYPE_CHECKING:
     from ..hybrid.arguments import TaskOptions
+
 
 _FIGURES: Final = ("P(success)", "first token, s", "seconds", "dollars", "joules", "utility", "left out because")
 
@@ -89,8 +91,30 @@ def explain(
     execute(work(), as_json=as_json)
 
 
-app.command("simulate")(simulate)
+@app.command("choose")
+def choose(
+    prompt: options.Prompt,
+    outcomes: Annotated[Path | None, typer.Option(help="Runs of a sweep to learn from. Default: [policy.auto] outcomes.")] = None,
+    config: options.Config = None,
+    near: options.Near = None,
+    far: options.Far = None,
+    mode: options.ModeName = None,
+    public: options.Public = False,
+    tools: options.Tools = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Print which configuration the strategy auto would choose for a task, and what it expects of each. Nothing is run."""
+    text = read_prompt(prompt, as_json=as_json)
+    selection = options.AgentChoice(config, near, far, None, mode, public, tools)
+    with report_errors(as_json=as_json):
+        chosen = _with_outcomes(chosen_config(selection), outcomes)
+        decision = open_hybrid(selection, chosen).explain(text)
+        show(decision.model_dump(mode="json"), _choice_lines(decision), as_json=as_json)
+
+
+app.command("train")(train)
 app.command("calibrate")(calibrate)
+app.command("simulate")(simulate)
 
 
 def _unpriced(config: Config) -> dict[str, str]:
@@ -108,7 +132,7 @@ def _finding_lines(found: Sequence[PolicyFinding], config: Config) -> Iterator[L
             yield Note(Text(f"  {finding.hint}"))
     policy = config.policy
     verdict = "the policy cannot be used" if any(finding.kind == "error" for finding in found) else "the policy can be used"
-    yield f"{verdict}: preset {policy.preset}, strategy {policy.strategy}, mode {policy.mode}, {counted(len(policy.rules), 'rule')}"
+    yield f"{verdict}: preset {policy.preset}, strategy {policy.strategy}, mode {policy.mode}, {count_text(len(policy.rules), 'rule')}"
 
 
 def _decision_lines(decision: RouteDecision, preset: Preset) -> Iterator[Line]:
@@ -156,9 +180,37 @@ def _result_lines(result: Result) -> Iterator[Line]:
     for attempt in result.attempts:
         expected = result.decision.estimate_of(attempt.agent)
         if expected is not None:
-            rows.append(styled((attempt.agent, "expected", *_figures(expected)[2:5]), "dim"))
+            rows.append(style_cells((attempt.agent, "expected", *_figures(expected)[2:5]), "dim"))
         dollars = "unknown" if attempt.dollars is None else f"{attempt.dollars:.5f}"
         joules = "unknown" if attempt.energy.joules is None else f"{attempt.energy.joules:.3g} ({attempt.energy.source})"
         rows.append((attempt.agent, attempt.outcome, f"{attempt.seconds:.2f}", dollars, joules))
     yield Note(table(("", "outcome", "seconds", "dollars", "joules"), rows), style="")
     yield Note(summary(result))
+
+
+def _with_outcomes(config: Config, outcomes: Path | None) -> Config:
+    if outcomes is None:
+        return config
+    auto = config.policy.auto.model_copy(update={"outcomes": outcomes})
+    return config.model_copy(update={"policy": config.policy.model_copy(update={"auto": auto})})
+
+
+def _choice_lines(decision: SelectionDecision) -> Iterator[Line]:
+    yield Text(decision.winner.label)
+    for reason in decision.reasons:
+        yield Note(Text(reason))
+    columns = ("configuration", "score", "dollars", "utility", "outcomes", "similar", "left out because")
+    rows = (style_cells(_choice_cells(each), "bold" if each.arm == decision.chosen else "") for each in decision.candidates)
+    yield Note(table(columns, rows), style="")
+
+
+def _choice_cells(candidate: ConsideredArm) -> tuple[str, ...]:
+    return (
+        candidate.label,
+        f"{candidate.score:.2f} \u00b1 {candidate.deviation:.2f}",
+        "unknown" if candidate.dollars is None else f"{candidate.dollars:.5f}",
+        f"{candidate.utility:.2f}",
+        str(candidate.outcomes),
+        str(candidate.similar),
+        candidate.objection or "",
+    )

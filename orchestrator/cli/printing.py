@@ -126,7 +126,7 @@ def fact_table(facts: Iterable[tuple[str, Cell]]) -> Table:
     return made
 
 
-def styled(cells: Iterable[str], style: str) -> list[Cell]:
+def style_cells(cells: Iterable[str], style: str) -> list[Cell]:
     """Return the cells of a row in one style."""
     return [Text(printable(cell), style=style) for cell in cells]
 
@@ -135,7 +135,7 @@ def _cell(cell: Cell) -> Cell:
     return printable(cell) if isinstance(cell, str) else _harmless(cell)
 
 
-def counted(count: int, noun: str) -> str:
+def count_text(count: int, noun: str) -> str:
     """Return a count with its noun: `1 item`, `2 items`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
@@ -161,5 +161,5 @@ def ago(moment: datetime, now: datetime | None = None) -> str:
     seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
     for limit, unit, size in _STEPS:
         if 0 <= seconds < limit:
-            return f"{counted(int(seconds // size), unit)} ago"
+            return f"{count_text(int(seconds // size), unit)} ago"
     return moment.astimezone().strftime("%Y-%m-%d %H:%M")

@@ -1,4 +1,4 @@
-"""`nearfar run`: run one task and print it as it happens."""
+"""`nearfar run` and `nearfar chat`: run one task, or talk turn by turn, and print what happens as it happens."""
 
 import asyncio
 import json
@@ -12,6 +12,7 @@ import typer
 from rich.text import Text
 
 from ...protocols import ConfigError, Message, NearfarError
+from ..compose.config import Config
 from ..task.events import (
     AgentText,
     AttemptEnded,
@@ -26,22 +27,20 @@ from ..task.events import (
 )
 from ..task.results import Result
 from . import options
-from .approval import terminal_approver
-from .printing import notes, output, print_json
-from .running import execute, load_langgraph, read_prompt
-from .selection import chosen_config, open_hybrid, warn_outside_world
-
-_SHOWN_RESULT = 200
-"""Characters of a tool's result that are shown."""
+from .printing import notes, output, print_json, show_error
+from .running import execute, load_langgraph, read_prompt, report_errors
+from .selection import chosen_config, open_hybrid, terminal_approver, warn_outside_world
 
 if TYPE_CHECKING:
     from ..hybrid.arguments import TaskOptions
     from ..hybrid.hybrid import Hybrid
 
-app = typer.Typer(add_completion=False)
+_SHOWN_RESULT = 200
+"""Characters of a tool's result that are shown."""
+_ENDINGS = ("exit", "quit", "/exit", "/quit", ":q", "exit()", "quit()")
+"""Turns that end a chat. As prompts they would only cost money."""
 
 
-@app.command()
 def run(
     prompt: options.Prompt,
     config: options.Config = None,
@@ -84,6 +83,32 @@ def run(
     execute(work(), as_json=as_json)
 
 
+def chat(
+    config: options.Config = None,
+    near: options.Near = None,
+    far: options.Far = None,
+    strategy: options.StrategyName = None,
+    mode: options.ModeName = None,
+    public: options.Public = False,
+    tools: options.Tools = None,
+) -> None:
+    """Talk to the agents, turn by turn.
+
+    Ctrl-C stops the current turn; at the prompt it ends the chat. If a turn fails, the chat goes on.
+    """
+    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
+    # The event loop runs only during a turn: a thread that waits for input could not be stopped.
+    with report_errors(), asyncio.Runner() as runner:
+        chosen = chosen_config(selection)
+        hybrid = open_hybrid(selection, chosen, terminal_approver())
+        try:
+            load_langgraph()
+            notes.print("end with exit or Ctrl-D", style="dim")
+            _converse(runner, hybrid, chosen, {"session": uuid4().hex, **selection.stated})
+        finally:
+            runner.run(hybrid.aclose())
+
+
 @asynccontextmanager
 async def _offer_resume(given: "TaskOptions") -> AsyncIterator[None]:
     """If the block is cancelled and its run is durable, print the command that resumes the run."""
@@ -94,6 +119,52 @@ async def _offer_resume(given: "TaskOptions") -> AsyncIterator[None]:
         if key is not None:
             notes.print(f"to resume this run: nearfar runs resume {key}", soft_wrap=True)
         raise
+
+
+def _read_context(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not text in UTF-8: {error.reason}", hint="convert it to UTF-8 first") from error
+
+
+def _read_schema(path: Path) -> dict[str, Any]:
+    try:
+        schema = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} is not a JSON file: {error}", hint="--schema names a JSON Schema file") from error
+    if not isinstance(schema, dict):
+        raise ConfigError(f"{path} holds no JSON object", hint="--schema names a JSON Schema file")
+    return schema
+
+
+def _converse(runner: asyncio.Runner, hybrid: "Hybrid", config: Config, given: "TaskOptions") -> None:
+    history: list[Message] = []
+    while (said := _read_turn()) is not None:
+        if not said.strip():
+            continue
+        if said.strip().lower() in _ENDINGS:
+            return
+        warn_outside_world(said, config)
+        try:
+            result = runner.run(show_task(hybrid, [*history, Message.user(said)], given))
+        except NearfarError as error:
+            show_error(error)
+            continue
+        except KeyboardInterrupt:
+            notes.print("\nstopped; Ctrl-D ends the chat", style="dim")
+            continue
+        show_end(result)
+        history += [Message.user(said), Message.assistant(result.text)]
+
+
+def _read_turn() -> str | None:
+    """Return the line that the user types; None at the end of input."""
+    try:
+        return output.input("> ")
+    except EOFError:
+        notes.print()
+        return None
 
 
 async def show_task(hybrid: "Hybrid", prompt: str | list[Message], given: "TaskOptions") -> Result:
@@ -110,6 +181,30 @@ async def show_task(hybrid: "Hybrid", prompt: str | list[Message], given: "TaskO
         printer.fail(error)
         raise
     raise AssertionError("a stream of events ends with TaskFinished or an error")
+
+
+def show_end(result: Result) -> None:
+    """Print what was recalled for the task, and the summary, on standard error."""
+    for reason in result.reasons:
+        if reason.startswith(("memory: ", "private: ")):
+            notes.print(Text(reason, style="dim"), soft_wrap=True)
+    notes.print(summary(result), style="dim", soft_wrap=True)
+
+
+def summary(result: Result) -> str:
+    """Return one line: the model that answered, its confidence, tokens, dollars, energy and seconds."""
+    where = "on this device" if result.served_on_device else "in the cloud"
+    confidence = "" if result.confidence is None else f", confidence {result.confidence:.2f}"
+    fallback = " after a fallback" if result.was_fallback else ""
+    interventions = f", {result.interventions} interventions" if result.interventions else ""
+    dollars = "price unknown" if result.dollars is None else f"${result.dollars:.6f}"
+    tokens = f"{result.near.usage.total_tokens} near / {result.far.usage.total_tokens} far tokens"
+    hits = sum(call.saved is not None for call in result.calls)
+    cached = f", {hits} of {len(result.calls)} calls from the cache" if hits else ""
+    cut = ", cut off by its budget" if result.budget_exceeded is not None else ""
+    energy = result.energy
+    joules = f", {energy.joules:.3g} J {energy.source}" if energy.joules else ""
+    return f"{result.model} {where}{fallback}{cut}{confidence}{interventions}; {tokens}, {dollars}{joules}{cached}, {result.seconds:.2f} s"
 
 
 class _Printer:
@@ -189,44 +284,3 @@ def _supervision(event: SupervisorSpoke) -> str:
         return f"{event.agent} plans:\n{event.text}"
     shadow = ", in shadow" if event.shadow else ""
     return f"{event.agent} checks ({event.trigger}{shadow}): {event.verdict}\n{event.text}"
-
-
-def show_end(result: Result) -> None:
-    """Print what was recalled for the task, and the summary, on standard error."""
-    for reason in result.reasons:
-        if reason.startswith(("memory: ", "private: ")):
-            notes.print(Text(reason, style="dim"), soft_wrap=True)
-    notes.print(summary(result), style="dim", soft_wrap=True)
-
-
-def summary(result: Result) -> str:
-    """Return one line: the model that answered, its confidence, tokens, dollars, energy and seconds."""
-    where = "on this device" if result.served_on_device else "in the cloud"
-    confidence = "" if result.confidence is None else f", confidence {result.confidence:.2f}"
-    fallback = " after a fallback" if result.was_fallback else ""
-    interventions = f", {result.interventions} interventions" if result.interventions else ""
-    dollars = "price unknown" if result.dollars is None else f"${result.dollars:.6f}"
-    tokens = f"{result.near.usage.total_tokens} near / {result.far.usage.total_tokens} far tokens"
-    hits = sum(call.saved is not None for call in result.calls)
-    cached = f", {hits} of {len(result.calls)} calls from the cache" if hits else ""
-    cut = ", cut off by its budget" if result.budget_exceeded is not None else ""
-    energy = result.energy
-    joules = f", {energy.joules:.3g} J {energy.source}" if energy.joules else ""
-    return f"{result.model} {where}{fallback}{cut}{confidence}{interventions}; {tokens}, {dollars}{joules}{cached}, {result.seconds:.2f} s"
-
-
-def _read_context(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not text in UTF-8: {error.reason}", hint="convert it to UTF-8 first") from error
-
-
-def _read_schema(path: Path) -> dict[str, Any]:
-    try:
-        schema = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} is not a JSON file: {error}", hint="--schema names a JSON Schema file") from error
-    if not isinstance(schema, dict):
-        raise ConfigError(f"{path} holds no JSON object", hint="--schema names a JSON Schema file")
-    return schema

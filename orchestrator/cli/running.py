@@ -50,7 +50,7 @@ def load_langgraph() -> None:
 def _end_like_ctrl_c(*numbers: signal.Signals) -> Iterator[None]:
     """Let these signals end the block as Ctrl-C does, if they would kill the process: an abandoned step then costs nothing more.
 
-    A signal that has a handler already, or is ignored as by `nohup`, is left alone.
+    A signal that has a handler already, or is ignored as by `nohup`, is not touched.
     """
     is_main = threading.current_thread() is threading.main_thread()
     deadly = [number for number in numbers if is_main and signal.getsignal(number) is signal.SIG_DFL]

@@ -19,11 +19,10 @@ from ..task.stores import RunsConfig
 from ..util.escaping import spell_out
 from ..util.runtime import in_thread
 from . import options
-from .approval import call_text, terminal_approver
 from .printing import Line, Note, fact_table, notes, show, table
 from .run import summary
 from .running import EXIT_FAILED, execute, report_errors
-from .selection import chosen_config, open_hybrid
+from .selection import call_text, chosen_config, open_hybrid, terminal_approver
 
 if TYPE_CHECKING:
     from ..hybrid.hybrid import Hybrid
@@ -43,7 +42,7 @@ def list_runs(
 ) -> None:
     """Print the newest runs and their states."""
     with report_errors(as_json=as_json):
-        wanted = _parse_state(state)
+        wanted = None if state is None else options.parse_name(state, RunState, "state", error=ConfigError)
         with open_run_store(config) as store:
             found = store.list(state=wanted, user=user, limit=limit)
         show({"runs": [run.model_dump(mode="json") for run in found]}, _list_lines(found), as_json=as_json)
@@ -91,7 +90,7 @@ def forget_run(
     with report_errors(as_json=as_json):
         with open_run_store(config) as store:
             store.forget(chosen := options.RunChoice(run, last).id_in(store))
-        rewrite(options.runs_config(config))
+        rewrite(options.read_section(config, "runs", RunsConfig))
         show({"run": chosen, "state": "forgotten"}, [Note(f"run {spell_out(chosen)} is forgotten", "")], as_json=as_json)
 
 
@@ -111,7 +110,7 @@ def cancel_run(
 @contextmanager
 def open_run_store(path: Path | None) -> Iterator[RunStore]:
     """Open the store of runs that the configuration names or, without one, the user's own."""
-    with closing(open_store(options.runs_config(path))) as store:
+    with closing(open_store(options.read_section(path, "runs", RunsConfig))) as store:
         yield store
 
 
@@ -167,13 +166,6 @@ def _open_hybrid(selection: options.AgentChoice, *, as_json: bool) -> "Hybrid":
     config = chosen_config(selection)
     config = config.model_copy(update={"runs": config.runs or RunsConfig()})
     return open_hybrid(selection, config, None if as_json else terminal_approver())
-
-
-def _parse_state(text: str | None) -> RunState | None:
-    try:
-        return None if text is None else RunState(text)
-    except ValueError:
-        raise ConfigError(f"there is no state {text!r}", hint=f"the states are {', '.join(RunState)}") from None
 
 
 def _list_lines(found: Sequence[Run]) -> Iterator[Line]:

@@ -1,19 +1,27 @@
-"""Turn command-line options into a configuration and a `Hybrid`."""
+"""Turn command-line options into a configuration and a `Hybrid`, whose tool calls the user at the terminal approves or denies."""
 
 import importlib.util
+import json
+import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ...protocols import ConfigError
+import anyio
+from rich.text import Text
+
+from ...protocols import ApprovalRequest, ConfigError
 from ..compose.agents import EMBEDDED, EMBEDDED_CONFIDENCE, LlamaConfig, NearConfig, parse_far
 from ..compose.config import Config
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.tools import Approver, Tool
+from ..util.escaping import spell_out
+from ..util.runtime import run_in_daemon_thread
 from .options import AgentChoice, read_config
-from .printing import warn
+from .printing import notes, warn
 
 if TYPE_CHECKING:
     from ..hybrid.hybrid import Hybrid
@@ -22,6 +30,8 @@ _SHIPPED = Config(near=NearConfig(), far=parse_far("far"), policy=Policy(minimum
 """The configuration if no other is named: the two models of the demo, with the demo's threshold."""
 DEMO_SEED = 2026
 """Seed of the tasks that `nearfar demo` draws and of the passages that the shipped models search."""
+_LINE: Final = 4096
+"""Largest number of bytes in a line of a terminal."""
 
 
 def chosen_config(selection: AgentChoice) -> Config:
@@ -49,8 +59,8 @@ def open_hybrid(selection: AgentChoice, config: Config, approver: Approver | Non
 
 def warn_outside_world(prompt: str, config: Config) -> None:
     """Warn if a shipped model is asked something outside the world that it was trained in."""
-    from ..lab.worlds.search.world import SearchWorld
-    from ..lab.worlds.wording import understands
+    from ..lab.worlds.loading import understands
+    from ..lab.worlds.search import SearchWorld
 
     if not _some_embedded(config) or not prompt.strip() or understands(prompt.strip()):
         return
@@ -63,7 +73,7 @@ def warn_outside_world(prompt: str, config: Config) -> None:
 
 def _world_tools() -> Sequence[Tool]:
     """Return the tools of the search world, on the passages of the demo's first question."""
-    from ..lab.worlds.search.world import SearchWorld
+    from ..lab.worlds.search import SearchWorld
 
     world = SearchWorld()
     return world.reset(world.tasks(1, DEMO_SEED)[0]).tools
@@ -110,3 +120,38 @@ def _all_embedded(config: Config) -> bool:
 
 def _some_embedded(config: Config) -> bool:
     return any(model in EMBEDDED for model in _models(config))
+
+
+def terminal_approver() -> Approver | None:
+    """Return an approver that asks about one call after the other, or None if there is no terminal."""
+    return _Terminal().ask if sys.stdin.isatty() and sys.stderr.isatty() else None
+
+
+class _Terminal:
+    def __init__(self) -> None:
+        self._turn = anyio.Lock()
+
+    async def ask(self, requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
+        async with self._turn:  # parts of a task may ask at the same time
+            return {request.id: await run_in_daemon_thread(partial(_ask, request)) is True for request in requests}
+
+
+def _ask(request: ApprovalRequest) -> bool:
+    """Show the call and return True if the user types y or yes. An empty line or the end of input denies it."""
+    import termios  # not on Windows, where other commands work
+
+    notes.print(Text(f"\n{spell_out(request.reason)}:", style="bold yellow"), soft_wrap=True)
+    shown = call_text(request)
+    notes.print(Text(f"  {shown}"), soft_wrap=True)
+    terminal = sys.stdin.fileno()
+    termios.tcflush(terminal, termios.TCIFLUSH)  # typed before the question: it answers nothing
+    # A call that fills the screen could end in text that looks like another call, so its name and length are repeated.
+    notes.print(f"run {request.call.name}, the {len(shown):,} characters above? y/N ", end="")
+    # Not through `sys.stdin`: a thread waiting in there would keep the program from ending.
+    return os.read(terminal, _LINE).decode(errors="replace").strip().lower() in ("y", "yes")
+
+
+def call_text(request: ApprovalRequest) -> str:
+    """Return the whole call in one line, control characters written out: a call that is cut off cannot be judged."""
+    arguments = json.dumps(request.call.arguments, ensure_ascii=False)
+    return spell_out(f"{request.call.name} {arguments}")

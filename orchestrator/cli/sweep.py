@@ -1,39 +1,46 @@
-"""`nearfar sweep`: run configurations on worlds of tasks and report score and cost of each."""
+"""`nearfar sweep` and `nearfar demo`: compare strategies on worlds of tasks, and report score and cost of each."""
 
 import json
 import logging
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
+import anyio
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
+from rich.text import Text
 
-from ...protocols import ConfigError, Unavailable
-from ..lab.study.figures import require_matplotlib
-from ..lab.study.folder import claim_folder
+from ...protocols import ConfigError, Unavailable, WorkerCrashed
+from ..compose.agents import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig
+from ..lab.figures import require_matplotlib
+from ..lab.report import SWEEP_SUMMARY, render_sweep, sweep_summary, write_sweep_report
 from ..lab.study.outcomes import Outcomes
-from ..lab.study.pools import LocalPool, Pool
-from ..lab.study.records import RecordLog
-from ..lab.study.report import SUMMARY, write_report
-from ..lab.study.study import Study, StudyFile, make_study, read_study_file, with_options
-from ..lab.study.sweep import Sweep
+from ..lab.study.pools import LocalPool, RunPool
+from ..lab.study.study import Study, StudyFile, claim_folder, make_study, read_study_file, with_options
+from ..lab.study.sweep import RecordLog, Sweep, all_runs
+from ..lab.study.workbench import Item, Workbench
 from ..routing.traces import RunRecord
+from ..task.policy import Policy
 from . import options
 from .printing import Line, notes, show, table, warn
 from .running import execute
-from .selection import chosen_config
+from .selection import DEMO_SEED, chosen_config
 
 EXIT_CEILING: Final = 3
 """Exit code if the cost ceiling ended the sweep, so that runs are missing."""
+CASCADE: Final = f"cascade:minimum_confidence={EMBEDDED_CONFIDENCE}"
+PLAN: Final = "pevr/inf"
+CONFIGURATIONS: Final = ("device", "cloud", CASCADE, PLAN, "pevr/events", "eva/events")
+_CRASH_HINT: Final = (
+    "run `nearfar doctor`. An engine that crashes at its first step mostly does not suit this CPU; build it here: "
+    "pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
+)
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def sweep(
     study: Annotated[Path | None, typer.Argument(help="Study file (TOML). Options take the place of its keys.")] = None,
     world: Annotated[list[str] | None, typer.Option(help="search, apps, or package.module:factory. May be repeated.")] = None,
@@ -77,6 +84,33 @@ def sweep(
     execute(work(), as_json=as_json)
 
 
+def demo(
+    tasks: Annotated[int, typer.Option(min=1, help="Number of tasks for each strategy.")] = 120,
+    seed: Annotated[int, typer.Option(help="Seed that the tasks are drawn with.")] = DEMO_SEED,
+    report: Annotated[Path, typer.Option(help="File for the HTML report.")] = Path("report.html"),
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare the device, the cloud and a cascade on tasks that the models have not seen, offline.
+
+    Prints a table for each world of tasks and writes a report.
+    """
+
+    async def work() -> None:
+        require_matplotlib()
+        if report.is_dir() or not report.absolute().parent.is_dir():
+            raise ConfigError(f"the report cannot be written to {report}", hint="--report names a file in a folder that exists")
+        notes.print("starting the near model in this process and the far one behind a gateway process ...", style="dim")
+        records = await _run_all(_demo_study(tasks, seed))
+        outcomes = Outcomes(records)
+        report.write_text(render_sweep(outcomes, missing=0, title="Nearfar demo"), encoding="utf-8")
+        _refuse_failed_configuration(records)
+        figures = search_figures(records)
+        data = {**sweep_summary(outcomes, missing=0), "findings": figures, "report": str(report)}
+        show(data, _demo_lines(outcomes, figures, report), as_json=as_json)
+
+    execute(work(), as_json=as_json)
+
+
 def _study(path: Path | None, given: dict[str, object], selection: options.AgentChoice) -> Study:
     file = read_study_file(path) if path is not None else StudyFile()
     config = chosen_config(selection)
@@ -98,35 +132,21 @@ async def _make(sweep: Sweep, study: Study, *, ray: bool) -> None:
     async with _pool(study, ray=ray) as pool:
         with Progress(*columns, console=notes) as progress:
             line = progress.add_task("", total=len(sweep.runs), completed=len(sweep.runs) - left, state="")
-            score = _RunningScore(sweep.records)
+            records = sweep.records
+            count, score = len(records), sum(record.score for record in records)
 
             def advance(record: RunRecord) -> None:
-                score.add(record)
-                progress.update(line, advance=1, state=f"score {score.mean:.2f}, ${sweep.budget.spent:.4f}")
+                nonlocal count, score
+                count, score = count + 1, score + record.score
+                progress.update(line, advance=1, state=f"score {score / count:.2f}, ${sweep.budget.spent:.4f}")
 
             await sweep.make(pool, advance)
 
 
-class _RunningScore:
-    """The mean score of the runs so far."""
-
-    def __init__(self, records: Sequence[RunRecord]) -> None:
-        self._sum = sum(record.score for record in records)
-        self._count = len(records)
-
-    def add(self, record: RunRecord) -> None:
-        self._sum += record.score
-        self._count += 1
-
-    @property
-    def mean(self) -> float:
-        return self._sum / self._count
-
-
-def _pool(study: Study, *, ray: bool) -> Pool:
+def _pool(study: Study, *, ray: bool) -> RunPool:
     if not ray:
         return LocalPool(study)
-    from ..lab.study.ray_pool import RayPool
+    from ..lab.study.pools import RayPool
 
     return RayPool(study)
 
@@ -151,8 +171,8 @@ def _conclude(sweep: Sweep, folder: Path, *, as_json: bool) -> None:
         warn(f"no report is written: {error}")
         show(counts, (), as_json=as_json)
         return
-    report = write_report(records, folder, missing=len(sweep.missing))
-    summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    report = write_sweep_report(records, folder, missing=len(sweep.missing))
+    summary = json.loads((folder / SWEEP_SUMMARY).read_text(encoding="utf-8"))
     show({**counts, "report": str(report), **summary}, _lines(records, report), as_json=as_json)
 
 
@@ -190,3 +210,81 @@ def _row(outcomes: Outcomes, world: str, label: str) -> list[str]:
         for each, scale, form in zip(others, (1, 1, 1000, 1), (".1%", ".2f", ".3f", ".2f"), strict=True)
     )
     return [label, f"{score.value:.1%}", f"{score.low:.0%}-{score.high:.0%}", success, far_calls, dollars, seconds]
+
+
+def search_figures(records: Sequence[RunRecord]) -> dict[str, float]:
+    """Return the figures of the search world.
+
+    They are the gap between the sides in points, and the shares of the far side's right answers and tokens that the cascade and the plan
+    have.
+    """
+    runs = [record for record in records if record.world == "search"]
+    by_label = {label: [run for run in runs if run.configuration == label] for label in CONFIGURATIONS}
+    solved = {label: sum(run.success for run in each) for label, each in by_label.items()}
+    tokens = {label: sum(run.far_usage.total_tokens for run in each) for label, each in by_label.items()}
+
+    def share(of: Mapping[str, int], label: str) -> float:
+        return round(of[label] / of["cloud"], 4) if of["cloud"] else 0.0
+
+    return {
+        "far_minus_near_points": round(100 * (solved["cloud"] - solved["device"]) / len(by_label["cloud"]), 2),
+        "cascade_score_share": share(solved, CASCADE),
+        "cascade_far_token_share": share(tokens, CASCADE),
+        "plan_score_share": share(solved, PLAN),
+        "plan_far_token_share": share(tokens, PLAN),
+    }
+
+
+def _demo_study(tasks: int, seed: int) -> Study:
+    file = StudyFile(tasks=tasks, seeds=(seed,), runs=CONFIGURATIONS)
+    return make_study(file, near=NearConfig(threads=1), far=LocalFarConfig(threads=1), policy=Policy())
+
+
+async def _run_all(study: Study) -> list[RunRecord]:
+    runs = all_runs(study)
+    records: list[RunRecord] = []
+    limit = anyio.CapacityLimiter(study.concurrency)
+    columns = (TextColumn("{task.fields[state]}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=notes) as progress:
+        line = progress.add_task("", total=len(runs), state="")
+
+        async def make(item: Item) -> None:
+            async with limit:
+                records.append(await bench.run(item))
+            if _crashed_at_once(records):
+                running.cancel_scope.cancel()
+            solved = sum(record.success for record in records)
+            progress.update(line, advance=1, state=f"{solved} solved, {sum(record.far_calls for record in records)} far calls")
+
+        async with Workbench(study) as bench, anyio.create_task_group() as running:
+            for run in runs:
+                running.start_soon(make, run.item)
+    if _crashed_at_once(records):
+        raise Unavailable(
+            f"the first task ended with a crash: {next(record.error for record in records if record.error)}", hint=_CRASH_HINT
+        )
+    return records
+
+
+def _crashed_at_once(records: Sequence[RunRecord]) -> bool:
+    """Return True if every run so far has failed and an engine has crashed: the other runs would fail, too."""
+    return all(record.error for record in records) and any((record.error or "").startswith(WorkerCrashed.__name__) for record in records)
+
+
+def _refuse_failed_configuration(records: Sequence[RunRecord]) -> None:
+    """Raise `Unavailable` if a configuration has no successful run: that shows a broken installation, not a weak model."""
+    for label in {record.configuration for record in records}:
+        errors = [record.error for record in records if record.configuration == label]
+        if all(errors):
+            raise Unavailable(f"every task under {label} failed: {errors[0]}", hint="run `nearfar doctor`")
+
+
+def _demo_lines(outcomes: Outcomes, figures: Mapping[str, float], report: Path) -> Iterator[Line]:
+    yield from outcome_tables(outcomes)
+    yield (
+        f"search: far - near {figures['far_minus_near_points']:+.0f} points; of far's right answers and tokens, "
+        f"the cascade has {figures['cascade_score_share']:.0%} and {figures['cascade_far_token_share']:.0%}, "
+        f"a plan by far {figures['plan_score_share']:.0%} and {figures['plan_far_token_share']:.0%}"
+    )
+    yield Text(f"dollars: far tokens at the {outcomes.records[0].dollars_source}; both models ran here and cost nothing", style="dim")
+    yield f"report: {report}"

@@ -1,25 +1,33 @@
-"""`nearfar trace`: show what happened in a run, on which side, why, and what it cost."""
+"""`nearfar trace` and `nearfar privacy`: what happened in a run, why and at what cost, which step failed it, and what left the device."""
 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.text import Text
 from rich.tree import Tree
 
-from ...protocols import ConfigError
+from ...protocols import ConfigError, NotFound, Side, ToolCall
 from ..runs.run import title
+from ..safety.privacy_records import OutboundRecord, PrivacyRecords
 from ..task.stores import RunsConfig
 from ..tracing.page import TraceRow, dollars_text, label_text, rows_of
 from ..tracing.store import TraceLine, TraceStore, open_traces
 from ..util.escaping import printable
 from . import options
-from .printing import Line, Note, show, table
+from .printing import Line, Note, right, show, table
 from .running import execute, report_errors
+from .selection import chosen_config, open_hybrid
+
+if TYPE_CHECKING:
+    from ..hybrid.hybrid import Hybrid
+    from ..lab.blame import Blame
+    from ..lab.blame_replay import RecordedRun
 
 _SHOWN: Final = 160
 """Characters of a text that a line of the tree shows."""
@@ -27,6 +35,7 @@ _STYLES: Final = {"near": "green", "far": "dark_orange"}
 _COLUMNS: Final = ("run", "began", "outcome", "agent", "dollars", "task")
 
 app = typer.Typer(no_args_is_help=True)
+privacy_app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("list")
@@ -80,11 +89,48 @@ def blame_run(
     as_json: options.AsJson = False,
 ) -> None:
     """Find the earliest step of a failed run whose correction makes the run succeed. No tool runs: recorded results are used."""
-    from .blame import Question, find_blame
+    from ..lab.blame_replay import RecordedRun  # loads LangGraph
 
     selection = options.AgentChoice(config, near, far)
-    question = Question(expected, reference, corrector, ask_far)
-    execute(find_blame(options.RunChoice(run, last), question, selection, as_json=as_json), as_json=as_json)
+
+    async def work() -> None:
+        if (reference is None) == (corrector is None):
+            hint = "use --reference RUN, or --corrector AGENT with --expected"
+            raise ConfigError("blame needs a better run or an agent that corrects", hint=hint)
+        with open_trace_store(config) as store:
+            chosen, better = options.RunChoice(run, last).id_in(store), reference and options.full_id(reference, store)
+            failed = RecordedRun(chosen, store.entries(chosen))
+            good = RecordedRun(better, store.entries(better)) if better else None
+        answer = expected or (None if good is None else good.answer)
+        if answer is None:
+            raise ConfigError("the right answer is not known", hint="give it with --expected")
+        async with open_hybrid(selection, chosen_config(selection)) as hybrid:
+            found = await _find_blame(hybrid, failed, good or corrector or "", answer, ask_far=ask_far)
+        data = {**found.model_dump(mode="json"), "replays": found.replays, "is_certain": found.is_certain}
+        show(data, _blame_lines(found), as_json=as_json)
+
+    execute(work(), as_json=as_json)
+
+
+@privacy_app.command("audit")
+def audit_run(
+    run: options.RunName = None,
+    last: options.Last = False,
+    config: options.Config = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Print what left the device for a run, when, for which agent and why it was allowed, and what was held back. Texts are not shown."""
+    with report_errors(as_json=as_json):
+        loaded = options.read_config(config)
+        if loaded is None or loaded.runs is None:
+            raise ConfigError("no record is kept of what leaves this device", hint="[runs] in nearfar.toml keeps one for each run")
+        with closing(PrivacyRecords(loaded.runs.folder)) as records:
+            chosen = options.RunChoice(run, last).id_in(records)
+            found = records.outbound_log(chosen)
+        if not found:
+            raise NotFound(f"there is no privacy record for a run {chosen!r}", hint="the id of a result is the id of its run")
+    data = {"run": chosen, "departures": [departure.model_dump(mode="json") for departure in found]}
+    show(data, _audit_lines(found), as_json=as_json)
 
 
 @contextmanager
@@ -157,3 +203,51 @@ def _write_private(path: Path, text: str) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(text)
+
+
+async def _find_blame(hybrid: "Hybrid", failed: "RecordedRun", better: "RecordedRun | str", expected: str, *, ask_far: bool) -> "Blame":
+    """Find the step that failed a run by the corrections of a better run or of the agent with that name."""
+    from ..lab.blame import Reference, StrongerAgent, blame, same
+
+    good = None if isinstance(better, str) else better
+
+    def judge(answer: str, calls: Sequence[ToolCall]) -> bool:
+        return same(answer, expected) and (good is None or failed.changes_of(calls) == good.changes_of(good.calls))
+
+    members = (member for member in hybrid.pool if member.name in failed.agents)
+    live = {member.name: member for member in members if ask_far or member.side is Side.NEAR}
+    if good is not None:
+        return await blame(failed, replace(Reference.of(good), answer=expected), judge, live=live, also=[good])
+    known = [member.name for member in hybrid.pool]
+    if better not in known:
+        raise ConfigError(f"there is no agent {better!r}", hint=f"the agents are {', '.join(known)}")
+    return await blame(failed, StrongerAgent(hybrid.pool[str(better)], failed), judge, live=live)
+
+
+def _blame_lines(found: "Blame") -> Iterator[Line]:
+    rows = []
+    for trial in found.trials:
+        then = trial.outcome if trial.answer is None else f"{trial.outcome}: {trial.answer}"
+        rows.append((str(trial.step), f"{trial.agent} {trial.role}", trial.said, trial.corrected, then, trial.because))
+    yield table(("step", "agent", "said", "corrected", "then", "because"), rows)
+    decisive = found.decisive
+    if decisive is None:
+        yield f"No single step could be shown to have failed run {found.run}."
+    else:
+        sure = "" if found.is_certain else "; the outcome of correcting an earlier step is unknown, so that step may have failed it"
+        yield f"Step {decisive.step}, {decisive.agent} ({decisive.side}), failed run {found.run}{sure}."
+    yield Note(f"{found.replays} replays with corrections of {found.corrector}; no tool was run")
+
+
+def _audit_lines(found: Sequence[OutboundRecord]) -> Iterator[Line]:
+    yield table(("at", "agent", "role", "outcome", *right("bytes"), "label", "placeholders", "findings", "why"), map(_audit_cells, found))
+    left = [each.bytes for each in found if each.outcome == "left"]
+    held = sum(each.outcome == "held" for each in found)
+    yield Note(f"{len(left)} messages of {sum(left):,} bytes left; {held} were held back")
+
+
+def _audit_cells(departure: OutboundRecord) -> tuple[str, ...]:
+    at = datetime.fromtimestamp(departure.at).astimezone().isoformat(sep=" ", timespec="seconds")
+    findings = ", ".join(f"{count} {type}" for type, count in sorted(departure.findings.items()))
+    size, placeholders = f"{departure.bytes:,}", ", ".join(departure.placeholders)
+    return (at, departure.agent, departure.role, departure.outcome, size, departure.tier, placeholders, findings, departure.reason)

@@ -60,7 +60,7 @@ def pair(
         if not as_json:
             _check_qr_installed()  # before anything is written
         listening = options.Listening(address, certificate, key, tokens, insecure=False)
-        hub = chosen_hub(config, listening, otherwise=HubConfig(address=_ADDRESS))
+        hub = chosen_hub(config, listening, default=partial(HubConfig, address=_ADDRESS))
         reachable = _reachable(parse_address(hub.address))
         fingerprint = ensure_certificate(hub.certificate or _CERTIFICATE, hub.key or _KEY, [reachable.host])
         token = add_token(hub.tokens, name, scopes=_SCOPES).token
@@ -107,8 +107,7 @@ def list_workers(config: options.Config = None, as_json: options.AsJson = False)
     """List the devices that this machine's hub knows: attached or not, their models, battery, heat and free memory."""
 
     async def work() -> None:
-        loaded = options.read_config(config)
-        hub = (loaded.hub if loaded is not None else None) or HubConfig()
+        hub = options.read_section(config, "hub", HubConfig)
         workers = await ask_hub(hub.socket)
         data = {"workers": [worker.model_dump(mode="json") for worker in workers]}
         show(data, (f"{worker.name:<20} {_worker_text(worker)}" for worker in workers), as_json=as_json)

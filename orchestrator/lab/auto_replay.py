@@ -107,12 +107,15 @@ def replay(records: Iterable[RunRecord], settings: AutoConfig | None = None, *, 
     settings = settings or AutoConfig()
     cases, left_out = _cases(records)
     Random(order).shuffle(cases)
-    choosers = _frozen_choosers(cases, settings) if learning == "frozen" else _one_chooser(cases, settings, order)
+    if learning == "frozen":
+        choosers = _frozen_choosers(cases, settings)
+    else:  # one for all seeds, which has yet to try every configuration
+        choosers = dict.fromkeys((case.seed for case in cases), _chooser(settings, cases, (), seed=order))
     chosen = [_serve(case, choosers[case.seed], is_online=learning == "online") for case in cases]
     utilities = {label: [_utility(case.outcomes[label], settings) for case in cases] for label in cases[0].outcomes}
     best_fixed = max(utilities, key=lambda label: (sum(utilities[label]), label))
     tasks = tuple(
-        _replayed(case, label, task_class, fixed=best_fixed, utilities={name: values[index] for name, values in utilities.items()})
+        _replay_case(case, label, task_class, fixed=best_fixed, utilities={name: values[index] for name, values in utilities.items()})
         for index, (case, (label, task_class)) in enumerate(zip(cases, chosen, strict=True))
     )
     return Replay(
@@ -159,12 +162,6 @@ def _others(cases: Sequence[_Case], seed: int) -> Iterator[Outcome]:
             yield from case.outcomes.values()
 
 
-def _one_chooser(cases: Sequence[_Case], settings: AutoConfig, order: int) -> dict[int, Chooser]:
-    """Return one chooser for all seeds, which has yet to try every configuration."""
-    chooser = _chooser(settings, cases, (), seed=order)
-    return {case.seed: chooser for case in cases}
-
-
 def _chooser(settings: AutoConfig, cases: Sequence[_Case], outcomes: Iterable[Outcome], *, seed: int = 0) -> Chooser:
     """Return a chooser among the recorded configurations."""
     chooser = Chooser(settings, outcomes, has_defaults=False, seed=seed)
@@ -182,7 +179,7 @@ def _serve(case: _Case, chooser: Chooser, *, is_online: bool) -> tuple[str, str]
     return outcome.label, decision.task_class
 
 
-def _replayed(case: _Case, label: str, task_class: str, *, fixed: str, utilities: Mapping[str, float]) -> ReplayedTask:
+def _replay_case(case: _Case, label: str, task_class: str, *, fixed: str, utilities: Mapping[str, float]) -> ReplayedTask:
     outcome = case.outcomes[label]
     return ReplayedTask(
         world=case.world,
@@ -203,7 +200,5 @@ def _utility(outcome: Outcome, settings: AutoConfig) -> float:
 
 
 def _total(served: Iterable[tuple[float, float | None]]) -> Total:
-    pairs = list(served)
-    prices = [dollars for _, dollars in pairs]
-    known = [dollars for dollars in prices if dollars is not None]
-    return Total(score=sum(score for score, _ in pairs), dollars=sum(known) if len(known) == len(pairs) else None, tasks=len(pairs))
+    scores, prices = zip(*served, strict=True)
+    return Total(score=sum(scores), dollars=None if None in prices else sum(prices), tasks=len(scores))

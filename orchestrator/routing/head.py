@@ -147,7 +147,7 @@ def sigmoid(logit: float) -> float:
 WORDS: Final = "words.onnx"
 LIKENESS: Final = "likeness.onnx"
 CARD: Final = "head.json"
-_TRAIN: Final = "nearfar router train writes one"
+_TRAIN: Final = "nearfar policy train writes one"
 
 
 class HeadCard(Value):
@@ -230,7 +230,7 @@ class Head:
         if unknown:
             raise ConfigError(
                 f"the head knows {', '.join(self.card.agents)} and not {', '.join(unknown)}",
-                hint="train one on traces of these agents: nearfar router train",
+                hint="train one on traces of these agents: nearfar policy train",
             )
 
     def predict(self, prompt: str, task_class: str = "") -> Prediction:

@@ -236,7 +236,7 @@ def _on_files(policy: Policy, agents: Mapping[str, Side]) -> Iterator[PolicyFind
 def _require_head(folder: Path, agents: Mapping[str, Side]) -> None:
     missing = sorted(set(agents) - set(read_card(folder).agents))
     if missing:
-        raise ConfigError(f"the head in {folder} was not trained for {', '.join(missing)}", hint="nearfar router train --traces ...")
+        raise ConfigError(f"the head in {folder} was not trained for {', '.join(missing)}", hint="nearfar policy train --traces ...")
 
 
 def _unless_usable(where: str, use: Callable[[Path], object], path: Path) -> Iterator[PolicyFinding]:

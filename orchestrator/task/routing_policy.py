@@ -195,7 +195,7 @@ class EvidenceConfig(Value):
     second_opinion: str | None = None
     """Name of a near agent that has to agree with the draft; the draft's own agent is sampled a second time. None: no second opinion."""
     escalation: Path | None = None
-    """File written by `nearfar router train`, with which a cascade weighs the evidence and the price of a further check or agent; None:
+    """File written by `nearfar policy train`, with which a cascade weighs the evidence and the price of a further check or agent; None:
     each
     check can reject the draft by itself.
     """
@@ -207,7 +207,7 @@ class RouterConfig(Value):
     """The router's predictions, learning and budget: the `[policy.router]` section."""
 
     head: Path | None = None
-    """Folder written by `nearfar router train`; None: the prompt's words are not used for predictions."""
+    """Folder written by `nearfar policy train`; None: the prompt's words are not used for predictions."""
     threshold: float = Field(default=0.0, allow_inf_nan=False)
     """Utility by which a far agent has to exceed the near ones; `nearfar policy calibrate` finds a value."""
     far_share: Share | None = None

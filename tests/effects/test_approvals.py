@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from nearfar import Hybrid, Policy, Strategy, tool
-from nearfar.orchestrator.cli.approval import call_text, terminal_approver
+from nearfar.orchestrator.cli.selection import call_text, terminal_approver
 from nearfar.orchestrator.task.events import ApprovalAsked, ToolStarted
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.util.escaping import spell_out

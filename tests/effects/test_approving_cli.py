@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.selection import DEMO_SEED
-from nearfar.orchestrator.lab.worlds.search.world import SearchWorld
+from nearfar.orchestrator.lab.worlds.search import SearchWorld
 
 pytestmark = pytest.mark.timeout(180)
 

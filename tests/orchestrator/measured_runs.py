@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pydantic import JsonValue
 
-from nearfar.orchestrator.lab.study.records import run_key
-from nearfar.orchestrator.lab.worlds.apps.world import AppsWorld
-from nearfar.orchestrator.lab.worlds.search.world import SearchWorld
+from nearfar.orchestrator.lab.study.configurations import run_key
+from nearfar.orchestrator.lab.worlds.apps import AppsWorld
+from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.orchestrator.routing.traces import Outcome, RunRecord
 from nearfar.orchestrator.task.modes import Strategy, TaskProfile
 from nearfar.orchestrator.task.policy import Policy

@@ -9,7 +9,7 @@ pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip in
 
 from nearfar import Hybrid, Policy, Strategy, load_config
 from nearfar.orchestrator.compose.agents import NearConfig, model_path
-from nearfar.orchestrator.lab.worlds.apps.world import AppsWorld
+from nearfar.orchestrator.lab.worlds.apps import AppsWorld
 
 ALONE = Policy(strategy=Strategy.DEVICE)
 TASKS = 8

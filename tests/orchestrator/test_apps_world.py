@@ -3,10 +3,8 @@ import re
 
 import pytest
 
-from nearfar.orchestrator.lab.worlds.apps.errands import ERRANDS
-from nearfar.orchestrator.lab.worlds.apps.functions import FUNCTIONS, IRREVERSIBLE, app_tools, run_now
-from nearfar.orchestrator.lab.worlds.apps.state import AppState, Event, Mail
-from nearfar.orchestrator.lab.worlds.apps.world import AppsWorld, Assignment, draw_assignment, grade_state
+from nearfar.orchestrator.lab.worlds.app_functions import FUNCTIONS, IRREVERSIBLE, AppState, Event, Mail, app_tools, run_now
+from nearfar.orchestrator.lab.worlds.apps import ERRANDS, AppsWorld, Assignment, draw_assignment, grade_state
 from nearfar.protocols import ToolCall
 
 

@@ -165,13 +165,13 @@ def test_the_command_explains_the_choice(tmp_path: Path, monkeypatch: pytest.Mon
         encoding="utf-8",
     )
     write(tmp_path / "runs.jsonl", runs(30))
-    explain = ["auto", "explain", QUESTION, "--outcomes", "runs.jsonl", "--tools", "tools.py"]
+    explain = ["policy", "choose", QUESTION, "--outcomes", "runs.jsonl", "--tools", "tools.py"]
     shown = CliRunner().invoke(app, [*explain, "--public"])
     assert (shown.exit_code, shown.stdout) == (0, "eva\n")
     assert "class search" in shown.stderr
     assert "120" in shown.stderr
     private = json.loads(CliRunner().invoke(app, [*explain, "--json"]).stdout)
     assert private["chosen"]["strategy"] == "device"
-    refused = CliRunner().invoke(app, ["auto", "explain", QUESTION, "--outcomes", "none.jsonl", "--json"])
+    refused = CliRunner().invoke(app, ["policy", "choose", QUESTION, "--outcomes", "none.jsonl", "--json"])
     assert refused.exit_code == 2
     assert json.loads(refused.stdout)["error"]["type"] == "ConfigError"

@@ -37,8 +37,7 @@ def use(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Hybrid]) -> None:
     def scripted(selection: AgentChoice, config: Config, approver: Approver | None = None) -> Hybrid:
         return make()
 
-    for command in ("run", "chat"):
-        monkeypatch.setattr(import_module(f"nearfar.orchestrator.cli.{command}"), "open_hybrid", scripted)
+    monkeypatch.setattr(import_module("nearfar.orchestrator.cli.run"), "open_hybrid", scripted)
 
 
 def test_the_version_is_told() -> None:

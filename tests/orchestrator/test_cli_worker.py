@@ -17,7 +17,7 @@ pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip in
 
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.selection import DEMO_SEED
-from nearfar.orchestrator.lab.worlds.search.world import SearchWorld
+from nearfar.orchestrator.lab.worlds.search import SearchWorld
 
 pytestmark = pytest.mark.timeout(120)
 

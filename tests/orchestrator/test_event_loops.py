@@ -13,7 +13,7 @@ import pytest
 from nearfar import Hybrid
 from nearfar.device.llama import LlamaAgent
 from nearfar.orchestrator.compose.agents import model_path
-from nearfar.orchestrator.lab.worlds.search.world import SearchWorld
+from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.stores import MemoryConfig, RunsConfig
 from nearfar.protocols import ConfigError, NotFound, ScriptedAgent, Sensitivity

@@ -14,7 +14,7 @@ from recorded_tasks import FAR, FAR_DOLLARS, NEAR, PUBLIC, SIDES, recorded
 from nearfar.orchestrator.compose.config import parse_config
 from nearfar.orchestrator.lab.replay.calibration import Measure, budget_target, calibrate, quality_target
 from nearfar.orchestrator.lab.replay.recording import with_router
-from nearfar.orchestrator.lab.replay.replayed import Replayed, ReplayedTask
+from nearfar.orchestrator.lab.replay.replayed import Replayed, RoutedTask
 from nearfar.orchestrator.task.modes import Mode, Strategy
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError, Sensitivity
@@ -28,7 +28,7 @@ def replayed(advantages: list[float] | None = None, policy: Policy = PUBLIC) -> 
     traces = recorded(TASKS if advantages is None else len(advantages))
     hard = [(trace.task_class == "logic") * 0.5 + (place * 7919 % 1000) / 1000 for place, trace in enumerate(traces)]
     tasks = [
-        ReplayedTask(trace, part=place % PARTS, near=NEAR, far=FAR, advantage=advantage, chosen=NEAR)
+        RoutedTask(trace, part=place % PARTS, near=NEAR, far=FAR, advantage=advantage, chosen=NEAR)
         for place, (trace, advantage) in enumerate(zip(traces, advantages or hard, strict=True))
     ]
     return Replayed(tuple(tasks), SIDES, PARTS, policy, incomplete=0, refused={})

@@ -1,4 +1,4 @@
-"""`nearfar router train`, `nearfar policy simulate` and `nearfar policy calibrate`, on traces of two kinds of tasks."""
+"""`nearfar policy train`, `nearfar policy simulate` and `nearfar policy calibrate`, on traces of two kinds of tasks."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ pytest.importorskip("onnx", reason="training needs the extra 'train'")
 
 from nearfar import Hybrid
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.lab.replay.report import REPORT, SUMMARY
+from nearfar.orchestrator.lab.report import SIMULATION_REPORT, SIMULATION_SUMMARY
 from nearfar.protocols import ScriptedAgent, Side
 
 NAMES = ("Ines", "Mira", "Tom", "Ada", "Noor", "Ben", "Lea", "Sam")
@@ -69,7 +69,7 @@ def error_of(*arguments: str) -> str:
 
 @pytest.mark.anyio
 async def test_a_head_that_was_trained_here_routes_here(folder: Path) -> None:
-    trained = in_json("router", "train", "--near-agent", "near", "--near-agent", "second", "--far-agent", "far")
+    trained = in_json("policy", "train", "--near-agent", "near", "--near-agent", "second", "--far-agent", "far")
     assert {agent["agent"] for agent in trained["report"]["agents"]} == {"near", "second", "far"}
     pair = next(each for each in trained["report"]["pairs"] if (each["near"], each["far"]) == ("near", "far"))
     assert pair["recovered"]["low"] > 0.6
@@ -84,7 +84,7 @@ async def test_a_head_that_was_trained_here_routes_here(folder: Path) -> None:
 
 
 def test_training_prints_a_held_out_report_and_what_to_put_into_the_file() -> None:
-    result = nearfar("router", "train", "--near-agent", "near", "--far-agent", "far")
+    result = nearfar("policy", "train", "--near-agent", "near", "--far-agent", "far")
     assert result.exit_code == 0, result.output
     assert "gap recovered" in result.stdout
     assert '[policy.router]\nhead = "head"' in result.stdout
@@ -92,7 +92,7 @@ def test_training_prints_a_held_out_report_and_what_to_put_into_the_file() -> No
 
 
 def test_a_head_of_other_agents_is_refused(folder: Path) -> None:
-    in_json("router", "train", "--near-agent", "second", "--far-agent", "far")
+    in_json("policy", "train", "--near-agent", "second", "--far-agent", "far")
     (folder / "nearfar.toml").write_text(
         '[near]\nmodel = "near"\n[far]\nprovider = "llama"\nmodel = "far"\n[policy.router]\nhead = "head"\n', encoding="utf-8"
     )
@@ -108,8 +108,8 @@ def test_a_simulation_draws_what_the_policy_would_have_come_to(folder: Path) -> 
     assert found["figures"]["recovered"]["low"] > 0.6
     near = next(way for way in found["singles"] if way["name"] == "near")
     assert near["score"]["value"] < found["policy"]["score"]["value"] <= found["oracle"]["score"]["value"]
-    assert (folder / "simulated" / REPORT).is_file()
-    assert json.loads((folder / "simulated" / SUMMARY).read_text(encoding="utf-8"))["tasks"] == 160
+    assert (folder / "simulated" / SIMULATION_REPORT).is_file()
+    assert json.loads((folder / "simulated" / SIMULATION_SUMMARY).read_text(encoding="utf-8"))["tasks"] == 160
 
 
 def test_a_budget_gives_a_threshold_that_keeps_to_it() -> None:
@@ -144,7 +144,7 @@ def test_traces_without_outcomes_are_refused(folder: Path) -> None:
     for trace in made:
         trace["outcomes"]["far"]["score"] = None
     write(folder, made)
-    for command in (("router", "train"), ("policy", "calibrate", "--budget", "0.3")):
+    for command in (("policy", "train"), ("policy", "calibrate", "--budget", "0.3")):
         assert "far" in error_of(*command, "--near-agent", "near", "--far-agent", "far")
 
 
@@ -153,14 +153,14 @@ def test_traces_that_lack_some_outcomes_can_be_learned_from(folder: Path) -> Non
     for trace in made[::4]:
         trace["outcomes"]["far"]["score"] = None
     write(folder, made)
-    trained = in_json("router", "train", "--near-agent", "near", "--far-agent", "far")
+    trained = in_json("policy", "train", "--near-agent", "near", "--far-agent", "far")
     far = next(agent for agent in trained["report"]["agents"] if agent["agent"] == "far")
     assert far["missing"] == pytest.approx(0.25, abs=0.01)
 
 
 @pytest.mark.anyio
 async def test_a_prompt_is_routed_by_the_pair_that_it_was_trained_for(folder: Path) -> None:
-    in_json("router", "train", "--near-agent", "near", "--far-agent", "far")
+    in_json("policy", "train", "--near-agent", "near", "--far-agent", "far")
     policy: dict[str, Any] = {"strategy": "route", "sensitivity": "public", "router": {"head": folder / "head"}}
     near, far = ScriptedAgent(["a"], name="near"), ScriptedAgent(["b"], name="far", side=Side.FAR)
     from nearfar import Policy

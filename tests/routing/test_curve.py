@@ -7,15 +7,7 @@ numpy = pytest.importorskip("numpy")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.lab.replay.curve import (
-    QUANTILES,
-    Point,
-    RoutingCurve,
-    curve_figures,
-    estimated_means,
-    routing_curve,
-    with_interval,
-)
+from nearfar.orchestrator.lab.statistics import QUANTILES, Point, RoutingCurve, curve_figures, estimated_means, routing_curve, with_interval
 
 TASKS = 200
 NEAR = [0.0] * (TASKS // 2) + [1.0] * (TASKS // 2)

@@ -15,12 +15,9 @@ from head_examples import AGENTS, BOOK, BOOKS, SUM, SUMS, asked, examples
 from hypothesis import given
 from hypothesis import strategies as some
 
-from nearfar.orchestrator.lab.training.export import write_head
-from nearfar.orchestrator.lab.training.from_traces import train_on_traces
-from nearfar.orchestrator.lab.training.likeness import fit_likeness
-from nearfar.orchestrator.lab.training.report import calibration, loaded
-from nearfar.orchestrator.lab.training.training import train_head
-from nearfar.orchestrator.lab.training.words import Features, words_logits
+from nearfar.orchestrator.lab.training.parts import Features, fit_likeness, words_logits
+from nearfar.orchestrator.lab.training.report import calibration, load_head, train_on_traces
+from nearfar.orchestrator.lab.training.training import train_head, write_head
 from nearfar.orchestrator.routing.head import CARD, LIKENESS, WORDS, Head
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 from nearfar.orchestrator.routing.training import Examples, examples_of, folds_of
@@ -81,14 +78,14 @@ def test_it_learns_where_half_of_the_outcomes_are_missing(embedder: Embedder) ->
     known = examples(160, embedder=embedder, classes=False)
     known.outcomes[::4, 0] = known.outcomes[1::4, 0] = nan
     known.outcomes[2::4, 1] = known.outcomes[3::4, 1] = nan
-    with loaded(train_head(known), embedder) as head:
+    with load_head(train_head(known), embedder) as head:
         assert min(gains(head, asked(BOOK))) > max(gains(head, asked(SUM))) + 0.2
 
 
 def test_any_number_of_agents_is_learned(embedder: Embedder) -> None:
     known = examples(120, embedder=embedder)
     five = replace(known, agents=("a", "b", "c", "d", "e"), outcomes=known.outcomes[:, [0, 1, 1, 0, 0]].copy())
-    with loaded(train_head(five), embedder) as head:
+    with load_head(train_head(five), embedder) as head:
         found = head.predict(asked(BOOK)[0]).probabilities
     assert list(found) == ["a", "b", "c", "d", "e"]
     assert found["a"] == pytest.approx(found["d"], abs=1e-3)
@@ -97,7 +94,7 @@ def test_any_number_of_agents_is_learned(embedder: Embedder) -> None:
 
 def test_a_single_agent_is_learned() -> None:
     known = examples(60, embedder=None)
-    with loaded(train_head(replace(known, agents=("near",), outcomes=known.outcomes[:, :1])), None) as head:
+    with load_head(train_head(replace(known, agents=("near",), outcomes=known.outcomes[:, :1])), None) as head:
         easy, hard = (head.predict(asked(kind)[0]).probabilities["near"] for kind in (SUM, BOOK))
     assert easy > hard + 0.3
 
@@ -112,14 +109,14 @@ def test_the_same_seed_writes_the_same_head(embedder: Embedder, tmp_path: Path) 
 def test_classes_in_training_do_not_change_what_is_said_without_one(embedder: Embedder) -> None:
     known = examples(60, embedder=embedder)
     prompts = [*asked(SUM), *asked(BOOK)]
-    with loaded(train_head(known), embedder) as head, loaded(train_head(replace(known, classes=())), embedder) as other:
+    with load_head(train_head(known), embedder) as head, load_head(train_head(replace(known, classes=())), embedder) as other:
         assert gains(head, prompts) == pytest.approx(gains(other, prompts), abs=1e-6)
 
 
 def test_a_class_tells_what_the_prompt_does_not() -> None:
     known = examples(160, embedder=None)
     blank = replace(known, prompts=[f"Do task {place}" for place in range(160)])
-    with loaded(train_head(blank), None) as head:
+    with load_head(train_head(blank), None) as head:
         assert gains(head, ["Do task 999"], BOOKS)[0] > gains(head, ["Do task 999"], SUMS)[0] + 0.4
 
 
@@ -127,7 +124,7 @@ def test_what_is_written_says_what_was_trained() -> None:
     known = examples(60, embedder=None, classes=False)
     parts = train_head(known)
     prompts = [*asked(SUM), *asked(BOOK), "", "another thing"]
-    with loaded(parts, None) as head:
+    with load_head(parts, None) as head:
         raw = [head.look(prompt).raw for prompt in prompts]
     assert numpy.allclose(raw, words_logits(parts.words, Features.of(prompts)), atol=1e-4)
 

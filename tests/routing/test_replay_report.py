@@ -11,10 +11,9 @@ pytest.importorskip("matplotlib")
 
 from recorded_tasks import FAR, NEAR, PUBLIC, SIDES, recorded
 
-from nearfar.orchestrator.lab.replay.online import Online
-from nearfar.orchestrator.lab.replay.replayed import Replayed, ReplayedTask
-from nearfar.orchestrator.lab.replay.report import FIGURES, REPORT, SUMMARY, render, write_report
+from nearfar.orchestrator.lab.replay.replayed import Online, Replayed, RoutedTask
 from nearfar.orchestrator.lab.replay.simulation import Simulation, simulation
+from nearfar.orchestrator.lab.report import FIGURES, SIMULATION_REPORT, SIMULATION_SUMMARY, render_simulation, write_simulation_report
 
 TRUE_COLOUR = (2, 6)
 """Colour types of PNG: red, green and blue, with or without transparency."""
@@ -58,7 +57,7 @@ def simulated(*, far_dollars: float | None = 0.002, name: str = FAR) -> Simulati
         far = trace.outcomes[FAR].model_copy(update={"dollars": far_dollars})
         traces.append(trace.model_copy(update={"outcomes": {NEAR: trace.outcomes[NEAR], name: far}}))
     tasks = [
-        ReplayedTask(trace, place % 2, NEAR, name, advantage=(trace.task_class == "logic") + place / 1000, chosen=NEAR)
+        RoutedTask(trace, place % 2, NEAR, name, advantage=(trace.task_class == "logic") + place / 1000, chosen=NEAR)
         for place, trace in enumerate(traces)
     ]
     sides = {NEAR: SIDES[NEAR], name: SIDES[FAR]}
@@ -67,33 +66,33 @@ def simulated(*, far_dollars: float | None = 0.002, name: str = FAR) -> Simulati
 
 
 def test_the_page_loads_nothing_and_runs_no_script(found: Simulation) -> None:
-    page = Page(render(found))
+    page = Page(render_simulation(found))
     assert page.open == []
     assert page.loaded == []
     assert "script" not in page.tags
 
 
 def test_the_page_says_what_was_left_out_and_why(found: Simulation) -> None:
-    html = render(found)
+    html = render_simulation(found)
     assert "7 traces lack the score" in html
     assert "refuses 3 tasks" in html
     assert "&lt;no&gt;" in html
 
 
 def test_every_way_to_serve_the_tasks_is_in_the_table(found: Simulation) -> None:
-    html = render(found)
+    html = render_simulation(found)
     for name in ("this policy", "the same share by lot", f"{NEAR} (near)", f"{FAR} (far)", "in hindsight", "logic", "chores"):
         assert name in html
 
 
 def test_names_of_agents_are_text_and_not_markup() -> None:
-    html = render(simulated(name="<b>gpt</b>"))
+    html = render_simulation(simulated(name="<b>gpt</b>"))
     assert "<b>gpt" not in html
 
 
 def test_pictures_are_written_in_true_colour_beside_the_page(found: Simulation, tmp_path: Path) -> None:
-    path = write_report(found, tmp_path / "new" / "folder")
-    assert path == tmp_path / "new" / "folder" / REPORT
+    path = write_simulation_report(found, tmp_path / "new" / "folder")
+    assert path == tmp_path / "new" / "folder" / SIMULATION_REPORT
     pictures = sorted((path.parent / FIGURES).glob("*.png"))
     assert [picture.stem for picture in pictures] == ["budget", "score-dollars", "score-far-share"]
     for picture in pictures:
@@ -104,21 +103,21 @@ def test_pictures_are_written_in_true_colour_beside_the_page(found: Simulation, 
 
 
 def test_without_prices_there_is_no_picture_of_dollars(tmp_path: Path) -> None:
-    path = write_report(simulated(far_dollars=None), tmp_path)
+    path = write_simulation_report(simulated(far_dollars=None), tmp_path)
     assert not (path.parent / FIGURES / "score-dollars.png").exists()
     assert "unknown" in path.read_text(encoding="utf-8")
 
 
 def test_the_same_simulation_gives_the_same_page(found: Simulation) -> None:
-    assert render(found) == render(found)
+    assert render_simulation(found) == render_simulation(found)
 
 
 def test_the_summary_beside_the_page_is_what_scripts_read(found: Simulation, tmp_path: Path) -> None:
-    path = write_report(found, tmp_path)
-    assert json.loads((path.parent / SUMMARY).read_text(encoding="utf-8")) == json.loads(json.dumps(found.summary()))
+    path = write_simulation_report(found, tmp_path)
+    assert json.loads((path.parent / SIMULATION_SUMMARY).read_text(encoding="utf-8")) == json.loads(json.dumps(found.summary()))
 
 
 def test_the_two_sides_may_do_equally_well(tmp_path: Path) -> None:
     tasks = [trace.model_copy(update={"outcomes": dict.fromkeys(SIDES, trace.outcomes[NEAR])}) for trace in recorded(40)]
-    replayed = Replayed(tuple(ReplayedTask(task, 0, NEAR, FAR, 0.1, FAR) for task in tasks), SIDES, 1, PUBLIC, incomplete=0, refused={})
-    assert "no gap to recover" in write_report(simulation(replayed), tmp_path).read_text(encoding="utf-8")
+    replayed = Replayed(tuple(RoutedTask(task, 0, NEAR, FAR, 0.1, FAR) for task in tasks), SIDES, 1, PUBLIC, incomplete=0, refused={})
+    assert "no gap to recover" in write_simulation_report(simulation(replayed), tmp_path).read_text(encoding="utf-8")

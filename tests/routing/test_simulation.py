@@ -11,12 +11,10 @@ pytest.importorskip("torch")
 
 from recorded_tasks import FAR, FAR_DOLLARS, NEAR, PUBLIC, SIDES, recorded, with_outcomes, without
 
-from nearfar.orchestrator.lab.replay.held_out import held_out
-from nearfar.orchestrator.lab.replay.recording import Recording, with_router
+from nearfar.orchestrator.lab.replay.recording import Recording, hold_out, with_router
 from nearfar.orchestrator.lab.replay.replayed import Replayed, replay
 from nearfar.orchestrator.lab.replay.simulation import Simulation, simulate, simulation, thresholds
-from nearfar.orchestrator.lab.training.export import write_head
-from nearfar.orchestrator.lab.training.training import train_head
+from nearfar.orchestrator.lab.training.training import train_head, write_head
 from nearfar.orchestrator.routing.traces import AgentOutcome
 from nearfar.orchestrator.routing.training import examples_of
 from nearfar.orchestrator.task.modes import Strategy
@@ -68,7 +66,7 @@ def test_heads_that_have_not_seen_a_task_send_the_hard_ones_far() -> None:
 def test_no_head_has_seen_the_prompts_that_it_is_asked_about() -> None:
     traces = recorded(60)
     recording = Recording.of([*traces, *traces[:20]], SIDES)
-    with held_out(recording, head=None, embedder=None, folds=3, seed=0, progress=lambda _: None) as parts:
+    with hold_out(recording, head=None, embedder=None, folds=3, seed=0, progress=lambda _: None) as parts:
         assert sorted(place for part in parts for place in part.places) == list(range(80))
         for part in parts:
             assert part.head.is_dir()

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from nearfar.orchestrator.lab.study.costs import FLOP_PER_JOULE, Reference, context_tokens, dollars, joules, peak_kv_bytes
+from nearfar.orchestrator.lab.study.workbench import FLOP_PER_JOULE, ReferencePrice, context_tokens, dollars, joules, peak_kv_bytes
 from nearfar.orchestrator.task.results import Call
 from nearfar.protocols import AgentCard, Prices, Side, Usage
 
 PRICES = Prices(input=Decimal(2), output=Decimal(10), cached_input=Decimal("0.5"), source="a list", as_of=date(2026, 1, 2))
-REFERENCE = Reference(model="big", prices=PRICES)
+REFERENCE = ReferencePrice(model="big", prices=PRICES)
 
 
 def call(side: Side, *, role: str = "execute", read: int = 0, wrote: int = 0, cached: int = 0, **changes: Any) -> Call:  # noqa: ANN401

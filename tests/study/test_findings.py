@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from study_records import record
 
-from nearfar.orchestrator.lab.study.findings import Finding, findings
+from nearfar.orchestrator.lab.study.findings import Lesson, findings
 from nearfar.orchestrator.lab.study.outcomes import Outcomes
 from nearfar.orchestrator.routing.traces import RunRecord
 
@@ -22,7 +22,7 @@ def runs(label: str, share: float, *, world: str = "search", **changes: float) -
     return [record(label, task, world=world, score=float(success), **dict[str, Any](changes)) for task, success in enumerate(solved)]
 
 
-def found(number: int, *groups: list[RunRecord]) -> Finding:
+def found(number: int, *groups: list[RunRecord]) -> Lesson:
     return findings(Outcomes(each for group in groups for each in group))[number - 1]
 
 

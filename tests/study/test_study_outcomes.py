@@ -5,10 +5,9 @@ from typing import Literal
 import pytest
 from study_records import record
 
+from nearfar.orchestrator.lab.statistics import IntervalEstimate
 from nearfar.orchestrator.lab.study.headline import auto_headline, headline
-from nearfar.orchestrator.lab.study.outcomes import Outcomes
-from nearfar.orchestrator.lab.study.paces import plan_only
-from nearfar.orchestrator.lab.study.statistics import Estimate
+from nearfar.orchestrator.lab.study.outcomes import Outcomes, plan_only
 from nearfar.orchestrator.routing.traces import Check, RunRecord
 
 pytest.importorskip("numpy")
@@ -21,7 +20,7 @@ def checked(task: int, verdicts: str, *, score: float) -> RunRecord:
     return record("eva/4+shadow", task, checks=checks, score=score)
 
 
-def value(estimate: Estimate | None) -> float:
+def value(estimate: IntervalEstimate | None) -> float:
     assert estimate is not None
     return estimate.value
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from study_records import KNOBS, record
 
-from nearfar.orchestrator.lab.study.report import write_report
+from nearfar.orchestrator.lab.report import write_sweep_report
 from nearfar.orchestrator.routing.traces import Check, RunRecord
 
 pytest.importorskip("matplotlib")
@@ -34,7 +34,7 @@ def everything() -> list[RunRecord]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of `everything`."""
     folder = tmp_path_factory.mktemp("sweep")
-    assert write_report(everything(), folder, missing=3) == folder / "report.html"
+    assert write_sweep_report(everything(), folder, missing=3) == folder / "report.html"
     return folder
 
 
@@ -47,7 +47,7 @@ def test_the_page_is_self_contained(folder: Path) -> None:
 
 
 def test_a_sweep_of_oracles_alone_has_a_report(tmp_path: Path) -> None:
-    page = write_report([record("pevr/4+oracle", task) for task in range(4)], tmp_path, missing=0)
+    page = write_sweep_report([record("pevr/4+oracle", task) for task in range(4)], tmp_path, missing=0)
     assert "pevr/4+oracle" in page.read_text(encoding="utf-8")
 
 
@@ -85,12 +85,12 @@ def test_the_summary_is_json_with_the_same_figures(folder: Path) -> None:
 
 
 def test_the_same_runs_make_the_same_page(folder: Path, tmp_path: Path) -> None:
-    again = write_report(everything(), tmp_path, missing=3)
+    again = write_sweep_report(everything(), tmp_path, missing=3)
     assert again.read_bytes() == (folder / "report.html").read_bytes()
 
 
 def test_a_single_run_has_a_report(tmp_path: Path) -> None:
-    page = write_report([record()], tmp_path, missing=0).read_text(encoding="utf-8")
+    page = write_sweep_report([record()], tmp_path, missing=0).read_text(encoding="utf-8")
     assert "are missing" not in page
     assert "Cannot be tested here" in page
 

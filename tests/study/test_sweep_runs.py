@@ -10,12 +10,10 @@ import anyio.lowlevel
 import pytest
 from study_records import record
 
-from nearfar.orchestrator.lab.study.pools import as_error
-from nearfar.orchestrator.lab.study.records import RecordLog, read_records
+from nearfar.orchestrator.lab.study.pools import answer_of, as_error
 from nearfar.orchestrator.lab.study.study import Study, StudyFile, make_study
-from nearfar.orchestrator.lab.study.sweep import Budget, Sweep
+from nearfar.orchestrator.lab.study.sweep import Budget, RecordLog, Sweep, read_records
 from nearfar.orchestrator.lab.study.workbench import Item, Workbench
-from nearfar.orchestrator.lab.study.worker import answer_of
 from nearfar.orchestrator.routing.traces import RunRecord
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError, Unavailable, WorkerCrashed

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.lab.study import statistics
-from nearfar.orchestrator.lab.study.statistics import pareto_front
+from nearfar.orchestrator.lab import statistics
+from nearfar.orchestrator.lab.statistics import pareto_front
 
 numpy = pytest.importorskip("numpy")
 

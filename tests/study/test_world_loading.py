@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator.lab.study.world_loading import SHIPPED, draw_tasks, open_world
+from nearfar.orchestrator.lab.worlds.loading import SHIPPED, draw_tasks, open_world
 from nearfar.orchestrator.lab.worlds.world import Episode, WorldTask
 from nearfar.protocols import ConfigError, NotFound
 

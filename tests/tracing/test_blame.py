@@ -10,9 +10,8 @@ import pytest
 
 from nearfar import Hybrid, Records, tool
 from nearfar.orchestrator.agents.pool import AgentHandle
-from nearfar.orchestrator.lab.blame.correction import Reference, StrongerAgent, same
-from nearfar.orchestrator.lab.blame.record import RecordedRun
-from nearfar.orchestrator.lab.blame.search import Blame, blame
+from nearfar.orchestrator.lab.blame import Blame, Reference, StrongerAgent, blame, same
+from nearfar.orchestrator.lab.blame_replay import RecordedRun
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import Policy, SubtasksConfig, SupervisionConfig
 from nearfar.orchestrator.tracing.store import EntriesLost, TraceStore

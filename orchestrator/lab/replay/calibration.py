@@ -16,15 +16,16 @@ from ....protocols import ConfigError, Sensitivity
 from ....protocols.messages import Value
 from ...task.modes import Mode, Strategy
 from ...task.policy import Policy
-from .curve import Interval
+from ..statistics import IntervalEstimate
 from .replayed import Replayed
-from .simulation import Served, served
+from .simulation import Served, estimate_ways
 
 if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
-    Floats = NDArray[numpy.float64]
+    from ..statistics import Floats
+
     Rows = NDArray[numpy.intp]
 
 _AMOUNT: Final = re.compile(r"(?P<dollars>\$)?(?P<number>\d+(\.\d*)?([eE][+-]?\d+)?|\.\d+)(?P<percent>\s*%)?")
@@ -48,7 +49,7 @@ class Measure(StrEnum):
     """At least this mean score is reached."""
 
 
-class Target(Value):
+class CalibrationTarget(Value):
     """A budget or a quality to keep to."""
 
     measure: Measure
@@ -63,10 +64,10 @@ class Target(Value):
         }[self.measure]
 
 
-class Calibration(Value):
+class ThresholdCalibration(Value):
     """A threshold, and what to expect of it."""
 
-    target: Target
+    target: CalibrationTarget
     threshold: float
     toml: str
     """Lines for nearfar.toml."""
@@ -74,7 +75,7 @@ class Calibration(Value):
     """On tasks that the threshold was not chosen on."""
     wanted: float
     """The value that `target` asks for, in the unit of `reached`."""
-    reached: Interval
+    reached: IntervalEstimate
     """Far share, dollars per task or score, whichever is to be kept to: on tasks that the threshold was not chosen on."""
     misses: tuple[float, ...]
     """By how much each part of the tasks went beyond the target, or fell short of a quality; negative where there was room left."""
@@ -90,24 +91,24 @@ class Calibration(Value):
         return self.model_dump(mode="json") | {"worst_miss": self.worst_miss}
 
 
-def budget_target(text: str) -> Target:
+def budget_target(text: str) -> CalibrationTarget:
     """Parse a budget: `30%` or `0.3` of the tasks may go far, or `$0.002` may be spent per task. Raises `ConfigError` for anything else."""
     number, is_dollars, _ = _amount(text, "a budget", hint="a share of far tasks such as 30%, or dollars per task such as $0.002")
     if not is_dollars and number > 1:
         raise ConfigError(f"a share of far tasks lies between 0 and 100 %, not at {text}", hint="dollars per task begin with $")
-    return Target(measure=Measure.DOLLARS if is_dollars else Measure.FAR_SHARE, amount=number)
+    return CalibrationTarget(measure=Measure.DOLLARS if is_dollars else Measure.FAR_SHARE, amount=number)
 
 
-def quality_target(text: str) -> Target:
+def quality_target(text: str) -> CalibrationTarget:
     """Parse a quality: `95%` of the far side's score, or a mean score of `0.82`. Raises `ConfigError` for anything else."""
     hint = "a share of the far side's score such as 95%, or a score such as 0.82"
     number, is_dollars, is_share = _amount(text, "a quality", hint=hint)
     if is_dollars or (not is_share and number > 1):
         raise ConfigError(f"{text} is no quality", hint=hint)
-    return Target(measure=Measure.SCORE_SHARE if is_share else Measure.SCORE, amount=number)
+    return CalibrationTarget(measure=Measure.SCORE_SHARE if is_share else Measure.SCORE, amount=number)
 
 
-def calibrate(replayed: Replayed, *, budget: str | None = None, quality: str | None = None, seed: int = 0) -> Calibration:
+def calibrate(replayed: Replayed, *, budget: str | None = None, quality: str | None = None, seed: int = 0) -> ThresholdCalibration:
     """Find the threshold.
 
     A budget is spent as far as possible, on the tasks with the highest advantage. A quality is kept to with as few far tasks as possible.
@@ -148,14 +149,14 @@ def _amount(text: str, what: str, *, hint: str) -> tuple[float, bool, bool]:
 class _Search:
     """The search for a threshold, over the target's figure per task for either side."""
 
-    target: Target
+    target: CalibrationTarget
     advantages: "Floats"
     near: "Floats"
     far: "Floats"
     """Equal to `near` where the threshold does not decide."""
 
     @classmethod
-    def of(cls, replayed: Replayed, target: Target) -> Self:
+    def of(cls, replayed: Replayed, target: CalibrationTarget) -> Self:
         import numpy
 
         measure = {Measure.FAR_SHARE: replayed.is_far, Measure.DOLLARS: replayed.dollars}.get(target.measure, replayed.scores)
@@ -213,7 +214,7 @@ def _candidates(advantages: "Floats") -> list[float]:
     return [float(known[0]) + margin, *map(float, (known[:-1] + known[1:]) / 2), float(known[-1]) - margin]
 
 
-def _calibration(replayed: Replayed, search: _Search, threshold: float, seed: int) -> Calibration:
+def _calibration(replayed: Replayed, search: _Search, threshold: float, seed: int) -> ThresholdCalibration:
     import numpy
 
     parts = numpy.array([task.part for task in replayed.tasks])
@@ -224,9 +225,9 @@ def _calibration(replayed: Replayed, search: _Search, threshold: float, seed: in
         for place in numpy.flatnonzero(held):
             agents[place] = replayed.tasks[place].served_by(learned)
         misses.append(search.miss(numpy.flatnonzero(held), learned))
-    (expected,) = served(replayed, {"expected": agents}, seed=seed)
+    (expected,) = estimate_ways(replayed, {"expected": agents}, seed=seed)
     reached = {Measure.FAR_SHARE: expected.far_share, Measure.DOLLARS: expected.dollars}.get(search.target.measure) or expected.score
-    return Calibration(
+    return ThresholdCalibration(
         target=search.target,
         threshold=threshold,
         toml=_toml(replayed.policy, threshold),
@@ -261,7 +262,7 @@ def _notes(policy: Policy) -> Iterator[str]:
     if router.head is None:
         yield (
             "The policy names no head, so heads were trained for this calibration. The threshold is for a head of the same traces: "
-            "make it with nearfar router train, and name it in [policy.router]."
+            "make it with nearfar policy train, and name it in [policy.router]."
         )
     else:
         yield f"If the head in {router.head} was trained on these tasks, the expectation flatters it."

@@ -1,20 +1,28 @@
-"""`Recording`: the recorded tasks that a replay can use, and how the router gets to see them."""
+"""Recorded tasks that a replay can use, in parts, each with a head that has not seen it."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, Self
 
 from ....protocols import BudgetExceeded, Capabilities, ConfigError, PermissionDenied, Prices, Sensitivity, Side, Unsupported
 from ...routing.costs import RunningEstimates, TaskKind, TaskTaken
 from ...routing.traces import AgentOutcome, Trace, agents_of
+from ...routing.training import Examples, examples_of, folds_of
 from ...task.modes import Mode, Strategy, tokens_by_length
 from ...task.policy import Policy
 from ...task.task import Task, as_messages
+from ...util.embedding.embedder import Embedder
+from ..training.training import train_head, write_head
 
 LEAST_TASKS: Final = 20
 """Tasks below which a replay says nothing."""
 REFUSALS: Final = (PermissionDenied, BudgetExceeded, Unsupported)
 """With which the router turns a single task away; any other error speaks of the policy as a whole."""
+Progress = Callable[[str], None]
+"""Is told in a sentence what is being done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +56,7 @@ class Recording:
         Raises `ConfigError` for an agent without outcomes, a side without agents, and too few tasks that all agents were tried on.
         """
         _check_sides(sides, known=agents_of(traces))
-        restricted = [_restricted(trace, sides) for trace in traces if not sides.keys().isdisjoint(trace.outcomes)]
+        restricted = [_restrict(trace, sides) for trace in traces if not sides.keys().isdisjoint(trace.outcomes)]
         complete = [trace for trace in restricted if not _missing(trace, sides)]
         if len(complete) < LEAST_TASKS:
             raise _too_few(len(complete), restricted, sides)
@@ -69,7 +77,7 @@ def with_router(policy: Policy, **changes: object) -> Policy:
     return policy.model_copy(update={"router": policy.router.model_copy(update=changes)})
 
 
-def freed(policy: Policy) -> Policy:
+def leave_to_router(policy: Policy) -> Policy:
     """Return the policy with the choice between the sides left to the router."""
     return policy.model_copy(update={"strategy": Strategy.ROUTE, "mode": Mode.AUTO, "sensitivity": Sensitivity.PUBLIC})
 
@@ -77,10 +85,10 @@ def freed(policy: Policy) -> Policy:
 def learn_costs(running: RunningEstimates, case: Trace, agents: Collection[str]) -> None:
     """Report what agents took for a task, as far as it was recorded. A recorded task counts as one step."""
     for agent in agents:
-        running.add_task(agent, _taken(case, case.outcomes[agent]), kind=TaskKind(case.task_class, bool(case.tools)))
+        running.add_task(agent, _cost_of(case, case.outcomes[agent]), kind=TaskKind(case.task_class, bool(case.tools)))
 
 
-def _taken(case: Trace, outcome: AgentOutcome) -> TaskTaken:
+def _cost_of(case: Trace, outcome: AgentOutcome) -> TaskTaken:
     prompt_tokens = tokens_by_length(case.prompt)
     return TaskTaken(
         prompt_tokens=prompt_tokens,
@@ -107,7 +115,7 @@ def _check_sides(sides: Mapping[str, Side], *, known: Sequence[str]) -> None:
             )
 
 
-def _restricted(trace: Trace, sides: Mapping[str, Side]) -> Trace:
+def _restrict(trace: Trace, sides: Mapping[str, Side]) -> Trace:
     return trace.model_copy(update={"outcomes": {agent: trace.outcomes[agent] for agent in sides if agent in trace.outcomes}})
 
 
@@ -123,3 +131,78 @@ def _too_few(count: int, traces: Sequence[Trace], sides: Mapping[str, Side]) -> 
         f"the scores of all agents are known on {count:,} of {len(traces):,} tasks, and a replay needs {LEAST_TASKS} ({shares})",
         hint="run the same tasks with each agent and record the scores, or leave an agent out",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutPart:
+    """Some tasks of a recording."""
+
+    places: tuple[int, ...]
+    """Places of its tasks among the recording's cases."""
+    others: tuple[int, ...]
+    """Places of the tasks that may be learned from."""
+    head: Path
+    """Folder of a head that was trained on the others, or of the one that the policy names."""
+
+
+@contextmanager
+def hold_out(
+    recording: Recording, *, head: Path | None, embedder: Embedder | None, folds: int, seed: int, progress: Progress
+) -> Iterator[list[HeldOutPart]]:
+    """Split a recording into parts. Yield them with a head for each that has not seen it; heads last as long as the context.
+
+    Args:
+        head: that the policy names and that is used for all parts, whatever it has seen; None: one is trained for each part.
+        embedder: of the heads that are trained; None: they look at words and classes alone.
+        folds: number of parts; tasks with the same prompt are in the same one.
+        seed: of the split.
+
+    Raises `ConfigError` for less than two parts or more parts than prompts, and what training raises.
+    """
+    with TemporaryDirectory(prefix="nearfar-heads-") as folder:
+        split = _split(recording, folds, seed)
+        if head is not None:
+            yield [_part(recording, places, head) for places in split]
+            return
+        examples = _examples(recording, embedder, progress)
+        parts = []
+        for fold, places in enumerate(split):
+            progress(f"training a head for part {fold + 1} of {folds} on the others")
+            parts.append(_part(recording, places, Path(folder) / str(fold)))
+            held = {recording.cases[place].prompt for place in places}
+            write_head(train_head(_without(examples, held), seed=seed), parts[-1].head)
+        yield parts
+
+
+def _split(recording: Recording, folds: int, seed: int) -> list[tuple[int, ...]]:
+    """Return places of the cases of each part."""
+    prompts = [case.prompt for case in recording.cases]
+    if not 2 <= folds <= len(set(prompts)):
+        raise ConfigError(f"{len(set(prompts)):,} different prompts cannot be split into {folds} parts", hint="5 parts are usual")
+    fold_of = folds_of(prompts, folds, seed)
+    return [tuple(place for place, found in enumerate(fold_of) if found == fold) for fold in range(folds)]
+
+
+def _part(recording: Recording, places: Sequence[int], head: Path) -> HeldOutPart:
+    held = set(places)
+    return HeldOutPart(tuple(places), tuple(place for place in range(len(recording.cases)) if place not in held), head)
+
+
+def _examples(recording: Recording, embedder: Embedder | None, progress: Progress) -> Examples:
+    """Return all examples that a head can be trained on. Raises `ConfigError` where torch is not installed."""
+    try:
+        import torch  # noqa: F401 - asked for here, before anything takes long
+    except ImportError as error:
+        hint = "pip install 'nearfar[train]', or name a trained head as policy.router.head"
+        raise ConfigError("a replay trains heads, and needs torch for it", hint=hint) from error
+    examples = examples_of([*recording.cases, *recording.incomplete], list(recording.sides))
+    if embedder is None:
+        return examples
+    progress(f"embedding {len(examples.prompts):,} prompts")
+    return replace(examples, embeddings=embedder.early_all(examples.prompts))
+
+
+def _without(examples: Examples, prompts: set[str]) -> Examples:
+    import numpy
+
+    return examples.part(numpy.array([row for row, prompt in enumerate(examples.prompts) if prompt not in prompts], dtype=numpy.int64))

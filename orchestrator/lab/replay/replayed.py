@@ -1,29 +1,44 @@
-"""Recorded tasks, put to the real router one by one: what it thinks of each, and whom it would have asked."""
+"""Recorded tasks, put to the real router one by one and as a stream: what it thinks of each, and whom it would have asked."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, Self
 
 from ....protocols import ConfigError, Side
+from ....protocols.messages import Value
+from ...routing.budget import TOLERANCE
 from ...routing.router import Router
 from ...routing.traces import Trace
 from ...task.policy import Policy
 from ...task.results import RouteDecision
 from ...util.embedding.embedder import Embedder
-from .held_out import Part, Progress, held_out
-from .online import Online, stream
-from .recording import REFUSALS, RecordedAgent, Recording, freed, learn_costs, task_of, with_router
+from .recording import (
+    REFUSALS,
+    HeldOutPart,
+    Progress,
+    RecordedAgent,
+    Recording,
+    hold_out,
+    learn_costs,
+    leave_to_router,
+    task_of,
+    with_router,
+)
 
 if TYPE_CHECKING:
-    import numpy
-    from numpy.typing import NDArray
+    from ..statistics import Floats
 
-    Floats = NDArray[numpy.float64]
+_WINDOW: Final = 500
+"""Window of the running share: the one over which the controller holds it; a short stream has a shorter one."""
+_SHORTEST_WINDOW: Final = 50
+_WINDOWS: Final = 5
+"""In a short stream."""
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayedTask:
+class RoutedTask:
     """One task, and what the router thinks of it."""
 
     trace: Trace
@@ -48,11 +63,38 @@ class ReplayedTask:
         return self.far if self.advantage > threshold else self.near
 
 
+class Online(Value):
+    """How a budget held over the stream. Tasks that the policy refuses are not part of it."""
+
+    target: float
+    """Share of tasks that were to go far."""
+    far_share: float
+    """Share of tasks that went far."""
+    window: int
+    """Tasks over which the running share is taken."""
+    running: tuple[float, ...]
+    """Share of the last `window` tasks that went far, after each task from the end of the first window on."""
+    score: float
+    """Mean over the tasks."""
+    chosen: tuple[str, ...]
+    """Whom each task went to first."""
+
+    @property
+    def tolerance(self) -> float:
+        """How far a running share may be from the target: as many tasks in each window as in the controller's."""
+        return TOLERANCE * _WINDOW / self.window
+
+    @property
+    def worst_miss(self) -> float:
+        """The largest distance of a running share from the target."""
+        return max(abs(share - self.target) for share in self.running)
+
+
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """All tasks of a replay; at least one was free to go to either side."""
 
-    tasks: tuple[ReplayedTask, ...]
+    tasks: tuple[RoutedTask, ...]
     """In the order in which they were recorded."""
     sides: Mapping[str, Side]
     """Side of each agent, by name."""
@@ -146,7 +188,7 @@ def replay(
     no task that may go to either side; and what training a head raises.
     """
     recording = Recording.of(traces, sides)
-    with held_out(recording, head=policy.router.head, embedder=embedder, folds=folds, seed=seed, progress=progress) as parts:
+    with hold_out(recording, head=policy.router.head, embedder=embedder, folds=folds, seed=seed, progress=progress) as parts:
         replayed = _ask(recording, parts, policy, progress)
         share = policy.router.far_share if far_share is None else far_share
         if share is None:
@@ -155,16 +197,16 @@ def replay(
         return replace(replayed, online=stream(recording, parts, policy, far_share=share, seed=seed))
 
 
-def _ask(recording: Recording, parts: Sequence[Part], policy: Policy, progress: Progress) -> Replayed:
+def _ask(recording: Recording, parts: Sequence[HeldOutPart], policy: Policy, progress: Progress) -> Replayed:
     """Ask the router about every task. Raises `ConfigError` where no task may go to either side."""
-    asked: dict[int, ReplayedTask] = {}
+    asked: dict[int, RoutedTask] = {}
     refused: Counter[str] = Counter()
     for number, part in enumerate(parts):
         progress(f"part {number + 1} of {len(parts)}: asking the router about {len(part.places):,} tasks")
         panel = _Panel.of(recording, part, policy)
         for place in part.places:
             try:
-                asked[place] = panel.asked(recording.cases[place], number)
+                asked[place] = panel.ask(recording.cases[place], number)
             except REFUSALS as error:
                 refused[error.message] += 1
     tasks = tuple(asked[place] for place in sorted(asked))
@@ -185,24 +227,24 @@ class _Panel:
     """The written policy with the choice between the sides left to the threshold."""
 
     @classmethod
-    def of(cls, recording: Recording, part: Part, policy: Policy) -> Self:
+    def of(cls, recording: Recording, part: HeldOutPart, policy: Policy) -> Self:
         router = Router()
         for place in part.others:
             learn_costs(router.running, recording.cases[place], recording.sides)
         written = with_router(policy, head=part.head, far_share=None, dollars_per_hour=None, explore_share=0.0, shadow=False, log=None)
-        return cls(router, recording.agents, written, freed(written))
+        return cls(router, recording.agents, written, leave_to_router(written))
 
-    def asked(self, case: Trace, part: int) -> ReplayedTask:
+    def ask(self, case: Trace, part: int) -> RoutedTask:
         """Ask the router about a task."""
-        decision = self._explained(case, self.freed)
+        decision = self._explain(case, self.freed)
         first = decision.candidates[0]
-        chosen = first if self.written == self.freed else self._explained(case, self.written).candidates[0]
+        chosen = first if self.written == self.freed else self._explain(case, self.written).candidates[0]
         if not self._is_free(case, decision):
-            return ReplayedTask(case, part, near=first, far=first, advantage=0.0, chosen=chosen)
+            return RoutedTask(case, part, near=first, far=first, advantage=0.0, chosen=chosen)
         near, far = (_most_useful(decision, side) for side in (Side.NEAR, Side.FAR))
-        return ReplayedTask(case, part, near, far, decision.advantage or 0.0, chosen)
+        return RoutedTask(case, part, near, far, decision.advantage or 0.0, chosen)
 
-    def _explained(self, case: Trace, policy: Policy) -> RouteDecision:
+    def _explain(self, case: Trace, policy: Policy) -> RouteDecision:
         task = self.router.apply_rules(task_of(case, policy), tools=case.tools)
         return self.router.explain(task, self.agents, tools=case.tools)
 
@@ -212,7 +254,7 @@ class _Panel:
             return decision.advantage is not None
         is_far = decision.considered[0].side is Side.FAR
         threshold = decision.advantage + (1 if is_far else -1)
-        moved = self._explained(case, with_router(self.freed, threshold=threshold))
+        moved = self._explain(case, with_router(self.freed, threshold=threshold))
         return moved.considered[0].side is not decision.considered[0].side
 
 
@@ -220,3 +262,57 @@ def _most_useful(decision: RouteDecision, side: Side) -> str:
     """Return the most useful candidate of a side that has at least one."""
     known = [(each.utility, each.agent) for each in decision.considered if each.side is side and each.utility is not None]
     return max(known, key=lambda pair: pair[0])[1]
+
+
+def stream(recording: Recording, parts: Sequence[HeldOutPart], policy: Policy, *, far_share: float, seed: int) -> Online | None:
+    """Serve the tasks one after the other as they were recorded, holding a share of far tasks. None where each of them is refused.
+
+    What agents take is learned on the way, as are corrections of the predictions, as far as the policy wants that. The
+    choice between the sides is the router's, whatever strategy the policy has. Raises `ConfigError` for a share outside 0 to 1.
+    """
+    heads = {place: part.head for part in parts for place in part.places}
+    changes = {"far_share": far_share, "dollars_per_hour": None, "shadow": False, "log": None}
+    policies = [with_router(leave_to_router(policy), head=heads[place], **changes) for place in range(len(recording.cases))]
+    served = _Stream(Router(seed=seed), recording, policies)
+    chosen = {place: agent for place in range(len(recording.cases)) if (agent := served.serve(place)) is not None}
+    if not chosen:
+        return None
+    went_far = [recording.sides[agent] is Side.FAR for agent in chosen.values()]
+    window = min(len(went_far), max(_SHORTEST_WINDOW, min(_WINDOW, len(went_far) // _WINDOWS)))
+    scores = [recording.cases[place].outcomes[agent].score or 0.0 for place, agent in chosen.items()]
+    return Online(
+        target=far_share,
+        far_share=sum(went_far) / len(went_far),
+        window=window,
+        running=_running(went_far, window),
+        score=sum(scores) / len(scores),
+        chosen=tuple(chosen.values()),
+    )
+
+
+@dataclass(slots=True)
+class _Stream:
+    router: Router
+    recording: Recording
+    policies: Sequence[Policy]
+    """For each task, with a head that has not seen it."""
+
+    def serve(self, place: int) -> str | None:
+        """Serve a task: return the agent that it goes to first, and let the router learn from it. None if it is refused."""
+        case = self.recording.cases[place]
+        try:
+            task = self.router.apply_rules(task_of(case, self.policies[place]), tools=case.tools)
+            decision = self.router.decide(task, self.recording.agents, tools=case.tools)
+        except REFUSALS:
+            return None
+        agent = decision.candidates[0]
+        score = case.outcomes[agent].score
+        if score is not None:
+            self.router.learn(task, decision, agent, score=score)
+        learn_costs(self.router.running, case, [agent])
+        return agent
+
+
+def _running(went_far: Sequence[bool], window: int) -> tuple[float, ...]:
+    sums = list(accumulate(went_far, initial=0))
+    return tuple((end - start) / window for start, end in zip(sums, sums[window:], strict=False))

@@ -11,16 +11,13 @@ from ...routing.traces import Trace
 from ...task.modes import Mode, Strategy
 from ...task.policy import Policy
 from ...util.embedding.embedder import Embedder
-from .curve import CurveFigures, Interval, Point, curve_figures, estimated_means, quantiles
-from .held_out import Progress
-from .online import Online
-from .replayed import Replayed, replay
+from ..statistics import CurveFigures, IntervalEstimate, Point, curve_figures, estimated_means, quantiles
+from .recording import Progress
+from .replayed import Online, Replayed, replay
 
 if TYPE_CHECKING:
-    import numpy
-    from numpy.typing import NDArray
+    from ..statistics import Floats
 
-    Floats = NDArray[numpy.float64]
 
 _SINGLE: Final = frozenset({Strategy.ROUTE, Strategy.DEVICE, Strategy.CLOUD})
 """Strategies whose first agent alone answers, unless it fails."""
@@ -31,10 +28,10 @@ class Served(Value):
     """The result of one way to serve the tasks, as means per task with their 95 % intervals."""
 
     name: str
-    far_share: Interval
+    far_share: IntervalEstimate
     """Share of the tasks that a far agent serves."""
-    score: Interval
-    dollars: Interval | None
+    score: IntervalEstimate
+    dollars: IntervalEstimate | None
     """None where a far outcome was recorded without its price."""
     threshold: float | None = None
     """Advantage above which tasks go far; None where that is not how they are served."""
@@ -48,7 +45,7 @@ class ClassResult(Value):
     tasks: int
     far_share: float
     """Share of tasks that the policy sends far."""
-    score: Interval
+    score: IntervalEstimate
     """Mean score of the policy."""
     near: float
     """Mean score where all of them go to the near side."""
@@ -119,7 +116,7 @@ def simulate(
 def simulation(replayed: Replayed, *, seed: int = 0) -> Simulation:
     """Summarise a replay: the policy's result, and the alternatives on the same tasks. `seed` is that of the resamples."""
     ways = {agent: [agent] * len(replayed.tasks) for agent in replayed.sides}
-    *found, policy, oracle = served(replayed, {**ways, "the policy": replayed.chosen, "oracle": _best_agents(replayed)}, seed=seed)
+    *found, policy, oracle = estimate_ways(replayed, {**ways, "the policy": replayed.chosen, "oracle": _best_agents(replayed)}, seed=seed)
     return Simulation(
         tasks=len(replayed.tasks),
         settled=sum(not task.is_free for task in replayed.tasks),
@@ -147,14 +144,14 @@ def thresholds(replayed: Replayed) -> list[float]:
     return [float(highest), *(float(numpy.nextafter(edge, -numpy.inf)) for edge in lower or [highest])]
 
 
-def served(replayed: Replayed, ways: Mapping[str, Sequence[str]], *, seed: int) -> list[Served]:
+def estimate_ways(replayed: Replayed, ways: Mapping[str, Sequence[str]], *, seed: int) -> list[Served]:
     """Estimate ways to serve the tasks, each given by its name and an agent for each task."""
-    return _estimated(replayed, {name: _columns(replayed, agents) for name, agents in ways.items()}, seed)
+    return _estimate_columns(replayed, {name: _columns(replayed, agents) for name, agents in ways.items()}, seed)
 
 
 def _front(replayed: Replayed, seed: int) -> tuple[Served, ...]:
     ways = {threshold: _columns(replayed, replayed.served_by(threshold)) for threshold in thresholds(replayed)}
-    found = _estimated(replayed, {f"threshold {threshold!r}": columns for threshold, columns in ways.items()}, seed)
+    found = _estimate_columns(replayed, {f"threshold {threshold!r}": columns for threshold, columns in ways.items()}, seed)
     return tuple(way.model_copy(update={"threshold": threshold}) for way, threshold in zip(found, ways, strict=True))
 
 
@@ -165,7 +162,7 @@ def _columns(replayed: Replayed, agents: Sequence[str]) -> "Floats":
     return numpy.stack([replayed.is_far(agents), replayed.scores(agents), replayed.dollars(agents)])
 
 
-def _estimated(replayed: Replayed, ways: "Mapping[str, Floats]", seed: int) -> list[Served]:
+def _estimate_columns(replayed: Replayed, ways: "Mapping[str, Floats]", seed: int) -> list[Served]:
     found = estimated_means([column for columns in ways.values() for column in columns], seed=seed)
     knows_dollars = replayed.knows_dollars
     return [
@@ -187,7 +184,7 @@ def _random(replayed: Replayed, seed: int) -> Served:
     free = numpy.array([task.is_free for task in replayed.tasks])
     share = replayed.is_far(replayed.chosen)[free].mean()
     near, far = (_columns(replayed, agents) for agents in (replayed.near, replayed.far))
-    return _estimated(replayed, {"random": (1 - share) * near + share * far}, seed)[0]
+    return _estimate_columns(replayed, {"random": (1 - share) * near + share * far}, seed)[0]
 
 
 def _best_agents(replayed: Replayed) -> list[str]:

@@ -9,7 +9,9 @@ Several paces or values joined by "|" make one configuration each.
 """
 
 import difflib
+import hashlib
 import itertools
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, get_origin
@@ -20,7 +22,6 @@ from ....protocols import ConfigError
 from ....protocols.messages import Value
 from ...task.modes import Strategy
 from ...task.policy import Policy
-from .records import run_key
 
 EVENTS: Final = ("tool_error", "loop", "stall")
 """The triggers of the pace `events`; `triggers=` takes any other mix."""
@@ -78,6 +79,13 @@ class Configuration(Value):
         return run_key(world=world, task=task, seed=seed, strategy=self.strategy, knobs=self.knobs, oracle=self.oracle)
 
 
+def run_key(*, world: str, task: str, seed: int, strategy: str, knobs: Mapping[str, JsonValue], oracle: bool) -> str:
+    """Return a short name that the same run has in every process, whatever its label."""
+    identity = {"world": world, "task": task, "seed": seed, "strategy": strategy, "knobs": knobs, "oracle": oracle}
+    text = json.dumps(identity, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
 def parse_configurations(specs: Iterable[str], base: Policy) -> list[Configuration]:
     """Parse several specs into configurations, each once, in their order; a spec may hold several words.
 
@@ -93,7 +101,7 @@ def configuration_of(label: str, changes: Mapping[str, Any], base: Policy, *, or
     strategy = str(changes.get("strategy", base.strategy))
     # Worlds' tasks are checked for whether they may leave the device before the first run.
     fixed = {"sensitivity": "public", "mode": _MODES.get(strategy, "auto")}
-    merged = _merged(base.model_dump(mode="json", exclude_unset=True), {**fixed, **_without_infinity(changes)})
+    merged = _merge(base.model_dump(mode="json", exclude_unset=True), {**fixed, **_without_infinity(changes)})
     try:
         return Configuration(label=label, policy=Policy.model_validate(merged), oracle=oracle)
     except ValidationError as error:
@@ -159,7 +167,7 @@ def _configuration(name: str, knobs: dict[str, str], extras: Sequence[str], base
     changes: dict[str, Any] = {"strategy": name}
     pace = knobs.pop("pace", None)
     if pace is not None:
-        section |= _paced(name, pace)
+        section |= _pace_knobs(name, pace)
     elif name in _SUPERVISED and "interval" in knobs:
         pace = knobs["interval"]
     label = _label(name, pace, extras, {knob: value for knob, value in knobs.items() if knob != "interval" or pace is None})
@@ -171,7 +179,7 @@ def _configuration(name: str, knobs: dict[str, str], extras: Sequence[str], base
     return configuration_of(label, changes, base, oracle="oracle" in extras)
 
 
-def _paced(name: str, pace: str) -> Json:
+def _pace_knobs(name: str, pace: str) -> Json:
     if name not in _SUPERVISED:
         raise ConfigError(f"'{name}/{pace}': only {' and '.join(_SUPERVISED)} have a pace", hint=_HINT)
     if pace == "events":
@@ -223,9 +231,9 @@ def _without_infinity(value: Any) -> Any:  # noqa: ANN401 - any TOML value
     return None if value == "inf" or value == float("inf") else value
 
 
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     both = {
-        name: _merged(base[name], change) if isinstance(change, Mapping) and isinstance(base.get(name), Mapping) else change
+        name: _merge(base[name], change) if isinstance(change, Mapping) and isinstance(base.get(name), Mapping) else change
         for name, change in changes.items()
     }
     return {**base, **both}

@@ -9,12 +9,12 @@ from typing import Final, Literal
 
 from ....protocols.messages import Value
 from ...task.modes import Strategy
-from .outcomes import Outcomes
-from .paces import paced, plan_only
-from .statistics import Estimate, mean
+from ..statistics import IntervalEstimate, mean
+from .outcomes import Outcomes, find_intervals, plan_only
 
 Answer = Literal["holds", "does not hold", "cannot be tested here"]
 
+_SUPERVISED: Final = (Strategy.PEVR, Strategy.EVA)
 STATEFUL: Final = ("apps",)
 """Worlds whose tools change what the task is graded by."""
 SEARCHING: Final = ("search",)
@@ -25,7 +25,7 @@ _LITTLE: Final = 0.05
 """A gain of score that counts as little."""
 
 
-class Finding(Value):
+class Lesson(Value):
     """A lesson, what the sweep says to it, and why."""
 
     number: int
@@ -47,12 +47,12 @@ Test = Callable[[Outcomes], Verdict]
 WorldTest = Callable[[Outcomes, str], Verdict]
 
 
-def findings(outcomes: Outcomes) -> list[Finding]:
+def findings(outcomes: Outcomes) -> list[Lesson]:
     """Return all eleven lessons, in the paper's order."""
     found = []
     for number, (lesson, rule, test) in enumerate(_LESSONS, start=1):
         answer, because = test(outcomes)
-        found.append(Finding(number=number, lesson=lesson, rule=rule, answer=answer, because=because))
+        found.append(Lesson(number=number, lesson=lesson, rule=rule, answer=answer, because=because))
     return found
 
 
@@ -101,7 +101,7 @@ def _no_free_lunch(outcomes: Outcomes) -> Verdict:
     winners: dict[str, str] = {}
     reasons = []
     for world in outcomes.worlds:
-        pevr, eva = (outcomes.best(world, outcomes.family(world, strategy)) for strategy in (Strategy.PEVR, Strategy.EVA))
+        pevr, eva = (outcomes.best(world, outcomes.family(world, strategy)) for strategy in _SUPERVISED)
         if pevr is None or eva is None:
             continue
         lead = outcomes.difference(world, pevr, eva)
@@ -114,7 +114,7 @@ def _no_free_lunch(outcomes: Outcomes) -> Verdict:
 
 
 def _more_is_not_better(outcomes: Outcomes, world: str) -> Verdict:
-    verdicts = [verdict for strategy in (Strategy.PEVR, Strategy.EVA) if (verdict := _optimal_interval(outcomes, world, strategy))]
+    verdicts = [verdict for strategy in _SUPERVISED if (verdict := _optimal_interval(outcomes, world, strategy))]
     if not verdicts:
         return _cannot("it takes three intervals of pevr or eva")
     return _answer(any(answer == "holds" for answer, _ in verdicts), "; ".join(reason for _, reason in verdicts))
@@ -122,7 +122,7 @@ def _more_is_not_better(outcomes: Outcomes, world: str) -> Verdict:
 
 def _optimal_interval(outcomes: Outcomes, world: str, strategy: Strategy) -> Verdict | None:
     """Test whether checking most often scores below the best interval."""
-    intervals = paced(outcomes, world, strategy)
+    intervals = find_intervals(outcomes, world, strategy)
     best = outcomes.best(world, intervals.values())
     if len(intervals) < 3 or best is None:
         return None
@@ -135,7 +135,7 @@ def _optimal_interval(outcomes: Outcomes, world: str, strategy: Strategy) -> Ver
 
 def _energy(outcomes: Outcomes, world: str) -> Verdict:
     near = outcomes.near_alone(world)
-    supervised = [label for strategy in (Strategy.PEVR, Strategy.EVA) for label in outcomes.family(world, strategy)]
+    supervised = outcomes.supervised(world)
     if near is None or not supervised or outcomes.estimate(world, near, "joules") is None:
         return _cannot("it takes runs of near alone and of pevr or eva, and a near model whose number of weights is known")
     losses = {label: outcomes.difference(world, label, near) for label in supervised}
@@ -165,8 +165,7 @@ def _plans_matter(outcomes: Outcomes, world: str) -> Verdict:
 
 def _light_advice(outcomes: Outcomes, world: str) -> Verdict:
     near, planned = outcomes.near_alone(world), plan_only(outcomes, world)
-    labels = [label for strategy in (Strategy.PEVR, Strategy.EVA) for label in outcomes.family(world, strategy)]
-    drops = {label: drop for label in labels if (drop := _drop_with_interventions(outcomes, world, label))}
+    drops = {label: drop for label in outcomes.supervised(world) if (drop := _drop_with_interventions(outcomes, world, label))}
     if near is None or planned is None or not drops:
         return _cannot("it takes near alone, pevr/inf, and runs with and without interventions")
     gain = outcomes.difference(world, planned, near)
@@ -176,7 +175,7 @@ def _light_advice(outcomes: Outcomes, world: str) -> Verdict:
     return _answer(gain is not None and gain.value < _LITTLE and 2 * len(falls) > len(drops), reason)
 
 
-def _drop_with_interventions(outcomes: Outcomes, world: str, label: str) -> Estimate | None:
+def _drop_with_interventions(outcomes: Outcomes, world: str, label: str) -> IntervalEstimate | None:
     """Return the mean score of runs without interventions less that of runs with two or more. These are different tasks, so it is
     unpaired."""
     runs = [(record.interventions, f"{record.task}/{record.seed}", record.score) for record in outcomes.runs(world, label)]
@@ -185,7 +184,7 @@ def _drop_with_interventions(outcomes: Outcomes, world: str, label: str) -> Esti
     if min(len(calm), len(restless)) < 10:
         return None
     first, second = mean(calm), mean(restless)
-    return Estimate(value=first.value - second.value, low=first.low - second.high, high=first.high - second.low)
+    return IntervalEstimate(value=first.value - second.value, low=first.low - second.high, high=first.high - second.low)
 
 
 def _policy_depends(outcomes: Outcomes) -> Verdict:
@@ -203,14 +202,14 @@ def _policy_depends(outcomes: Outcomes) -> Verdict:
 
 def _best_interval(outcomes: Outcomes, world: str) -> tuple[str, int] | None:
     """Return the best configuration on schedule, and its turns between two checks."""
-    intervals = {label: turns for strategy in (Strategy.PEVR, Strategy.EVA) for turns, label in paced(outcomes, world, strategy).items()}
+    intervals = {label: turns for strategy in _SUPERVISED for turns, label in find_intervals(outcomes, world, strategy).items()}
     best = outcomes.best(world, intervals) if len(set(intervals.values())) > 1 else None
     return (best, intervals[best]) if best is not None else None
 
 
-def _lead_over_interval(outcomes: Outcomes, world: str, turns: int) -> Estimate | None:
+def _lead_over_interval(outcomes: Outcomes, world: str, turns: int) -> IntervalEstimate | None:
     """Return the lead of a world's best configuration on schedule over the best one with another interval."""
-    intervals = [paced(outcomes, world, strategy) for strategy in (Strategy.PEVR, Strategy.EVA)]
+    intervals = [find_intervals(outcomes, world, strategy) for strategy in _SUPERVISED]
     best = outcomes.best(world, [label for labels in intervals for label in labels.values()])
     other = outcomes.best(world, [labels[turns] for labels in intervals if turns in labels])
     return outcomes.difference(world, best, other) if best is not None and other is not None else None
@@ -245,8 +244,9 @@ def _not_the_sum(outcomes: Outcomes, world: str) -> Verdict:
 
 def _memory(outcomes: Outcomes, world: str) -> Verdict:
     near = outcomes.near_alone(world)
-    supervised = [label for strategy in (Strategy.PEVR, Strategy.EVA) for label in outcomes.family(world, strategy)]
-    ratios = {label: ratio for label in supervised if near and (ratio := outcomes.ratio(world, label, near, "peak_kv_bytes"))}
+    ratios = {
+        label: ratio for label in outcomes.supervised(world) if near and (ratio := outcomes.ratio(world, label, near, "peak_kv_bytes"))
+    }
     if not ratios:
         return _cannot("it takes near alone, pevr or eva, and a near model whose KV cache is known")
     best = outcomes.best(world, ratios)
@@ -268,22 +268,22 @@ def _peaks_where_reset(outcomes: Outcomes, world: str) -> list[str]:
     return [f"in the {len(resets)} runs in which {most} was reset, at {_percent(share)} of {planned}, which never is, on the same tasks"]
 
 
-def _is_above(estimate: Estimate | None, bound: float) -> bool:
+def _is_above(estimate: IntervalEstimate | None, bound: float) -> bool:
     return estimate is not None and estimate.low > bound
 
 
-def _is_below(estimate: Estimate | None, bound: float) -> bool:
+def _is_below(estimate: IntervalEstimate | None, bound: float) -> bool:
     return estimate is not None and estimate.high < bound
 
 
-def _points(estimate: Estimate | None) -> str:
+def _points(estimate: IntervalEstimate | None) -> str:
     """Format a difference of shares in points."""
     if estimate is None:
         return "an unknown number of points"
     return f"{100 * estimate.value:+.1f} points [{100 * estimate.low:+.1f}, {100 * estimate.high:+.1f}]"
 
 
-def _percent(estimate: Estimate | None) -> str:
+def _percent(estimate: IntervalEstimate | None) -> str:
     return "an unknown share" if estimate is None else f"{estimate.value:.0%} [{estimate.low:.0%}, {estimate.high:.0%}]"
 
 

@@ -10,9 +10,8 @@ from ...routing.traces import RunRecord
 from ...task.modes import Strategy
 from ...task.policy import AutoConfig
 from ..auto_replay import Replay, replay
-from .outcomes import Outcomes
-from .paces import scheduled, triggered
-from .statistics import Estimate, difference
+from ..statistics import IntervalEstimate, difference
+from .outcomes import Outcomes, find_scheduled, find_triggered
 
 NEAR_SHARE: Final = 0.5
 """Share of far's dollars that a hybrid which is to beat near alone may cost."""
@@ -28,9 +27,9 @@ class Reached(Value):
     """The score and price of one configuration."""
 
     configuration: str
-    score: Estimate
-    success: Estimate
-    dollars: Estimate | None
+    score: IntervalEstimate
+    success: IntervalEstimate
+    dollars: IntervalEstimate | None
     """Per task."""
 
 
@@ -39,16 +38,16 @@ class Comparison(Value):
 
     configuration: str
     against: str
-    points: Estimate | None
+    points: IntervalEstimate | None
     """Difference of the scores, in points."""
-    success_points: Estimate | None
+    success_points: IntervalEstimate | None
     """Difference of the shares of tasks that succeed, in points."""
-    score_share: Estimate | None
-    success_share: Estimate | None
-    dollar_share: Estimate | None
+    score_share: IntervalEstimate | None
+    success_share: IntervalEstimate | None
+    dollar_share: IntervalEstimate | None
     """Share of the far side's dollars when it works alone."""
-    far_call_share: Estimate | None
-    kv_share: Estimate | None
+    far_call_share: IntervalEstimate | None
+    kv_share: IntervalEstimate | None
     """Share of the other configuration's peak KV bytes."""
 
 
@@ -80,7 +79,7 @@ class AutoPoint(Value):
     dollars_per_point: float
     score: float
     """Mean over the tasks."""
-    points: Estimate
+    points: IntervalEstimate
     """How far it is above the best single configuration, in points."""
     dollars: float | None
     """Per task."""
@@ -98,7 +97,7 @@ class AutoHeadline(Value):
     """The single configuration with the highest mean score, known only in hindsight; the cheaper one of equals."""
     best_fixed_score: float
     best_fixed_dollars: float | None
-    points: Estimate
+    points: IntervalEstimate
     """How far `auto` is above it, in points."""
     most_useful_fixed: str
     """The single configuration with the highest score less its dollars by their weight, which is what `auto` aims at."""
@@ -149,14 +148,14 @@ def _best_fixed(replayed: Replay) -> str:
     return max(replayed.fixed, key=worth)
 
 
-def _lead(replayed: Replay, records: Iterable[RunRecord], fixed: str) -> Estimate:
+def _lead(replayed: Replay, records: Iterable[RunRecord], fixed: str) -> IntervalEstimate:
     """Return the lead of `auto` over a fixed configuration, in points, over the tasks of the stream."""
     scores = {(record.world, record.task, record.seed): record.score for record in records if record.configuration == fixed}
     auto, other = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     for task in replayed.tasks:
         auto[f"{task.world}/{task.task}"].append(task.score)
         other[f"{task.world}/{task.task}"].append(scores[task.world, task.task, task.seed])
-    return _scaled_to_points(difference(auto, other))
+    return difference(auto, other).times(100)
 
 
 def _per_task(dollars: float | None, tasks: int) -> float | None:
@@ -174,10 +173,10 @@ def headline(outcomes: Outcomes, world: str) -> WorldHeadline:
         world=world,
         tasks=len({record.task for record in records}),
         seeds=len({record.seed for record in records}),
-        near=_reached(outcomes, world, near),
-        far=_reached(outcomes, world, far),
-        best_hybrid=_reached(outcomes, world, outcomes.best(world, hybrids)),
-        oracle=_reached(outcomes, world, outcomes.best(world, oracles)),
+        near=_reach(outcomes, world, near),
+        far=_reach(outcomes, world, far),
+        best_hybrid=_reach(outcomes, world, outcomes.best(world, hybrids)),
+        oracle=_reach(outcomes, world, outcomes.best(world, oracles)),
         beats_near=_affordable(outcomes, world, hybrids, near, NEAR_SHARE),
         approaches_far=_affordable(outcomes, world, hybrids, far, FAR_SHARE),
         events=_events(outcomes, world),
@@ -185,7 +184,7 @@ def headline(outcomes: Outcomes, world: str) -> WorldHeadline:
     )
 
 
-def _reached(outcomes: Outcomes, world: str, label: str | None) -> Reached | None:
+def _reach(outcomes: Outcomes, world: str, label: str | None) -> Reached | None:
     if label is None:
         return None
     score, success = (outcomes.estimate(world, label, measure) for measure in ("score", "success"))
@@ -200,15 +199,15 @@ def _affordable(outcomes: Outcomes, world: str, hybrids: Sequence[str], against:
         return None
     shares = {label: outcomes.ratio(world, label, far, "dollars") for label in hybrids}
     best = outcomes.best(world, [label for label, ratio in shares.items() if ratio is not None and ratio.value <= share])
-    return _compared(outcomes, world, best, against, far=far) if best is not None else None
+    return _compare(outcomes, world, best, against, far=far) if best is not None else None
 
 
 def _events(outcomes: Outcomes, world: str) -> Comparison | None:
-    fixed, by_event = outcomes.best(world, scheduled(outcomes, world)), triggered(outcomes, world)
+    fixed, by_event = outcomes.best(world, find_scheduled(outcomes, world)), find_triggered(outcomes, world)
     if fixed is None or not by_event:
         return None
     events = _fewest_far_calls(outcomes, world, by_event, fixed) or outcomes.best(world, by_event)
-    return _compared(outcomes, world, events, fixed, far=outcomes.far_alone(world)) if events is not None else None
+    return _compare(outcomes, world, events, fixed, far=outcomes.far_alone(world)) if events is not None else None
 
 
 def _fewest_far_calls(outcomes: Outcomes, world: str, labels: Iterable[str], fixed: str) -> str | None:
@@ -223,10 +222,10 @@ def _memory(outcomes: Outcomes, world: str, near: str | None) -> Iterable[Compar
     for strategy in (Strategy.PEVR, Strategy.EVA):
         best = outcomes.best(world, outcomes.family(world, strategy))
         if near is not None and best is not None:
-            yield _compared(outcomes, world, best, near, far=None)
+            yield _compare(outcomes, world, best, near, far=None)
 
 
-def _compared(outcomes: Outcomes, world: str, label: str, against: str, *, far: str | None) -> Comparison:
+def _compare(outcomes: Outcomes, world: str, label: str, against: str, *, far: str | None) -> Comparison:
     return Comparison(
         configuration=label,
         against=against,
@@ -240,9 +239,5 @@ def _compared(outcomes: Outcomes, world: str, label: str, against: str, *, far: 
     )
 
 
-def _in_points(estimate: Estimate | None) -> Estimate | None:
-    return None if estimate is None else _scaled_to_points(estimate)
-
-
-def _scaled_to_points(share: Estimate) -> Estimate:
-    return Estimate(value=100 * share.value, low=100 * share.low, high=100 * share.high)
+def _in_points(estimate: IntervalEstimate | None) -> IntervalEstimate | None:
+    return None if estimate is None else estimate.times(100)

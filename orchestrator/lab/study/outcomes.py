@@ -2,16 +2,16 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from statistics import median
 from typing import Final
 
 from ....protocols.messages import Value
 from ...routing.traces import RunRecord
 from ...task.modes import Strategy
 from ...task.policy import SupervisionConfig
-from . import statistics
-from .statistics import Estimate, Unit
+from ..statistics import IntervalEstimate, Unit, difference, mean, ratio
 
 Measure = Callable[[RunRecord], float | None]
 
@@ -34,9 +34,9 @@ class VerifierErrors(Value):
     """How often a supervisor whose verdicts change nothing is wrong (arXiv 2605.30102, table 1), over runs with at least one check."""
 
     runs: int
-    false_negatives: Estimate
+    false_negatives: IntervalEstimate
     """Share of runs in which every check said CONTINUE and the task failed."""
-    false_positives: Estimate
+    false_positives: IntervalEstimate
     """Share of runs in which a check said INTERVENE and the task succeeded."""
 
 
@@ -116,6 +116,10 @@ class Outcomes:
             label for label in self.hybrids(world) if self.first(world, label).strategy == strategy and not self.is_reversed(world, label)
         ]
 
+    def supervised(self, world: str) -> list[str]:
+        """Return the hybrids with a supervisor, pevr and eva, with the near side as executor."""
+        return [label for strategy in (Strategy.PEVR, Strategy.EVA) for label in self.family(world, strategy)]
+
     def is_reversed(self, world: str, label: str) -> bool:
         """Return True if the far side works and the near one supervises."""
         supervision = self.supervision(world, label)
@@ -144,14 +148,14 @@ class Outcomes:
         names = ("none", "hybrid_only", "far_only", "far_and_hybrid", "near_only", "near_and_hybrid", "near_and_far", "all_three")
         return Solved(**{name: counts[bool(region & 4), bool(region & 2), bool(region & 1)] for region, name in enumerate(names)})
 
-    def hindsight(self, world: str, labels: Sequence[str], single: str) -> Estimate | None:
+    def hindsight(self, world: str, labels: Sequence[str], single: str) -> IntervalEstimate | None:
         """Return the gain of a perfect choice: the share of tasks that any configuration solves, less the share that `single` solves."""
         tasks = self.common(world, [single, *labels])
         if not tasks:
             return None
         union = self._units((task, float(any(self._runs[world, label][task].success for label in labels))) for task in tasks)
         alone = self._units((task, float(self._runs[world, single][task].success)) for task in tasks)
-        return statistics.difference(union, alone)
+        return difference(union, alone)
 
     def verifier_errors(self, world: str, label: str) -> VerifierErrors | None:
         """Return the error rates of a shadow configuration's supervisor; None where no run was checked."""
@@ -163,8 +167,8 @@ class Outcomes:
         alarmed = (((record.task, record.seed), float(doubted[id(record)] and record.success)) for record in checked)
         return VerifierErrors(
             runs=len(checked),
-            false_negatives=statistics.mean(self._units(missed)),
-            false_positives=statistics.mean(self._units(alarmed)),
+            false_negatives=mean(self._units(missed)),
+            false_positives=mean(self._units(alarmed)),
         )
 
     def interventions(self, world: str, label: str) -> list[Interventions]:
@@ -172,10 +176,7 @@ class Outcomes:
         scores: dict[int, list[float]] = defaultdict(list)
         for record in self.runs(world, label):
             scores[record.interventions].append(record.score)
-        return [
-            Interventions(interventions=count, runs=len(scores[count]), median_score=statistics.median(scores[count]))
-            for count in sorted(scores)
-        ]
+        return [Interventions(interventions=count, runs=len(scores[count]), median_score=median(scores[count])) for count in sorted(scores)]
 
     def context_growth(self, world: str, label: str) -> list[tuple[float, int]]:
         """Return for each executor turn the mean context in tokens and how many runs got that far."""
@@ -197,22 +198,22 @@ class Outcomes:
         estimate = self.estimate(world, label, "dollars")
         return estimate.value if estimate is not None else float("inf")
 
-    def _estimate(self, world: str, label: str, measure: str) -> Estimate | None:
+    def _estimate(self, world: str, label: str, measure: str) -> IntervalEstimate | None:
         values = self._values(world, label, measure)
         units = self._units(values.items())
-        return statistics.mean(units) if units else None
+        return mean(units) if units else None
 
-    def _difference(self, world: str, first: str, second: str, measure: str = "score") -> Estimate | None:
+    def _difference(self, world: str, first: str, second: str, measure: str = "score") -> IntervalEstimate | None:
         """Return the difference of means over the tasks that both have run."""
-        one, other = self._paired(world, first, second, measure)
-        return statistics.difference(one, other) if one else None
+        one, other = self._pair(world, first, second, measure)
+        return difference(one, other) if one else None
 
-    def _ratio(self, world: str, first: str, second: str, measure: str) -> Estimate | None:
+    def _ratio(self, world: str, first: str, second: str, measure: str) -> IntervalEstimate | None:
         """Return the ratio of means over the tasks that both have run; None where the second may be 0."""
-        one, other = self._paired(world, first, second, measure)
-        return statistics.ratio(one, other) if one else None
+        one, other = self._pair(world, first, second, measure)
+        return ratio(one, other) if one else None
 
-    def _paired(self, world: str, first: str, second: str, measure: str) -> tuple[Unit, Unit]:
+    def _pair(self, world: str, first: str, second: str, measure: str) -> tuple[Unit, Unit]:
         one, other = (self._values(world, label, measure) for label in (first, second))
         both = [run for run in one if run in other]
         return self._units((run, one[run]) for run in both), self._units((run, other[run]) for run in both)
@@ -234,3 +235,48 @@ def _place(record: RunRecord) -> tuple[int, list[tuple[int, str]]]:
     """Return the sort key of a configuration in tables: pevr/8 comes before pevr/16."""
     parts = re.findall(r"\d+|\D+", record.configuration)
     return list(Strategy).index(Strategy(record.strategy)), [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def find_intervals(outcomes: Outcomes, world: str, strategy: Strategy) -> dict[int, str]:
+    """Return one configuration of a strategy for each interval that it checks at, on schedule alone: the one with the shortest label."""
+    found: dict[int, str] = {}
+    for label, turns in _on_schedule(outcomes, world, strategy):
+        if turns not in found or len(label) < len(found[turns]):
+            found[turns] = label
+    return found
+
+
+def find_scheduled(outcomes: Outcomes, world: str) -> list[str]:
+    """Return all configurations of pevr and eva that check on schedule alone."""
+    return [label for strategy in (Strategy.PEVR, Strategy.EVA) for label, _ in _on_schedule(outcomes, world, strategy)]
+
+
+def _on_schedule(outcomes: Outcomes, world: str, strategy: Strategy) -> Iterator[tuple[str, int]]:
+    """Yield configurations that check on schedule alone, with the turns between two checks."""
+    for label in outcomes.family(world, strategy):
+        supervision = outcomes.supervision(world, label)
+        if supervision is not None and supervision.interval is not None and not _waits_for_events(strategy, supervision):
+            yield label, supervision.interval
+
+
+def find_triggered(outcomes: Outcomes, world: str) -> list[str]:
+    """Return the configurations of pevr and eva in which the supervisor speaks by event alone, apart from a plan before the first step."""
+    kinds = [
+        (strategy, label, outcomes.supervision(world, label))
+        for strategy in (Strategy.PEVR, Strategy.EVA)
+        for label in outcomes.family(world, strategy)
+    ]
+    return [label for strategy, label, kind in kinds if kind is not None and kind.interval is None and _waits_for_events(strategy, kind)]
+
+
+def plan_only(outcomes: Outcomes, world: str) -> str | None:
+    """Return the configuration of pevr that plans and never checks."""
+    for label in outcomes.family(world, Strategy.PEVR):
+        supervision = outcomes.supervision(world, label)
+        if supervision is not None and supervision.interval is None and not _waits_for_events(Strategy.PEVR, supervision):
+            return label
+    return None
+
+
+def _waits_for_events(strategy: Strategy, supervision: SupervisionConfig) -> bool:
+    return bool(supervision.triggers) or (strategy is Strategy.PEVR and supervision.plan_below is not None)

@@ -1,35 +1,46 @@
-"""Pools that make runs: `LocalPool` has processes on this machine, `ray_pool.RayPool` actors on a Ray cluster."""
+"""Pools of processes that make the runs of a sweep, on this machine or on a Ray cluster, and the program that such a process runs.
+
+A process opens the study's agents, makes the runs that it is given, several at once, and ends with its parent. On this machine, parent
+and child speak JSON lines: the study goes in, then "ready" or an error comes out; then items go in and records come out.
+"""
 
 import asyncio
 import itertools
 import json
 import logging
+import os
+import signal
 import sys
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self, cast
 
 import anyio
 import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from ....protocols import NearfarError, Unavailable, WorkerCrashed
-from ....protocols.errors import BY_REASON
+from ....protocols import ConfigError, DeadlineExceeded, NearfarError, Unavailable, WorkerCrashed
+from ....protocols.errors import BY_REASON, travelling_class
 from ...routing.traces import RunRecord
 from .study import Study
-from .workbench import Item
-from .worker import LONGEST_LINE, Json
+from .workbench import Item, Workbench
 
 logger = logging.getLogger(__name__)
-
+LONGEST_LINE = 1 << 26
+"""Bytes of a message between parent and child."""
 _START_SECONDS = 300.0
 """Loading a large model from a slow disk, and starting a gateway, take this long at most."""
 _STOP_SECONDS = 10.0
 _GRACE_SECONDS = 60.0
 """Beyond a run's own time limit, for the world to start over and to grade; a process that needs longer hangs."""
+_ADDRESS = "RAY_ADDRESS"
+"""The environment variable that names a cluster."""
+Json = dict[str, Any]
+Send = Callable[[Json], None]
 
 
-class Pool(Protocol):
+class RunPool(Protocol):
     """Makes runs, up to `capacity` at the same time. An async context manager."""
 
     @property
@@ -97,9 +108,7 @@ class _Worker:
                 raise WorkerCrashed(f"a process of the sweep hung for {self._study.timeout + _GRACE_SECONDS:g} s and was stopped")
         finally:
             self.busy -= 1
-        if "error" in answer:
-            raise as_error(answer)
-        return RunRecord.model_validate(answer["record"])
+        return _record(answer)
 
     async def start(self) -> None:
         """Make sure that the process runs. Raises what opening its agents raises, `Unavailable` where it hangs."""
@@ -107,7 +116,7 @@ class _Worker:
             if self._listening is not None and not self._listening.done():
                 return
             await self._stop()
-            command = [sys.executable, "-m", "nearfar.orchestrator.lab.study.worker"]
+            command = [sys.executable, "-m", "nearfar.orchestrator.lab.study.pools"]
             self._process = await anyio.open_process(command, stderr=None, start_new_session=True)
             output = await self._handshake(self._process)
             self._listening = asyncio.create_task(self._listen(output))
@@ -187,6 +196,202 @@ class _Worker:
         await process.aclose()
 
 
+class RayPool:
+    """Actors on the Ray cluster that RAY_ADDRESS names, else on a Ray of this machine, on loopback, that ends with the sweep.
+
+    Raises `ConfigError` where Ray is not installed.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self._ray = _ray()
+        self._study = study
+        self._actors: list[Any] = []
+        self._busy: list[int] = []
+        self._was_running = False
+
+    @property
+    def capacity(self) -> int:
+        return self._study.jobs * self._study.concurrency
+
+    async def run(self, item: Item) -> RunRecord:
+        """Make one run on the least busy actor."""
+        index = min(range(len(self._actors)), key=self._busy.__getitem__)
+        actor = self._actors[index]
+        self._busy[index] += 1
+        try:
+            running = actor.run.remote(item.model_dump(mode="json"))
+            answer = await self._answer(running, self._study.timeout + _GRACE_SECONDS)
+        except (DeadlineExceeded, WorkerCrashed) as error:
+            if self._actors[index] is actor:  # another run of it may have come first
+                self._ray.kill(actor)
+                self._actors[index] = self._new_actor()
+            raise WorkerCrashed(error.message) from error
+        finally:
+            self._busy[index] -= 1
+        return _record(answer)
+
+    async def __aenter__(self) -> Self:
+        """Start the actors. Raises what opening their agents raises, `Unavailable` where the cluster has no room."""
+        self._was_running = self._ray.is_initialized()
+        if not self._was_running:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            self._ray.init(None if _ADDRESS in os.environ else "local", include_dashboard=False, configure_logging=False)
+        self._actors = [self._new_actor() for _ in range(self._study.jobs)]
+        self._busy = [0] * len(self._actors)
+        async with AsyncExitStack() as stack:
+            stack.push_async_exit(self.__aexit__)
+            try:
+                problems = await asyncio.gather(*(self._answer(actor.open.remote(), _START_SECONDS) for actor in self._actors))
+            except DeadlineExceeded as error:
+                raise Unavailable(error.message, hint="has the cluster a free CPU for each job?") from None
+            for problem in filter(None, problems):
+                raise as_error(problem)
+            stack.pop_all()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(_STOP_SECONDS):
+                await asyncio.gather(*(_wait_for(actor.aclose.remote()) for actor in self._actors), return_exceptions=True)
+            for actor in self._actors:
+                self._ray.kill(actor)
+            if not self._was_running:
+                self._ray.shutdown()
+
+    def _new_actor(self) -> Any:  # noqa: ANN401 - a handle without a type
+        kind = self._ray.remote(SweepActor).options(num_cpus=1, max_concurrency=self._study.concurrency)
+        return kind.remote(self._study.model_dump_json())
+
+    async def _answer(self, running: object, seconds: float) -> Json:
+        """Raises `WorkerCrashed` where the actor died, `DeadlineExceeded` where it is silent."""
+        try:
+            with anyio.fail_after(seconds):
+                return cast(Json, await _wait_for(running))
+        except TimeoutError:
+            raise DeadlineExceeded(f"an actor on Ray did not answer within {seconds:g} s") from None
+        except self._ray.exceptions.RayError as error:
+            raise WorkerCrashed(f"an actor on Ray died: {type(error).__name__}") from error
+
+
+class SweepActor:
+    """One process on the cluster. Errors travel as JSON, since Ray would rather pickle them."""
+
+    def __init__(self, study: str) -> None:
+        self._workbench = Workbench(Study.model_validate_json(study))
+        self._opening = anyio.Lock()
+        self._is_open = False
+
+    async def open(self) -> Json:
+        """Open the agents, unless they are."""
+        async with self._opening:
+            if not self._is_open:
+                try:
+                    await self._workbench.__aenter__()
+                except NearfarError as error:
+                    return error_as_json(error)
+                self._is_open = True
+            return {}
+
+    async def run(self, item: Json) -> Json:
+        """Make one run; an actor that took another one's place opens its agents first."""
+        problem = await self.open()
+        return problem or await answer_of(self._workbench, item)
+
+    async def aclose(self) -> None:
+        """Close the agents."""
+        if self._is_open:
+            await self._workbench.__aexit__(None, None, None)
+
+
+async def _wait_for(running: object) -> object:
+    return await cast(Awaitable[object], running)
+
+
+def _ray() -> Any:  # noqa: ANN401 - a module that is there only with an extra
+    if _ADDRESS not in os.environ:
+        # Ray reads this when it is imported. For all its name, it makes a Ray of one machine listen on loopback alone, also on Linux.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise ConfigError("--ray needs Ray", hint="pip install 'nearfar[ray]', or leave --ray out") from error
+    return ray
+
+
+async def answer_of(workbench: Workbench, item: Json) -> Json:
+    """Make a run and return its record as JSON, or the error for the parent to handle."""
+    try:
+        record = await workbench.run(Item.model_validate(item))
+    except NearfarError as error:
+        return error_as_json(error)
+    except Exception as error:  # a task boundary: a failure in the user's world must not end the other runs of the process
+        logger.exception("run %s broke", item)
+        return error_as_json(WorkerCrashed(f"the run broke: {type(error).__name__}: {error}"))
+    return {"record": record.model_dump(mode="json")}
+
+
+def _record(answer: Json) -> RunRecord:
+    """Return the record of an answer. Raises the error that it describes instead."""
+    if "error" in answer:
+        raise as_error(answer)
+    return RunRecord.model_validate(answer["record"])
+
+
 def as_error(answer: Json) -> NearfarError:
     """Convert the answer of a process of the sweep to the error that it describes."""
     return BY_REASON[answer["error"]](answer["message"], hint=answer["hint"])
+
+
+def error_as_json(error: NearfarError) -> Json:
+    """Convert an error to JSON for the parent; `pools.as_error` converts it back."""
+    return {"error": travelling_class(error).__name__, "message": error.message, "hint": error.hint}
+
+
+async def work_until_parent_leaves(send: Send) -> None:
+    """Serve the parent until standard input closes; what still runs then is stopped."""
+    reader = await _standard_input()
+    study = Study.model_validate_json(await reader.readline())
+    try:
+        async with Workbench(study) as workbench:
+            send({"ready": True})
+            async with anyio.create_task_group() as running:
+                async for line in reader:
+                    running.start_soon(_run, workbench, json.loads(line), send)
+                running.cancel_scope.cancel()
+    except NearfarError as error:
+        send(error_as_json(error))
+
+
+async def _run(workbench: Workbench, order: Json, send: Send) -> None:
+    send({"number": order["number"], **await answer_of(workbench, order["item"])})
+
+
+async def _standard_input() -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(limit=LONGEST_LINE)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    return reader
+
+
+def _private_output() -> Send:
+    """Redirect prints to standard error, and return a function that sends messages to the parent on the old standard output."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def send(message: Json) -> None:
+        answers.write(json.dumps(message).encode() + b"\n")
+        answers.flush()
+
+    return send
+
+
+def main() -> None:
+    """Run the child process."""
+    logging.basicConfig(level=logging.WARNING, format="nearfar sweep: %(message)s")
+    # Ctrl-C reaches the whole terminal; the parent decides when its workers stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    asyncio.run(work_until_parent_leaves(_private_output()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,7 @@
-"""`Study`: what a sweep is to run. From a TOML file, from the command line, or made in Python."""
+"""`Study`: what a sweep is to run, from a TOML file, the command line or Python, and the folder that the runs go to."""
 
 import hashlib
+import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +15,13 @@ from ....protocols.messages import Value
 from ...compose.agents import FarConfig, LlamaConfig, NearConfig, model_path
 from ...task.modes import Strategy
 from ...task.policy import Policy
+from ..worlds.loading import SHIPPED
 from .configurations import STANDARD, Configuration, configuration_of, distinct, parse_configurations
-from .world_loading import SHIPPED
 
 _SAMPLED: Final = 1 << 20
 """Bytes at each end of a model file that tell it from another of the same length."""
+RUNS: Final = "runs.jsonl"
+_NOTE: Final = "study.json"
 
 
 class StudyFile(Value):
@@ -155,10 +158,10 @@ def _model_of(config: NearConfig | FarConfig) -> str:
 def _configurations(file: StudyFile, policy: Policy) -> Sequence[Configuration]:
     base = configuration_of("[policy]", file.policy, policy).policy.model_copy(update={"mode": policy.mode})
     specs = file.runs or (() if file.run else STANDARD)
-    return distinct([*parse_configurations(specs, base), *_spelt_out(file.run, base)])
+    return distinct([*parse_configurations(specs, base), *_read_tables(file.run, base)])
 
 
-def _spelt_out(tables: Sequence[dict[str, Any]], base: Policy) -> Iterator[Configuration]:
+def _read_tables(tables: Sequence[dict[str, Any]], base: Policy) -> Iterator[Configuration]:
     for number, table in enumerate(tables, start=1):
         changes = dict(table)
         label, oracle = changes.pop("label", None), changes.pop("oracle", False)
@@ -191,3 +194,48 @@ def _problems(error: ValidationError, source: str) -> Iterator[str]:
             yield f"{source}: unknown key {where!r}; the keys are {', '.join(StudyFile.model_fields)}"
         else:
             yield f"{source}: {where}: {item['msg'].removeprefix('Value error, ')}, not {item['input']!r}"
+
+
+def claim_folder(folder: Path, study: Study) -> Path:
+    """Make the folder and note what is run there; the path of its runs.
+
+    Raises `ConfigError` where its runs were made with other models: one report could not tell them apart.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    note = folder / _NOTE
+    models = models_of(study)
+    before = _models_before(note)
+    if before and ("agents" in before) != ("agents" in models):
+        problem = f"{folder} holds runs of {', '.join(before.values())}, and not of {', '.join(models.values())}"
+        raise ConfigError(problem, hint="choose another folder: --out, or empty this one")
+    for side, model in models.items():
+        if before.get(side, model) != model:
+            problem = f"{folder} holds runs of another {side} model: {before[side]}, not {model}"
+            raise ConfigError(problem, hint="choose another folder: --out, or empty this one")
+    labels = [configuration.label for configuration in study.configurations]
+    described = {
+        "models": {**before, **models},
+        **study.model_dump(include={"worlds", "tasks", "seeds"}, mode="json"),
+        "configurations": labels,
+    }
+    _write_at_once(note, json.dumps(described, indent=1, ensure_ascii=False) + "\n")
+    return folder / RUNS
+
+
+def _write_at_once(path: Path, text: str) -> None:
+    """Replace a file atomically: it has the old text or the new one whenever the sweep is stopped."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)
+
+
+def _models_before(note: Path) -> dict[str, str]:
+    if not note.exists():
+        return {}
+    try:
+        models = json.loads(note.read_text(encoding="utf-8"))["models"]
+        return {str(side): str(model) for side, model in models.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{note} is damaged: {error}", hint="delete it if all runs in this folder were made with the same models"
+        ) from error

@@ -1,29 +1,33 @@
-"""The sweep itself: which runs are left, handing them out under the cost ceiling, and recording each as it ends."""
+"""The sweep: which runs are left, handing them out under the cost ceiling, and recording each as a line of JSON as it ends."""
 
+import fcntl
 import itertools
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Literal, Self
 
 import anyio
+from pydantic import ValidationError
 
-from ....protocols import NearfarError, WorkerCrashed
+from ....protocols import ConfigError, NearfarError, WorkerCrashed
 from ...routing.traces import RunRecord
+from ..worlds.loading import draw_tasks, open_world
 from ..worlds.world import WorldTask
-from .pools import Pool
-from .records import RecordLog
+from .pools import RunPool
 from .study import Study
 from .workbench import Item, failed_record
-from .world_loading import draw_tasks, open_world
 
 logger = logging.getLogger(__name__)
-
 Listener = Callable[[RunRecord], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PlannedRun:
     """A run of the study, made or not."""
 
     key: str
@@ -31,7 +35,7 @@ class Run:
     task: WorldTask
 
 
-def all_runs(study: Study) -> list[Run]:
+def all_runs(study: Study) -> list[PlannedRun]:
     """Return every run of a study, in an order in which a sweep stopped early has compared all configurations on as many tasks.
 
     Raises `ConfigError` where a world cannot be opened or draws no tasks.
@@ -43,12 +47,93 @@ def all_runs(study: Study) -> list[Run]:
     return [run for index, seed, world in places for run in _runs_at(study, drawn, world, seed, index)]
 
 
-def _runs_at(study: Study, drawn: Mapping[tuple[str, int], Sequence[WorldTask]], world: str, seed: int, index: int) -> Iterator[Run]:
+def _runs_at(study: Study, drawn: Mapping[tuple[str, int], Sequence[WorldTask]], world: str, seed: int, index: int) -> Iterator[PlannedRun]:
     tasks = drawn[world, seed]
     for configuration in study.configurations if index < len(tasks) else ():
         task = tasks[index]
         item = Item(world=world, seed=seed, index=index, configuration=configuration.label)
-        yield Run(configuration.key(world=world, task=task.identifier, seed=seed), item, task)
+        yield PlannedRun(configuration.key(world=world, task=task.identifier, seed=seed), item, task)
+
+
+class RecordLog:
+    """A `runs.jsonl` that is written to by one process; use it as a context manager.
+
+    Opening it cuts off a last line that an interrupted sweep left incomplete, and reads what is there.
+    Raises `ConfigError` where another process writes to the file, or a line of it is no record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with ExitStack() as stack:
+            self._file: IO[bytes] = stack.enter_context(path.open("ab+"))
+            self._lock(path)
+            self.records: list[RunRecord] = self._resume(path)
+            """All records, in the order of their lines."""
+            stack.pop_all()
+        self.keys = {record.key for record in self.records}
+
+    def append(self, record: RunRecord) -> None:
+        """Write one line. Raises `ValueError` for a run that is there already."""
+        if record.key in self.keys:
+            raise ValueError(f"run {record.key} is recorded already")
+        self._file.write(record.model_dump_json().encode() + b"\n")
+        self._file.flush()
+        self.keys.add(record.key)
+        self.records.append(record)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Make sure that the lines are on the disk, and let others write."""
+        if self._file.closed:
+            return
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def _lock(self, path: Path) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"another sweep writes to {path}", hint="wait for it, or choose another folder: --out") from None
+
+    def _resume(self, path: Path) -> list[RunRecord]:
+        self._file.seek(0)
+        data = self._file.read()
+        self._file.truncate(_whole(data))
+        return list(_parse_lines(data[: _whole(data)], path))
+
+
+def read_records(path: Path) -> list[RunRecord]:
+    """Read the records of a file, without a last line that was cut off while it was written.
+
+    Raises `ConfigError` that names the line which is no record.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="name a runs.jsonl that `nearfar sweep` wrote") from error
+    return list(_parse_lines(data[: _whole(data)], path))
+
+
+def _whole(data: bytes) -> int:
+    """Return the length of the lines that are complete."""
+    return data.rfind(b"\n") + 1
+
+
+def _parse_lines(data: bytes, path: Path) -> Iterator[RunRecord]:
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield RunRecord.model_validate_json(line)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            problem = f"{where}: {first['msg']}" if where else first["msg"]
+            raise ConfigError(f"{path}, line {number} is no record of a run: {problem}", hint="mend or delete that line") from error
 
 
 class Budget:
@@ -111,7 +196,7 @@ class Sweep:
         self.budget = Budget(study.ceiling, [record for record in log.records if record.key in keys])
 
     @property
-    def missing(self) -> list[Run]:
+    def missing(self) -> list[PlannedRun]:
         """The runs that are left."""
         return [run for run in self.runs if run.key not in self._log.keys]
 
@@ -122,7 +207,7 @@ class Sweep:
         made = (record for record in self._log.records if record.key in labels)
         return [record.model_copy(update={"configuration": labels[record.key]}) for record in made]
 
-    async def make(self, pool: Pool, listener: Listener) -> Literal["complete", "ceiling"]:
+    async def make(self, pool: RunPool, listener: Listener) -> Literal["complete", "ceiling"]:
         """Hand out what is left; `listener` hears each record. Raises what keeps the study from being run, with all ended runs recorded."""
         first = _Handout(iter(self.missing), listener)
         await self._work_off(first, pool, at_once=pool.capacity)
@@ -130,12 +215,12 @@ class Sweep:
         await self._work_off(_Handout(iter(first.crashed), listener, is_last=True), pool, at_once=1)
         return "complete" if not self.missing else "ceiling"
 
-    async def _work_off(self, handout: "_Handout", pool: Pool, *, at_once: int) -> None:
+    async def _work_off(self, handout: "_Handout", pool: RunPool, *, at_once: int) -> None:
         async def hand_out() -> None:
             while (handed := await self._next(handout)) is not None:
                 run, reserved = handed
                 try:
-                    record = await self._made(pool, run, is_last=handout.is_last)
+                    record = await self._make_run(pool, run, is_last=handout.is_last)
                 except NearfarError as error:
                     handout.failure = error
                     running.cancel_scope.cancel()
@@ -148,7 +233,7 @@ class Sweep:
         if handout.failure is not None:
             raise handout.failure
 
-    async def _next(self, handout: "_Handout") -> tuple[Run, float] | None:
+    async def _next(self, handout: "_Handout") -> tuple[PlannedRun, float] | None:
         """Return the next run that the budget allows; wait while those under way may still free some of it."""
         async with handout.ended:
             while True:
@@ -164,7 +249,7 @@ class Sweep:
                     return None
                 await handout.ended.wait()
 
-    async def _made(self, pool: Pool, run: Run, *, is_last: bool) -> RunRecord | None:
+    async def _make_run(self, pool: RunPool, run: PlannedRun, *, is_last: bool) -> RunRecord | None:
         """Make a run; None if its process died, unless this was its last try."""
         try:
             return await pool.run(run.item)
@@ -173,7 +258,7 @@ class Sweep:
             configuration = next(each for each in self._study.configurations if each.label == run.item.configuration)
             return failed_record(run.item, run.task, configuration, f"{type(error).__name__}: {error.message}") if is_last else None
 
-    async def _settle(self, handout: "_Handout", run: Run, reserved: float, record: RunRecord | None) -> None:
+    async def _settle(self, handout: "_Handout", run: PlannedRun, reserved: float, record: RunRecord | None) -> None:
         if record is None:
             self.budget.lose(reserved, run.item)
             handout.crashed.append(run)
@@ -190,16 +275,16 @@ class Sweep:
 class _Handout:
     """The shared state of the tasks that hand out runs."""
 
-    left: Iterator[Run]
+    left: Iterator[PlannedRun]
     listener: Listener
     is_last: bool = False
     """No run has another try after this one."""
     ended: anyio.Condition = field(default_factory=anyio.Condition)
     """Notified when a run has ended."""
-    waiting: Run | None = None
+    waiting: PlannedRun | None = None
     """The next run, for which the budget does not suffice yet."""
     under_way: int = 0
-    crashed: list[Run] = field(default_factory=list)
+    crashed: list[PlannedRun] = field(default_factory=list)
     """Runs whose process died."""
     failure: NearfarError | None = None
     """The error that ends the sweep."""

@@ -1,15 +1,22 @@
-"""Running single tasks of a study: one process's agents, worlds and `Hybrid`s, and the record of each run."""
+"""Running single tasks of a study: one process's agents, worlds and `Hybrid`s, and the record of each run with what it cost.
+
+* Dollars: the far side's tokens at its own price; where that is unknown or 0, at the reference price of `cloud/prices.toml`. At the
+  reference price every prompt token counts in full: providers grant a discount for cached prefixes from 1,024 tokens on, which few
+  prompts here reach.
+* Joules: 2 x parameters x tokens / efficiency (arXiv 2605.30102, appendix A.1), for the near side; far energy is not counted.
+* KV bytes: the largest context that the near side held, times what its model keeps per token.
+"""
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing, closing
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
-from ....protocols import Agent, AgentCard, ConfigError, NearfarError, Side, Usage
+from ....protocols import Agent, AgentCard, ConfigError, NearfarError, Prices, Side, Usage
 from ....protocols.messages import Value
 from ...compose.agents import far_handle, near_handle, reference_price
 from ...hybrid.hybrid import Hybrid
@@ -17,16 +24,19 @@ from ...routing.traces import Check, RunRecord
 from ...task.events import CallEnded, TaskEvent, TaskFinished
 from ...task.policy import Verdict
 from ...task.results import Call
+from ..worlds.loading import draw_tasks, open_factory, open_world
 from ..worlds.world import Episode, Grade, SolvableWorld, World, WorldTask
 from .configurations import Configuration
-from .costs import EXECUTE, Reference, context_tokens, dollars, joules, peak_kv_bytes
 from .study import Study
-from .world_loading import draw_tasks, open_factory, open_world
 
 logger = logging.getLogger(__name__)
-
 Serve = Callable[..., AsyncGenerator[TaskEvent, None]]
 """Streams a task: `Hybrid.stream` with its policy."""
+EXECUTE: Final = "execute"
+"""The role of the agent that works on the task, in every strategy."""
+FLOP_PER_JOULE: Final = 1e11
+"""Efficiency of the near side's processor: about half of what a laptop GPU of 2024 reaches at its best. It scales all joules alike, so
+comparisons between configurations do not depend on it."""
 
 
 class Item(Value):
@@ -60,7 +70,7 @@ class Workbench:
         self._study = study
         self._configurations = {configuration.label: configuration for configuration in study.configurations}
         model, prices = reference_price()
-        self._reference = Reference(model=model, prices=prices)
+        self._reference = ReferencePrice(model=model, prices=prices)
         self._worlds: dict[str, World] = {}
         self._tasks: dict[tuple[str, int], Sequence[WorldTask]] = {}
         self._hybrids: dict[str, Hybrid] = {}
@@ -74,8 +84,8 @@ class Workbench:
             if self._study.agents is not None:
                 self._near, self._far = self._users_agents(stack, self._study.agents)
             else:
-                self._near = await self._opened(stack, Side.NEAR) if self._study.needs_near else None
-                self._far = await self._opened(stack, Side.FAR) if self._study.needs_far else None
+                self._near = await self._open_side(stack, Side.NEAR) if self._study.needs_near else None
+                self._far = await self._open_side(stack, Side.FAR) if self._study.needs_far else None
             self._stack = stack.pop_all()
         return self
 
@@ -91,7 +101,7 @@ class Workbench:
         try:
             episode = self._world(item.world).reset(task)
         except Exception as error:  # a task boundary: the world may be the user's own program
-            course.error = _described(error, "the world could not start over on the task", task)
+            course.error = _describe(error, "the world could not start over on the task", task)
         else:
             await self._work(partial(hybrid.stream, policy=configuration.policy), task, episode, course)
         return self._record(item, task, configuration, course)
@@ -102,7 +112,7 @@ class Workbench:
                 await self._serve(stream, task, episode, course)
                 _grade(episode, task, course)
         except Exception as error:  # a task boundary, as above
-            course.error = _described(error, "the episode could not be closed", task)
+            course.error = _describe(error, "the episode could not be closed", task)
 
     async def _serve(self, stream: Serve, task: WorldTask, episode: Episode, course: Course) -> None:
         """Let the agents work on the task; where they fail, what their tools did still stands to be graded."""
@@ -119,7 +129,7 @@ class Workbench:
         except NearfarError as error:
             course.error = f"{type(error).__name__}: {error.message}"
         except Exception as error:  # a task boundary: an agent may be the user's own program
-            course.error = _described(error, "an agent or a tool broke", task)
+            course.error = _describe(error, "an agent or a tool broke", task)
         finally:
             course.seconds = time.monotonic() - started
 
@@ -175,7 +185,7 @@ class Workbench:
             self._hybrids[key] = Hybrid(near=self._near, far=far)
         return self._hybrids[key]
 
-    async def _opened(self, stack: AsyncExitStack, side: Side) -> Agent:
+    async def _open_side(self, stack: AsyncExitStack, side: Side) -> Agent:
         member = near_handle(self._study.near) if side is Side.NEAR else far_handle(self._study.far)
         if member is None:
             raise ConfigError(f"the sweep needs a {side} agent and none is configured", hint=f"--{side} MODEL, or [{side}] in nearfar.toml")
@@ -231,7 +241,7 @@ def _grade(episode: Episode, task: WorldTask, course: Course) -> None:
     try:
         course.grade = Grade.model_validate(episode.grade(course.answer))
     except Exception as error:  # a task boundary: the world may be the user's own program
-        course.error = _described(error, "the outcome could not be graded", task)
+        course.error = _describe(error, "the outcome could not be graded", task)
 
 
 def _oracle(world: World) -> Agent:
@@ -248,7 +258,51 @@ def _card(agent: Agent | None) -> AgentCard | None:
     return agent.card if agent is not None else None
 
 
-def _described(error: Exception, what: str, task: WorldTask) -> str:
+def _describe(error: Exception, what: str, task: WorldTask) -> str:
     if not isinstance(error, NearfarError):
         logger.exception("task %s: %s", task.identifier, what)
     return f"{type(error).__name__}: {what}: {error}"
+
+
+class ReferencePrice(Value):
+    """The price of a real model, for far agents that have none or cost nothing."""
+
+    model: str
+    prices: Prices
+
+    @property
+    def name(self) -> str:
+        return f"list price of {self.model}, {self.prices.as_of}"
+
+
+def dollars(calls: Iterable[Call], card: AgentCard | None, reference: ReferencePrice) -> tuple[float | None, str]:
+    """Return the far side's dollars and the source of the price; None where a call failed after it had spent uncounted tokens."""
+    far = [call for call in calls if call.side is Side.FAR]
+    if card is not None and card.prices is not None and not card.prices.is_free:
+        known = [call.dollars for call in far if call.dollars is not None]
+        total = float(sum(known)) if len(known) == len(far) else None
+        return total, f"{card.prices.source}, {card.prices.as_of}"
+    if any(call.dollars is None and call.error is not None and call.usage.total_tokens == 0 for call in far):
+        return None, reference.name
+    usages = (Usage(input_tokens=call.usage.input_tokens, output_tokens=call.usage.output_tokens) for call in far)
+    return float(sum(reference.prices.dollars(usage) for usage in usages)), reference.name
+
+
+def joules(usage: Usage, parameters: int | None) -> float | None:
+    """Estimate the energy of the near side; None if the number of weights is unknown. Tokens read from a prefix cache count too."""
+    if usage.total_tokens == 0:
+        return 0.0
+    return None if parameters is None else 2 * parameters * usage.total_tokens / FLOP_PER_JOULE
+
+
+def peak_kv_bytes(calls: Sequence[Call], bytes_per_token: int | None) -> int | None:
+    """Return the KV cache of the near side's longest call; None if its model does not say what it keeps per token."""
+    near = [call.usage.total_tokens for call in calls if call.side is Side.NEAR]
+    if not near:
+        return 0
+    return None if bytes_per_token is None else max(near) * bytes_per_token
+
+
+def context_tokens(calls: Iterable[Call]) -> tuple[int, ...]:
+    """Return the tokens that the executor read and wrote on each turn."""
+    return tuple(call.usage.total_tokens for call in calls if call.role == EXECUTE)

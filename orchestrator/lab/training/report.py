@@ -1,7 +1,8 @@
-"""The held-out report of a head: calibration of each agent, and the gap that routing between each two of them recovers."""
+"""Training a head on the user's own runs, with a held-out report: calibration of each agent, and the gap that routing recovers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,17 +10,16 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
 
+from ....protocols import ConfigError
 from ....protocols.messages import Value
 from ...routing.head import EmbedsText, Head, sigmoid
-from ...routing.training import Examples, folds_of
-from ..replay.curve import curve_figures
-from ..study.statistics import Estimate
-from .export import write_head
-from .training import Parts, fit_head
+from ...routing.traces import Trace
+from ...routing.training import Examples, examples_of, folds_of
+from ...util.embedding.embedder import Embedder
+from ..statistics import IntervalEstimate, curve_figures
+from .training import HeadParts, fit_head, train_head, write_head
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy
 
     from ...routing.training import Floats
@@ -33,7 +33,7 @@ _LEAST_PROMPTS: Final = 10
 """On which both of a pair must have been tried."""
 
 
-class Calibration(Value):
+class CalibrationError(Value):
     """How far an agent's predicted probabilities are from its outcomes; 0 would be perfect."""
 
     brier: float
@@ -55,9 +55,9 @@ class AgentReport(Value):
     """Share of the prompts on which it is not."""
     quality: float
     """Its mean outcome."""
-    before: Calibration
+    before: CalibrationError
     """Calibration of the head's log-odds before they are calibrated."""
-    after: Calibration
+    after: CalibrationError
     """Calibration of the probabilities that the head predicts."""
 
 
@@ -71,11 +71,11 @@ class PairReport(Value):
     """On which both outcomes are known."""
     near_quality: float
     far_quality: float
-    recovered: Estimate
+    recovered: IntervalEstimate
     """APGR; at random it is 0.5."""
-    far_share_for_half: Estimate
+    far_share_for_half: IntervalEstimate
     """CPT(50 %): the share of far calls at which half of the gap in quality is recovered."""
-    far_share_for_most: Estimate
+    far_share_for_most: IntervalEstimate
     """CPT(80 %)."""
 
 
@@ -87,6 +87,78 @@ class HeldOutReport(Value):
     agents: tuple[AgentReport, ...]
     pairs: tuple[PairReport, ...]
     """Without those that do equally well, or were tried together on fewer than 10 prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedHead:
+    """A head, and what it is worth."""
+
+    parts: HeadParts
+    """For `write_head`."""
+    report: HeldOutReport
+
+
+def train_on_traces(
+    traces: Sequence[Trace],
+    agents: Sequence[str],
+    *,
+    embedder: Embedder | None,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda _: None,
+) -> TrainedHead:
+    """Train a head for some of the agents that the traces tell of.
+
+    Args:
+        traces: those of the same prompt count as one, with the mean scores.
+        agents: whose success it shall predict.
+        embedder: None: the head looks at words and classes alone.
+        seed: of the folds, and of the prompts that are remembered.
+        progress: is told what happens next.
+
+    Raises `ConfigError` where torch is not installed, an agent is in no trace or its outcomes are all missing or all the same, or there are
+    fewer than 20 prompts.
+    """
+    try:
+        import torch  # noqa: F401 - asked for here, before anything takes long
+    except ImportError as error:
+        raise ConfigError("training a head needs torch", hint="pip install 'nearfar[train]'") from error
+    examples = examples_of(traces, agents)
+    examples.check()
+    if embedder is not None:
+        progress(f"embedding {len(examples.prompts)} prompts")
+        examples = replace(examples, embeddings=embedder.early_all(examples.prompts))
+    report = held_out_report(examples, seed=seed, progress=progress)
+    progress("training on all prompts")
+    return TrainedHead(train_head(examples, seed=seed), report)
+
+
+def held_out_report(examples: Examples, *, seed: int, progress: Callable[[str], None]) -> HeldOutReport:
+    """Cross-validate heads on examples, each one written, loaded and asked as it would be in use."""
+    before, after = predict_held_out(examples, seed=seed, progress=progress)
+    return HeldOutReport(
+        prompts=len(examples.prompts),
+        folds=FOLDS,
+        agents=tuple(
+            _agent(name, examples.outcomes[:, place], before[:, place], after[:, place]) for place, name in enumerate(examples.agents)
+        ),
+        pairs=tuple(_pairs(examples, after)),
+    )
+
+
+def predict_held_out(examples: Examples, *, seed: int, progress: Callable[[str], None]) -> "tuple[Floats, Floats]":
+    """Return each agent's probability on each prompt before and after calibration, of shape (prompts, agents), by heads that have not
+    seen it."""
+    import numpy
+
+    folds = folds_of(examples.prompts, FOLDS, seed)
+    embedder = Remembered(examples.prompts, examples.embeddings) if examples.embeddings is not None else None
+    before, after = (numpy.zeros(examples.outcomes.shape, dtype=numpy.float32) for _ in range(2))
+    for fold in range(FOLDS):
+        progress(f"fold {fold + 1} of {FOLDS}")
+        known, rows = numpy.flatnonzero(folds != fold), numpy.flatnonzero(folds == fold)
+        with load_head(fit_head(examples.part(known), seed=seed), embedder) as head:
+            before[rows], after[rows] = predictions(head, examples.part(rows))
+    return before, after
 
 
 class Remembered:
@@ -101,37 +173,8 @@ class Remembered:
         return vector
 
 
-def held_out_report(examples: Examples, *, seed: int, progress: "Callable[[str], None]") -> HeldOutReport:
-    """Cross-validate heads on examples, each one written, loaded and asked as it would be in use."""
-    before, after = held_out(examples, seed=seed, progress=progress)
-    return HeldOutReport(
-        prompts=len(examples.prompts),
-        folds=FOLDS,
-        agents=tuple(
-            _agent(name, examples.outcomes[:, place], before[:, place], after[:, place]) for place, name in enumerate(examples.agents)
-        ),
-        pairs=tuple(_pairs(examples, after)),
-    )
-
-
-def held_out(examples: Examples, *, seed: int, progress: "Callable[[str], None]") -> "tuple[Floats, Floats]":
-    """Return each agent's probability on each prompt before and after calibration, of shape (prompts, agents), by heads that have not
-    seen it."""
-    import numpy
-
-    folds = folds_of(examples.prompts, FOLDS, seed)
-    embedder = Remembered(examples.prompts, examples.embeddings) if examples.embeddings is not None else None
-    before, after = (numpy.zeros(examples.outcomes.shape, dtype=numpy.float32) for _ in range(2))
-    for fold in range(FOLDS):
-        progress(f"fold {fold + 1} of {FOLDS}")
-        known, rows = numpy.flatnonzero(folds != fold), numpy.flatnonzero(folds == fold)
-        with loaded(fit_head(examples.part(known), seed=seed), embedder) as head:
-            before[rows], after[rows] = predictions(head, examples.part(rows))
-    return before, after
-
-
 @contextmanager
-def loaded(parts: Parts, embedder: EmbedsText | None) -> "Iterator[Head]":
+def load_head(parts: HeadParts, embedder: EmbedsText | None) -> "Iterator[Head]":
     """Write a head to a temporary folder and load it. The folder lasts as long as the context."""
     with TemporaryDirectory() as name:
         write_head(parts, Path(name))
@@ -148,7 +191,7 @@ def predictions(head: Head, examples: Examples) -> "tuple[Floats, Floats]":
     return before, numpy.array([sight.blend.calibrated(sight.raw) for sight in seen], dtype=numpy.float32)
 
 
-def calibration(probabilities: "Column", outcomes: "Column") -> Calibration:
+def calibration(probabilities: "Column", outcomes: "Column") -> CalibrationError:
     """Compare probabilities with outcomes, both between 0 and 1 and of the same length, at least 1."""
     import numpy
 
@@ -156,7 +199,7 @@ def calibration(probabilities: "Column", outcomes: "Column") -> Calibration:
     losses = -(outcomes * numpy.log(chances) + (1 - outcomes) * numpy.log(1 - chances))
     bins = numpy.minimum((chances * _BINS).astype(int), _BINS - 1)
     gaps = numpy.bincount(bins, weights=chances - outcomes, minlength=_BINS)
-    return Calibration(
+    return CalibrationError(
         brier=float(numpy.square(chances - outcomes).mean()),
         log_loss=float(losses.mean()),
         calibration_error=float(numpy.abs(gaps).sum() / len(outcomes)),

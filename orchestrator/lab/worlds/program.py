@@ -4,14 +4,36 @@ A step's arguments are either known from the task or revealed by an earlier step
 work, the plan of what remains, and a summary: what the models are trained to say, and what the oracle says.
 """
 
+import itertools
 import json
-from collections.abc import Collection
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from pydantic import JsonValue
 
-from ....protocols import ToolCall
+from ....protocols import (
+    AgentCard,
+    Finished,
+    FinishReason,
+    InvalidRequest,
+    Limits,
+    Side,
+    StepEvent,
+    StepRequest,
+    TextDelta,
+    ToolCall,
+    Usage,
+)
+from ...strategies.prompts import CONTINUE, INTERVENE, PLAN, VERIFY_PLAN, VERIFY_PROGRESS
 from ...task.task import call_text
+
+_CALL = re.compile(r"(\w+)\((.*)\)")
+_ARGUMENT = re.compile(r"(?:, )?(\w+)=")
+_JSON = json.JSONDecoder()
+_FAILURE = re.compile(r"= (\w+Error: |there is no tool |invalid arguments: )")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +75,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class FinalAnswer:
     """The final answer: what to say, in terms of what the steps reveal."""
 
     parts: tuple[Argument, ...]
@@ -77,7 +99,7 @@ class Program:
     """The steps of a solution in a workable order, and its ending."""
 
     steps: tuple[Step, ...]
-    ending: Ending
+    ending: FinalAnswer
 
     def plan(self, done: Collection[int] = ()) -> str:
         """Return numbered lines for what remains after the steps in `done`."""
@@ -123,3 +145,142 @@ class Progress:
     def conclude(self, program: Program, answer: str) -> None:
         """Count the final answer, which must be right and must not come too early."""
         self.on_track = program.next_step(self.done) is None and answer == program.ending.answer
+
+
+class Solution(Protocol):
+    """A task's program, and how a person would put what is left of it."""
+
+    @property
+    def program(self) -> Program: ...
+
+    def advice(self, done: Collection[int]) -> str: ...
+
+
+def verdict_on_plan(solution: Solution, state: Progress) -> str:
+    """Return the right verdict of a check under a plan."""
+    return CONTINUE if state.on_track else f"{INTERVENE}\n{solution.program.plan(state.done)}"
+
+
+def verdict_on_progress(solution: Solution, state: Progress) -> str:
+    """Return the right verdict of a check without a plan."""
+    return CONTINUE if state.on_track else f"{INTERVENE}\n{guidance(solution, state.done, state.mistake)}"
+
+
+def guidance(solution: Solution, done: Collection[int], avoid: ToolCall | None) -> str:
+    """Return a summary and advice."""
+    summary = "; ".join(solution.program.facts(done)) or "nothing yet"
+    warning = f" Avoid {call_text(avoid)}." if avoid is not None else ""
+    return f"Summary: {summary}.\nAdvice: {solution.advice(done)}{warning}"
+
+
+class OracleAgent:
+    """Answers the supervisor's prompts from the world's solutions; any other request is an `InvalidRequest`."""
+
+    def __init__(self, world: str, solution_of: Callable[[str], Solution | None]) -> None:
+        self._solution_of = solution_of
+        self._card = AgentCard(
+            name="oracle",
+            side=Side.FAR,
+            model=f"oracle of {world}",
+            description="knows every solution of its world: a ceiling for supervisors, not a model",
+            world=world,
+            limits=Limits(concurrency=1024),
+        )
+
+    @property
+    def card(self) -> AgentCard:
+        return self._card
+
+    async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
+        """Plan, or judge the work."""
+        reply = self._reply(request)
+        yield TextDelta(text=reply)
+        usage = Usage(input_tokens=sum(_words(message.text) for message in request.messages), output_tokens=_words(reply))
+        yield Finished(reason=FinishReason.STOP, usage=usage, model=self._card.model)
+
+    async def aclose(self) -> None:
+        """Do nothing: the oracle holds no resources."""
+
+    def _reply(self, request: StepRequest) -> str:
+        role = request.messages[0].text
+        task, *parts = request.messages[-1].text.split("\n\n")
+        solution = self._solution_of(task)
+        if solution is None or role not in (PLAN, VERIFY_PLAN, VERIFY_PROGRESS):
+            raise InvalidRequest("the oracle only supervises tasks of its own world", hint="use it as the far agent of pevr and eva")
+        if role == PLAN:
+            return solution.program.plan()
+        state = parse_work(solution.program, parts[-1], _find_known(solution.program, parts[:-1]))
+        return verdict_on_plan(solution, state) if role == VERIFY_PLAN else verdict_on_progress(solution, state)
+
+
+def parse_work(program: Program, text: str, known: Collection[int] = ()) -> Progress:
+    """Judge a transcript of work that began when the steps in `known` had been done."""
+    state = Progress(set(known))
+    lines = text.splitlines()
+    turns = (list(turn) for _, turn in itertools.groupby(lines, key=lambda line: line.startswith("= ")))
+    said: list[ToolCall] = []
+    for turn in turns:
+        calls = [call for line in turn if (call := _parse_call(line)) is not None]
+        # Words of the executor may read like a call; results belong to the last lines before them.
+        for call, result in zip(said[-len(turn) :], turn, strict=False):
+            state.add(program, call, failed=_FAILURE.match(result) is not None)
+        said = calls
+    if lines and not lines[-1].startswith("= "):
+        state.conclude(program, lines[-1])
+    return state
+
+
+def _parse_call(line: str) -> ToolCall | None:
+    match = _CALL.fullmatch(line)
+    if match is None:
+        return None
+    arguments = _parse_arguments(match[2])
+    return ToolCall(id=line, name=match[1], arguments=arguments) if arguments is not None else None
+
+
+def _parse_arguments(text: str) -> dict[str, JsonValue] | None:
+    """Parse the arguments that `call_text` writes between the brackets; None if the text is something else."""
+    arguments: dict[str, JsonValue] = {}
+    place = 0
+    while place < len(text):
+        name = _ARGUMENT.match(text, place)
+        if name is None:
+            return None
+        try:
+            arguments[name[1]], place = _JSON.raw_decode(text, name.end())
+        except json.JSONDecodeError:
+            return None
+    return arguments
+
+
+def _find_known(program: Program, carried: Iterable[str]) -> set[int]:
+    """Return the steps done before the context was last reset: those missing from the plan, or told of in the summary."""
+    text = "\n\n".join(carried)
+    if text.startswith("Plan:\n"):
+        return _missing_from(program, [line.partition(". ")[2] for line in text.splitlines()[1:]])
+    return {index for index, step in enumerate(program.steps) if f"{call_text(step.call('step'))}: " in text}
+
+
+def _missing_from(program: Program, lines: Collection[str]) -> set[int]:
+    left = Counter(lines)
+    missing = set()
+    # Steps that read alike are done from the first to the last, so those that a plan still has are the last ones.
+    for index in reversed(range(len(program.steps))):
+        found = next((form for form in _forms(program.steps[index]) if left[form]), None)
+        if found is None:
+            missing.add(index)
+        else:
+            left[found] -= 1
+    return missing
+
+
+def _forms(step: Step) -> Iterable[str]:
+    """Yield every way in which a plan may write the step, with or without what earlier ones reveal."""
+    sources = sorted({argument.source for _, argument in step.arguments if argument.source is not None})
+    for size in range(len(sources) + 1):
+        for done in itertools.combinations(sources, size):
+            yield step.text(done)
+
+
+def _words(text: str) -> int:
+    return len(re.findall(r"\w+|[^\w\s]", text))

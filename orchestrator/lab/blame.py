@@ -1,16 +1,62 @@
-"""Correctors: sources of the reply that an agent should have given."""
+"""Counterfactual blame: the decisive error of a failed run is its earliest step whose correction makes it succeed (AgenTracer, arXiv
+2509.03312). A corrector is the source of the reply that an agent should have given.
+
+A later step that would mend it, too, is no evidence about the steps before it: correcting step 3 may do while correcting step 5 does not,
+or the other way round. So a search by halves can miss the earliest one, and steps are tried one by one from the first.
+"""
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
-from ....protocols import Message, Sensitivity, Side, StepRequest, ToolCall, complete
-from ...agents.pool import AgentHandle
-from ...safety.placeholders import map_message_texts
-from ...safety.privacy import RunPrivacy
-from .record import RecordedRun, RecordedStep, action_of
+from ...protocols import InvalidRequest, Message, Sensitivity, Side, StepRequest, ToolCall, complete
+from ...protocols.messages import Value
+from ..agents.pool import AgentHandle
+from ..safety.placeholders import map_message_texts
+from ..safety.privacy import RunPrivacy
+from ..task.task import transcript
+from .blame_replay import Branch, Judge, RecordedRun, RecordedStep, action_of, effects_of, replay
+
+
+class CorrectedStep(Value):
+    """The outcome of correcting one step."""
+
+    step: int
+    """From 1, in the order of the trace."""
+    agent: str
+    side: Side
+    role: str
+    said: str
+    corrected: str
+    outcome: Literal["success", "failure", "unknown"]
+    answer: str | None
+    """Answer of the replay."""
+    because: str = ""
+    """Why the outcome is unknown."""
+
+
+class Blame(Value):
+    """Which step failed a run."""
+
+    run: str
+    corrector: str
+    decisive: CorrectedStep | None
+    """The earliest step whose correction makes the run succeed; None: there is none among those that could be tried."""
+    trials: tuple[CorrectedStep, ...]
+    """In order, up to the decisive one."""
+    unchallenged: tuple[int, ...]
+    """Steps before it that the corrector would not have done otherwise, or knows nothing of."""
+
+    @property
+    def replays(self) -> int:
+        return len(self.trials)
+
+    @property
+    def is_certain(self) -> bool:
+        """No earlier step might be it: none came to something unknown."""
+        return self.decisive is not None and all(trial.outcome != "unknown" for trial in self.trials)
 
 
 class Corrector(Protocol):
@@ -25,6 +71,55 @@ class Corrector(Protocol):
         """Return the reply that the agent should have given; None if its reply was right, or the corrector knows nothing about such a
         step."""
         ...
+
+
+async def blame(
+    run: RecordedRun, corrector: Corrector, judge: Judge, *, live: Mapping[str, AgentHandle], also: Sequence[RecordedRun] = ()
+) -> Blame:
+    """Correct one step after the other, and replay. Raises `InvalidRequest` where the run did not fail.
+
+    Args:
+        judge: whether an answer is right.
+        live: the run's agents, which are asked what they would have done behind a correction.
+        also: further runs of the same task, from the same state of the world, whose effects are on record.
+    """
+    if run.answer is not None and judge(run.answer, run.calls):
+        raise InvalidRequest(
+            f"run {run.name} did not fail: its answer is the expected one", hint="only a failed run can be blamed on a step"
+        )
+    effects = effects_of((run, *also))
+    trials: list[CorrectedStep] = []
+    unchallenged: list[int] = []
+    for step in run.steps:
+        correction = await corrector.correct(step)
+        if correction is None:
+            unchallenged.append(step.number)
+            continue
+        branch = Branch(run, effects, step, correction, live)
+        answer = await replay(branch)
+        trials.append(_trial(step, correction, branch, answer, judge))
+        if trials[-1].outcome == "success":
+            break
+    decisive = trials[-1] if trials and trials[-1].outcome == "success" else None
+    return Blame(run=run.name, corrector=corrector.name, decisive=decisive, trials=tuple(trials), unchallenged=tuple(unchallenged))
+
+
+def _trial(step: RecordedStep, correction: Message, branch: Branch, answer: str | None, judge: Judge) -> CorrectedStep:
+    is_right = answer is not None and judge(answer, branch.calls)
+    outcome: Literal["success", "failure", "unknown"] = "unknown" if branch.unknown else "success" if is_right else "failure"
+    said = step.error or transcript([step.reply])
+    because = branch.unknown or ""
+    return CorrectedStep(
+        step=step.number,
+        agent=step.agent,
+        side=step.side,
+        role=step.role,
+        said=said,
+        corrected=transcript([correction]),
+        outcome=outcome,
+        answer=answer,
+        because=because,
+    )
 
 
 @dataclass(frozen=True)
@@ -44,16 +139,16 @@ class Reference:
         return cls(f"run {run.name}", run.solutions.get("", ()), run.answer or "", run)
 
     async def correct(self, step: RecordedStep) -> Message | None:
-        known = self._known(step)
+        known = self._find_reply(step)
         if step.role == "execute" and not step.scope:
-            return _corrected(step, self.calls, self.answer)
+            return _correct(step, self.calls, self.answer)
         if known is None:
             return None
         if step.role == "execute":
-            return _corrected(step, *self._part(step.scope))
+            return _correct(step, *self._part(step.scope))
         return None if _says_the_same(step.reply, known) else known
 
-    def _known(self, step: RecordedStep) -> Message | None:
+    def _find_reply(self, step: RecordedStep) -> Message | None:
         """Return the reply that `run` has to the same request, or, for an executor, to the same opening."""
         steps = () if self.run is None else self.run.steps
         if step.role == "execute":
@@ -68,9 +163,9 @@ class Reference:
         return self.run.solutions.get(scope, ()), last.reply.text
 
 
-def _corrected(step: RecordedStep, calls: Sequence[ToolCall], answer: str) -> Message | None:
+def _correct(step: RecordedStep, calls: Sequence[ToolCall], answer: str) -> Message | None:
     """Return the reply that leads an executor to the answer by these calls, in any order; None if its own reply does."""
-    left = _left(step.done, calls)
+    left = _calls_left(step.done, calls)
     wanted = Counter(map(action_of, left))
     made = Counter(map(action_of, step.reply.tool_calls))
     if made and made <= wanted:
@@ -82,7 +177,7 @@ def _corrected(step: RecordedStep, calls: Sequence[ToolCall], answer: str) -> Me
     return Message.assistant("", (left[0].model_copy(update={"id": f"corrected-{step.number}"}),))
 
 
-def _left(made: Sequence[ToolCall], wanted: Sequence[ToolCall]) -> list[ToolCall]:
+def _calls_left(made: Sequence[ToolCall], wanted: Sequence[ToolCall]) -> list[ToolCall]:
     """Return the wanted calls that were not made yet."""
     done = Counter(map(action_of, made))
     left = []

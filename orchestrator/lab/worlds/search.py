@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from .....protocols import Agent, InvalidRequest
-from ....task.tools import Tool, tool
-from ..oracle import OracleAgent
-from ..world import Grade, Split, WorldTask
-from .facts import Facts, PassageIndex
-from .questions import Author, Question
+from ....protocols import Agent, InvalidRequest
+from ...task.tools import Tool, tool
+from .program import OracleAgent
+from .questions import Author, Facts, PassageIndex, SearchQuestion
+from .world import Grade, Split, WorldTask
 
 TEST_MIX: Final[Mapping[str, float]] = {
     "1 hop": 0.12,
@@ -38,7 +37,7 @@ class SearchWorld:
         self._split: Split = split
         self._mix = dict(mix)
         self._table = lru_cache(maxsize=16)(self._make_table)
-        self._by_prompt: dict[str, Question] = {}
+        self._by_prompt: dict[str, SearchQuestion] = {}
 
     def tasks(self, count: int, seed: int) -> Sequence[WorldTask]:
         """Draw `count` tasks; those of a smaller count come first."""
@@ -53,7 +52,7 @@ class SearchWorld:
         """Return the supervisor that knows every solution."""
         return OracleAgent(self.name, self._by_prompt.get)
 
-    def question(self, task: WorldTask) -> Question:
+    def question(self, task: WorldTask) -> SearchQuestion:
         """Return the task with its solution. Raises `InvalidRequest` for a task of another world."""
         return self._find(task)[1]
 
@@ -63,7 +62,7 @@ class SearchWorld:
         identifier = f"search-{self._split}-{seed}-{number}"
         return WorldTask(identifier=identifier, prompt=question.text, kind=question.kind, difficulty=question.difficulty)
 
-    def _find(self, task: WorldTask) -> tuple[tuple[int, int], Question]:
+    def _find(self, task: WorldTask) -> tuple[tuple[int, int], SearchQuestion]:
         match = re.fullmatch(rf"search-{self._split}-(-?\d+)-(\d+)", task.identifier)
         if match is None:
             raise InvalidRequest(f"{task.identifier!r} is no task of this search world", hint="take tasks from the world that resets them")
@@ -77,7 +76,7 @@ class SearchWorld:
         self._by_prompt[question.text] = question
         return table, question
 
-    def _make_table(self, seed: int, number: int) -> tuple[Facts, list[Question]]:
+    def _make_table(self, seed: int, number: int) -> tuple[Facts, list[SearchQuestion]]:
         facts = Facts(seed * 100_003 + number, self._split)
         index = PassageIndex(facts.passages)
         random_ = random.Random(f"search/{self._split}/{seed}/{number}/questions")
@@ -91,7 +90,7 @@ class SearchWorld:
 class SearchEpisode:
     """One question being worked on."""
 
-    def __init__(self, question: Question, index: PassageIndex) -> None:
+    def __init__(self, question: SearchQuestion, index: PassageIndex) -> None:
         self._question = question
         self._index = index
         self.tools: Sequence[Tool] = search_tools(index)

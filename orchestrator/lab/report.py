@@ -1,4 +1,4 @@
-"""The sweep's report: one self-contained HTML page in the folder of the runs, and its pictures as PNG and SVG."""
+"""The reports of sweeps and simulations: one self-contained HTML page, a summary in JSON, and the pictures as PNG and SVG."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -6,33 +6,45 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from ...routing.traces import RunRecord
-from ...util.escaping import page, table
-from .figures import Picture, draw_all, draw_regret
-from .findings import Finding, findings
-from .headline import AutoHeadline, Comparison, Reached, WorldHeadline, auto_headline, headline
-from .outcomes import Outcomes
-from .statistics import Estimate
+from ..routing.traces import RunRecord
+from ..util.escaping import page, table
+from .figures import Picture, draw_regret, draw_simulation, draw_world
+from .replay.replayed import Online
+from .replay.simulation import ClassResult, Served, Simulation
+from .statistics import CurveFigures, IntervalEstimate
+from .study.findings import Lesson, findings
+from .study.headline import AutoHeadline, Comparison, Reached, WorldHeadline, auto_headline, headline
+from .study.outcomes import Outcomes
 
-REPORT: Final = "report.html"
-SUMMARY: Final = "summary.json"
+SWEEP_REPORT: Final = "report.html"
+SWEEP_SUMMARY: Final = "summary.json"
+SIMULATION_REPORT: Final = "simulation.html"
+SIMULATION_SUMMARY: Final = "simulation.json"
 FIGURES: Final = "figures"
-_STYLE: Final = """
+_SWEEP_STYLE: Final = """
 .holds { color: #2a9d8f } .fails { color: #c1121f } .untested { color: var(--soft) } figure { margin: 1rem 0 }
 body { max-width: 80rem } .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(28rem, 1fr)); gap: 0 2rem }
  .wide td, .wide th { white-space: nowrap }
 figcaption { color: var(--soft) } @media (prefers-color-scheme: dark) { .fails { color: #ff6b6b } }
 """
-_ANSWERS: Final = {"holds": "holds", "does not hold": "fails", "cannot be tested here": "untested"}
-_MILLI: Final = 1e-3
-_NOTE: Final = (
+_SIMULATION_STYLE: Final = """
+figure { margin: 1.5rem 0 } figure svg { max-width: 60rem } figcaption { color: var(--soft) }
+.warning { border-left: 3px solid #d55e00; padding-left: .8rem }
+"""
+_SWEEP_NOTE: Final = (
     "Brackets and bars are 95 % bootstrap intervals over tasks. Joules are estimated as 2 x parameters x tokens / efficiency. Seconds are "
     "wall time and include waiting for other runs of the process. Shadow configurations only measure the supervisor. An oracle is the "
     "world's own solver: a ceiling, not a model. At reference prices prompt tokens count in full."
 )
+_SIMULATION_NOTE: Final = (
+    "Recorded outcomes, replayed through the router: the agent that it would ask first serves the task, and its recorded outcome counts. "
+    "Brackets, bars and shaded bands are 95 % bootstrap intervals over tasks."
+)
+_ANSWERS: Final = {"holds": "holds", "does not hold": "fails", "cannot be tested here": "untested"}
+_MILLI: Final = 1e-3
 
 
-def write_report(records: Sequence[RunRecord], folder: Path, *, missing: int) -> Path:
+def write_sweep_report(records: Sequence[RunRecord], folder: Path, *, missing: int) -> Path:
     """Write `report.html`, `summary.json` and the pictures into a folder; the path of the page.
 
     Args:
@@ -44,43 +56,39 @@ def write_report(records: Sequence[RunRecord], folder: Path, *, missing: int) ->
     outcomes = Outcomes(records)
     pictures = folder / FIGURES
     pictures.mkdir(exist_ok=True)
-    path = folder / REPORT
-    path.write_text(_render(outcomes, missing=missing, title="Nearfar sweep", pictures=pictures), encoding="utf-8")
-    (folder / SUMMARY).write_text(json.dumps(_summary(outcomes, missing=missing), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path = folder / SWEEP_REPORT
+    path.write_text(render_sweep(outcomes, missing=missing, title="Nearfar sweep", pictures=pictures), encoding="utf-8")
+    (folder / SWEEP_SUMMARY).write_text(
+        json.dumps(sweep_summary(outcomes, missing=missing), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     return path
 
 
-def render(records: Sequence[RunRecord], *, missing: int, title: str) -> str:
-    """Render the page without writing files. Raises `ConfigError` where matplotlib is not installed."""
-    return _render(Outcomes(records), missing=missing, title=title, pictures=None)
-
-
-def summary(records: Sequence[RunRecord], *, missing: int) -> dict[str, object]:
-    """Return the content of the report, for scripts."""
-    return _summary(Outcomes(records), missing=missing)
-
-
-def _render(outcomes: Outcomes, *, missing: int, title: str, pictures: Path | None) -> str:
-    drawn = {world: draw_all(outcomes, world, pictures) for world in outcomes.worlds}
+def render_sweep(outcomes: Outcomes, *, missing: int, title: str, pictures: Path | None = None) -> str:
+    """Render the page; with a folder, write its pictures there. Raises `ConfigError` where matplotlib is not installed."""
+    drawn = {world: draw_world(outcomes, world, pictures) for world in outcomes.worlds}
     lines = [headline(outcomes, world) for world in outcomes.worlds]
     auto = auto_headline(outcomes.records)
     regret = draw_regret(auto.regret, against=auto.most_useful_fixed, folder=pictures) if auto is not None else None
     sections = [*_sections(outcomes, lines, drawn), *_auto(auto, regret), *_lessons(findings(outcomes))]
-    return page(title, "\n".join([*_head(outcomes, title, missing), *sections]), style=_STYLE)
+    return page(title, "\n".join([*_sweep_head(outcomes, title, missing), *sections]), style=_SWEEP_STYLE)
 
 
-def _summary(outcomes: Outcomes, *, missing: int) -> dict[str, object]:
+def sweep_summary(outcomes: Outcomes, *, missing: int) -> dict[str, object]:
+    """Return the content of the report, for scripts."""
     auto = auto_headline(outcomes.records)
     return {
         "missing": missing,
         "worlds": [headline(outcomes, world).model_dump(mode="json") for world in outcomes.worlds],
-        "configurations": [_figures(outcomes, world, label) for world in outcomes.worlds for label in outcomes.configurations(world)],
+        "configurations": [
+            _configuration_figures(outcomes, world, label) for world in outcomes.worlds for label in outcomes.configurations(world)
+        ],
         "auto": auto.model_dump(mode="json") if auto is not None else None,
         "findings": [finding.model_dump() for finding in findings(outcomes)],
     }
 
 
-def _figures(outcomes: Outcomes, world: str, label: str) -> dict[str, object]:
+def _configuration_figures(outcomes: Outcomes, world: str, label: str) -> dict[str, object]:
     measures = ("score", "success", "dollars", "seconds", "joules", "peak_kv_bytes", "turns", "near_calls", "far_calls", "interventions")
     estimates = {measure: outcomes.estimate(world, label, measure) for measure in measures}
     errors = sum(record.error is not None for record in outcomes.runs(world, label))
@@ -88,12 +96,12 @@ def _figures(outcomes: Outcomes, world: str, label: str) -> dict[str, object]:
     return {"world": world, "configuration": label, "runs": len(outcomes.runs(world, label)), "errors": errors, **known}
 
 
-def _head(outcomes: Outcomes, title: str, missing: int) -> Iterator[str]:
+def _sweep_head(outcomes: Outcomes, title: str, missing: int) -> Iterator[str]:
     worlds = len(outcomes.worlds)
     yield f"<h1>{escape(title)}: {len(outcomes.records):,} runs in {worlds} world{'s' if worlds != 1 else ''}</h1>"
     if missing:
         yield f'<p class="wrong">{missing:,} runs of the study are missing; the same command makes them.</p>'
-    yield f'<p class="note">{_NOTE} Dollars: {escape(", ".join(_sources(outcomes)) or "none were spent")}.</p>'
+    yield f'<p class="note">{_SWEEP_NOTE} Dollars: {escape(", ".join(_sources(outcomes)) or "none were spent")}.</p>'
 
 
 def _sections(outcomes: Outcomes, lines: Sequence[WorldHeadline], drawn: dict[str, list[Picture]]) -> Iterator[str]:
@@ -120,13 +128,9 @@ def _auto(auto: AutoHeadline | None, regret: Picture | None) -> Iterator[str]:
     yield _figure(regret)
 
 
-def _lessons(found: Sequence[Finding]) -> Iterator[str]:
+def _lessons(found: Sequence[Lesson]) -> Iterator[str]:
     yield "<h2>The lessons of arXiv 2605.30102, on these runs</h2>"
     yield from (_finding(finding) for finding in found)
-
-
-def _figure(picture: Picture) -> str:
-    return f"<figure>{picture.svg}<figcaption>{escape(picture.title)}</figcaption></figure>"
 
 
 def _sources(outcomes: Outcomes) -> list[str]:
@@ -135,22 +139,22 @@ def _sources(outcomes: Outcomes) -> list[str]:
 
 def _headline_list(line: WorldHeadline) -> str:
     reached = [("near alone", line.near), ("far alone", line.far), ("best hybrid", line.best_hybrid), ("best with an oracle", line.oracle)]
-    items = [f"{name}: {_reached(what)}" for name, what in reached if what is not None]
+    items = [f"{name}: {_reach_text(what)}" for name, what in reached if what is not None]
     compared = [
         ("best hybrid at half of far's dollars", line.beats_near),
         ("best hybrid at 40 % of far's dollars", line.approaches_far),
         ("supervision by event", line.events),
         *(("memory", each) for each in line.memory),
     ]
-    items += [f"{name}: {_compared(what)}" for name, what in compared if what is not None]
+    items += [f"{name}: {_comparison_text(what)}" for name, what in compared if what is not None]
     return "<ul>" + "".join(f"<li>{item}</li>" for item in items) + "</ul>"
 
 
-def _reached(what: Reached) -> str:
+def _reach_text(what: Reached) -> str:
     return f"<strong>{escape(what.configuration)}</strong>, score {_share(what.score)}, success {_share(what.success)}"
 
 
-def _compared(what: Comparison) -> str:
+def _comparison_text(what: Comparison) -> str:
     parts = [f"<strong>{escape(what.configuration)}</strong> against {escape(what.against)}"]
     differences = ((what.points, "points of score"), (what.success_points, "points of success"))
     parts += [f"{_difference(each)} {name}" for each, name in differences if each is not None]
@@ -242,7 +246,7 @@ def _intervention_tables(outcomes: Outcomes, world: str) -> Iterator[str]:
     yield table(["configuration", *map(str, range(most + 1))], body, caption="Runs by number of interventions (median score)")
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: Lesson) -> str:
     return (
         f"<h3>{finding.number}. {escape(finding.lesson)}</h3>"
         f'<p><strong class="{_ANSWERS[finding.answer]}">{finding.answer.capitalize()}.</strong> {escape(finding.because)}</p>'
@@ -250,17 +254,128 @@ def _finding(finding: Finding) -> str:
     )
 
 
-def _share(estimate: Estimate | None) -> str:
-    return "unknown" if estimate is None else f"{estimate.value:.1%} <span class='note'>[{estimate.low:.0%}, {estimate.high:.0%}]</span>"
+def write_simulation_report(simulation: Simulation, folder: Path) -> Path:
+    """Write `simulation.html`, `simulation.json` and the pictures into a folder, which is made where it is missing; the path of the page.
+
+    Raises `ConfigError` where matplotlib is not installed.
+    """
+    pictures = folder / FIGURES
+    pictures.mkdir(parents=True, exist_ok=True)
+    path = folder / SIMULATION_REPORT
+    path.write_text(render_simulation(simulation, pictures), encoding="utf-8")
+    (folder / SIMULATION_SUMMARY).write_text(json.dumps(simulation.summary(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path
 
 
-def _difference(points: Estimate) -> str:
+def render_simulation(simulation: Simulation, pictures: Path | None = None) -> str:
+    """Render the page; with a folder, write its pictures there. Raises `ConfigError` where matplotlib is not installed."""
+    drawn = draw_simulation(simulation, pictures)
+    sections = [*_simulation_head(simulation), *map(_figure, drawn), *_ways(simulation), *_thresholds(simulation), *_classes(simulation)]
+    return page("What this policy would have come to", "\n".join(sections), style=_SIMULATION_STYLE)
+
+
+def _simulation_head(simulation: Simulation) -> Iterator[str]:
+    policy, random, best = simulation.policy, simulation.random, simulation.best_single
+    yield f"<h1>What this policy would have come to on {simulation.tasks:,} recorded tasks</h1>"
+    yield (
+        f"<p>It sends {policy.far_share.value:.1%} of them far and scores <strong>{_share(policy.score, 1)}</strong>{_at(policy)}. "
+        f"The same share drawn by lot scores {_share(random.score, 1)}; the best single agent, {escape(best.name)}, scores "
+        f"{_share(best.score, 1)}{_at(best)}.</p>"
+    )
+    yield from _recovered(simulation.figures)
+    yield from _budget(simulation.online)
+    yield from (f'<p class="warning">{escape(warning)}</p>' for warning in (*simulation.warnings, *_left_out(simulation)))
+    yield f'<p class="note">{_SIMULATION_NOTE}</p>'
+
+
+def _recovered(figures: CurveFigures | None) -> Iterator[str]:
+    if figures is None:
+        yield '<p class="warning">Both sides do equally well where the threshold decides, so there is no gap to recover.</p>'
+        return
+    yield (
+        f"<p>Over all shares of far tasks, the router recovers {_share(figures.recovered, 1)} of the gap between the sides (APGR; 50 % is "
+        f"chance). Half of the gap takes {_share(figures.far_share_for_half, 1)} of the tasks far, and 80 % of it "
+        f"{_share(figures.far_share_for_most, 1)}.</p>"
+    )
+
+
+def _budget(online: Online | None) -> Iterator[str]:
+    if online is not None:
+        yield (
+            f"<p>As a stream, held at {online.target:.0%} far tasks and learning on the way: {online.far_share:.1%} went far, no window of "
+            f"{online.window:,} tasks was further than {online.worst_miss * 100:.1f} points from the target, and the score is "
+            f"{online.score:.1%}.</p>"
+        )
+
+
+def _left_out(simulation: Simulation) -> Iterator[str]:
+    if simulation.incomplete:
+        yield f"{simulation.incomplete:,} traces lack the score of an agent and are left out."
+    for reason, tasks in simulation.refused.items():
+        yield f"The policy refuses {tasks:,} tasks, which are left out: {reason}."
+    if simulation.settled:
+        yield f"For {simulation.settled:,} tasks something else than the threshold settles who serves them."
+
+
+def _ways(simulation: Simulation) -> Iterator[str]:
+    yield "<h2>Compared with other ways to serve the tasks</h2>"
+    names = {"the policy": "this policy", "random": "the same share by lot", "oracle": "the best agent for each task, in hindsight"}
+    ways = (simulation.policy, simulation.random, *simulation.singles, simulation.oracle)
+    rows = [[escape(names.get(way.name) or f"{way.name} ({simulation.sides[way.name]})"), *_way_cells(way)] for way in ways]
+    yield table(["served by", "tasks far", "score", "dollars / 1,000 tasks"], rows)
+
+
+def _thresholds(simulation: Simulation) -> Iterator[str]:
+    yield "<h2>The router under other thresholds</h2>"
+    rows = [[f"{way.threshold:.4g}", *_way_cells(way)] for way in simulation.front]
+    yield table(["threshold", "tasks far", "score", "dollars / 1,000 tasks"], rows)
+
+
+def _classes(simulation: Simulation) -> Iterator[str]:
+    if len(simulation.classes) < 2:
+        return
+    yield "<h2>By class of task</h2>"
+    caption = f"All tasks together: {simulation.policy.far_share.value:.1%} go far. Where a class is far from that, so is its budget."
+    head = ["class", "tasks", "tasks far", "score", "all near", "all far"]
+    yield f'<div class="wide">{table(head, [_class(each) for each in simulation.classes], caption=caption)}</div>'
+
+
+def _class(each: ClassResult) -> list[str]:
+    name = escape(each.task_class) or "unknown"
+    return [name, f"{each.tasks:,}", f"{each.far_share:.1%}", _share(each.score, 1), f"{each.near:.1%}", f"{each.far:.1%}"]
+
+
+def _way_cells(way: Served) -> list[str]:
+    dollars = "unknown" if way.dollars is None else _range(way.dollars.value, way.dollars.low, way.dollars.high)
+    return [_share(way.far_share, 1), _share(way.score, 1), dollars]
+
+
+def _figure(picture: Picture) -> str:
+    return f"<figure>{picture.svg}<figcaption>{escape(picture.title)}</figcaption></figure>"
+
+
+def _share(estimate: IntervalEstimate | None, digits: int = 0) -> str:
+    """Return a share with its interval, which has so many digits behind the point."""
+    if estimate is None:
+        return "unknown"
+    return f"{estimate.value:.1%} <span class='note'>[{estimate.low:.{digits}%}, {estimate.high:.{digits}%}]</span>"
+
+
+def _difference(points: IntervalEstimate) -> str:
     return f"{points.value:+.1f} [{points.low:+.1f}, {points.high:+.1f}]"
+
+
+def _range(value: float, low: float, high: float) -> str:
+    return f"{1000 * value:,.3g} <span class='note'>[{1000 * low:,.3g}, {1000 * high:,.3g}]</span>"
+
+
+def _at(way: Served) -> str:
+    return "" if way.dollars is None else f" at ${way.dollars.value:.3g} a task"
 
 
 def _dollars(value: float | None) -> str:
     return "unknown dollars" if value is None else f"${value:.6f}"
 
 
-def _bytes(estimate: Estimate | None) -> str:
+def _bytes(estimate: IntervalEstimate | None) -> str:
     return "unknown" if estimate is None else f"{estimate.value / 1024:,.0f} KiB"

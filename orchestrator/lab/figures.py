@@ -1,24 +1,32 @@
-"""The pictures of a sweep, drawn by matplotlib: as files, and as SVG that stands in a page and takes the page's colour of text."""
+"""Pictures of sweeps and simulations, drawn by matplotlib: as files, and as SVG that takes the colour of text of its page."""
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ....protocols import ConfigError
-from ...task.modes import Strategy
-from . import statistics
-from .outcomes import Outcomes
-from .statistics import Estimate
+from ...protocols import ConfigError, Side
+from ..task.modes import Strategy
+from .replay.replayed import Online
+from .replay.simulation import Served, Simulation
+from .statistics import IntervalEstimate, pareto_front
+from .study.outcomes import Outcomes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 INK: Final = "#010203"
 """Colour of text and lines; in a page it becomes the page's own colour."""
+COSTS: Final = {
+    "dollars": "US dollars per task",
+    "seconds": "seconds per task",
+    "joules": "joules per task on the device (estimated)",
+    "peak_kv_bytes": "peak KV cache of the device, bytes",
+}
 _COLOURS: Final = {
     Strategy.DEVICE: "#2a9d8f",
     Strategy.CLOUD: "#4f7cac",
@@ -28,12 +36,26 @@ _COLOURS: Final = {
     Strategy.EVA: "#e09f00",
 }
 _OTHER: Final = "#8d99ae"
-COSTS: Final = {
-    "dollars": "US dollars per task",
-    "seconds": "seconds per task",
-    "joules": "joules per task on the device (estimated)",
-    "peak_kv_bytes": "peak KV cache of the device, bytes",
-}
+_LABEL_WIDTH: Final = 0.2
+"""Width of a label in a picture, as a share of the largest cost."""
+_LABEL_HEIGHT: Final = 0.04
+"""Height of a label, as a share of the picture."""
+_NAMED: Final = 10
+"""Configurations up to which a picture has room for the names of all; of more, those on the front and either side alone are named."""
+_LABELLED: Final = 6
+"""Configurations up to which the bars of a histogram have room for numbers."""
+_ROUTER: Final = "#0072b2"
+_POLICY: Final = "#d55e00"
+_ORACLE: Final = "#009e73"
+_CHANCE: Final = "#7f7f7f"
+_AGENTS: Final = ("#e69f00", "#cc79a7", "#56b4e9", "#b8a500", "#8c564b")
+"""With the colours above, those of Okabe and Ito, which are told apart by colour-blind readers too."""
+_MARKS: Final = {Side.NEAR: "oPXp", Side.FAR: "sDv^"}
+_MILLE: Final = 1000
+_LONGEST_NAME: Final = 28
+Drawn = tuple["Figure", str, str]
+Place = Callable[[Served], float]
+"""How far to the right something is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +69,16 @@ class Picture:
     """To be put into a page as it stands."""
 
 
-def draw_all(outcomes: Outcomes, world: str, folder: Path | None = None) -> list[Picture]:
+def require_matplotlib() -> None:
+    """Raise `ConfigError` where what reports are drawn with is not installed."""
+    try:
+        import matplotlib  # noqa: F401 - whether it is there
+        import numpy  # noqa: F401
+    except ImportError as error:
+        raise ConfigError("reports need matplotlib and numpy", hint="pip install 'nearfar[study]'") from error
+
+
+def draw_world(outcomes: Outcomes, world: str, folder: Path | None = None) -> list[Picture]:
     """Draw every picture of a world; with a folder, each is also written there as PNG and SVG.
 
     Raises `ConfigError` where matplotlib is not installed.
@@ -68,26 +99,6 @@ def draw_regret(curve: Sequence[float], *, against: str, folder: Path | None = N
     return finish(figure, "regret", title, folder)
 
 
-def require_matplotlib() -> None:
-    """Raise `ConfigError` where what reports are drawn with is not installed."""
-    try:
-        import matplotlib  # noqa: F401 - whether it is there
-        import numpy  # noqa: F401
-    except ImportError as error:
-        raise ConfigError("reports need matplotlib and numpy", hint="pip install 'nearfar[study]'") from error
-
-
-_LABEL_WIDTH: Final = 0.2
-"""Width of a label in a picture, as a share of the largest cost."""
-_LABEL_HEIGHT: Final = 0.04
-"""Height of a label, as a share of the picture."""
-
-_NAMED: Final = 10
-"""Configurations up to which a picture has room for the names of all; of more, those on the front and either side alone are named."""
-
-Drawn = tuple["Figure", str, str]
-
-
 def _pareto(outcomes: Outcomes, world: str, cost: str) -> Drawn | None:
     """Draw score against a cost; the front is a line through the configurations that nothing beats."""
     labels = [label for label in outcomes.configurations(world) if not outcomes.is_shadow(world, label)]
@@ -103,7 +114,7 @@ def _pareto(outcomes: Outcomes, world: str, cost: str) -> Drawn | None:
         _point(axes, outcomes, world, label, costs, score)
     middles = {label: (costs.value, score.value) for label, (costs, score) in points.items()}
     real = [label for label in points if not outcomes.first(world, label).oracle]
-    front = [real[index] for index in statistics.pareto_front([middles[label] for label in real])]
+    front = [real[index] for index in pareto_front([middles[label] for label in real])]
     axes.plot([middles[label][0] for label in front], [middles[label][1] for label in front], color=INK, linewidth=0.8, linestyle="--")
     named = {*front, outcomes.near_alone(world), outcomes.far_alone(world)} if len(points) > _NAMED else set(points)
     _name(axes, {label: middle for label, middle in middles.items() if label in named})
@@ -111,13 +122,13 @@ def _pareto(outcomes: Outcomes, world: str, cost: str) -> Drawn | None:
     return figure, f"{world}-score-{cost}", f"{world}: score against {COSTS[cost]}; dashed: the Pareto front; bars: 95 % intervals"
 
 
-def _point(axes: "Axes", outcomes: Outcomes, world: str, label: str, cost: Estimate, score: Estimate) -> None:
+def _point(axes: "Axes", outcomes: Outcomes, world: str, label: str, cost: IntervalEstimate, score: IntervalEstimate) -> None:
     _, mark = _kind(outcomes, world, label)
     axes.errorbar(
         cost.value,
         score.value,
-        xerr=[[max(0.0, cost.value - cost.low)], [max(0.0, cost.high - cost.value)]],
-        yerr=[[max(0.0, score.value - score.low)], [max(0.0, score.high - score.value)]],
+        xerr=_bar(cost),
+        yerr=_bar(score),
         marker=mark,
         color=colour(outcomes.first(world, label).strategy),
         markersize=6,
@@ -178,10 +189,6 @@ def _interventions(outcomes: Outcomes, world: str) -> Drawn | None:
     return figure, f"{world}-interventions", f"{world}: runs by number of interventions; above each bar the median score of its runs"
 
 
-_LABELLED: Final = 6
-"""Configurations up to which the bars of a histogram have room for numbers."""
-
-
 def _context(outcomes: Outcomes, world: str) -> Drawn | None:
     """Draw the mean context by turn."""
     supervised = [label for label in outcomes.configurations(world) if _intervenes(outcomes, world, label)]
@@ -208,8 +215,111 @@ def _intervenes(outcomes: Outcomes, world: str, label: str) -> bool:
     return supervision is not None and not supervision.shadow and (supervision.interval is not None or bool(supervision.triggers))
 
 
-def _score(outcomes: Outcomes, world: str, label: str) -> Estimate | None:
+def _score(outcomes: Outcomes, world: str, label: str) -> IntervalEstimate | None:
     return outcomes.estimate(world, label, "score")
+
+
+def _shade(base: str, place: int) -> str:
+    """Lighten a colour by place, so that neighbours of one strategy differ slightly."""
+    from matplotlib.colors import to_hex, to_rgb
+
+    lighter = 0.13 * (place % 5)
+    red, green, blue = (part + (1 - part) * lighter for part in to_rgb(base))
+    return to_hex((red, green, blue))
+
+
+def draw_simulation(simulation: Simulation, folder: Path | None = None) -> list[Picture]:
+    """Draw every picture; with a folder, each is also written there as PNG and SVG. Raises `ConfigError` if matplotlib is not installed."""
+    require_matplotlib()
+    pictures = [_score_against_shares(simulation, folder)]
+    if simulation.policy.dollars is not None:
+        pictures.append(_score_against_dollars(simulation, folder))
+    if simulation.online is not None:
+        pictures.append(_budget(simulation.online, folder))
+    return pictures
+
+
+def _score_against_shares(simulation: Simulation, folder: Path | None) -> Picture:
+    """Draw score against the share of far tasks."""
+    figure, axes = _wide("tasks that go far", "mean score")
+    _front(axes, simulation, lambda way: way.far_share.value)
+    oracle = simulation.oracle_front
+    axes.plot([p.far_share for p in oracle], [p.quality for p in oracle], color=_ORACLE, linestyle=":", label="the best for each share")
+    _points(axes, simulation, lambda way: way.far_share.value)
+    _in_per_cent(axes.xaxis)
+    title = f"Score against the share of tasks that go far, {simulation.tasks:,} recorded tasks; shaded and bars: 95 % intervals"
+    return _finish_wide(figure, axes, "score-far-share", title, folder)
+
+
+def _score_against_dollars(simulation: Simulation, folder: Path | None) -> Picture:
+    """Draw score against dollars."""
+    figure, axes = _wide("US dollars per 1,000 tasks", "mean score")
+
+    def place(way: Served) -> float:
+        return way.dollars.value * _MILLE if way.dollars is not None else 0.0
+
+    _front(axes, simulation, place)
+    _points(axes, simulation, place)
+    title = f"Score against dollars, {simulation.tasks:,} recorded tasks; shaded and bars: 95 % intervals"
+    return _finish_wide(figure, axes, "score-dollars", title, folder)
+
+
+def _budget(online: Online, folder: Path | None) -> Picture:
+    """Draw the running share of far tasks over the stream."""
+    figure, axes = _wide("task of the stream", f"of the last {online.window:,} tasks, went far")
+    tasks = range(online.window, online.window + len(online.running))
+    low, high = online.target - online.tolerance, online.target + online.tolerance
+    axes.axhspan(low, high, color=_ORACLE, alpha=0.15, linewidth=0, label=f"{online.tolerance * 100:.0f} points about it")
+    axes.axhline(online.target, color=_ORACLE, linewidth=1, linestyle="--", label=f"target, {online.target:.0%}")
+    axes.plot(tasks, online.running, color=_ROUTER, linewidth=1.2, label="running share")
+    axes.set_xlim(left=0)
+    axes.set_ylim(max(0.0, min(online.running) - 0.1), min(1.0, max(online.running) + 0.1))
+    _in_per_cent(axes.yaxis)
+    title = f"The share of far tasks, of the last {online.window:,} after each task, while the router holds it at {online.target:.0%}"
+    return _finish_wide(figure, axes, "budget", title, folder, is_score=False)
+
+
+def _front(axes: "Axes", simulation: Simulation, place: Place) -> None:
+    """Draw the router under all thresholds, and chance between the same two ends."""
+    front = simulation.front
+    across = [place(way) for way in front]
+    axes.fill_between(across, [way.score.low for way in front], [way.score.high for way in front], color=_ROUTER, alpha=0.15, linewidth=0)
+    axes.plot(across, [way.score.value for way in front], color=_ROUTER, marker=".", linewidth=1.6, label="the router, by threshold")
+    ends = [front[0], front[-1]]
+    axes.plot([place(way) for way in ends], [way.score.value for way in ends], color=_CHANCE, linestyle="--", label="drawn by lot")
+
+
+def _points(axes: "Axes", simulation: Simulation, place: Place) -> None:
+    """Draw the policy, its share drawn by lot, the single agents, and the oracle."""
+    _way(axes, simulation.policy, place, name="this policy", mark="*", colour=_POLICY, is_main=True)
+    _way(axes, simulation.random, place, name="the same share by lot", mark="x", colour=_CHANCE)
+    sides = [simulation.sides[way.name] for way in simulation.singles]
+    for number, (way, side) in enumerate(zip(simulation.singles, sides, strict=True)):
+        mark = _MARKS[side][sides[:number].count(side) % len(_MARKS[side])]
+        _way(axes, way, place, name=f"{_short(way.name)} ({side})", mark=mark, colour=_AGENTS[number % len(_AGENTS)])
+    _way(axes, simulation.oracle, place, name="best agent per task", mark="^", colour=_ORACLE)
+
+
+def _way(axes: "Axes", way: Served, place: Place, *, name: str, mark: str, colour: str, is_main: bool = False) -> None:
+    score = way.score
+    axes.errorbar(
+        place(way),
+        score.value,
+        yerr=_bar(score),
+        linestyle="",
+        marker=mark,
+        markersize=13 if is_main else 7,
+        color=colour,
+        elinewidth=1,
+        capsize=2,
+        label=f"{name}: {score.value:.1%}",
+        zorder=4 if is_main else 3,
+    )
+
+
+def _short(name: str) -> str:
+    """Return the end of a long name, which is what tells models apart."""
+    return name if len(name) <= _LONGEST_NAME else f"…{name[-_LONGEST_NAME + 1 :]}"
 
 
 def blank(across: str, up: str) -> "tuple[Figure, Axes]":
@@ -228,23 +338,40 @@ def blank(across: str, up: str) -> "tuple[Figure, Axes]":
     return figure, axes
 
 
-def _whole_numbers(axes: "Axes") -> None:
-    from matplotlib.ticker import MaxNLocator
+def _wide(across: str, up: str) -> "tuple[Figure, Axes]":
+    """Return a figure with room for a legend at its right."""
+    figure, axes = blank(across, up)
+    figure.set_size_inches(9.5, 4.8)
+    return figure, axes
 
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+def _bar(estimate: IntervalEstimate) -> list[list[float]]:
+    """Return the lengths of an error bar below and above a figure."""
+    return [[max(0.0, estimate.value - estimate.low)], [max(0.0, estimate.high - estimate.value)]]
 
 
 def _legend(axes: "Axes") -> None:
     axes.legend(fontsize=7, labelcolor=INK, framealpha=0)
 
 
-def _shade(base: str, place: int) -> str:
-    """Lighten a colour by place, so that neighbours of one strategy differ slightly."""
-    from matplotlib.colors import to_hex, to_rgb
+def _whole_numbers(axes: "Axes") -> None:
+    from matplotlib.ticker import MaxNLocator
 
-    lighter = 0.13 * (place % 5)
-    red, green, blue = (part + (1 - part) * lighter for part in to_rgb(base))
-    return to_hex((red, green, blue))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _in_per_cent(axis: "Axis") -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    axis.set_major_formatter(PercentFormatter(xmax=1, decimals=None))
+
+
+def _finish_wide(figure: "Figure", axes: "Axes", name: str, title: str, folder: Path | None, *, is_score: bool = True) -> Picture:
+    if is_score:
+        _in_per_cent(axes.yaxis)
+    axes.set_axisbelow(True)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8, labelcolor=INK, framealpha=0)
+    return finish(figure, name, title, folder)
 
 
 def finish(figure: "Figure", name: str, title: str, folder: Path | None) -> Picture:

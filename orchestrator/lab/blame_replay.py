@@ -1,20 +1,24 @@
-"""A run once more, with one step corrected. Steps that are asked the same reply the same, tools give what is on record or nothing."""
+"""A recorded run, and the same run once more with one step corrected: what was said and done is on record, and no tool is run."""
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from langchain_core.runnables import RunnableConfig
 
-from ....protocols import (
+from ...protocols import (
     AgentCard,
     Capabilities,
     Finished,
     FinishReason,
+    InvalidRequest,
     Limits,
     Message,
     NearfarError,
     NotFound,
+    Sensitivity,
+    Side,
     StepEvent,
     StepRequest,
     TextDelta,
@@ -25,29 +29,205 @@ from ....protocols import (
     Usage,
     stream,
 )
-from ....protocols.errors import MAPPINGS
-from ...agents.pool import AgentHandle, AgentPool
-from ...budgets.book import Commitment, Spent
-from ...routing.router import Router
-from ...runs.ledger import AskedCall
-from ...runs.tool_calls import Occurrence
-from ...safety.guard import Guard
-from ...safety.privacy import RunPrivacy
-from ...strategies.graphs import Graphs
-from ...strategies.state import TaskContext, TaskState, recursion_limit
-from ...strategies.subtasks import part_key
-from ...strategies.tool_calls import ToolChecks
-from ...task.modes import AgentView
-from ...task.results import RouteDecision
-from ...task.routing_policy import FALLBACK_ERRORS, LimitsConfig, RouterConfig
-from ...task.task import Task
-from ...task.tools import NOT_RUN, Effect, Tool
-from ...tracing.store import TracedTool
-from ...util.runtime import untraced
-from .record import Action, Changes, Effects, RecordedRun, RecordedStep, action_of
+from ...protocols.errors import MAPPINGS
+from ...protocols.tiers import Tier
+from ..agents.pool import AgentHandle, AgentPool
+from ..budgets.book import Commitment, Spent
+from ..routing.router import Router
+from ..runs.ledger import AskedCall
+from ..runs.tool_calls import Occurrence
+from ..safety.guard import Guard
+from ..safety.labels import THE_TASK
+from ..safety.privacy import RunPrivacy
+from ..strategies.graphs import Graphs
+from ..strategies.state import TaskContext, TaskState, recursion_limit
+from ..strategies.subtasks import part_key
+from ..strategies.tool_calls import ToolChecks
+from ..task.events import AttemptStarted, Routed
+from ..task.labels import Label, join_labels
+from ..task.modes import AgentView
+from ..task.results import RouteDecision
+from ..task.routing_policy import FALLBACK_ERRORS, LimitsConfig, RouterConfig
+from ..task.task import Task
+from ..task.tools import NOT_RUN, Effect, Tool
+from ..tracing.store import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
+from ..util.json_text import canonical
+from ..util.runtime import untraced
 
+Action = str
+"""A tool and its arguments, as canonical JSON."""
+Effects = Mapping[tuple[Action, tuple[Action, ...]], Sequence[ToolResult]]
+"""Results of an action behind the changes that were made before it, in their order. A result says nothing of a world changed otherwise."""
+Judge = Callable[[str, Sequence[ToolCall]], bool]
+"""Decides whether an answer is right, given the tool calls made on the way."""
 _NO_SPENT = Spent()
 _ERRORS: Final = {kind.__name__: kind for kind in MAPPINGS if issubclass(kind, FALLBACK_ERRORS)}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """One step of an agent."""
+
+    number: int
+    """From 1, in the order of the trace."""
+    agent: str
+    side: Side
+    role: str
+    messages: tuple[Message, ...]
+    """The whole request."""
+    reply: Message
+    error: str | None
+    sensitivity: Sensitivity
+    """Sensitivity of the request."""
+    confidence: float | None
+    scope: str
+    """The part of the run that it belongs to; empty: the whole."""
+    done: tuple[ToolCall, ...]
+    """Calls that were made before the step and did not fail, in this part and attempt."""
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A trace, made ready to be replayed. Raises `InvalidRequest` where it does not begin at the beginning."""
+
+    name: str
+    entries: Sequence[AnyEntry]
+
+    @cached_property
+    def task(self) -> Task:
+        return self._began.task
+
+    @property
+    def tools(self) -> tuple[TracedTool, ...]:
+        return self._began.tools
+
+    @property
+    def agents(self) -> Mapping[str, Side]:
+        return self._began.agents
+
+    @cached_property
+    def decisions(self) -> Mapping[str, RouteDecision]:
+        """The first one of the whole run and of each part, by their scopes."""
+        found: dict[str, RouteDecision] = {}
+        for entry in self.entries:
+            if isinstance(entry, Happened) and isinstance(entry.event, Routed):
+                found.setdefault(entry.scope, entry.event.decision)
+        return found
+
+    @cached_property
+    def steps(self) -> tuple[RecordedStep, ...]:
+        asked: dict[tuple[str, str, str], tuple[Message, ...]] = {}
+        done: dict[str, list[ToolRan]] = {}
+        steps: list[RecordedStep] = []
+        for entry in self.entries:
+            _do(entry, done)
+            if isinstance(entry, AgentStepped):
+                call, scope = entry.call, entry.scope
+                key = (scope, call.agent, call.role)
+                asked[key] = (*asked.get(key, ())[: entry.kept], *entry.messages)
+                step = RecordedStep(
+                    number=len(steps) + 1,
+                    agent=call.agent,
+                    side=call.side,
+                    role=call.role,
+                    messages=asked[key],
+                    reply=entry.reply,
+                    error=call.error,
+                    sensitivity=entry.sensitivity,
+                    confidence=call.confidence,
+                    scope=scope,
+                    done=tuple(ran.call for ran in done.get(scope, ())),
+                )
+                steps.append(step)
+        return tuple(steps)
+
+    @cached_property
+    def label(self) -> Label:
+        """Joined label of all that the run was told: any of it may be in a step's request."""
+        own = Label(tier=Tier.USER, origins=(THE_TASK,)) if self.task.policy.sensitivity is Sensitivity.PRIVATE else Label()
+        seen = (entry.label for entry in self.entries if isinstance(entry, (AgentStepped, Labelled, RunEnded, ToolRan)))
+        return join_labels((own, *seen))
+
+    @property
+    def answer(self) -> str | None:
+        """None where the run came to none."""
+        last = self.entries[-1]
+        return last.text if isinstance(last, RunEnded) and last.outcome == "done" else None
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """Tool calls that were run and did not fail."""
+        return tuple(entry.call for entry in self.entries if isinstance(entry, ToolRan) and not entry.result.is_error)
+
+    def changes_of(self, calls: Sequence[ToolCall]) -> Sequence[Action]:
+        """Return the calls that may change something, sorted."""
+        effects = {traced.spec.name: traced.declared.effect for traced in self.tools}
+        return sorted(action_of(call) for call in calls if effects.get(call.name) is not Effect.READ)
+
+    @cached_property
+    def solutions(self) -> Mapping[str, Sequence[ToolCall]]:
+        """The calls that the last attempt at the whole, and at each part, made, by their scopes, where the run went well; to look
+        something up twice is no part of it."""
+        done: dict[str, list[ToolRan]] = {}
+        for entry in self.entries:
+            _do(entry, done)
+        return {scope: tuple(ran.call for ran in found) for scope, found in done.items()}
+
+    @cached_property
+    def _began(self) -> RunBegan:
+        first = self.entries[0]
+        if not isinstance(first, RunBegan) or any(isinstance(entry, EntriesLost) for entry in self.entries):
+            raise InvalidRequest(f"a part of the trace of run {self.name} is missing", hint="blame a run whose trace is whole")
+        return first
+
+
+def _do(entry: AnyEntry, done: dict[str, list[ToolRan]]) -> None:
+    """Add a call that did not fail to those of its scope. A new attempt starts with an empty list."""
+    if isinstance(entry, Happened) and isinstance(entry.event, AttemptStarted):
+        done[entry.scope] = []
+    elif isinstance(entry, ToolRan) and not entry.result.is_error and not _is_repeated(entry, done.setdefault(entry.scope, [])):
+        done[entry.scope].append(entry)
+
+
+def _is_repeated(entry: ToolRan, before: Sequence[ToolRan]) -> bool:
+    return entry.effect is Effect.READ and any(action_of(other.call) == action_of(entry.call) for other in before)
+
+
+def effects_of(runs: Sequence[RecordedRun]) -> Effects:
+    """Return the results of calls in any of the runs, which all began in the same world."""
+    known: dict[tuple[Action, tuple[Action, ...]], list[ToolResult]] = {}
+    for run in runs:
+        changes = Changes()
+        for entry in run.entries:
+            if isinstance(entry, AgentStepped):
+                changes.settle()
+            elif isinstance(entry, ToolRan):
+                action = action_of(entry.call)
+                known.setdefault((action, changes.before), []).append(entry.result)
+                changes.add(action, entry.effect)
+    return known
+
+
+class Changes:
+    """The calls so far that may change something. Calls of one message run at the same time, so none is before another."""
+
+    def __init__(self) -> None:
+        self.before: tuple[Action, ...] = ()
+        """In order, up to the last step of an agent."""
+        self._beside: list[Action] = []
+
+    def add(self, action: Action, effect: Effect) -> None:
+        if effect is not Effect.READ:
+            self._beside.append(action)
+
+    def settle(self) -> None:
+        """Count the calls so far as done, because an agent is asked again."""
+        self.before = (*self.before, *sorted(self._beside))
+        self._beside = []
+
+
+def action_of(call: ToolCall) -> Action:
+    return canonical([call.name, call.arguments])
 
 
 @dataclass
@@ -129,7 +309,7 @@ class ReplayedAgent:
         if found.error is not None and found is not branch.at:
             raise _ERRORS.get(found.error, Unavailable)(f"as on record: {found.error}")
         # A correction is taken for as sure as what it stands for: whether a draft is believed is not what is asked.
-        for event in _said(branch.correction if found is branch.at else found.reply, name, found.confidence):
+        for event in _reply_events(branch.correction if found is branch.at else found.reply, name, found.confidence):
             yield event
 
     async def aclose(self) -> None:
@@ -207,7 +387,7 @@ async def replay(branch: Branch) -> str | None:
     return str(state["messages"][-1]["text"])
 
 
-def _said(message: Message, model: str, confidence: float | None) -> list[StepEvent]:
+def _reply_events(message: Message, model: str, confidence: float | None) -> list[StepEvent]:
     reason = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
     text: list[StepEvent] = [TextDelta(text=message.text)] if message.text else []
     return [
@@ -226,7 +406,3 @@ def _tool(traced: TracedTool) -> Tool:
 
 async def _nothing() -> str:
     raise AssertionError("a replay runs no tool")
-
-
-Judge = Callable[[str, Sequence[ToolCall]], bool]
-"""Decides whether an answer is right, given the tool calls made on the way."""

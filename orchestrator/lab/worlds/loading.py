@@ -1,22 +1,31 @@
-"""Worlds by name: the ones that ship with nearfar, or `package.module:factory` for the user's own."""
+"""Worlds by name, those that ship with nearfar and `package.module:factory` for the user's own, and the words of the shipped ones."""
 
 import importlib
 import logging
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from ....protocols import ConfigError, NearfarError
-from ..worlds.world import World, WorldTask
+from .apps import AppsWorld
+from .questions import RELATIONS
+from .search import SearchWorld
+from .world import SPLITS, World, WorldTask, names
 
 logger = logging.getLogger(__name__)
-
 SHIPPED: Final[Mapping[str, str]] = {
     "search": "nearfar.orchestrator.lab.worlds.search:SearchWorld",
     "apps": "nearfar.orchestrator.lab.worlds.apps:AppsWorld",
 }
 """Worlds with generated tasks, which contain no secrets; each opens on its test split."""
+_KINDS = ("person", "company", "city", "country", "thing", "event", "note")
+_BATCHES = 16
+_BATCH = 25
+"""Prompts of each world that its common words are looked for in: in all together, every one of them occurs far more often than once."""
+_WORD = re.compile(r"[^\W\d_]+")
 
 
 def open_world(name: str) -> World:
@@ -52,9 +61,9 @@ def draw_tasks(world: World, count: int, seed: int) -> Sequence[WorldTask]:
     except Exception as error:  # a task boundary: the world is the user's own program
         logger.exception("world %s draws no tasks", world.name)
         raise ConfigError(f"world {world.name!r} fails to draw tasks: {type(error).__name__}: {error}") from error
-    strangers = [task for task in tasks if not isinstance(task, WorldTask)]
-    if strangers:
-        raise ConfigError(f"world {world.name!r} draws {strangers[0]!r}, which is no WorldTask", hint="docs/sweep.md has an example")
+    foreign = [task for task in tasks if not isinstance(task, WorldTask)]
+    if foreign:
+        raise ConfigError(f"world {world.name!r} draws {foreign[0]!r}, which is no WorldTask", hint="docs/sweep.md has an example")
     if not tasks:
         raise ConfigError(f"world {world.name!r} draws no tasks for seed {seed}")
     if len({task.identifier for task in tasks}) < len(tasks):
@@ -81,3 +90,29 @@ def _factory(name: str, what: str) -> Callable[[], object]:
         raise ConfigError(f"{what} {name}: the module has no function or class {attribute!r}")
     found: Callable[[], object] = factory
     return found
+
+
+def understands(prompt: str) -> bool:
+    """Tell whether a prompt has only words that the worlds use.
+
+    Models trained in these worlds make nothing of any other; they may still fail on one that is put in their words.
+    """
+    words = _WORD.findall(prompt)
+    unknown = set(words) - _proper_words()
+    return bool(words) and (not unknown or any(unknown <= known for known in _growing_vocabulary()))
+
+
+@lru_cache(maxsize=1)
+def _proper_words() -> frozenset[str]:
+    called = [name for kind in _KINDS for split in SPLITS for name in names(kind, split)]
+    attributes = [name for relations in RELATIONS.values() for name in relations]
+    return frozenset(_WORD.findall(" ".join([*called, *attributes])))
+
+
+def _growing_vocabulary() -> Iterator[set[str]]:
+    """Yield the words of more and more prompts: making them all takes a tenth of a second, which few prompts need."""
+    known = set(_proper_words())
+    for seed in range(_BATCHES):
+        for world in (SearchWorld(), AppsWorld()):
+            known.update(word for task in world.tasks(_BATCH, seed=seed) for word in _WORD.findall(task.prompt))
+        yield known

@@ -1,14 +1,59 @@
-"""Questions over the passages of a search world, each with the program that answers it."""
+"""The facts of a search world, and questions about them, each with the program that answers it."""
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+import sqlite3
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..program import Argument, Ending, Program, Step
-from .facts import RELATIONS, UNKNOWN, Facts, PassageIndex
+from .program import Argument, FinalAnswer, Program, Step
+from .world import Split, names
 
-MOST_HOPS: Final = 4
+POPULATION: Final[Mapping[str, int]] = {"person": 60, "company": 24, "city": 24, "country": 8, "thing": 24}
+"""Entities of each kind in one world: a small part of the possible names, so that a garbled name is almost never that of another entity."""
+RELATIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "person": {
+        "employer": "company",
+        "sister": "person",
+        "brother": "person",
+        "mentor": "person",
+        "neighbour": "person",
+        "birthplace": "city",
+        "keepsake": "thing",
+    },
+    "company": {
+        "ceo": "person",
+        "founder": "person",
+        "accountant": "person",
+        "supplier": "company",
+        "rival": "company",
+        "city": "city",
+        "product": "thing",
+    },
+    "city": {
+        "mayor": "person",
+        "architect": "person",
+        "airline": "company",
+        "country": "country",
+        "emblem": "thing",
+    },
+    "country": {
+        "president": "person",
+        "capital": "city",
+        "bank": "company",
+        "anthem": "thing",
+    },
+}
+"""For each kind of entity, its attributes and the kind of entity each one names."""
+UNKNOWN: Final = "unknown"
+"""The right answer where the passages do not say."""
+NOTHING_FOUND: Final = "nothing found"
+NOT_STATED: Final = "not stated"
+"""Result of opening a passage that has no such section."""
+_GAP_RATE: Final = 0.06
+"""Share of facts that no passage states."""
+_MOST_TITLES: Final = 4
 _ORDINALS: Final = ("first result", "second result", "third result", "fourth result")
 _BRANCHES: Final[Mapping[str, tuple[str, ...]]] = {
     "person": ("sister", "brother", "mentor", "neighbour"),
@@ -19,7 +64,75 @@ _BRANCHES: Final[Mapping[str, tuple[str, ...]]] = {
 _PHRASINGS: Final = ("What is {chain}?", "Find {chain}.", "Tell me {chain}.", "I need {chain}.", "Look up {chain}.")
 _TRIES: Final = 200
 
-Draw = Callable[["Author"], "Question | None"]
+
+class Facts:
+    """A table (entity, attribute) -> value drawn from a seed, and one passage for each entity. The same arguments give the same table."""
+
+    def __init__(self, seed: int, split: Split) -> None:
+        random_ = random.Random(f"search/{split}/{seed}/facts")
+        self.members = {kind: random_.sample(names(kind, split), size) for kind, size in POPULATION.items()}
+        self.kind_of = {name: kind for kind, members in self.members.items() for name in members}
+        self.values: dict[tuple[str, str], str] = {}
+        self.passages: dict[str, dict[str, str]] = {}
+        """By title, the sections of each by their headings."""
+        for kind, relations in RELATIONS.items():
+            for entity in self.members[kind]:
+                self._describe(entity, relations, random_)
+
+    def value(self, entity: str, attribute: str) -> str:
+        """Return the value that the passage of `entity` states, or `UNKNOWN`."""
+        return self.values.get((entity, attribute), UNKNOWN)
+
+    def having(self, attribute: str, value: str) -> list[str]:
+        """Return the entities whose attribute has the value."""
+        return [entity for (entity, name), known in self.values.items() if name == attribute and known == value]
+
+    def _describe(self, entity: str, relations: Mapping[str, str], random_: random.Random) -> None:
+        stated = [attribute for attribute in relations if random_.random() >= _GAP_RATE]
+        random_.shuffle(stated)
+        for attribute in stated:
+            others = [name for name in self.members[relations[attribute]] if name != entity]
+            self.values[entity, attribute] = random_.choice(others)
+        self.passages[entity] = {attribute: self.values[entity, attribute] for attribute in stated}
+
+
+class PassageIndex:
+    """Full-text search over passages, on SQLite FTS5. A passage is a title and sections, by their headings."""
+
+    def __init__(self, passages: Mapping[str, Mapping[str, str]]) -> None:
+        self._passages = {title: dict(sections) for title, sections in passages.items()}
+        self._database = sqlite3.connect(":memory:", check_same_thread=False)
+        self._database.execute("CREATE VIRTUAL TABLE passage USING fts5(title UNINDEXED, text)")
+        texts = ((title, f"{title}. {_text(sections)}") for title, sections in self._passages.items())
+        self._database.executemany("INSERT INTO passage VALUES (?, ?)", texts)
+
+    def search(self, query: str) -> str:
+        """Return titles of the best passages (BM25): those with all words of the query, else those with any."""
+        words = re.findall(r"\w+", query)
+        for operator in (" AND ", " OR "):
+            if found := self._titles(operator.join(f'"{word}"' for word in words)):
+                return "; ".join(found)
+        return NOTHING_FOUND
+
+    def open(self, title: str, section: str) -> str:
+        """Return a section of the passage with this title, or `NOT_STATED`. Raises `LookupError` where there is no such passage."""
+        sections = self._passages.get(title.strip())
+        if sections is None:
+            raise LookupError(f"no passage is titled {title}")
+        return sections.get(section.strip(), NOT_STATED)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _titles(self, query: str) -> list[str]:
+        if not query:
+            return []
+        rows = self._database.execute("SELECT title FROM passage WHERE passage MATCH ? ORDER BY rank, rowid LIMIT ?", (query, _MOST_TITLES))
+        return [title for (title,) in rows]
+
+
+def _text(sections: Mapping[str, str]) -> str:
+    return " ".join(f"{heading}: {text}." for heading, text in sections.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +156,7 @@ class Target:
         for position, step in enumerate(self.reads, start=1):
             known = position if step in done else known
         start = self.entities[known] if known >= 0 else self.start
-        return nested(self.attributes[max(known, 0) :], start)
+        return chain_text(self.attributes[max(known, 0) :], start)
 
     @property
     def source(self) -> int | None:
@@ -52,7 +165,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SearchQuestion:
     """A question with the program that answers it."""
 
     kind: str
@@ -89,7 +202,7 @@ class Author:
         self.index = index
         self.random = random_
 
-    def question(self, kind: str) -> Question:
+    def question(self, kind: str) -> SearchQuestion:
         """Draw a question of a kind: `1 hop` ... `4 hops`, `comparison`, `fan-out`, `list`, `unanswerable`."""
         for _ in range(_TRIES):
             question = self._draw(kind)
@@ -97,7 +210,7 @@ class Author:
                 return question
         raise RuntimeError(f"no question of kind {kind!r} fits these facts")
 
-    def _draw(self, kind: str) -> Question | None:
+    def _draw(self, kind: str) -> SearchQuestion | None:
         if kind == "comparison":
             return self._comparison()
         if kind == "fan-out":
@@ -108,7 +221,7 @@ class Author:
             return self._chain(self.random.randint(1, 3), is_answerable=False)
         return self._chain(int(kind[0]), is_answerable=True)
 
-    def _chain(self, hops: int, *, is_answerable: bool) -> Question | None:
+    def _chain(self, hops: int, *, is_answerable: bool) -> SearchQuestion | None:
         steps = _Steps(self.facts)
         attributes = self._walk(hops)
         if attributes is None:
@@ -123,13 +236,13 @@ class Author:
             last = self._gap(target.entities[-1])
         if not last or ((target.entities[-1], last) in self.facts.values) is not is_answerable:
             return None
-        ending = Ending((steps.part(target, last),))
+        ending = FinalAnswer((steps.part(target, last),))
         if ending.answer in (*target.entities, *(described or ())):
             return None
         possessives = self.random.randint(0, hops) if described is None else 0
-        text = self.random.choice(_PHRASINGS).format(chain=_mixed(target.start, (*path, last), possessives))
+        text = self.random.choice(_PHRASINGS).format(chain=_possessive_chain(target.start, (*path, last), possessives))
         label = f"{hops} hop{'s' if hops > 1 else ''}" if is_answerable else "unanswerable"
-        return Question(label, text, steps.program(ending), (target,), last)
+        return SearchQuestion(label, text, steps.program(ending), (target,), last)
 
     def _walk(self, hops: int) -> tuple[str, tuple[str, ...], str] | None:
         kind = start = self.random.choice(list(RELATIONS))
@@ -156,7 +269,7 @@ class Author:
         is_unique = self.facts.having(attribute, value) == [entity] and found[0] == entity
         return (attribute, value) if value and is_unique else None
 
-    def _comparison(self) -> Question | None:
+    def _comparison(self) -> SearchQuestion | None:
         steps = _Steps(self.facts)
         walk = self._walk(self.random.choice((1, 1, 2)))
         if walk is None:
@@ -179,16 +292,16 @@ class Author:
         both = (pairs[0][0], pairs[1][0])
         if set(both[0].entities) & set(both[1].entities):
             return None
-        ending = Ending((pairs[0][1], pairs[1][1]), is_comparison=True)
+        ending = FinalAnswer((pairs[0][1], pairs[1][1]), is_comparison=True)
         text = f"Do {both[0].text()} and {both[1].text()} have the same {last}?"
-        return Question("comparison", text, steps.program(ending), both, last)
+        return SearchQuestion("comparison", text, steps.program(ending), both, last)
 
     def _end(self, start: str, path: Sequence[str]) -> str:
         for attribute in path:
             start = self.facts.value(start, attribute)
         return start
 
-    def _fan_out(self) -> Question | None:
+    def _fan_out(self) -> SearchQuestion | None:
         steps = _Steps(self.facts)
         kind = self.random.choices(list(_BRANCHES), (3, 2, 1))[0]
         start = self.random.choice(self.facts.members[kind])
@@ -202,10 +315,10 @@ class Author:
                 return None
             targets.append(target)
             parts.append(steps.part(target, last))
-        text = f"List the {last} of {_enumerated([f'the {branch}' for branch in branches])} of {start}."
-        return self._collected("fan-out", text, steps, targets, tuple(parts), last)
+        text = f"List the {last} of {_join_items([f'the {branch}' for branch in branches])} of {start}."
+        return self._collect("fan-out", text, steps, targets, tuple(parts), last)
 
-    def _list(self) -> Question | None:
+    def _list(self) -> SearchQuestion | None:
         steps = _Steps(self.facts)
         attribute = self.random.choice(("employer", "birthplace", "keepsake"))
         value = self.random.choice(self.facts.members[RELATIONS["person"][attribute]])
@@ -214,17 +327,17 @@ class Author:
         if not 2 <= len(found) <= 3 or set(found) != set(self.facts.having(attribute, value)):
             return None
         results = [steps.result(attribute, value, position, found) for position in range(len(found))]
-        parts = tuple(steps.asked(title, last) for _, title in results)
+        parts = tuple(steps.ask(title, last) for _, title in results)
         text = f"List the {last} of all whose {attribute} is {value}."
-        return self._collected("list", text, steps, [target for target, _ in results], parts, last)
+        return self._collect("list", text, steps, [target for target, _ in results], parts, last)
 
-    def _collected(
+    def _collect(
         self, kind: str, text: str, steps: "_Steps", targets: Sequence[Target], parts: tuple[Argument, ...], last: str
-    ) -> Question | None:
+    ) -> SearchQuestion | None:
         ends = [target.entities[-1] for target in targets]
         if len(set(ends)) < len(ends) or any(part.value == UNKNOWN for part in parts):
             return None
-        return Question(kind, text, steps.program(Ending(parts)), tuple(targets), last)
+        return SearchQuestion(kind, text, steps.program(FinalAnswer(parts)), tuple(targets), last)
 
 
 class _Steps:
@@ -235,16 +348,16 @@ class _Steps:
         self._steps: list[Step] = []
         self._read: dict[tuple[str, str], int] = {}
 
-    def program(self, ending: Ending) -> Program:
+    def program(self, ending: FinalAnswer) -> Program:
         return Program(tuple(self._steps), ending)
 
     def part(self, target: Target, attribute: str) -> Argument:
         """Read what is asked of the target."""
         source = target.source
         name = target.attributes[-1] if target.attributes else _ORDINALS[0] if target.search is not None else ""
-        return self.asked(Argument(target.entities[-1], name, source), attribute)
+        return self.ask(Argument(target.entities[-1], name, source), attribute)
 
-    def asked(self, title: Argument, attribute: str) -> Argument:
+    def ask(self, title: Argument, attribute: str) -> Argument:
         """Read an attribute of an entity."""
         return Argument(self._facts.value(str(title.value), attribute), attribute, self._open(title, attribute))
 
@@ -287,15 +400,15 @@ class _Steps:
         return len(self._steps) - 1
 
 
-def nested(attributes: Sequence[str], start: str) -> str:
+def chain_text(attributes: Sequence[str], start: str) -> str:
     """Return a chain of attributes in words: `the city of the employer of Mira Falk`."""
     return "".join(f"the {attribute} of " for attribute in reversed(attributes)) + start
 
 
-def _mixed(start: str, attributes: Sequence[str], possessives: int) -> str:
+def _possessive_chain(start: str, attributes: Sequence[str], possessives: int) -> str:
     """Return a chain of attributes with the first ones as possessives, which are read from left to right, and the others with `of`."""
-    return nested(attributes[possessives:], "'s ".join((start, *attributes[:possessives])))
+    return chain_text(attributes[possessives:], "'s ".join((start, *attributes[:possessives])))
 
 
-def _enumerated(items: Sequence[str]) -> str:
+def _join_items(items: Sequence[str]) -> str:
     return f"{', '.join(items[:-1])} and {items[-1]}"

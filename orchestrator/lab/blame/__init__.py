@@ -1,1 +1,0 @@
-"""Which step failed a run: replays with one step corrected, on recorded effects only."""
