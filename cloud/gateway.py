@@ -11,8 +11,7 @@ from ..protocols import Agent, AgentCard, Finished, InternalError, NearfarError,
 from ..protocols.security import IDENTITY
 from ..protocols.server import Retention, Server, ServerTls, serve
 from ..protocols.tokens import Tokens
-from .admission.admission import Admission, admissions
-from .admission.settings import GatewayLimits
+from .admission import Admission, GatewayLimits, admissions
 
 _logger = logging.getLogger(__name__)
 

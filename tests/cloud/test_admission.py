@@ -5,10 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.cloud.admission.admission import Admission, admissions
-from nearfar.cloud.admission.fair_queue import FairQueue
-from nearfar.cloud.admission.rates import Rates
-from nearfar.cloud.admission.settings import GatewayLimits
+from nearfar.cloud.admission import Admission, FairQueue, GatewayLimits, Rates, admissions
 from nearfar.protocols import Message, RateLimited, StepRequest, Usage
 
 
