@@ -15,7 +15,7 @@ from ...protocols import Agent, ConfigError, Side
 from ...protocols.channel import ServerTls, server_tls
 from ...protocols.limits import ask_for_open_files
 from ...protocols.server import Server
-from ...protocols.token_following import follow_tokens
+from ...protocols.token_file import follow_tokens
 from ..compose.agents import FarConfig, NearConfig, caller_tokens, open_far_in_process, open_local, parse_far, serve_far, serve_near
 from ..compose.hub import HubConfig, accept_workers
 from ..compose.memory import open_memory
