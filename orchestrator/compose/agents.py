@@ -321,7 +321,7 @@ def serve_far(
 
 def caller_tokens(path: Path | None) -> "Tokens":
     """Return the tokens of callers: from the file, else from NEARFAR_GATEWAY_TOKENS. Raises `ConfigError` for what cannot be used."""
-    from ...cloud.tokens import environment_tokens
+    from ...cloud.gateway import environment_tokens
     from ...protocols.token_file import load_tokens
 
     return load_tokens(path) if path is not None else environment_tokens()
