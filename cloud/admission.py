@@ -159,7 +159,7 @@ class Bucket:
         return max(min(amount, self.capacity) - self.level, 0.0) / self.per_second
 
 
-class Rates:
+class CallerRates:
     """The buckets of all callers of one gateway.
 
     Args:
@@ -225,7 +225,7 @@ class Turn:
 class Admission:
     """Admits steps: each caller within its rates, and all callers in equal shares."""
 
-    def __init__(self, rates: Rates, queue: FairQueue) -> None:
+    def __init__(self, rates: CallerRates, queue: FairQueue) -> None:
         self._rates = rates
         self._queue = queue
 
@@ -250,7 +250,7 @@ def admissions(
     limits: GatewayLimits, slots: dict[str, int], *, monotonic: Callable[[], float] = anyio.current_time
 ) -> dict[str, Admission]:
     """Return an admission for each agent, given the steps that it takes at the same time: one queue per agent, behind shared rates."""
-    rates = Rates(limits, monotonic)
+    rates = CallerRates(limits, monotonic)
     return {name: Admission(rates, FairQueue(count, limits, monotonic)) for name, count in slots.items()}
 
 
