@@ -11,9 +11,8 @@ from ..protocols.address import is_this_machine
 from ..protocols.limits import most_calls_upstream
 from ..protocols.secrets import StoredKey
 from .anthropic import AnthropicDialect
-from .dialect import Dialect
+from .dialect import Dialect, openai_traits
 from .gemini import GeminiDialect
-from .models import openai_traits
 from .openai import OpenAIDialect
 from .prices import price_at, price_of
 from .responses import ResponsesDialect
@@ -119,7 +118,7 @@ def build_provider(config: ProviderConfig) -> "ProviderAgent":
         from .provider import ProviderAgent, Timeouts
     except ModuleNotFoundError as error:
         raise ConfigError(f"providers need the module {error.name}", hint="pip install 'nearfar[cloud]'") from error
-    from .retry import RetryPolicy
+    from .failures import RetryPolicy
 
     dialect = _dialect(config)
     hosted = config.base_url is None

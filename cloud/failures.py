@@ -1,18 +1,22 @@
-"""Convert errors of a provider, or of the connection to it, to nearfar errors."""
+"""Failures of a provider: what they mean, how long to wait before the next try, and the deadline of a call."""
 
+import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import TypeVar
 
+import anyio
 import httpx
 
 from ..protocols import (
     ConfigError,
     ContentFiltered,
     ContextOverflow,
+    DeadlineExceeded,
     InvalidOutput,
     NearfarError,
     NoSuchModel,
@@ -218,3 +222,93 @@ def _not_json(text: str, headers: Mapping[str, str]) -> str:
     if "html" in headers.get("content-type", "") or text.lstrip().lower().startswith(("<!doctype", "<html")):
         return "an HTML page instead of an API's answer"
     return text or "an empty body"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """The limits of retries. Only failures before the answer begins are ever retried, and only here: no other layer retries.
+
+    No library is used: the loop has to be inside the stream, which no retry library can wrap.
+    """
+
+    calls: int = 3
+    """Upstream calls per step, the first one included."""
+    first_delay: float = 0.5
+    """Seconds; the upper bound of the first random delay, doubled for each further one."""
+    longest_delay: float = 20.0
+    """Seconds. If a provider asks for a longer pause, the step fails at once, so that another agent can take it."""
+
+    def delay(self, error: NearfarError, *, calls_made: int, seconds_left: float) -> float | None:
+        """Return the seconds to wait before the next call, or None to give up.
+
+        A stall or a missed deadline is not retried: the provider may have done, and charged, the work.
+        """
+        if not isinstance(error, Unavailable | RateLimited) or calls_made >= self.calls:
+            return None
+        delay = self._jittered(calls_made) if error.retry_after is None else error.retry_after
+        return delay if delay <= min(self.longest_delay, seconds_left) else None
+
+    def _jittered(self, calls_made: int) -> float:
+        # Full jitter: clients that failed together must not come back together.
+        return random.uniform(0, min(self.longest_delay, self.first_delay * 2 ** (calls_made - 1)))
+
+
+_LONGEST_PAUSE = 24 * 3600.0
+"""Seconds. A provider that asks for a longer pause is tried once a day."""
+
+
+class Pause:
+    """The pause that a provider has asked for, shared by all steps of an agent."""
+
+    def __init__(self) -> None:
+        self._until = float("-inf")
+
+    def note(self, error: NearfarError) -> None:
+        """Record the pause that an error asks for, if any."""
+        if isinstance(error, Unavailable | RateLimited) and error.retry_after is not None:
+            self._until = max(self._until, anyio.current_time() + min(error.retry_after, _LONGEST_PAUSE))
+
+    def left(self, provider: str) -> RateLimited | None:
+        """Return the error for a step during the pause, or None if the pause is over."""
+        seconds = self._until - anyio.current_time()
+        if seconds <= 0:
+            return None
+        return RateLimited(
+            f"the {provider} asked for a pause: retry in {seconds:.1f} s", hint="wait, or ask another agent", retry_after=seconds
+        )
+
+
+_T = TypeVar("_T")
+
+
+class Deadline:
+    """A moment after which every wait raises `DeadlineExceeded`.
+
+    It wraps single waits, because a cancel scope must not stay open across the `yield` of an async generator.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._moment = anyio.current_time() + seconds
+        self._scope: anyio.CancelScope | None = None
+        self._aborted: NearfarError | None = None
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self._moment - anyio.current_time())
+
+    def abort(self, error: NearfarError) -> None:
+        """End the current wait, and every further one, with `error`."""
+        self._aborted = error
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def run(self, waiting: Callable[[], Awaitable[_T]]) -> _T:
+        """Await the result of `waiting`. Cancel it and raise `DeadlineExceeded` when the time is up."""
+        with anyio.CancelScope(deadline=self._moment) as self._scope:
+            if self._aborted is None:
+                return await waiting()
+        if self._aborted is not None:
+            raise self._aborted
+        message = f"the step took longer than {self._seconds:g} s"
+        raise DeadlineExceeded(message, hint="allow a longer timeout, or ask for a shorter answer")

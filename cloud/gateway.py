@@ -2,17 +2,18 @@
 
 import json
 import logging
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import anyio
 
-from ..protocols import Agent, AgentCard, Finished, InternalError, NearfarError, StepEvent, StepRequest, Usage, stream
+from ..protocols import Agent, AgentCard, ConfigError, Finished, InternalError, NearfarError, StepEvent, StepRequest, Usage, stream
 from ..protocols.security import IDENTITY
 from ..protocols.server import Retention, Server, ServerTls, serve
-from ..protocols.tokens import Tokens
-from .admission.admission import Admission, admissions
-from .admission.settings import GatewayLimits
+from ..protocols.token_file import CALLER_NAME
+from ..protocols.tokens import Tokens, token_records
+from .admission import Admission, GatewayLimits, admissions
 
 _logger = logging.getLogger(__name__)
 
@@ -97,3 +98,27 @@ class AccountedAgent:
             "seconds": round(seconds, 3),
         }
         _logger.info("%s", json.dumps(line))
+
+
+TOKENS_VARIABLE = "NEARFAR_GATEWAY_TOKENS"
+"""Bearer tokens of callers, as a simple alternative to a token file."""
+_SHORTEST = 16
+"""Minimum length, in characters, of a token chosen by a person."""
+
+
+def environment_tokens() -> dict[str, str]:
+    """Return the tokens in NEARFAR_GATEWAY_TOKENS (`laptop=token,phone=token`), by caller; empty if it is not set.
+
+    Raise `ConfigError`, which names entries by position: a token may stand where the name should be.
+    """
+    pairs = [pair.partition("=") for pair in os.environ.get(TOKENS_VARIABLE, "").split(",") if pair.strip()]
+    tokens = {caller.strip(): token.strip() for caller, _, token in pairs}
+    if len(tokens) != len(pairs):
+        raise ConfigError(f"{TOKENS_VARIABLE}: a caller is named twice", hint="give each caller one token")
+    for position, (caller, token) in enumerate(tokens.items(), 1):
+        if not CALLER_NAME.fullmatch(caller):
+            raise ConfigError(f"{TOKENS_VARIABLE}: entry {position} does not begin with a caller's name", hint="write caller=token")
+        if len(token) < _SHORTEST:
+            raise ConfigError(f"{TOKENS_VARIABLE}: the token of entry {position} is too short", hint="use 64 random hex digits")
+    token_records(tokens)
+    return tokens

@@ -23,8 +23,20 @@ from ..protocols import (
     ToolChoice,
     Usage,
 )
-from .dialect import EndedEarly, Ending, JsonObject, RawCall, as_count, as_object, as_objects, as_text, counted, has_output, own_parts
-from .models import gemini_thinking
+from .dialect import (
+    EndedEarly,
+    Ending,
+    JsonObject,
+    RawCall,
+    as_count,
+    as_object,
+    as_objects,
+    as_text,
+    counted,
+    gemini_thinking,
+    has_output,
+    own_parts,
+)
 
 MOST_STOPS = 5
 _UNSIGNED = "skip_thought_signature_validator"

@@ -26,11 +26,13 @@ from ..protocols import (
 )
 from ..protocols.confidence import LowestWindow
 from .dialect import (
+    PLAIN,
     CallIds,
     EndedEarly,
     Ending,
     JsonObject,
     RawCall,
+    Traits,
     arguments_of,
     as_count,
     as_object,
@@ -39,10 +41,11 @@ from .dialect import (
     check_number_of_calls,
     counted,
     has_output,
+    openai_traits,
     own_parts,
+    refuses_effort_with_tools,
     said_in,
 )
-from .models import PLAIN, Traits, openai_traits, refuses_effort_with_tools
 from .schemas import in_words, openai_output, parameters
 
 JsonSchemaForm = Literal["native", "llama"]

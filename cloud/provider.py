@@ -37,14 +37,22 @@ from ..protocols.limits import most_calls_upstream
 from ..protocols.secrets import Key
 from ..protocols.security import IDENTITY
 from ..protocols.validation import check_request
-from .conclusion import check_text, checked_calls, counted_usage, finished
 from .connections import Connections
-from .deadline import Deadline
 from .dialect import Decoder, Dialect, EndedEarly, Ending, JsonObject
-from .failures import encoding_error, error_for, fault_in, fault_of, no_stream_error, redirect_error, transport_errors
+from .failures import (
+    Deadline,
+    Pause,
+    RetryPolicy,
+    encoding_error,
+    error_for,
+    fault_in,
+    fault_of,
+    no_stream_error,
+    redirect_error,
+    transport_errors,
+)
 from .marks import UNREADABLE_STATES
-from .retry import Pause, RetryPolicy
-from .streaming import StopCutter, SurrogateJoiner, json_events
+from .streaming import StopCutter, SurrogateJoiner, check_text, checked_calls, counted_usage, finished, json_events
 
 _ERROR_BYTES = 65536
 _BOUNDED_PACKINGS = frozenset(("gzip", "deflate"))

@@ -18,6 +18,7 @@ from .dialect import (
     JsonObject,
     RawCall,
     Said,
+    Traits,
     arguments_of,
     as_count,
     as_object,
@@ -25,10 +26,10 @@ from .dialect import (
     as_text,
     check_number_of_calls,
     counted,
+    openai_traits,
     own_parts,
     said_in,
 )
-from .models import Traits, openai_traits
 from .openai import bearer_headers
 from .schemas import in_words, openai_output, parameters
 

@@ -15,20 +15,27 @@ the caller. `[end]` is the last line: a file without it is half written and is r
 """
 
 import errno
+import logging
 import os
 import re
 import stat
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from .errors import ConfigError
-from .tokens import ANY_CERTIFICATE, Scope, TokenRecord, is_digest, token_records
+import anyio
 
+from .errors import ConfigError
+from .tokens import ANY_CERTIFICATE, Scope, TokenRecord, Tokens, is_digest, token_records
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY = 1.0
+"""Seconds between two looks at the file."""
 CALLER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 """The allowed names of callers."""
 _ID: Final = re.compile(r"[0-9a-f]{8,64}")
@@ -185,3 +192,25 @@ def _matches(pattern: re.Pattern[str], value: object) -> bool:
 def _malformed(where: str, position: int) -> ConfigError:
     expected = "caller, id, scopes, created, digest or certificate and, where there is an end, expires"
     return ConfigError(f"{where}: token {position} is malformed", hint=f"it needs {expected}; delete it and run `nearfar serve token add`")
+
+
+async def follow_tokens(path: Path, replace_tokens: Callable[[Tokens], None]) -> None:
+    """Give a server the tokens in `path` now and after every change. An unreadable file changes nothing, and is logged."""
+    seen: object = None
+    while True:
+        if (looks := _looks(path)) != seen:
+            seen = looks
+            try:
+                replace_tokens(read_tokens(path))
+                logger.info("read the tokens")
+            except ConfigError as error:
+                logger.error("the tokens stay as they were: %s", error)
+        await anyio.sleep(_LOOK_EVERY)
+
+
+def _looks(path: Path) -> object:
+    """Return the state of the file. Its whole content is compared, because time and size may stay the same after a change."""
+    try:
+        return look(path)
+    except OSError as error:
+        return error.errno

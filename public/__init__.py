@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nearfar.protocols.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from nearfar.cloud.admission.settings import GatewayLimits as GatewayLimits
+    from nearfar.cloud.admission import GatewayLimits as GatewayLimits
     from nearfar.cloud.config import ProviderConfig as ProviderConfig
     from nearfar.device.llama.agent import LlamaAgent as LlamaAgent
     from nearfar.device.onnx.agent import OnnxAgent as OnnxAgent
@@ -303,7 +303,7 @@ _HOMES = {
     "FinishReason": "protocols.steps",
     "Finished": "protocols.steps",
     "GatewayConfig": "orchestrator.compose.agents",
-    "GatewayLimits": "cloud.admission.settings",
+    "GatewayLimits": "cloud.admission",
     "GuardConfig": "orchestrator.task.policy",
     "HedgeConfig": "orchestrator.task.routing_policy",
     "Hours": "orchestrator.task.rules",

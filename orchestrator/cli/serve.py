@@ -22,8 +22,7 @@ from ...protocols.limits import ask_for_open_files
 from ...protocols.pairing import fingerprint_of
 from ...protocols.security import system_time
 from ...protocols.server import Server
-from ...protocols.token_file import read_tokens
-from ...protocols.token_following import follow_tokens
+from ...protocols.token_file import follow_tokens, read_tokens
 from ...protocols.tokens import ANY_CERTIFICATE, Scope, TokenRecord
 from ..compose.agents import FarConfig, NearConfig, caller_tokens, open_far_in_process, open_local, parse_far, serve_far, serve_near
 from ..compose.hub import HubConfig, accept_workers

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypedDict, Unpack
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ...cloud.admission.settings import GatewayLimits as GatewayLimits
+from ...cloud.admission import GatewayLimits as GatewayLimits
 from ...cloud.config import ProviderConfig, build_provider, prices_of, usual_key
 from ...protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
 from ...protocols.messages import Value
@@ -321,7 +321,7 @@ def serve_far(
 
 def caller_tokens(path: Path | None) -> "Tokens":
     """Return the tokens of callers: from the file, else from NEARFAR_GATEWAY_TOKENS. Raises `ConfigError` for what cannot be used."""
-    from ...cloud.tokens import environment_tokens
+    from ...cloud.gateway import environment_tokens
     from ...protocols.token_file import load_tokens
 
     return load_tokens(path) if path is not None else environment_tokens()
@@ -351,8 +351,7 @@ def imported_prices_day() -> date | None:
 
 def import_price_table(file: Path, *, source: str, as_of: date) -> tuple[int, Path]:
     """Keep the prices of LiteLLM's public table; return the number of models and where they are kept. Raises `ConfigError`."""
-    from ...cloud.price_import import read_public_table
-    from ...cloud.prices import keep_imported
+    from ...cloud.prices import keep_imported, read_public_table
 
     lines = read_public_table(file, source=source, as_of=as_of)
     return len(lines), keep_imported(lines)

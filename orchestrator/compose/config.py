@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from ...cloud.admission.settings import GatewayLimits
+from ...cloud.admission import GatewayLimits
 from ...protocols import ConfigError, Side
 from ...protocols.messages import Value
 from ..task.policy import Policy

@@ -9,7 +9,7 @@ import sys
 
 from pydantic import TypeAdapter
 
-from ...cloud.admission.settings import GatewayLimits
+from ...cloud.admission import GatewayLimits
 from ...protocols import NearfarError
 from ...protocols.limits import ask_for_open_files
 from ..storage.owners import remove_abandoned

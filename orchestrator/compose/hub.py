@@ -142,8 +142,7 @@ async def accept_workers(
     from ...protocols.channel import server_tls
     from ...protocols.hub import SERVICE, Hub, HubService, serve_hub
     from ...protocols.server import serve
-    from ...protocols.token_file import read_tokens
-    from ...protocols.token_following import follow_tokens
+    from ...protocols.token_file import follow_tokens, read_tokens
 
     tls = server_tls(config.certificate, config.key, config.client_authority)
     hub = Hub(read_tokens(config.tokens), policies={name: _policy(worker) for name, worker in config.workers.items()})

@@ -7,11 +7,11 @@ from http_server import sse
 
 from nearfar.cloud.anthropic import AnthropicDialect
 from nearfar.cloud.dialect import Dialect
+from nearfar.cloud.failures import RetryPolicy
 from nearfar.cloud.gemini import GeminiDialect
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent, Timeouts
 from nearfar.cloud.responses import ResponsesDialect
-from nearfar.cloud.retry import RetryPolicy
 from nearfar.protocols import Message, StepRequest, ToolSpec
 from nearfar.protocols.messages import Sensitivity
 from nearfar.protocols.secrets import GivenKey

@@ -5,10 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.cloud.admission.admission import Admission, admissions
-from nearfar.cloud.admission.fair_queue import FairQueue
-from nearfar.cloud.admission.rates import Rates
-from nearfar.cloud.admission.settings import GatewayLimits
+from nearfar.cloud.admission import Admission, CallerRates, FairQueue, GatewayLimits, admissions
 from nearfar.protocols import Message, RateLimited, StepRequest, Usage
 
 
@@ -22,7 +19,7 @@ class Clock:
         return self.now
 
 
-def refused(rates: Rates, caller: str, tokens: int = 1) -> float:
+def refused(rates: CallerRates, caller: str, tokens: int = 1) -> float:
     """Seconds after which the caller may come back; 0 where it was let in."""
     try:
         rates.take(caller, tokens)
@@ -33,7 +30,7 @@ def refused(rates: Rates, caller: str, tokens: int = 1) -> float:
 
 def test_requests_beyond_the_rate_are_refused_until_it_has_made_up_for_them() -> None:
     clock = Clock()
-    rates = Rates(GatewayLimits(requests_per_second=2), clock)
+    rates = CallerRates(GatewayLimits(requests_per_second=2), clock)
     assert [refused(rates, "laptop") for _ in range(3)] == [0, 0, 0.5]
     assert refused(rates, "phone") == 0
     clock.now += 0.5
@@ -42,7 +39,7 @@ def test_requests_beyond_the_rate_are_refused_until_it_has_made_up_for_them() ->
 
 def test_tokens_that_a_step_took_beyond_its_prompt_are_made_up_for() -> None:
     clock = Clock()
-    rates = Rates(GatewayLimits(tokens_per_minute=600), clock)
+    rates = CallerRates(GatewayLimits(tokens_per_minute=600), clock)
     assert refused(rates, "laptop", 100) == 0
     rates.settle("laptop", 700)
     assert refused(rates, "laptop", 100) == pytest.approx(30)
@@ -52,7 +49,7 @@ def test_tokens_that_a_step_took_beyond_its_prompt_are_made_up_for() -> None:
 
 def test_a_prompt_longer_than_a_minute_allows_waits_for_a_full_minute_and_leaves_a_debt() -> None:
     clock = Clock()
-    rates = Rates(GatewayLimits(tokens_per_minute=600), clock)
+    rates = CallerRates(GatewayLimits(tokens_per_minute=600), clock)
     assert refused(rates, "laptop", 1200) == 0
     assert refused(rates, "laptop", 1200) == pytest.approx(120)
 
@@ -60,7 +57,7 @@ def test_a_prompt_longer_than_a_minute_allows_waits_for_a_full_minute_and_leaves
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(1, 3)), max_size=60))
 def test_no_caller_ever_begins_more_than_its_rate_allows(steps: list[tuple[float, int]]) -> None:
     clock = Clock()
-    rates = Rates(GatewayLimits(requests_per_second=3), clock)
+    rates = CallerRates(GatewayLimits(requests_per_second=3), clock)
     begun = 0
     for pause, count in steps:
         clock.now += pause

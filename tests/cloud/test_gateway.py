@@ -13,11 +13,10 @@ import pytest
 from http_server import Exchange, http_server, sse
 from streams import KEY, TEXTS, WEATHER, agent_at, anthropic_call, asking, openai_chunk
 
-from nearfar.cloud.admission.settings import GatewayLimits
-from nearfar.cloud.gateway import serve_gateway
+from nearfar.cloud.admission import GatewayLimits
+from nearfar.cloud.gateway import TOKENS_VARIABLE, environment_tokens, serve_gateway
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent
-from nearfar.cloud.tokens import TOKENS_VARIABLE, environment_tokens
 from nearfar.protocols import (
     Agent,
     ConfigError,

@@ -13,9 +13,9 @@ import pytest
 from streams import DIALECTS, KEY, WEATHER, asking
 from upstream import Upstream, upstream
 
+from nearfar.cloud.failures import RetryPolicy
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent, Timeouts
-from nearfar.cloud.retry import RetryPolicy
 from nearfar.protocols import (
     ContextOverflow,
     FinishReason,

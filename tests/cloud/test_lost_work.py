@@ -21,8 +21,8 @@ from streams import (
 )
 
 from nearfar import Hybrid, Policy, Records
+from nearfar.cloud.failures import RetryPolicy
 from nearfar.cloud.provider import ProviderAgent
-from nearfar.cloud.retry import RetryPolicy
 from nearfar.orchestrator.budgets.book import BudgetBook, Scope
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.compose.agents import GatewayConfig

@@ -8,9 +8,8 @@ from streams import TEXTS, WEATHER, agent_at, asking, responses_stream
 
 from nearfar.cloud.anthropic import AnthropicDialect
 from nearfar.cloud.config import ProviderConfig, build_provider
-from nearfar.cloud.dialect import Dialect
+from nearfar.cloud.dialect import Dialect, bare_name, openai_traits
 from nearfar.cloud.gemini import GeminiDialect
-from nearfar.cloud.models import bare_name, openai_traits
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.responses import ResponsesDialect
 from nearfar.protocols import Effort, FinishReason, Message, StepRequest, ToolCall, ToolChoice, ToolResult, complete

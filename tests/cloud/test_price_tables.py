@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from nearfar.cloud.config import ProviderConfig, build_provider
-from nearfar.cloud.price_import import read_public_table
-from nearfar.cloud.prices import imported_path, keep_imported, price_lines, price_of
+from nearfar.cloud.prices import imported_path, keep_imported, price_lines, price_of, read_public_table
 from nearfar.protocols import ConfigError, LongPrompt
 
 DAY = date(2026, 10, 21)

@@ -11,10 +11,9 @@ import pytest
 from http_server import Exchange, Server, http_server, sse
 from streams import DIALECTS, KEY, TEXTS, WEATHER, agent_at, asking, openai_call, openai_chunk
 
-from nearfar.cloud.failures import parse_retry_after
+from nearfar.cloud.failures import RetryPolicy, parse_retry_after
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent
-from nearfar.cloud.retry import RetryPolicy
 from nearfar.protocols import (
     ConfigError,
     ContentFiltered,

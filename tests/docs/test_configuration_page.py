@@ -12,7 +12,7 @@ from pages import ROOT
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from nearfar.cloud.admission.settings import GatewayLimits
+from nearfar.cloud.admission import GatewayLimits
 from nearfar.cloud.config import ProviderConfig
 from nearfar.orchestrator.compose.agents import GatewayConfig, LocalFarConfig, NearConfig
 from nearfar.orchestrator.compose.config import Config

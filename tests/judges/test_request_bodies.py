@@ -12,9 +12,8 @@ from sdk import Sdk
 from step_requests import Parted, anthropic_parts, chat_parts, gemini_parts, requests, responses_parts
 
 from nearfar.cloud.anthropic import AnthropicDialect
-from nearfar.cloud.dialect import Dialect
+from nearfar.cloud.dialect import Dialect, claude_traits
 from nearfar.cloud.gemini import GeminiDialect
-from nearfar.cloud.models import claude_traits
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.responses import ResponsesDialect
 from nearfar.protocols import Effort, Message, StepRequest, ToolSpec

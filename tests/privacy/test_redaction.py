@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 from nearfar import Hybrid, tool
 from nearfar.cloud.anthropic import AnthropicDialect
 from nearfar.cloud.dialect import Dialect
+from nearfar.cloud.failures import RetryPolicy
 from nearfar.cloud.gateway import serve_gateway
 from nearfar.cloud.gemini import GeminiDialect
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent
-from nearfar.cloud.retry import RetryPolicy
 from nearfar.device.thin.llama_server import LlamaServer
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.compose.agents import GatewayConfig

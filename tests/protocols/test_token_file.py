@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from nearfar.protocols import ConfigError, NotFound
 from nearfar.protocols.testing.subject import eventually
-from nearfar.protocols.token_file import load_tokens, parse_tokens, read_tokens, render_tokens, write_tokens
-from nearfar.protocols.token_following import follow_tokens
+from nearfar.protocols.token_file import follow_tokens, load_tokens, parse_tokens, read_tokens, render_tokens, write_tokens
 from nearfar.protocols.token_keeping import add_certificate, add_token, revoke_tokens, rotate_token
 from nearfar.protocols.tokens import ANY_CERTIFICATE, EVERY_SCOPE, Scope, TokenRecord, Tokens, hashed
 

@@ -7,10 +7,10 @@ import pytest
 from http_server import Exchange, Server, http_server
 
 from nearfar import Hybrid, Policy
+from nearfar.cloud.failures import RetryPolicy
 from nearfar.cloud.gateway import serve_gateway
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent
-from nearfar.cloud.retry import RetryPolicy
 from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.protocols import Message, RateLimited, ScriptedAgent, Sensitivity, StepRequest, complete
 from nearfar.protocols.client import RemoteAgent

@@ -13,8 +13,7 @@ from nearfar.orchestrator.memory.sync.service import serve_memory
 from nearfar.orchestrator.memory.sync.session import connected
 from nearfar.protocols import PermissionDenied, Unauthenticated
 from nearfar.protocols.tiers import Tier
-from nearfar.protocols.token_file import load_tokens
-from nearfar.protocols.token_following import follow_tokens
+from nearfar.protocols.token_file import follow_tokens, load_tokens
 from nearfar.protocols.token_keeping import add_token, revoke_tokens, rotate_token
 from nearfar.protocols.tokens import Scope
 
