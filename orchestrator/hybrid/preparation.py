@@ -88,7 +88,13 @@ class Preparation:
             erased_runs.forget_at_last()
         if self.erased_memory is not None and not self.erased_memory.is_forgotten():
             task = task.model_copy(update={"cache": "no-store"})
-        return self._memory.recall(task, may_stay=self._may_stay(task, options), stays_here=self._stays_here)
+        ruled = self._router.apply_rules(task, tools=list(self.context(options).tools))
+        recalled = self._memory.recall(ruled, may_stay=self._may_stay(ruled.policy), stays_here=self._stays_here)
+        if recalled.policy.sensitivity is ruled.policy.sensitivity:
+            return recalled
+        # What was recalled has made the task private, about which the rules may decide otherwise.
+        policy = task.policy.model_copy(update={"sensitivity": recalled.policy.sensitivity})
+        return recalled.model_copy(update={"policy": policy, "ruling": None})
 
     def prepare(self, task: Task, options: TaskOptions) -> tuple[Task, TaskContext]:
         """Return the task, with its strategy chosen, and its context."""
@@ -132,9 +138,10 @@ class Preparation:
     def bounds(self, task: Task, tools: Sequence[str]) -> Bounds:
         """Return how far the policy lets the task go now, where the task itself states nothing. Raises what the rules raise for it."""
         policy = self._policy()
-        self._router.apply_rules(task.model_copy(update={"policy": task.policy.model_copy(update={"rules": policy.rules})}), tools=tools)
+        own = task.policy.model_copy(update={"rules": policy.rules})
+        self._router.apply_rules(task.model_copy(update={"policy": own, "ruling": None}), tools=tools)
         with suppress(PermissionDenied, PrivacyViolation):  # The task states another mode than the policy's, against which its rules speak.
-            plain = task.model_copy(update={"policy": policy, "stated": frozenset()})
+            plain = task.model_copy(update={"policy": policy, "ruling": None, "stated": frozenset()})
             policy = self._router.apply_rules(plain, tools=tools).policy
         return Bounds(sensitivity=policy.sensitivity, mode=policy.mode)
 
@@ -144,9 +151,8 @@ class Preparation:
         task = with_open_choice(self._router.apply_rules(task, tools=tools), select_tools(context.tools, task.allowed_tools))
         return self._router.with_strategy(task, list(self._pool), tools=tools)
 
-    def _may_stay(self, task: Task, options: TaskOptions) -> bool:
-        """Return whether near agents could serve the task alone."""
-        policy = self._router.apply_rules(task, tools=list(self.context(options).tools)).policy
+    def _may_stay(self, policy: Policy) -> bool:
+        """Return whether near agents could serve a task under this policy alone."""
         return Side.NEAR in self._sides and policy.mode is not Mode.ONLY_IN_CLOUD and policy.strategy is not Strategy.CLOUD
 
     @property

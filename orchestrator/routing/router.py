@@ -95,18 +95,19 @@ class Router:
         self._now = now
 
     def apply_rules(self, task: Task, *, tools: Collection[str] = ()) -> Task:
-        """Return the task with the mode and the strategy that the rules give it. A task that they keep on the device becomes private, so
-        that every agent in the cloud refuses it as well.
+        """Return the task with the rules' decision, and the mode and the strategy that they give it. A task that has one stays as it is.
+
+        A task that they keep on the device becomes private, so that every agent in the cloud refuses it as well.
 
         Raises `PermissionDenied` where a rule denies it, `PrivacyViolation` where it was to leave the device and a rule keeps it there.
         """
-        if not task.policy.rules:
+        if not task.policy.rules or task.ruling is not None:
             return task
         found = self._ruling(task, tools)
         changes: dict[str, object] = {"mode": _mode(task, found), "sensitivity": _sensitivity(task, found)}
         if found.strategy is not None and "strategy" not in task.stated:  # a strategy that was not chosen stays open
             changes["strategy"] = found.strategy
-        return task.model_copy(update={"policy": task.policy.model_copy(update=changes)})
+        return task.model_copy(update={"policy": task.policy.model_copy(update=changes), "ruling": found})
 
     def with_strategy(self, task: Task, agents: Sequence[AgentView], *, tools: Collection[str] = ()) -> Task:
         """Return a task whose strategy is `auto` with the one that is chosen for it. Raises what `Selector.settle` raises."""
@@ -259,6 +260,8 @@ class Router:
         return found
 
     def _found(self, task: Task, tools: Collection[str]) -> Ruling:
+        if task.ruling is not None:
+            return task.ruling
         return ruling(task.policy.rules, self._situation(task, tools)) if task.policy.rules else Ruling()
 
     def _situation(self, task: Task, tools: Collection[str]) -> Situation:

@@ -282,6 +282,7 @@ class PlanRun:
             "policy": part_policy(self._task, turns=turns).model_copy(update={"limits": limits}),
             "label": self._label(subtask),
             "planned": self._parts.planned,
+            "ruling": None,
             "reasons": (),
             "unstick": True,  # each part is routed by itself; the session is that of the whole
         }

@@ -17,6 +17,7 @@ from .labels import OF_CONTEXT, Chosen, Label, RecalledItem
 from .modes import Needs, Strategy
 from .policy import Policy
 from .results import SelectionDecision
+from .rules import Ruling
 
 Caching = Literal["use", "no-store"]
 """`use`: the task may be answered from a cache and its answers be stored; `no-store`: neither."""
@@ -43,6 +44,8 @@ class Task(Value):
     idempotency_key: str = Field(default_factory=lambda: uuid4().hex, min_length=1, max_length=100)
     """Names the task: its steps' keys derive from it, so a repeated task is not paid twice within the gateway's window."""
     policy: Policy = Policy()
+    ruling: Ruling | None = None
+    """The decision of the policy's rules on the task, which are evaluated once; None: not evaluated yet."""
     stated: frozenset[str] = frozenset()
     """Keys of the policy that were given with the task, such as `mode`: rules that only prefer something yield to them."""
     task_class: str = Field(default="", max_length=200, pattern=r"^[^/]*(/[^/]+){0,9}$")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from situations import priced
 
-from nearfar import Hybrid, Policy
+from nearfar import Hybrid, MemoryStore, Policy, Tier
 from nearfar.orchestrator.agents.pool import AgentHandle, AgentPool
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.task.results import EstimateSource
@@ -115,6 +115,35 @@ async def test_a_denied_task_reaches_nobody() -> None:
         with pytest.raises(PermissionDenied, match="not here"):
             await hybrid.run("Who earns what?", tags=["payroll"])
     assert pair.near.requests == pair.far.requests == []
+
+
+@pytest.mark.parametrize("strategy", ["route", "cascade", "auto"])
+async def test_rules_are_evaluated_once_for_a_task(strategy: str) -> None:
+    looks = []
+
+    def device() -> DeviceState:
+        looks.append(1)
+        return DeviceState()
+
+    pair = Pair(["Lima."] * 4, ["Lima."] * 4)
+    rules = [{"name": "on the road", "when": {"power_source": "battery"}, "mode": "prefer_on_device"}]
+    async with pair.hybrid({"strategy": strategy, "rules": rules}, device=device) as hybrid:
+        result = await hybrid.run("What is the capital of Peru?")
+    assert len(looks) == 1
+    assert result.text == "Lima."
+
+
+async def test_rules_are_evaluated_again_where_the_memory_makes_a_task_private() -> None:
+    pair = Pair(["Green."], [])
+    rules = [{"name": "mine", "when": {"sensitivity": "private"}, "strategy": "device"}]
+    with MemoryStore.open(embedder=None) as store:
+        store.put(("facts",), "colour", {"text": "Ana's favourite colour is green."}, tier=Tier.DEVICE)
+        hybrid = Hybrid(near=pair.near, far=pair.far, policy={"strategy": "route", "sensitivity": "public", "rules": rules}, memory=store)
+        async with hybrid:
+            result = await hybrid.run("What is Ana's favourite colour?")
+    assert [item.key for item in result.recalled] == ["colour"]
+    assert result.decision.strategy == "device"
+    assert any("mine" in reason for reason in result.reasons)
 
 
 async def test_a_rule_that_fails_closed_keeps_the_task_at_home() -> None:
