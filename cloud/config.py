@@ -32,6 +32,7 @@ class ProviderConfig(BaseModel):
     provider: Literal["openai", "anthropic", "gemini"]
     """The API's dialect; "openai" also means every compatible server."""
     model: str = Field(min_length=1)
+    """Name of the model at the provider."""
     api: Literal["responses", "chat"] | None = None
     """OpenAI API to use. None: chat completions if `base_url` is set and for models up to GPT-4, else responses."""
     name: str | None = Field(default=None, min_length=1)
@@ -43,7 +44,9 @@ class ProviderConfig(BaseModel):
     prices: Prices | None = None
     """None: the price from nearfar's table if it knows this model at the provider's own address, and 0 if `base_url` is this machine."""
     context_tokens: int | None = Field(default=None, gt=0)
+    """Tokens that fit the model's context; None: not known."""
     max_output_tokens: int | None = Field(default=None, gt=0)
+    """Most tokens of one answer; None: the provider's default."""
     concurrency: int | None = Field(default=None, gt=0)
     """HTTP calls at the same time; further ones wait. None: a quarter of the files that the process may have open, 1,024 at most."""
     tools: bool = True
@@ -62,9 +65,11 @@ class ProviderConfig(BaseModel):
     effort: Effort | None = None
     """Thinking effort in steps that state none; None: the model's default."""
     connect_timeout: float = Field(default=10.0, gt=0)
+    """Seconds to connect."""
     idle_timeout: float = Field(default=300.0, gt=0)
     """Seconds of silence after which a step fails."""
     step_timeout: float = Field(default=600.0, gt=0)
+    """Seconds for a whole step, retries included."""
     max_calls: int = Field(default=3, ge=1, le=10)
     """Upstream calls per step, retries included."""
 

@@ -55,7 +55,9 @@ class Rates(Value):
     """US dollars per million tokens."""
 
     input: Decimal = Field(ge=0, le=_HIGHEST_RATE)
+    """Dollars per million tokens of the prompt."""
     output: Decimal = Field(ge=0, le=_HIGHEST_RATE)
+    """Dollars per million tokens of the answer."""
     cached_input: Decimal | None = Field(default=None, ge=0, le=_HIGHEST_RATE)
     """None: tokens read from a prefix cache cost as much as others."""
     cache_write: Decimal | None = Field(default=None, ge=0, le=_HIGHEST_RATE)
@@ -80,7 +82,9 @@ class Prices(Rates):
     long_prompts: tuple[LongPrompt, ...] = ()
     """Separate rates for long prompts: the highest threshold that a prompt exceeds decides."""
     source: str
+    """Where the prices were read."""
     as_of: date
+    """Day on which they were read."""
 
     @model_validator(mode="after")
     def _thresholds_differ(self) -> Self:

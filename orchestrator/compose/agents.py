@@ -81,13 +81,16 @@ class LocalFarConfig(LlamaConfig):
     """A `[far]` section whose model is a GGUF too, served by a gateway process on this machine: offline and without a key."""
 
     provider: Literal["llama"] = "llama"
+    """`llama`: a model of this machine."""
     model: str = "far"
+    """Path or name of the model."""
 
 
 class GatewayConfig(Value):
     """A `[far]` section that names a gateway which runs elsewhere."""
 
     provider: Literal["gateway"]
+    """`gateway`: a gateway on another machine, or one that runs already."""
     address: str = Field(min_length=1)
     """`host:port` or `unix:/path`."""
     agent: str = ""

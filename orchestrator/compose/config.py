@@ -154,7 +154,9 @@ class Config(Value):
     model_config = ConfigDict(hide_input_in_errors=True)  # a secret may stand in the wrong place
 
     near: NearConfig | None = None
+    """The agent on this device."""
     far: FarConfig | None = None
+    """The agent in the cloud."""
     other_near: Mapping[AgentName, NearConfig] = {}
     """Further agents on this device, by the names that rules use."""
     other_far: Mapping[AgentName, FarConfig] = {}
@@ -170,6 +172,7 @@ class Config(Value):
     runs: RunsConfig | None = None
     """The folder or database of durable runs, which another process can resume; None: a task ends with its process."""
     policy: Policy = Policy()
+    """How tasks are served unless they say otherwise."""
 
     @property
     def others(self) -> dict[str, NearConfig | FarConfig | AttachedConfig]:

@@ -310,7 +310,7 @@ _ENOUGH: Final = 10
 """Outcomes of an agent from which an estimate is more than a guess."""
 
 
-Predictor = Literal["head", "prior", "nobody"]
+Predictor = Literal["head", "length", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,12 +320,12 @@ class Success:
     estimates: Mapping[str, Estimate]
     predicted: Mapping[str, float]
     """Probabilities before the correction by outcomes."""
-    predictor: Predictor = "nobody"
-    """The model that read the prompt; `nobody` where it was not read."""
+    predictor: Predictor = "none"
+    """What predicted the success; `none` where the prompt was not read."""
     similarity: float | None = None
     """Similarity of the prompt to those that the head was trained on."""
     reason: str = ""
-    """An explanation of the prior's estimate."""
+    """An explanation of the estimate by length."""
 
 
 class SuccessModel:
@@ -355,7 +355,7 @@ class SuccessModel:
         predicted = {agent.name: prior_probability(agent.side, gain) for agent in agents}
         size = "longer" if gain > 0 else "shorter"
         reason = f"no head knows such prompts, so only the length counts: {size} than most"
-        return self._corrected(None, predicted, task_class, predictor="prior", similarity=similarity, reason=reason)
+        return self._corrected(None, predicted, task_class, predictor="length", similarity=similarity, reason=reason)
 
     def _corrected(
         self,
@@ -363,7 +363,7 @@ class SuccessModel:
         predicted: Mapping[str, float],
         task_class: str,
         *,
-        predictor: Predictor = "nobody",
+        predictor: Predictor = "none",
         similarity: float | None = None,
         reason: str = "",
     ) -> Success:

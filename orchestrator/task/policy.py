@@ -71,6 +71,7 @@ class CompressionConfig(Value):
     """Compression of long conversations: the `[policy.compression]` section of nearfar.toml."""
 
     use: CompressionUse = CompressionUse.LAST_RESORT
+    """When a conversation is compressed."""
     reserve_tokens: int = Field(default=512, gt=0)
     """Tokens of the context window kept free for the agent's output; at most a quarter of the window, and at most the task's output
     limit."""
@@ -146,6 +147,7 @@ class PrivacyConfig(Value):
     """Protection of private data in tasks that are not private themselves: the `[policy.privacy]` section."""
 
     findings: OnFinding = OnFinding.STAY
+    """Treatment of a public task in which something private is found."""
     detect: tuple[FindingType, ...] = (
         "email", "card", "iban", "ssn", "national_id", "phone", "ip", "key", "birth_date", "address", "person"
     )  # fmt: skip
@@ -290,7 +292,9 @@ class Policy(Value):
     preset: Preset = Preset.BALANCED
     """Defaults for keys that are not given; a key that is given wins."""
     strategy: Strategy = Strategy.CASCADE
+    """Way in which both sides work on a task."""
     mode: Mode = Mode.AUTO
+    """Sides that may serve a task."""
     sensitivity: Sensitivity = Sensitivity.PRIVATE
     """Sensitivity of tasks that state none."""
     minimum_confidence: float = Field(default=0.7, ge=0, le=1)

@@ -98,8 +98,8 @@ class RouteDecision(Value):
     """Advantage from which the far side goes first."""
     similarity: float | None = None
     """Similarity of the prompt to those that the head was trained on, 0 to 1; None: there was no head, or it does not look."""
-    predictor: Literal["head", "prior", "nobody"] = "nobody"
-    """Predictor of success that read the prompt."""
+    predictor: Literal["head", "length", "none"] = "none"
+    """The predictor of success that read the prompt: a trained head, its length alone, or none."""
     is_bound: bool = False
     """A rule, the session or a limit settled who comes first, whatever the advantage."""
     task_class: str = ""
@@ -111,11 +111,12 @@ class RouteDecision(Value):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_impression(cls, fields: Any) -> Any:  # noqa: ANN401 - anything may be validated
-        """Read decisions that were recorded with the measurements of a prior."""
-        if isinstance(fields, dict) and "impression" in fields:
-            return {name: value for name, value in fields.items() if name != "impression"}
-        return fields
+    def _read_earlier(cls, fields: Any) -> Any:  # noqa: ANN401 - anything may be validated
+        """Read decisions that were recorded when a prior predicted by more than the length."""
+        if not isinstance(fields, dict) or "impression" not in fields:
+            return fields
+        predictor = {"prior": "length", "nobody": "none"}.get(fields.get("predictor"), "head")
+        return {name: value for name, value in fields.items() if name != "impression"} | {"predictor": predictor}
 
     def estimate_of(self, agent: str) -> AgentEstimate | None:
         """Return the estimate for an agent; None: there is none."""

@@ -107,6 +107,7 @@ class AmountsConfig(Value):
     """Amounts that may be spent; None: no limit."""
 
     dollars: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Most dollars."""
     tokens: int | None = Field(default=None, gt=0)
     """Most tokens, read and written, on both sides."""
     seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -121,6 +122,7 @@ class LimitsConfig(Value):
     call: AmountsConfig = AmountsConfig()
     """Limits of one step of an agent."""
     task: AmountsConfig = AmountsConfig()
+    """Limits of one task."""
     session: AmountsConfig = AmountsConfig()
     """Limits of all tasks of one `session`, as the app names it."""
     user: AmountsConfig = AmountsConfig()
@@ -155,6 +157,7 @@ class FallbackConfig(Value):
     order: tuple[str, ...] = ()
     """Names of agents, in the order in which they take over; the others follow in the router's order."""
     triggers: tuple[FallbackTrigger, ...] = tuple(FallbackTrigger)
+    """Failures after which the next agent takes over; by default all."""
     first_token_timeout: float = Field(default=30, gt=0)
     """Seconds until the first event of a far agent, if another agent could take over."""
     stall_timeout: float = Field(default=30, gt=0)

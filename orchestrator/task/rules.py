@@ -34,7 +34,9 @@ class Range(Value):
     """Values from `at_least`, inclusive, to `below`, exclusive; either may be left open."""
 
     at_least: float | None = Field(default=None, allow_inf_nan=False)
+    """Least value, inclusive; None: no least one."""
     below: float | None = Field(default=None, allow_inf_nan=False)
+    """Bound that the value stays below; None: no bound."""
 
     @model_validator(mode="after")
     def _holds_something(self) -> Self:
@@ -52,6 +54,7 @@ class Hours(Value):
     """Local time of day and days of the week: `time` of a rule's `when`."""
 
     start: time = time.min
+    """Beginning, inclusive; by default midnight."""
     end: time | None = None
     """End, exclusive; before `start` if it lies on the next day. None: midnight."""
     days: tuple[Weekday, ...] = tuple(Weekday)
@@ -83,6 +86,7 @@ class When(Value):
     """Conditions of a rule, which all have to hold. Without any condition, the rule always applies."""
 
     sensitivity: Sensitivity | None = None
+    """The task has this sensitivity."""
     task_class: tuple[str, ...] = ()
     """Task classes: one of these, or a class below one: `billing` includes `billing/refund`."""
     tools: tuple[ToolName, ...] = ()
@@ -94,13 +98,17 @@ class When(Value):
     language: Annotated[tuple[str, ...], AfterValidator(_primary)] = ()
     """ISO 639-1 codes: a text of the user is in one of these languages."""
     offline: bool | None = None
+    """The device has no network, or has one."""
     battery: Range | None = None
     """Share of a full charge, 0 to 1."""
     thermal: tuple[Thermal, ...] = ()
+    """The device is in one of these states of heat."""
     power_source: PowerSource | None = None
+    """The device runs on mains or on its battery."""
     budget_left: Range | None = None
     """Smallest share, 0 to 1, that is left of the limits for the session and the day."""
     time: Hours | None = None
+    """It is such a time of the day or week."""
 
     def matches(self, situation: Situation) -> bool | None:
         """Return whether the situation meets the conditions; None if that depends on something unknown."""
@@ -116,10 +124,13 @@ class Rule(Value):
     name: str = Field(min_length=1)
     """Name of the rule in decisions and errors."""
     when: When = When()
+    """Conditions, which all have to hold; without any, the rule always applies."""
     mode: Mode | None = None
+    """Sides that may serve the task; `only_on_device` and `only_in_cloud` hold whatever other rules prefer."""
     agent: str | None = None
     """Name of the agent that tries first."""
     strategy: Strategy | None = None
+    """Strategy of the task."""
     deny: str | None = None
     """Reason with which the task is refused."""
 

@@ -150,6 +150,7 @@ class MemoryConfig(Value):
     sleep: ConsolidationConfig | None = None
     """Consolidation in the background while no task is served; None: only by `nearfar memory sleep`."""
     peers: Mapping[PeerName, PeerConfig] = {}
+    """Devices and hubs to sync with, by the names that `nearfar memory sync` takes."""
 
     @model_validator(mode="after")
     def _is_one_database(self) -> Self:
@@ -189,8 +190,11 @@ class CategoryConfig(Value):
     semantic: bool | None = None
     """False: only a question in the same words is served; None: as for the whole cache."""
     threshold: float | None = Field(default=None, ge=0, le=1)
+    """Cosine similarity from which another wording may be served; None: as for the whole cache."""
     time_to_live: float | None = Field(default=None, gt=0)
+    """Seconds after which an answer is removed; None: as for the whole cache."""
     entries: int | None = Field(default=None, gt=0)
+    """Most answers of the category; None: as for the whole cache."""
 
 
 class CacheConfig(Value):
