@@ -115,7 +115,7 @@ class RouteDecision(Value):
         """Read decisions that were recorded when a prior predicted by more than the length."""
         if not isinstance(fields, dict) or "impression" not in fields:
             return fields
-        predictor = {"prior": "length", "nobody": "none"}.get(fields.get("predictor"), "head")
+        predictor = {"prior": "length", "nobody": "none"}.get(str(fields.get("predictor")), "head")
         return {name: value for name, value in fields.items() if name != "impression"} | {"predictor": predictor}
 
     def estimate_of(self, agent: str) -> AgentEstimate | None:
