@@ -215,7 +215,7 @@ _USUAL_OUTPUT = 512
 
 
 @dataclass(slots=True)
-class Turn:
+class AdmissionTurn:
     """A step that was admitted."""
 
     usage: Usage | None = None
@@ -230,14 +230,14 @@ class Admission:
         self._queue = queue
 
     @asynccontextmanager
-    async def turn(self, caller: str, request: StepRequest) -> AsyncIterator[Turn]:
+    async def turn(self, caller: str, request: StepRequest) -> AsyncIterator[AdmissionTurn]:
         """Hold a turn during the step. Raise `RateLimited` if it is refused; the agent is not asked then, and no tokens count."""
         prompt = _prompt_tokens(request)
         self._rates.take(caller, prompt)
-        turn: Turn | None = None
+        turn: AdmissionTurn | None = None
         try:
             async with self._queue.turn(caller, prompt + min(request.max_output_tokens or _USUAL_OUTPUT, _USUAL_OUTPUT)):
-                turn = Turn()
+                turn = AdmissionTurn()
                 yield turn
         finally:
             if turn is None:

@@ -35,11 +35,11 @@ def _call(bill: int, price: int) -> None:
 
 def _reserving(folder: Path, price: int, cap: int, call: Callable[[], None]) -> Callable[[], bool]:
     """Each call is made between its reservation and its settlement."""
-    from nearfar.orchestrator.budgets.book import Caps, Claim, Scope, Shortage, Units, open_budgets
+    from nearfar.orchestrator.budgets.book import BudgetScope, Caps, Claim, Shortage, Units, open_budgets
     from nearfar.orchestrator.task.stores import RunsConfig
 
     book = open_budgets(RunsConfig(folder=folder))
-    claims = [Claim(Scope("user", "all"), Caps(tokens=cap)), Claim(Scope("day"))]
+    claims = [Claim(BudgetScope("user", "all"), Caps(tokens=cap)), Claim(BudgetScope("day"))]
     amount = Units(tokens=price)
 
     def spend() -> bool:

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from nearfar.orchestrator.budgets.book import Scope, open_budgets
+from nearfar.orchestrator.budgets.book import BudgetScope, open_budgets
 from nearfar.orchestrator.task.stores import RunsConfig
 
 from .abandoning import abandoned
@@ -50,7 +50,7 @@ def _spent_by_processes() -> tuple[int, int]:
         for worker in (*workers, spare):
             _end(worker)
         with closing(open_budgets(RunsConfig(folder=folder))) as book:
-            counted = book.balance(Scope("user", "all"))
+            counted = book.balance(BudgetScope("user", "all"))
         assert not any(counted.reserved), "the reservations of the dead are settled"
         return bill.stat().st_size, counted.spent.tokens
 

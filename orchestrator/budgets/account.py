@@ -14,7 +14,7 @@ from ...protocols import AgentCard, BudgetExceeded, Message, Prices, Side, StepR
 from ..compression.conversation import conversation_tokens, estimated_tokens
 from ..task.routing_policy import AmountsConfig, LimitsConfig
 from ..util.runtime import in_thread
-from .book import Balance, BudgetBook, Caps, Claim, Commitment, Reservation, Scope, Shortage, Spent, Units, grant
+from .book import Balance, BudgetBook, BudgetScope, Caps, Claim, Commitment, Reservation, Shortage, Spent, Units, grant
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Account:
     ) -> None:
         self._book = book
         self._limits = limits
-        self._task = Scope("task", task)
+        self._task = BudgetScope("task", task)
         self._session = session
         self._user = user
         self._whole = whole
@@ -127,7 +127,7 @@ class Account:
 
     @cached_property
     def _of_call(self) -> Claim:
-        return Claim(Scope("call"), _caps(self._limits.call))
+        return Claim(BudgetScope("call"), _caps(self._limits.call))
 
     @cached_property
     def _claims(self) -> tuple[Claim, ...]:
@@ -137,10 +137,10 @@ class Account:
         own = () if limits.task == _NO_LIMIT else (Claim(self._task, _caps(limits.task), allows),)
         if self._whole is not None:
             return (*own, *self._whole._claims)
-        session = () if self._session is None else (Claim(Scope("session", self._session), _caps(limits.session), allows),)
-        user = (Claim(Scope("user", self._user), _caps(limits.user), allows),) if self._user or limits.user != _NO_LIMIT else ()
-        minute = (Claim(Scope("minute"), allows_unpriced=True),) if self._is_paced else ()
-        return (*own, *session, *user, Claim(Scope("day"), _caps(limits.day), allows), *minute)
+        session = () if self._session is None else (Claim(BudgetScope("session", self._session), _caps(limits.session), allows),)
+        user = (Claim(BudgetScope("user", self._user), _caps(limits.user), allows),) if self._user or limits.user != _NO_LIMIT else ()
+        minute = (Claim(BudgetScope("minute"), allows_unpriced=True),) if self._is_paced else ()
+        return (*own, *session, *user, Claim(BudgetScope("day"), _caps(limits.day), allows), *minute)
 
     def _within_call(self, demand: "_Demand") -> Units:
         """Return the most that the call may spend by the limit for a single call."""

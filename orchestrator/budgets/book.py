@@ -13,7 +13,7 @@ from uuid import uuid4
 from ..storage.owners import Owner
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
-from ..storage.tables import Session
+from ..storage.tables import DatabaseSession
 from ..task.stores import RunsConfig
 from .storage import MemoryStorage, ServerOwner, SharedStorage
 
@@ -155,7 +155,7 @@ class Commitment:
     """The highest estimate when it was placed, before corrections by the cost of other tasks; 0: no estimate."""
 
 
-class Scope(NamedTuple):
+class BudgetScope(NamedTuple):
     """The thing that a limit holds for."""
 
     kind: str
@@ -167,7 +167,7 @@ class Scope(NamedTuple):
 class Claim(NamedTuple):
     """A scope that a call belongs to, and what may be spent in it."""
 
-    scope: Scope
+    scope: BudgetScope
     caps: Caps = Caps()
     allows_unpriced: bool = False
     """Calls of unknown price are left out of the sum; else nothing more may be paid for where there was one."""
@@ -187,7 +187,7 @@ class Reservation(NamedTuple):
     """The amounts that a call may spend."""
 
     id: str
-    scopes: tuple[Scope, ...]
+    scopes: tuple[BudgetScope, ...]
     granted: Units
     is_unpriced: bool = False
     """The call's price is unknown, so no dollars are reserved for it."""
@@ -229,7 +229,7 @@ class BudgetBook:
         self._clock = clock
         self._settled = 0
         self._counting = Lock()
-        self._counted: dict[Scope, tuple[Units, int]] = {}
+        self._counted: dict[BudgetScope, tuple[Units, int]] = {}
         """Amounts that are counted and not written yet: for each scope the sum, and the number of calls without a price."""
 
     @property
@@ -261,7 +261,7 @@ class BudgetBook:
         if self._settled % _FORGOTTEN_EVERY == 0:
             self._forget()
 
-    def count(self, scopes: Sequence[Scope], spent: Units, *, is_unpriced: bool = False) -> None:
+    def count(self, scopes: Sequence[BudgetScope], spent: Units, *, is_unpriced: bool = False) -> None:
         """Count a call for which nothing was reserved, in a book that no other process uses.
 
         The amounts are written when the book is next read, so that a task without limits spends no time on it.
@@ -270,20 +270,20 @@ class BudgetBook:
         today = self._clock().date().isoformat()
         with self._counting:
             for scope in scopes:
-                dated = Scope("day", today) if scope == Scope("day") else scope
+                dated = BudgetScope("day", today) if scope == BudgetScope("day") else scope
                 before, unpriced = self._counted.get(dated, (Units(), 0))
                 self._counted[dated] = (before.plus(spent), unpriced + is_unpriced)
 
-    def balance(self, scope: Scope) -> Balance:
+    def balance(self, scope: BudgetScope) -> Balance:
         """Return the balance of one scope; zero for an unknown one."""
         with self._reading() as session:
             return _balance(session, self._dated(session, scope))
 
-    def balances(self) -> dict[Scope, Balance]:
+    def balances(self) -> dict[BudgetScope, Balance]:
         """Return the balances of all scopes, the latest used last."""
         with self._reading() as session:
             rows = session.execute(f"SELECT kind, name, {_COLUMNS} FROM budgets ORDER BY used").fetchall()
-        return {Scope(kind, name): _read(row) for kind, name, *row in rows}
+        return {BudgetScope(kind, name): _read(row) for kind, name, *row in rows}
 
     def dollars_of_last_hour(self) -> float:
         """Dollars of the calls that were made for the scope `minute` in the last hour, by whatever process."""
@@ -292,18 +292,18 @@ class BudgetBook:
             row = session.execute(_LAST_HOUR, (_minute_named(now - _HOUR), _minute_named(now + _HOUR))).fetchone()
         return Units(int(row[0]), 0, 0, 0).spent.dollars or 0.0
 
-    def today(self) -> Scope:
+    def today(self) -> BudgetScope:
         """Return the day that calls are counted for now."""
         with self._reading() as session:
-            return self._dated(session, Scope("day"))
+            return self._dated(session, BudgetScope("day"))
 
-    def reset(self, scope: Scope) -> None:
+    def reset(self, scope: BudgetScope) -> None:
         """Forget what was spent in a scope. For the day, also that the clock was ever ahead of what it says now."""
         with self._writing() as session:
-            name = self._clock().date().isoformat() if scope == Scope("day") else scope.name
-            condition = "kind = ? AND name >= ?" if scope == Scope("day") else "kind = ? AND name = ?"
+            name = self._clock().date().isoformat() if scope == BudgetScope("day") else scope.name
+            condition = "kind = ? AND name >= ?" if scope == BudgetScope("day") else "kind = ? AND name = ?"
             session.execute(f"UPDATE budgets SET {_EMPTIED} WHERE {condition}", (scope.kind, name))
-            if scope == Scope("day"):
+            if scope == BudgetScope("day"):
                 session.execute("UPDATE budget_day SET latest = ?", (name,))
 
     def forget_tasks(self, tasks: Sequence[str]) -> None:
@@ -352,25 +352,25 @@ class BudgetBook:
         with self._writing() as session:
             if not session.execute("DELETE FROM budget_reservations WHERE id = ?", (identifier,)).rowcount:
                 return False
-            _move(session, [Scope(*scope) for scope in json.loads(scopes)], reserved=most, spent=most, unpriced=unpriced)
+            _move(session, [BudgetScope(*scope) for scope in json.loads(scopes)], reserved=most, spent=most, unpriced=unpriced)
         return True
 
     @contextmanager
-    def _writing(self) -> Iterator[Session]:
+    def _writing(self) -> Iterator[DatabaseSession]:
         if self._counted:
             with self._storage.writing() as session:
                 self._write_down(session)
         with self._storage.writing() as session:
             yield session
 
-    def _reading(self) -> AbstractContextManager[Session]:
+    def _reading(self) -> AbstractContextManager[DatabaseSession]:
         return self._writing() if self._counted else self._storage.reading()
 
-    def _write_down(self, session: Session) -> None:
+    def _write_down(self, session: DatabaseSession) -> None:
         with self._counting:
             counted, self._counted = self._counted, {}
         for scope, (spent, unpriced) in sorted(counted.items()):
-            dated = Scope("day", max(scope.name, self._latest_day(session))) if scope.kind == "day" else scope
+            dated = BudgetScope("day", max(scope.name, self._latest_day(session))) if scope.kind == "day" else scope
             _note_day(session, dated)
             _move(session, [dated], reserved=Units(), spent=spent, unpriced=unpriced)
 
@@ -382,18 +382,18 @@ class BudgetBook:
         with self._writing() as session:
             session.execute(_FORGET_MINUTES, (_minute_named(self._minute() - 2 * _HOUR),))
 
-    def _dated(self, session: Session, scope: Scope) -> Scope:
+    def _dated(self, session: DatabaseSession, scope: BudgetScope) -> BudgetScope:
         """Return the scope itself, or the day or the minute that it is now."""
-        if scope == Scope("minute"):
-            return Scope("minute", _minute_named(self._minute()))
-        if scope != Scope("day"):
+        if scope == BudgetScope("minute"):
+            return BudgetScope("minute", _minute_named(self._minute()))
+        if scope != BudgetScope("day"):
             return scope
-        return Scope("day", max(self._clock().date().isoformat(), self._latest_day(session)))
+        return BudgetScope("day", max(self._clock().date().isoformat(), self._latest_day(session)))
 
     def _minute(self) -> int:
         return int(self._clock().timestamp() // 60)
 
-    def _latest_day(self, session: Session) -> str:
+    def _latest_day(self, session: DatabaseSession) -> str:
         row = session.execute("SELECT latest FROM budget_day").fetchone()
         return "" if row is None else str(row[0])
 
@@ -403,20 +403,20 @@ def _minute_named(number: int) -> str:
     return f"{number:010d}"
 
 
-def _entered(session: Session, scope: Scope) -> Balance:
+def _entered(session: DatabaseSession, scope: BudgetScope) -> Balance:
     """Return the scope's balance, and lock it until the end of the transaction."""
     _note_day(session, scope)
     [row] = session.execute(_ENTER, scope).fetchall()
     return _read(row)
 
 
-def _note_day(session: Session, scope: Scope) -> None:
+def _note_day(session: DatabaseSession, scope: BudgetScope) -> None:
     """Record the latest day seen: a day is never before it."""
     if scope.kind == "day":
         session.execute("UPDATE budget_day SET latest = ? WHERE latest < ?", (scope.name, scope.name))
 
 
-def _take(session: Session, claim: Claim, amounts: Units) -> None:
+def _take(session: DatabaseSession, claim: Claim, amounts: Units) -> None:
     """Reserve in one statement, which changes nothing where it would go beyond a cap."""
     caps = (_NO_CAP if cap is None or not amount else cap for cap, amount in zip(claim.caps, amounts, strict=True))
     guards = [part for pair in zip(amounts, caps, strict=True) for part in pair]
@@ -424,7 +424,7 @@ def _take(session: Session, claim: Claim, amounts: Units) -> None:
     assert taken.rowcount == 1, "the balance was read in the same transaction"
 
 
-def _move(session: Session, scopes: Iterable[Scope], *, reserved: Units, spent: Units, unpriced: int) -> None:
+def _move(session: DatabaseSession, scopes: Iterable[BudgetScope], *, reserved: Units, spent: Units, unpriced: int) -> None:
     """Move amounts from reserved to spent."""
     for scope in scopes:
         session.execute(_SETTLE, (*scope, *spent, unpriced, *spent, *reserved, unpriced))
@@ -446,7 +446,7 @@ def grant(found: Sequence[tuple[Claim, Balance]], least: Units, most: Units) -> 
     return min(short, key=lambda shortage: shortage.is_temporary) if short else Units(*amounts)
 
 
-def _balance(session: Session, scope: Scope) -> Balance:
+def _balance(session: DatabaseSession, scope: BudgetScope) -> Balance:
     row = session.execute(f"SELECT {_COLUMNS} FROM budgets WHERE kind = ? AND name = ?", scope).fetchone()
     return Balance() if row is None else _read(row)
 

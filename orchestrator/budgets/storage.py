@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ..storage.postgres import is_broken
-from ..storage.tables import Session, TableDatabase, Tables
+from ..storage.tables import DatabaseSession, TableDatabase, Tables
 
 if TYPE_CHECKING:
     from ..storage.postgres import Connection, PostgresDatabase
@@ -57,7 +57,7 @@ class MemoryStorage:
         self._connection.executescript(TABLES.sql)
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
+    def writing(self) -> Iterator[DatabaseSession]:
         """Begin a transaction that is committed if the block ends without an error. Its rows are locked for others until then."""
         with self._lock:
             self._connection.execute("BEGIN")
@@ -69,7 +69,7 @@ class MemoryStorage:
                     self._connection.execute("ROLLBACK")
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
+    def reading(self) -> Iterator[DatabaseSession]:
         with self._lock:
             yield self._connection
 
@@ -98,10 +98,10 @@ class SharedStorage:
         self._database = database
         self._owning = owning
 
-    def writing(self) -> AbstractContextManager[Session]:
+    def writing(self) -> AbstractContextManager[DatabaseSession]:
         return self._database.writing()
 
-    def reading(self) -> AbstractContextManager[Session]:
+    def reading(self) -> AbstractContextManager[DatabaseSession]:
         return self._database.reading()
 
     def owner(self) -> str:

@@ -10,7 +10,7 @@ import typer
 from rich.table import Column
 
 from ...protocols import ConfigError
-from ..budgets.book import MEASURES, Balance, BudgetBook, Scope, open_budgets
+from ..budgets.book import MEASURES, Balance, BudgetBook, BudgetScope, open_budgets
 from ..compose.agents import import_price_table, imported_prices_day, known_prices
 from ..compose.config import Config
 from ..task.routing_policy import AmountsConfig, LimitsConfig
@@ -49,7 +49,7 @@ def reset_budget(
     """Set what was spent in a scope back to zero. Calls under way are counted when they end."""
     with report_errors(as_json=as_json), _open_book(config) as (_, book):
         wanted = _parse_scope(scope)
-        balance = book.balances().get(book.today() if wanted == Scope("day") else wanted)
+        balance = book.balances().get(book.today() if wanted == BudgetScope("day") else wanted)
         if balance is None:
             raise ConfigError(f"nothing was ever spent in {scope}", hint="nearfar budget show lists the scopes")
         book.reset(wanted)
@@ -67,7 +67,7 @@ def _open_book(path: Path | None) -> Iterator[tuple[Config, BudgetBook]]:
         yield config, book
 
 
-def _chosen_balances(book: BudgetBook) -> list[tuple[Scope, Balance]]:
+def _chosen_balances(book: BudgetBook) -> list[tuple[BudgetScope, Balance]]:
     """Return today's balance, those of users and sessions, and those of tasks with calls under way."""
     today = book.today()
     balances = {today: Balance(), **book.balances()}
@@ -76,32 +76,32 @@ def _chosen_balances(book: BudgetBook) -> list[tuple[Scope, Balance]]:
     return [(today, balances[today]), *lasting, *under_way]
 
 
-def _parse_scope(text: str) -> Scope:
+def _parse_scope(text: str) -> BudgetScope:
     kind, mark, name = text.partition(":")
     if kind not in _KINDS or (kind == "day") is bool(mark):
         raise ConfigError(f"there is no scope {text!r}", hint="it is day, user:NAME, session:NAME or task:ID")
-    return Scope(kind, name)
+    return BudgetScope(kind, name)
 
 
-def _lines(found: Sequence[tuple[Scope, Balance]], limits: LimitsConfig) -> Iterator[Line]:
+def _lines(found: Sequence[tuple[BudgetScope, Balance]], limits: LimitsConfig) -> Iterator[Line]:
     yield table(("scope", *right(*MEASURES)), _rows(found, limits))
     for scope, balance in found:
         if balance.unpriced:
             yield Note(f"{_scope_text(scope)}: the price of {balance.unpriced} calls is unknown")
 
 
-def _rows(found: Sequence[tuple[Scope, Balance]], limits: LimitsConfig) -> Iterator[tuple[str, ...]]:
+def _rows(found: Sequence[tuple[BudgetScope, Balance]], limits: LimitsConfig) -> Iterator[tuple[str, ...]]:
     for kind in _KINDS:
         for scope, balance in [each for each in found if each[0].kind == kind][-_SHOWN:]:
             caps = _caps(scope, limits)
             yield (_scope_text(scope), *(_cell(name, balance, getattr(caps, name)) for name in MEASURES))
 
 
-def _scope_text(scope: Scope) -> str:
+def _scope_text(scope: BudgetScope) -> str:
     return f"day {scope.name}" if scope.kind == "day" else f"{scope.kind}:{scope.name}"
 
 
-def _caps(scope: Scope, limits: LimitsConfig) -> AmountsConfig:
+def _caps(scope: BudgetScope, limits: LimitsConfig) -> AmountsConfig:
     caps: AmountsConfig = getattr(limits, scope.kind)
     return caps
 
@@ -113,7 +113,7 @@ def _cell(name: str, balance: Balance, cap: float | None) -> str:
     return f"{spent:{form}}{of}" + (f" (+ {reserved:{form}})" if reserved else "")
 
 
-def _describe(scope: Scope, balance: Balance, limits: LimitsConfig) -> dict[str, object]:
+def _describe(scope: BudgetScope, balance: Balance, limits: LimitsConfig) -> dict[str, object]:
     return {
         "scope": scope.kind,
         "name": scope.name,

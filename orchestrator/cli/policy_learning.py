@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ...protocols import ConfigError, Sensitivity, Side
 from ..lab.figures import require_matplotlib
-from ..lab.replay.calibration import ThresholdCalibration
+from ..lab.replay.calibration import RouterCalibration
 from ..lab.replay.calibration import calibrate as find_threshold
 from ..lab.replay.replayed import replay
 from ..lab.replay.simulation import Served, Simulation
@@ -36,7 +36,7 @@ from .printing import Line, Note, notes, show, style_cells, table, warn
 from .running import report_errors
 
 if TYPE_CHECKING:
-    from ..util.embedding.embedder import Embedder
+    from ..util.embedding.embedder import ShippedEmbedder
 
 ESCALATION: Final = "escalation.json"
 REPORT: Final = "report.json"
@@ -170,16 +170,16 @@ class Recorded:
         config = options.read_config(self.config)
         return ({} if config is None else config.agents) or {str(side): side for side in Side}
 
-    def embedder(self) -> "Embedder | None":
+    def embedder(self) -> "ShippedEmbedder | None":
         """Return the model that embeds prompts; None to compare them by their words alone."""
         if not self.embeds:
             return None
         if find_spec("onnxruntime") is None or find_spec("tokenizers") is None:
             warn("prompts are compared by their words alone; to compare their meaning: pip install 'nearfar[router]'")
             return None
-        from ..util.embedding.embedder import Embedder
+        from ..util.embedding.embedder import ShippedEmbedder
 
-        return Embedder()
+        return ShippedEmbedder()
 
 
 @contextmanager
@@ -266,7 +266,7 @@ def _simulation_lines(found: Simulation, page: Path) -> Iterator[Line]:
     yield f"report: {page}"
 
 
-def _calibration_lines(found: ThresholdCalibration) -> Iterator[Line]:
+def _calibration_lines(found: RouterCalibration) -> Iterator[Line]:
     yield found.toml.rstrip()
     yield Note(f"target: {found.target}")
     yield Note("on tasks held out from the search for the threshold:")

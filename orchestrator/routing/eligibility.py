@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ...protocols import Capabilities, ConfigError, PrivacyViolation, Sensitivity, Side, StoreUnavailable, Unsupported
 from ...protocols.messages import Value
-from ..budgets.book import MEASURES, BudgetBook, Scope, Spent
+from ..budgets.book import MEASURES, BudgetBook, BudgetScope, Spent
 from ..task.modes import FAR_FIRST, SUPERVISED, AgentView, Mode, Needs, Strategy
 from ..task.policy import Policy
 from ..task.routing_policy import AmountsConfig, LimitsConfig
@@ -259,9 +259,9 @@ class Spending:
             yield scope.kind, amounts, Spent(spent.dollars if is_known else None, spent.tokens, spent.seconds, spent.joules)
 
 
-def _limited(limits: LimitsConfig, task: Task) -> Iterator[tuple[Scope, AmountsConfig]]:
-    session = () if task.session is None else ((Scope("session", task.session), limits.session),)
-    for scope, amounts in (*session, (Scope("user", task.user), limits.user), (Scope("day"), limits.day)):
+def _limited(limits: LimitsConfig, task: Task) -> Iterator[tuple[BudgetScope, AmountsConfig]]:
+    session = () if task.session is None else ((BudgetScope("session", task.session), limits.session),)
+    for scope, amounts in (*session, (BudgetScope("user", task.user), limits.user), (BudgetScope("day"), limits.day)):
         if amounts != AmountsConfig():
             yield scope, amounts
 

@@ -23,7 +23,7 @@ from ...protocols import InvalidRequest, Side
 from ...protocols.messages import Value
 from ..task.modes import AgentView
 from ..task.results import Estimate, EstimateSource
-from ..util.embedding.embedder import Embedder
+from ..util.embedding.embedder import ShippedEmbedder
 from .costs import lineage
 
 if TYPE_CHECKING:
@@ -392,6 +392,6 @@ def _source(found: Corrected, correction: Correction, agent: str, learned: Estim
 
 
 @cache
-def _embedder() -> Embedder:
+def _embedder() -> ShippedEmbedder:
     """Return the embedder, one for all heads of the process: it takes 25 MB."""
-    return Embedder()
+    return ShippedEmbedder()

@@ -21,7 +21,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from ...protocols import Cancelled, StoreUnavailable, Unsupported
-from ..storage.tables import Session, TableDatabase
+from ..storage.tables import DatabaseSession, TableDatabase
 from ..storage.writer import Writer
 from ..util.runtime import in_thread
 from .leases import check_lease
@@ -156,7 +156,7 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
             found = [self._tuple(session, row) for row in session.execute(query, parameters).fetchall()]
         return [each for each in found if all(each.metadata.get(name) == value for name, value in wanted.items())]
 
-    def _tuple(self, session: Session, row: Sequence[Any], part: str = "") -> CheckpointTuple:
+    def _tuple(self, session: DatabaseSession, row: Sequence[Any], part: str = "") -> CheckpointTuple:
         run, namespace, identifier, parent, version, kind, content, checksum, metadata = row
         if not isinstance(version, int):
             raise damaged_run(run)
@@ -175,7 +175,7 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
             pending_writes=self._pending(session, run, namespace, identifier),
         )
 
-    def _pending(self, session: Session, run: str, namespace: str, checkpoint: str) -> Pending:
+    def _pending(self, session: DatabaseSession, run: str, namespace: str, checkpoint: str) -> Pending:
         query = (
             "SELECT task, channel, kind, content, checksum FROM pending WHERE run = ? AND namespace = ? AND checkpoint = ? "
             "ORDER BY path, task, place"
@@ -197,12 +197,12 @@ def _checksum(kind: str, content: bytes, told: str) -> int:
     return crc32(content, crc32(f"{kind} {told}".encode()))
 
 
-def drop_checkpoints(session: Session, *, run: str) -> None:
+def drop_checkpoints(session: DatabaseSession, *, run: str) -> None:
     for table in ("checkpoints", "pending"):
         session.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
 
-def _put_checkpoint(session: Session, *, lease: Lease | None, row: Sequence[Any]) -> bool:
+def _put_checkpoint(session: DatabaseSession, *, lease: Lease | None, row: Sequence[Any]) -> bool:
     """Store a checkpoint. Return whether the run is to be cancelled: it then ends here, with all its work stored."""
     is_cancelled = False if lease is None else check_lease(session, lease, steps=1)
     session.execute("DELETE FROM pending WHERE run = ? AND namespace = ?", row[:2])
@@ -210,7 +210,7 @@ def _put_checkpoint(session: Session, *, lease: Lease | None, row: Sequence[Any]
     return is_cancelled
 
 
-def _put_pending(session: Session, *, lease: Lease | None, rows: Sequence[Sequence[Any]], replaces: bool) -> None:
+def _put_pending(session: DatabaseSession, *, lease: Lease | None, rows: Sequence[Sequence[Any]], replaces: bool) -> None:
     if lease is not None:
         check_lease(session, lease)
     for row in rows:

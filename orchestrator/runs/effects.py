@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 
 from ...protocols import ApprovalRequest, InvalidRequest, LedgerConflict, StoreError, ToolResult
 from ..storage.sqlite import guarded_transaction
-from ..storage.tables import Rows, Session, TableDatabase, Tables
+from ..storage.tables import DatabaseSession, Rows, TableDatabase, Tables
 from .run import damaged_run
 
-Keep = Callable[[Session, ToolResult], None]
+Keep = Callable[[DatabaseSession, ToolResult], None]
 """Records the result within the transaction."""
 
 _WAIT_SECONDS: Final = 10.0
@@ -44,11 +44,11 @@ class EffectConnection:
     Parameters of statements are `?` for any database.
     """
 
-    def __init__(self, transaction: AbstractContextManager[Session], keep: Keep) -> None:
+    def __init__(self, transaction: AbstractContextManager[DatabaseSession], keep: Keep) -> None:
         self._transaction = transaction
         self._keep = keep
         self._lock = threading.Lock()
-        self._session: Session | None = transaction.__enter__()
+        self._session: DatabaseSession | None = transaction.__enter__()
         self._ended = "the call that this transaction belongs to has ended"
         self._expiry = threading.Timer(LONGEST, self._expire)
         self._expiry.daemon = True
@@ -98,7 +98,7 @@ class EffectConnection:
             self.abandon()
 
     @property
-    def _open(self) -> Session:
+    def _open(self) -> DatabaseSession:
         if self._session is None:
             raise TransactionEnded(self._ended, hint="begin late, wait for nothing, and write before the tool returns")
         return self._session
@@ -121,7 +121,7 @@ def begin_in_file(path: str | os.PathLike[str], key: str) -> EffectConnection:
     return transaction
 
 
-def _mark(session: Session, key: str, result: ToolResult) -> None:
+def _mark(session: DatabaseSession, key: str, result: ToolResult) -> None:
     session.execute("INSERT INTO nearfar_effects VALUES (?, ?)", (key, result.model_dump_json()))
 
 
@@ -142,7 +142,7 @@ _PUT: Final = """\
 INSERT INTO effects (run, key, action, ordinal, turn, tool, version, state, epoch, request) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET
     state = excluded.state, epoch = excluded.epoch, turn = excluded.turn, request = excluded.request, result = NULL"""
-Fence = Callable[[Session], None]
+Fence = Callable[[DatabaseSession], None]
 """Raises if another process owns the run by now."""
 
 
@@ -193,7 +193,7 @@ class EffectRecords:
         self._epoch = epoch
         self._fence = fence
 
-    def begin(self, session: Session, intent: EffectIntent, *, at_work: Collection[str] = ()) -> EffectEntry:
+    def begin(self, session: DatabaseSession, intent: EffectIntent, *, at_work: Collection[str] = ()) -> EffectEntry:
         """Record the intent, unless the effect was begun or denied before.
 
         An equal earlier effect of unknown outcome blocks this one, too, so that a retry does not have it twice. Raises `LedgerConflict` if
@@ -212,12 +212,12 @@ class EffectRecords:
         self._put(session, intent, EffectState.BEGUN)
         return EffectEntry(None, intent.turn)
 
-    def begin_again(self, session: Session, intent: EffectIntent) -> None:
+    def begin_again(self, session: DatabaseSession, intent: EffectIntent) -> None:
         """Record that an effect is begun once more: its process has died, or it has failed and is idempotent."""
         self._fence(session)
         self._put(session, intent, EffectState.BEGUN)
 
-    def finish(self, session: Session, key: str, result: ToolResult) -> None:
+    def finish(self, session: DatabaseSession, key: str, result: ToolResult) -> None:
         """Record the result. Raises `LedgerConflict` if another owner has taken the effect over."""
         self._fence(session)
         done = session.execute(
@@ -236,19 +236,19 @@ class EffectRecords:
         """Return when all earlier commits would survive a power cut."""
         self._database.sync()
 
-    def ask(self, session: Session, asked: Sequence[tuple[EffectIntent, ApprovalRequest]]) -> None:
+    def ask(self, session: DatabaseSession, asked: Sequence[tuple[EffectIntent, ApprovalRequest]]) -> None:
         """Record requests for approval."""
         self._fence(session)
         for intent, request in asked:
             self._put(session, intent, EffectState.ASKED, request)
 
-    def answer(self, session: Session, answers: Mapping[EffectIntent, bool]) -> None:
+    def answer(self, session: DatabaseSession, answers: Mapping[EffectIntent, bool]) -> None:
         """Record decisions."""
         self._fence(session)
         for intent, is_approved in answers.items():
             self._put(session, intent, EffectState.APPROVED if is_approved else EffectState.DENIED)
 
-    def _check(self, session: Session, intent: EffectIntent) -> None:
+    def _check(self, session: DatabaseSession, intent: EffectIntent) -> None:
         """Raise `LedgerConflict` if the run has called the tool when it was declared differently.
 
         All calls of the tool count, since the same call has another key if the tool has one more argument, or only reads now.
@@ -259,28 +259,28 @@ class EffectRecords:
             message = f"{intent.tool} takes other arguments, or has another effect, than when this run called it"
             raise LedgerConflict(message, hint="resume it with the program that began it, or begin a new run")
 
-    def entries(self, session: Session, intents: Sequence[EffectIntent]) -> list[EffectEntry | None]:
+    def entries(self, session: DatabaseSession, intents: Sequence[EffectIntent]) -> list[EffectEntry | None]:
         """Return the entry of each intent; None: there is none. A denied effect is denied for every retry."""
         for intent in intents:
             self._check(session, intent)
         return [_find(session, intent) or self._denied_before(session, intent) for intent in intents]
 
-    def _denied_before(self, session: Session, intent: EffectIntent) -> EffectEntry | None:
+    def _denied_before(self, session: DatabaseSession, intent: EffectIntent) -> EffectEntry | None:
         before = "SELECT count(*) FROM effects WHERE run = ? AND action = ? AND ordinal < ? AND state = ?"
         (denied,) = session.execute(before, (self.run, intent.action, intent.ordinal, EffectState.DENIED)).fetchone()
         return EffectEntry(EffectState.DENIED, intent.turn) if denied else None
 
-    def _is_doubtful(self, session: Session, intent: EffectIntent, at_work: Collection[str]) -> bool:
+    def _is_doubtful(self, session: DatabaseSession, intent: EffectIntent, at_work: Collection[str]) -> bool:
         before = "SELECT key, epoch FROM effects WHERE run = ? AND action = ? AND ordinal < ? AND state = ?"
         found = session.execute(before, (self.run, intent.action, intent.ordinal, EffectState.BEGUN))
         return any(epoch != self._epoch or key not in at_work for key, epoch in found.fetchall())
 
-    def _put(self, session: Session, intent: EffectIntent, state: EffectState, request: ApprovalRequest | None = None) -> None:
+    def _put(self, session: DatabaseSession, intent: EffectIntent, state: EffectState, request: ApprovalRequest | None = None) -> None:
         said = None if request is None else request.model_dump_json()
         session.execute(_PUT, (self.run, *intent, state, self._epoch, said))
 
 
-def _find(session: Session, intent: EffectIntent) -> EffectEntry | None:
+def _find(session: DatabaseSession, intent: EffectIntent) -> EffectEntry | None:
     found = session.execute("SELECT run, state, turn, result FROM effects WHERE key = ?", (intent.key,)).fetchone()
     if found is None:
         return None

@@ -14,7 +14,7 @@ from ..memory.erasing import Erased, recalled_in, record_of
 from ..memory.operation import address_tag
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
-from ..storage.tables import Session, Tables
+from ..storage.tables import DatabaseSession, Tables
 from ..task.stores import RunsConfig
 from ..tracing.store import TraceStore
 from .opening import address_of, open_store
@@ -112,7 +112,7 @@ def _is_kept(config: RunsConfig, file: str) -> bool:
     return config.postgres_variable is not None or (config.folder / file).exists()
 
 
-def _records(store: RunStore, session: Session, run: str) -> Iterator[Any]:
+def _records(store: RunStore, session: DatabaseSession, run: str) -> Iterator[Any]:
     yield run
     for query in _TEXTS:
         yield from (record_of(content) for (content,) in session.execute(query, (run,)).fetchall())

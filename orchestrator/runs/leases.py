@@ -8,11 +8,11 @@ from uuid import uuid4
 
 from ...protocols import RunBusy, StoreError
 from ..storage.owners import Owner
-from ..storage.tables import Session, TableDatabase, Tables
+from ..storage.tables import DatabaseSession, TableDatabase, Tables
 from .run import Lease
 
 
-def check_lease(session: Session, lease: Lease, *, steps: int = 0) -> bool:
+def check_lease(session: DatabaseSession, lease: Lease, *, steps: int = 0) -> bool:
     """Check the lease and lock it for the whole transaction; add to the run's steps. Return whether the run is to be cancelled.
 
     Raises `RunBusy` if another process has taken the run over.
@@ -43,8 +43,8 @@ class Owners(Protocol):
         """Suffix of a query that locks the rows which it is about to change."""
         ...
 
-    def is_alive(self, session: Session, owner: str) -> bool: ...
-    def describe(self, session: Session, owner: str) -> str: ...
+    def is_alive(self, session: DatabaseSession, owner: str) -> bool: ...
+    def describe(self, session: DatabaseSession, owner: str) -> str: ...
     def close(self) -> None: ...
 
 
@@ -58,10 +58,10 @@ class LocalOwners:
         self._owner.sweep()
         self.name = self._owner.name
 
-    def is_alive(self, session: Session, owner: str) -> bool:
+    def is_alive(self, session: DatabaseSession, owner: str) -> bool:
         return self._owner.is_alive(owner)
 
-    def describe(self, session: Session, owner: str) -> str:
+    def describe(self, session: DatabaseSession, owner: str) -> str:
         return self._owner.describe(owner)
 
     def close(self) -> None:
@@ -88,12 +88,12 @@ class SharedOwners:
         self._thread = threading.Thread(target=self._beat, name="nearfar-heartbeat", daemon=True)
         self._thread.start()
 
-    def is_alive(self, session: Session, owner: str) -> bool:
+    def is_alive(self, session: DatabaseSession, owner: str) -> bool:
         query = "SELECT beat > clock_timestamp() - make_interval(secs => ?) FROM owners WHERE owner = ?"
         found = session.execute(query, (self._dead_seconds, owner)).fetchone()
         return found is not None and bool(found[0])
 
-    def describe(self, session: Session, owner: str) -> str:
+    def describe(self, session: DatabaseSession, owner: str) -> str:
         found = session.execute("SELECT name FROM owners WHERE owner = ?", (owner,)).fetchone()
         return "another process" if found is None else str(found[0])
 

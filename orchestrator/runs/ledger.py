@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from ...protocols import ApprovalNeeded, ApprovalRequest, NearfarError, NotFound, ToolCall, ToolResult
-from ..storage.tables import Session, TableDatabase
+from ..storage.tables import DatabaseSession, TableDatabase
 from ..task.tools import NOT_RUN, UNKNOWN, Approver, Effect, Tool, outcome_of
 from ..util.json_text import digest
 from ..util.runtime import in_thread
@@ -41,7 +41,7 @@ class AskedCall(NamedTuple):
 class LedgerWriter(Protocol):
     """Runs a change in a transaction, and returns its value once that is committed."""
 
-    async def write(self, change: Callable[[Session], T]) -> T: ...
+    async def write(self, change: Callable[[DatabaseSession], T]) -> T: ...
 
 
 class EffectLedger:
@@ -207,7 +207,7 @@ def open_ledger(
     """Return the ledger of a user's run that is worked on under a lease."""
     from .leases import check_lease
 
-    def fence(session: Session) -> None:
+    def fence(session: DatabaseSession) -> None:
         check_lease(session, lease)
 
     records = EffectRecords(store.database, lease.run, epoch=lease.epoch, fence=fence)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ...protocols import Cancelled, IdempotencyConflict, InvalidRequest, NotFound, RunBusy, StoreCorrupt, StoreUnavailable
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
-from ..storage.tables import Session, TableDatabase, Tables
+from ..storage.tables import DatabaseSession, TableDatabase, Tables
 from ..storage.writer import Change, Writer
 from ..task.stores import RunsConfig
 from ..util.runtime import in_thread
@@ -266,7 +266,7 @@ class RunStore:
             self.writer.submit(partial(self._drop, run=run)).result()
         self.database.scrub()
 
-    def _drop(self, session: Session, *, run: str) -> None:
+    def _drop(self, session: DatabaseSession, *, run: str) -> None:
         for table in _TABLES:
             session.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
@@ -274,7 +274,7 @@ class RunStore:
         """Take a lease and return it. If the caller is cancelled meanwhile, the lease is given back."""
         taken: set[Lease] = set()
 
-        def take(session: Session) -> Lease:
+        def take(session: DatabaseSession) -> Lease:
             lease = taking(session)
             taken.add(lease)
             return lease
@@ -285,13 +285,13 @@ class RunStore:
             self.writer.submit(partial(self._give_back, taken=taken))
             raise
 
-    def _give_back(self, session: Session, *, taken: Iterable[Lease]) -> None:
+    def _give_back(self, session: DatabaseSession, *, taken: Iterable[Lease]) -> None:
         for lease in taken:
             self.forget_lease(lease)
             if self._read_run(session, lease.run, None).owner == self.owners.name:  # else it was not kept
                 self._release(session, lease=lease, state=RunState.RUNNING)
 
-    def _begin(self, session: Session, *, kept: KeptTask, digest: str) -> Lease:
+    def _begin(self, session: DatabaseSession, *, kept: KeptTask, digest: str) -> Lease:
         task = kept.task
         run = task.idempotency_key
         row = (run, task.user, RunState.RUNNING, task.policy.strategy, title(task), digest, VERSION, time.time(), self.owners.name)
@@ -304,7 +304,7 @@ class RunStore:
         session.execute("INSERT INTO tasks (run, content) VALUES (?, ?)", (run, kept.model_dump_json()))
         return self._note_lease(Lease(run, 1))
 
-    def _claim(self, session: Session, *, run: str, user: str) -> Lease:
+    def _claim(self, session: DatabaseSession, *, run: str, user: str) -> Lease:
         known = self._read_run(session, run, user)
         self._check_free(session, known)
         if known.state is RunState.CANCELLED or self._is_cancelled(session, run):
@@ -325,18 +325,18 @@ class RunStore:
         self._leases.add(lease)
         return lease
 
-    def _check_free(self, session: Session, known: Run) -> None:
+    def _check_free(self, session: DatabaseSession, known: Run) -> None:
         if known.owner is not None and not known.is_orphaned:
             who = "this process" if known.owner == self.owners.name else self.owners.describe(session, known.owner)
             raise RunBusy(f"{who} works on run {known.id}", hint="wait for it, or end it with: nearfar runs cancel")
 
-    def _release(self, session: Session, *, lease: Lease, state: RunState) -> None:
+    def _release(self, session: DatabaseSession, *, lease: Lease, state: RunState) -> None:
         statement = "UPDATE runs SET owner = NULL, state = ? WHERE run = ? AND epoch = ? AND owner IS NOT NULL RETURNING is_cancelled"
         found = session.execute(statement, (state, lease.run, lease.epoch)).fetchone()
         if found is not None and found[0]:
             self._end(session, lease.run, RunState.CANCELLED)
 
-    def _finish(self, session: Session, *, lease: Lease, outcome: str | RunFailure) -> None:
+    def _finish(self, session: DatabaseSession, *, lease: Lease, outcome: str | RunFailure) -> None:
         from .checkpointer import drop_checkpoints
 
         is_cancelled, has_failed = check_lease(session, lease), isinstance(outcome, RunFailure)
@@ -348,17 +348,17 @@ class RunStore:
         if state is RunState.DONE:
             drop_checkpoints(session, run=lease.run)
 
-    def _end(self, session: Session, run: str, state: RunState) -> None:
+    def _end(self, session: DatabaseSession, run: str, state: RunState) -> None:
         statement = (
             "UPDATE runs SET owner = NULL, state = ?, ended = (SELECT coalesce(max(ended), 0) + 1 FROM runs), ended_at = ? WHERE run = ?"
         )
         session.execute(statement, (state, time.time(), run))
 
-    def _is_cancelled(self, session: Session, run: str) -> bool:
+    def _is_cancelled(self, session: DatabaseSession, run: str) -> bool:
         found = session.execute("SELECT is_cancelled FROM runs WHERE run = ?", (run,)).fetchone()
         return found is not None and bool(found[0])
 
-    def _cancel(self, session: Session, *, run: str, user: str | None) -> None:
+    def _cancel(self, session: DatabaseSession, *, run: str, user: str | None) -> None:
         known = self._read_run(session, run, user)
         if known.state in _ENDED:
             return
@@ -366,7 +366,7 @@ class RunStore:
         if known.owner is None or known.is_orphaned:
             self._end(session, run, RunState.CANCELLED)
 
-    def _end_idle(self, session: Session, *, run: str, user: str | None) -> None:
+    def _end_idle(self, session: DatabaseSession, *, run: str, user: str | None) -> None:
         """End a run, so that it cannot be resumed. Raises `RunBusy` while a process works on it."""
         known = self._read_run(session, run, user)
         self._check_free(session, known)
@@ -383,7 +383,7 @@ class RunStore:
                 raise IdempotencyConflict(message, hint="give each task a key of its own")
             return self._read_run(session, run, user)
 
-    def _read_run(self, session: Session, run: str, user: str | None) -> Run:
+    def _read_run(self, session: DatabaseSession, run: str, user: str | None) -> Run:
         row = session.execute(f"SELECT {_COLUMNS} FROM runs WHERE run = ?", (run,)).fetchone()
         if row is None or user not in (None, row[2]):  # Users must not learn of the runs of others.
             raise NotFound(f"there is no run {run!r}", hint="nearfar runs list shows them; one of another user is found under their name")
@@ -393,7 +393,7 @@ class RunStore:
             raise StoreUnavailable(message, hint="update nearfar on this machine")
         return self._run(session, row)
 
-    def _runs(self, session: Session, rows: Iterable[Sequence[Any]]) -> Sequence[Run]:
+    def _runs(self, session: DatabaseSession, rows: Iterable[Sequence[Any]]) -> Sequence[Run]:
         """Return the runs whose rows can be read. A damaged one is logged and left out."""
         runs = []
         for row in rows:
@@ -403,7 +403,7 @@ class RunStore:
                 logger.warning("%s", error)
         return runs
 
-    def _run(self, session: Session, row: Sequence[Any]) -> Run:
+    def _run(self, session: DatabaseSession, row: Sequence[Any]) -> Run:
         run, number, user, state, strategy, said, steps, epoch, owner, began, _ = row
         is_orphaned = state == RunState.RUNNING and not self._is_worked_on(session, owner, Lease(run, epoch))
         known = {"id": run, "number": number, "user": user, "state": state, "strategy": strategy, "title": said, "steps": steps}
@@ -412,7 +412,7 @@ class RunStore:
         except ValueError as error:
             raise damaged_run(run) from error
 
-    def _is_worked_on(self, session: Session, owner: str | None, lease: Lease) -> bool:
+    def _is_worked_on(self, session: DatabaseSession, owner: str | None, lease: Lease) -> bool:
         if owner == self.owners.name:
             return lease in self._leases
         return owner is not None and self.owners.is_alive(session, owner)

@@ -29,7 +29,7 @@ _LONG: Final = 12
 _DOTTED: Final = re.compile(r"(?:^|\w)\.\w")
 
 
-class TextPart(NamedTuple):
+class OutboundPart(NamedTuple):
     """A part of one of the texts."""
 
     text: int
@@ -41,9 +41,9 @@ class JoinedText(NamedTuple):
     """Parts of several texts, as one text."""
 
     text: str
-    parts: tuple[TextPart, ...]
+    parts: tuple[OutboundPart, ...]
 
-    def locate(self, finding: PrivateFinding) -> list[TextPart]:
+    def locate(self, finding: PrivateFinding) -> list[OutboundPart]:
         """Return the parts of the texts that a finding covers; nothing if it lies in one text, or may be chance."""
         if finding.type in _WITHOUT_CHECK:
             return []
@@ -52,7 +52,7 @@ class JoinedText(NamedTuple):
         for part in self.parts:
             start, end = max(finding.start - begin, 0), min(finding.end - begin, part.end - part.start)
             if start < end:
-                pieces.append(TextPart(part.text, part.start + start, part.start + end))
+                pieces.append(OutboundPart(part.text, part.start + start, part.start + end))
             begin += part.end - part.start
         return pieces if len(pieces) > 1 else []
 
@@ -60,12 +60,12 @@ class JoinedText(NamedTuple):
 class _Ends(NamedTuple):
     """The ends of one text."""
 
-    whole: TextPart
+    whole: OutboundPart
     """The text without the spaces around it."""
     is_plain_at_start: bool
     is_plain_at_end: bool
     """Its first and its last word are no pieces of a value."""
-    pieces: tuple[TextPart, ...]
+    pieces: tuple[OutboundPart, ...]
     """The first and the last piece of a value, if it has any."""
 
 
@@ -83,12 +83,12 @@ def join_neighbours(texts: Sequence[str]) -> Iterator[JoinedText]:
             yield _join(texts, [first.pieces[-1], *(found[0] for found in pieces[:count])])
 
 
-def _unbroken(pieces: Sequence[tuple[TextPart, ...]]) -> int:
+def _unbroken(pieces: Sequence[tuple[OutboundPart, ...]]) -> int:
     """Return the number of leading pieces without one between: behind a text with two pieces, the second one stands between."""
     return next((place + 1 for place, found in enumerate(pieces) if len(found) > 1), len(pieces))
 
 
-def _join(texts: Sequence[str], parts: Sequence[TextPart]) -> JoinedText:
+def _join(texts: Sequence[str], parts: Sequence[OutboundPart]) -> JoinedText:
     """Join the end of the first part and the parts behind it, as far as a value reaches."""
     first, *others = parts
     cut, room = [first._replace(start=max(first.end - REACH, first.start))], REACH
@@ -107,10 +107,10 @@ def _ends(text: str, number: int) -> _Ends:
     first_word, last_word = _WORD.match(text, *head), list(_WORD.finditer(text, *tail))[-1:]
     pieces = (*_pieces(text, *head)[:1], *_pieces(text, *tail)[-1:])
     return _Ends(
-        TextPart(number, start, end),
+        OutboundPart(number, start, end),
         first_word is not None and _is_plain(first_word[0]),
         bool(last_word) and last_word[0].end() == end and _is_plain(last_word[0][0]),
-        tuple(TextPart(number, *span) for span in dict.fromkeys(pieces)),
+        tuple(OutboundPart(number, *span) for span in dict.fromkeys(pieces)),
     )
 
 
@@ -186,7 +186,7 @@ class OutboundScanner:
         return {text: found.get(text, [PrivateFinding(0, len(text), UNCHECKED, text)]) for text in texts}
 
 
-def _add(finding: PrivateFinding, places: Sequence[tuple[str, TextPart]], found: Mapping[str, list[PrivateFinding]]) -> None:
+def _add(finding: PrivateFinding, places: Sequence[tuple[str, OutboundPart]], found: Mapping[str, list[PrivateFinding]]) -> None:
     """Put the pieces of a finding into the texts, unless a text alone already has that finding."""
     if any(_is_known(finding.type, part, found.get(text, ())) for text, part in places):
         return
@@ -195,5 +195,5 @@ def _add(finding: PrivateFinding, places: Sequence[tuple[str, TextPart]], found:
             found[text].append(PrivateFinding(part.start, part.end, finding.type, text[part.start : part.end]))
 
 
-def _is_known(type: str, part: TextPart, findings: Sequence[PrivateFinding]) -> bool:
+def _is_known(type: str, part: OutboundPart, findings: Sequence[PrivateFinding]) -> bool:
     return any(each.type == type and each.start < part.end and part.start < each.end for each in findings)

@@ -30,7 +30,7 @@ class Rows(Protocol):
     def fetchall(self) -> list[Any]: ...
 
 
-class Session(Protocol):
+class DatabaseSession(Protocol):
     """A connection within a transaction. Statements are in the SQL that both databases read, with `?` for parameters."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Rows: ...
@@ -43,14 +43,14 @@ class TableDatabase(Protocol):
         """Create the tables if they are missing. Raises `StoreUnavailable`, and changes nothing, if a newer nearfar created them."""
         ...
 
-    def writing(self) -> AbstractContextManager[Session]:
+    def writing(self) -> AbstractContextManager[DatabaseSession]:
         """Begin a transaction that is committed when the block ends without an error; never nested. SQLite has one writer, Postgres
         many."""
         ...
 
-    def reading(self) -> AbstractContextManager[Session]: ...
+    def reading(self) -> AbstractContextManager[DatabaseSession]: ...
 
-    def alone(self) -> AbstractContextManager[Session]:
+    def alone(self) -> AbstractContextManager[DatabaseSession]:
         """Begin a transaction on a connection of its own, which may take long without blocking other users of the pool.
 
         No statement in it can end it. Raises the driver's own errors, too.
@@ -75,7 +75,7 @@ class TableDatabase(Protocol):
     def close(self) -> None: ...
 
 
-def create_if_missing(session: Session, tables: Tables, *, where: str = "", translate: Callable[[str], str] = str) -> None:
+def create_if_missing(session: DatabaseSession, tables: Tables, *, where: str = "", translate: Callable[[str], str] = str) -> None:
     """Create the tables if they are missing, in SQL as `translate` returns it. `where` begins the error if a newer nearfar created them."""
     found = session.execute("SELECT version FROM parts WHERE part = ?", (tables.part,)).fetchone()
     if found is None:

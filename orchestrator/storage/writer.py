@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from ...protocols import NearfarError, StoreError, StoreUnavailable
-from .tables import Session, TableDatabase
+from .tables import DatabaseSession, TableDatabase
 
 T = TypeVar("T")
-Change = Callable[[Session], T]
+Change = Callable[[DatabaseSession], T]
 """A part of a transaction. If it raises, it is undone, and the rest of the transaction stays."""
 
 _MOST: Final = 500
@@ -165,7 +165,7 @@ def _tell_all(outcomes: list[_Outcome]) -> None:
         outcome.tell()
 
 
-def _applied(session: Session, change: Change[T]) -> tuple[T | None, NearfarError | None]:
+def _applied(session: DatabaseSession, change: Change[T]) -> tuple[T | None, NearfarError | None]:
     session.execute("SAVEPOINT change")
     try:
         value = change(session)

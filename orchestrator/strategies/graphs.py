@@ -52,7 +52,7 @@ from .state import (
 from .subtasks import build_subtasks
 from .supervised import Oversight, SupervisorNodes, after_act, after_tools, after_verify
 from .tool_calls import ToolCalls, record_outcomes
-from .turn import Fitting, Turn, act_doubt, after_step, call_of, is_accepted, summarizer_of
+from .turn import AgentTurn, Fitting, act_doubt, after_step, call_of, is_accepted, summarizer_of
 
 _SILENT = "allow more output tokens, or less effort: a model may spend them all on its thoughts"
 
@@ -117,7 +117,7 @@ class TaskNodes:
 
     async def act(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Let the current agent take one turn; a failure that another agent may not have hands over to it."""
-        turn = Turn(state, self.pool)
+        turn = AgentTurn(state, self.pool)
         if turn.is_exhausted:
             error = InvalidOutput(
                 f"no answer within {turn.task.policy.maximum_turns} turns", hint="raise maximum_turns, or cut the task up"
@@ -147,7 +147,7 @@ class TaskNodes:
             reasons = [*state["reasons"], *warn_of_refusal(turn.handle.name, error)]
             return {**ended, "reasons": reasons, "calls": log.as_json}
 
-    async def _act(self, turn: Turn, log: CallLog, runtime: TaskRuntime) -> TaskState:
+    async def _act(self, turn: AgentTurn, log: CallLog, runtime: TaskRuntime) -> TaskState:
         if turn.draft is None:
             turn.prepare(await turn.open(), self.context(runtime).specs)
             turn.announce(runtime)
@@ -157,7 +157,7 @@ class TaskNodes:
         return self._acted(turn, reply, noted, log, runtime)
 
     async def _asked(
-        self, turn: Turn, log: CallLog, runtime: TaskRuntime, listener: Callable[[str], None] | None
+        self, turn: AgentTurn, log: CallLog, runtime: TaskRuntime, listener: Callable[[str], None] | None
     ) -> tuple[StepReply, TaskState]:
         """Run one step of the turn's agent. Return its reply and the state's update."""
         fitting = Fitting(turn, (await turn.open()).card)
@@ -169,7 +169,7 @@ class TaskNodes:
         reply = await fitting.ask(request, partial(ask, label=label), summarizer)
         return reply, fitting.noted
 
-    def _acted(self, turn: Turn, reply: StepReply, noted: TaskState, log: CallLog, runtime: TaskRuntime) -> TaskState:
+    def _acted(self, turn: AgentTurn, reply: StepReply, noted: TaskState, log: CallLog, runtime: TaskRuntime) -> TaskState:
         """Return the state after the step. Raises `InvalidOutput` if the reply cannot be used."""
         call = call_of(log, turn)
         assert call is not None, "it has replied"
@@ -192,7 +192,7 @@ class TaskNodes:
             **noted,
         }
 
-    async def _hedged(self, turn: Turn, hedge: Hedge, log: CallLog, runtime: TaskRuntime) -> TaskState:
+    async def _hedged(self, turn: AgentTurn, hedge: Hedge, log: CallLog, runtime: TaskRuntime) -> TaskState:
         """Run the step with the agent and, if it is slow, with a second agent at the same time; the first useful reply is used."""
         may_restart = turn.task.policy.fallback.hands_over(was_shown=True)
 
@@ -262,7 +262,7 @@ class TaskNodes:
             **trust.noted,
         }
 
-    def _learn_costs(self, turn: Turn, calls: Sequence[Json], runtime: TaskRuntime) -> None:
+    def _learn_costs(self, turn: AgentTurn, calls: Sequence[Json], runtime: TaskRuntime) -> None:
         """Let the router learn what the attempt that has ended took, over all its steps."""
         agent = turn.handle.name
         own = [value_of(Call, call) for call in calls if call["agent"] == agent and call["role"] == "execute"]
@@ -270,7 +270,7 @@ class TaskNodes:
 
     async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Accept the answer, or hand over to the next agent where the evidence speaks against it."""
-        turn = Turn(state, self.pool)
+        turn = AgentTurn(state, self.pool)
         draft = turn.draft
         assert draft is not None, "an attempt is under way"
         draft = draft.model_copy(update={"answer": state["messages"][-1]["text"]})

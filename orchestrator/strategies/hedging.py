@@ -12,7 +12,7 @@ from ..task.results import Call
 from ..util.runtime import cancel_task
 from .calls import CallLog, TaskRuntime
 from .state import TaskState, fresh_start
-from .turn import Turn, call_of
+from .turn import AgentTurn, call_of
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ class Hedge:
     nothing is shown until then.
     """
 
-    def __init__(self, turn: Turn, other: Turn, *, delay: float, tokens: int) -> None:
+    def __init__(self, turn: AgentTurn, other: AgentTurn, *, delay: float, tokens: int) -> None:
         self.other = other
         self.tokens = tokens
         """Estimated tokens of the prompt."""
@@ -116,7 +116,7 @@ class Hedge:
         return f"{asked}; {winner.handle.name} goes on, and what {loser.handle.name} was asked for cost {_cost(call_of(log, loser))}"
 
 
-def hedge_of(turn: Turn, pool: AgentPool, running: RunningEstimates) -> Hedge | None:
+def hedge_of(turn: AgentTurn, pool: AgentPool, running: RunningEstimates) -> Hedge | None:
     """Return the hedge for the step under way; None if it is not hedged.
 
     Only the first step of a task is hedged: later steps follow tool calls, and another agent would have to start over after those.
@@ -128,7 +128,7 @@ def hedge_of(turn: Turn, pool: AgentPool, running: RunningEstimates) -> Hedge | 
         return None
     tokens = sum(tokens_by_length(message.text) for message in turn.task.messages)
     seen = running.latency(turn.handle.name, tokens)
-    other = Turn({**state, **fresh_start(turn.task, position=turn.position + 1)}, pool)
+    other = AgentTurn({**state, **fresh_start(turn.task, position=turn.position + 1)}, pool)
     is_possible = other.handle.side is not turn.handle.side and other.handle.health.objection() is None
     if seen is None or seen.count < policy.observations or not is_possible:
         return None

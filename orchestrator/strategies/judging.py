@@ -12,7 +12,7 @@ from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import last_words
 from .calls import CallLog
 from .state import TaskContext, step_request, value_of
-from .turn import Turn
+from .turn import AgentTurn
 
 _SECOND_SAMPLE_TEMPERATURE = {Side.NEAR: 0.7, Side.FAR: 1.0}
 """Least temperature of an agent that is asked the same again: without chance it would say the same again. Far: the providers' default."""
@@ -29,7 +29,7 @@ class Judging:
         escalations: those that were loaded, by their files.
     """
 
-    def __init__(self, turn: Turn, pool: AgentPool, log: CallLog, context: TaskContext, escalations: dict[Path, Escalation]) -> None:
+    def __init__(self, turn: AgentTurn, pool: AgentPool, log: CallLog, context: TaskContext, escalations: dict[Path, Escalation]) -> None:
         assert turn.draft is not None, "an attempt is under way"
         self.opinions: dict[str, str] = {}
         """Answers of other agents that were asked, by name."""

@@ -41,7 +41,7 @@ from .prompts import (
     verify_progress_request,
 )
 from .state import TaskState, as_json, chosen_by_plan, label_of, opening, step_request, value_of
-from .turn import Turn, after_step, asked_with_less
+from .turn import AgentTurn, after_step, asked_with_less
 
 if TYPE_CHECKING:
     from .graphs import TaskNodes
@@ -315,7 +315,7 @@ class SupervisorNodes:
 
     async def _look(self, view: Oversight, doubt: str, log: CallLog, runtime: TaskRuntime) -> TaskState:
         """Ask the supervisor about calls that have not run yet. Unless it lets them run, or intervenes, the next agent takes over."""
-        turn = Turn(view.state, self._nodes.pool)
+        turn = AgentTurn(view.state, self._nodes.pool)
         problem: NearfarError = InvalidOutput(f"{doubt}, and no agent is left to check that", hint="name a far agent that can use tools")
         try:
             judgement = await self._judged(view, log, "act", runtime) if view.is_on else None

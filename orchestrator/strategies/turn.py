@@ -42,7 +42,7 @@ from .calls import CallLog, TaskRuntime, emit, is_heard
 from .state import Json, TaskContext, TaskState, as_json, done_note, fresh_start, label_of, step_request, value_of
 
 
-class Turn:
+class AgentTurn:
     """One look at the state by a node: the task, the decision, and the attempt under way."""
 
     def __init__(self, state: TaskState, pool: AgentPool) -> None:
@@ -270,7 +270,7 @@ def is_accepted(state: TaskState) -> bool:
     return any(attempt["outcome"] == "accepted" for attempt in state["attempts"])
 
 
-def call_of(log: CallLog, turn: Turn) -> Call | None:
+def call_of(log: CallLog, turn: AgentTurn) -> Call | None:
     """Return the latest `execute` call of the turn's agent, which may have been asked to summarize, too."""
     return next((call for call in reversed(log.made) if (call.agent, call.role) == (turn.handle.name, "execute")), None)
 
@@ -279,7 +279,7 @@ _PLANS: Final = ("plan", "adapt")
 """Roles of calls that drop the steps before them, where a plan comes of them."""
 
 
-def act_doubt(turn: Turn, calls: Sequence[ToolCall], made: Sequence[Json], pool: AgentPool, context: TaskContext) -> str | None:
+def act_doubt(turn: AgentTurn, calls: Sequence[ToolCall], made: Sequence[Json], pool: AgentPool, context: TaskContext) -> str | None:
     """Return why `calls` may not run before another agent was asked; None where they may.
 
     Calls of tools that are declared `read` always may. Others need a step that has passed the evidence so far, where the draft will have to
@@ -295,7 +295,7 @@ def act_doubt(turn: Turn, calls: Sequence[ToolCall], made: Sequence[Json], pool:
     return f"confidence {confidence:.2f} is below {limit:.2f}, so {acting[0]} was not called"
 
 
-def _may_ask_far(turn: Turn, pool: AgentPool, context: TaskContext) -> bool:
+def _may_ask_far(turn: AgentTurn, pool: AgentPool, context: TaskContext) -> bool:
     """Return whether a later candidate, or the supervisor, is far away and may be told what the run has seen."""
     if turn.handle.side is not Side.NEAR or FallbackTrigger.LOW_CONFIDENCE not in turn.task.policy.fallback.triggers:
         return False
@@ -308,7 +308,7 @@ def _may_ask_far(turn: Turn, pool: AgentPool, context: TaskContext) -> bool:
     return any(privacy is None or privacy.may_take_over(other, label, opening) for other in others)
 
 
-def _confidence(turn: Turn, made: Sequence[Json]) -> float | None:
+def _confidence(turn: AgentTurn, made: Sequence[Json]) -> float | None:
     """Return the lowest confidence of the agent's steps; under supervision, of those that no check has covered."""
     assert turn.draft is not None, "an attempt is under way"
     if not turn.is_supervised:
@@ -360,7 +360,7 @@ class Fitting:
     conversation; each step compresses it again, by what matters then.
     """
 
-    def __init__(self, turn: Turn, card: AgentCard) -> None:
+    def __init__(self, turn: AgentTurn, card: AgentCard) -> None:
         self._state = turn.state
         self._policy = turn.task.policy.compression
         use = self._policy.use
@@ -456,7 +456,7 @@ async def asked_with_less(
     return await ask(work, f"{key}/shorter-{_TRIES}")
 
 
-def summarizer_of(pool: AgentPool, turn: Turn, log: CallLog) -> Summarizer | None:
+def summarizer_of(pool: AgentPool, turn: AgentTurn, log: CallLog) -> Summarizer | None:
     """Return the near agent that sums up, so that nothing leaves the device for it: the executor itself where it is near."""
     near = [turn.handle] if turn.handle.side is Side.NEAR else [each for each in pool if each.side is Side.NEAR]
     handle: AgentHandle | None = min(near, key=lambda each: each.is_elsewhere, default=None)

@@ -12,7 +12,7 @@ from typing import Final
 
 from ...protocols import ApprovalNeeded, Message, NearfarError, Side, StepRequest, StoreError, ToolCall
 from ..budgets.book import Spent
-from ..storage.tables import Session
+from ..storage.tables import DatabaseSession
 from ..task.events import AgentText, CallEnded, TaskEvent, TaskFinished, ToolFinished, ToolStarted
 from ..task.labels import Label
 from ..task.results import Call, Result
@@ -88,7 +88,7 @@ class EntryQueue:
             {"kept": kept, "messages": [message.without_state for message in now[kept:]], "sensitivity": request.sensitivity, **fields}
         )
 
-    def _write(self, session: Session) -> None:
+    def _write(self, session: DatabaseSession) -> None:
         self._is_submitted = False
         lost, self._lost = self._lost, 0
         entries: list[AnyEntry] = [EntriesLost(at=self.now, count=lost)] if lost else []

@@ -15,7 +15,7 @@ from ...protocols.messages import Value
 from ..memory.erasing import Erased, record_of
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
-from ..storage.tables import Session, TableDatabase, Tables
+from ..storage.tables import DatabaseSession, TableDatabase, Tables
 from ..storage.writer import Change, T, Writer
 from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
 from ..task.labels import Label, RecalledItem
@@ -251,13 +251,13 @@ class TraceStore:
             return [run for (run,) in session.execute(newest_first).fetchall()[keep:]]
 
 
-def insert_entries(session: Session, run: str, user: str, entries: list[tuple[str, str]]) -> None:
+def insert_entries(session: DatabaseSession, run: str, user: str, entries: list[tuple[str, str]]) -> None:
     """Insert entries, given as type and content."""
     for type_, content in entries:
         session.execute(_INSERT, (run, user, type_, content))
 
 
-def has_entries(session: Session, run: str) -> bool:
+def has_entries(session: DatabaseSession, run: str) -> bool:
     """Return whether there are entries of a run."""
     return session.execute("SELECT 1 FROM entries WHERE run = ? LIMIT 1", (run,)).fetchone() is not None
 
@@ -293,11 +293,11 @@ def erase_traces(config: RunsConfig, runs: Sequence[str]) -> None:
         store.close()
 
 
-def _forget(session: Session, *, run: str) -> None:
+def _forget(session: DatabaseSession, *, run: str) -> None:
     session.execute("DELETE FROM entries WHERE run = ?", (run,))
 
 
-def _line(session: Session, run: str, first: int, last: int) -> TraceLine:
+def _line(session: DatabaseSession, run: str, first: int, last: int) -> TraceLine:
     (began,) = session.execute("SELECT content FROM entries WHERE number = ?", (first,)).fetchone()
     after = "SELECT content FROM entries WHERE run = ? AND number > ? AND type = 'ended' ORDER BY number DESC LIMIT 1"
     ended = session.execute(after, (run, last)).fetchone()

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from nearfar.orchestrator.budgets import account as accounts
 from nearfar.orchestrator.budgets.account import Account, Allowance
-from nearfar.orchestrator.budgets.book import BudgetBook, Scope, Spent, open_budgets
+from nearfar.orchestrator.budgets.book import BudgetBook, BudgetScope, Spent, open_budgets
 from nearfar.orchestrator.budgets.storage import MemoryStorage
-from nearfar.orchestrator.storage.tables import Session
+from nearfar.orchestrator.storage.tables import DatabaseSession
 from nearfar.orchestrator.task.routing_policy import AmountsConfig, LimitsConfig
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import AgentCard, BudgetExceeded, LongPrompt, Message, Prices, Side, StepRequest, StoreUnavailable, Usage
@@ -78,9 +78,9 @@ async def test_calls_without_limits_are_counted_for_the_day_and_the_session() ->
     free = account(LimitsConfig(), book=book, session="a session")
     await spend(free, Spent(dollars=0.5, tokens=70), side=Side.FAR)
     await spend(free, Spent(dollars=0.25, tokens=30))
-    assert book.balance(Scope("session", "a session")).spent.tokens == 100
+    assert book.balance(BudgetScope("session", "a session")).spent.tokens == 100
     assert book.balances()[book.today()].spent.of("dollars") == 0.75
-    assert not any(book.balance(Scope("day")).reserved)
+    assert not any(book.balance(BudgetScope("day")).reserved)
 
 
 async def test_what_was_spent_without_limits_counts_for_a_task_that_has_one() -> None:
@@ -260,7 +260,7 @@ async def test_calls_side_by_side_get_to_the_cap_and_no_further(is_shared: bool,
         async with anyio.create_task_group() as tasks:
             for _ in range(60):
                 tasks.start_soon(call)
-    balance = book.balance(Scope("task", "a task"))
+    balance = book.balance(BudgetScope("task", "a task"))
     assert refused
     assert 4900 < balance.spent.tokens <= 5000
     assert not any(balance.reserved)
@@ -276,9 +276,9 @@ async def test_a_call_that_is_cancelled_while_it_reserves_gives_back_what_it_got
             await anyio.lowlevel.checkpoint()
             asking.cancel()
             await asyncio.wait([asking])
-            while book.balance(Scope("task", "a task")).reserved.tokens:
+            while book.balance(BudgetScope("task", "a task")).reserved.tokens:
                 await anyio.lowlevel.checkpoint()
-    assert not any(book.balance(Scope("task", "a task")).spent)
+    assert not any(book.balance(BudgetScope("task", "a task")).spent)
     book.close()
 
 
@@ -297,7 +297,7 @@ def test_a_call_that_is_cancelled_with_its_event_loop_while_it_reserves_gives_ba
     with closing(sqlite3.connect(tmp_path / "budgets.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         asyncio.run(ask(other))
-    assert not any(book.balance(Scope("task", "a task")).reserved)
+    assert not any(book.balance(BudgetScope("task", "a task")).reserved)
     book.close()
 
 
@@ -308,7 +308,7 @@ class Broken(MemoryStorage):
     is_full = False
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
+    def writing(self) -> Iterator[DatabaseSession]:
         if self.is_full:
             raise StoreUnavailable("the disk is full")
         with super().writing() as session:
@@ -327,7 +327,7 @@ async def test_where_nothing_can_be_written_limited_calls_are_not_made_and_other
         await limited.reserve(request(), card())
     await (await account(LimitsConfig(), book=book).reserve(request(), card())).settle(Spent(tokens=50))
     assert "is not counted" in caplog.text
-    assert book.balance(Scope("day")).reserved.tokens == 5000
+    assert book.balance(BudgetScope("day")).reserved.tokens == 5000
 
 
 async def test_a_part_is_held_to_its_share_and_to_what_its_whole_has_left() -> None:
@@ -386,4 +386,4 @@ def test_no_row_of_calls_spends_more_than_the_task_may_have(shares: list[float],
             await allowance.settle(Spent(dollars=(prompt + written) * 10 / 1e6, tokens=prompt + written))
 
     anyio.run(calls)
-    assert book.balance(Scope("task", "a task")).spent.of("dollars") <= limit
+    assert book.balance(BudgetScope("task", "a task")).spent.of("dollars") <= limit

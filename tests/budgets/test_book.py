@@ -12,24 +12,24 @@ from uuid import uuid4
 
 import pytest
 
-from nearfar.orchestrator.budgets.book import Balance, BudgetBook, Caps, Claim, Reservation, Scope, Shortage, Units, open_budgets
+from nearfar.orchestrator.budgets.book import Balance, BudgetBook, BudgetScope, Caps, Claim, Reservation, Shortage, Units, open_budgets
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import StoreUnavailable
 
 NOON = datetime(2026, 11, 18, 12)
-DAY = Claim(Scope("day"), Caps(tokens=100))
+DAY = Claim(BudgetScope("day"), Caps(tokens=100))
 Opening = Callable[[], BudgetBook]
 
 WORK = """
 import sys
 from nearfar.orchestrator.budgets.book import Caps, Units
-from nearfar.orchestrator.budgets.book import Claim, Scope
+from nearfar.orchestrator.budgets.book import Claim, BudgetScope
 from nearfar.orchestrator.budgets.book import open_budgets
 from nearfar.orchestrator.task.stores import RunsConfig
 
 book = open_budgets(RunsConfig.model_validate_json(sys.argv[1]))
-claims = [Claim(Scope("user", "ana"), Caps(tokens=100))]
+claims = [Claim(BudgetScope("user", "ana"), Caps(tokens=100))]
 book.settle(book.reserve(claims, least=Units(tokens=30), most=Units(tokens=30)), Units(tokens=10))
 book.reserve(claims, least=Units(tokens=30), most=Units(tokens=30))
 print("reserved", flush=True)
@@ -39,12 +39,12 @@ sys.stdin.read()
 SPEND = """
 import sys
 from nearfar.orchestrator.budgets.book import Caps, Units
-from nearfar.orchestrator.budgets.book import Claim, Reservation, Scope
+from nearfar.orchestrator.budgets.book import Claim, Reservation, BudgetScope
 from nearfar.orchestrator.budgets.book import open_budgets
 from nearfar.orchestrator.task.stores import RunsConfig
 
 book = open_budgets(RunsConfig.model_validate_json(sys.argv[1]))
-claims, amount, granted = [Claim(Scope("user", "ana"), Caps(tokens=300))], Units(tokens=5), 0
+claims, amount, granted = [Claim(BudgetScope("user", "ana"), Caps(tokens=300))], Units(tokens=5), 0
 print("ready", flush=True)
 sys.stdin.readline()
 for _ in range(50):
@@ -105,7 +105,7 @@ def test_what_one_process_has_reserved_another_one_cannot_have(opened: Opening) 
 
 def test_all_scopes_are_charged_or_none(opened: Opening) -> None:
     book = opened()
-    narrow = Claim(Scope("task", "a"), Caps(tokens=10))
+    narrow = Claim(BudgetScope("task", "a"), Caps(tokens=10))
     assert isinstance(book.reserve([DAY, narrow], least=Units(tokens=11), most=Units(tokens=11)), Shortage)
     assert not any(any(balance.reserved) for balance in book.balances().values())
 
@@ -114,10 +114,10 @@ def test_what_a_task_has_spent_is_forgotten_with_its_parts_and_still_counts_for_
     book = opened()
     tasks = ["a", f"a/{uuid4().hex}", "a/b", "ab"]
     for task in tasks:
-        book.settle(reserved(book, DAY, Claim(Scope("task", task), Caps()), tokens=10), Units(tokens=10))
+        book.settle(reserved(book, DAY, Claim(BudgetScope("task", task), Caps()), tokens=10), Units(tokens=10))
     book.forget_tasks(["a", "unknown"])
     assert [scope.name for scope in book.balances() if scope.kind == "task"] == ["a/b", "ab"]
-    assert book.balance(Scope("day")).spent.tokens == 40
+    assert book.balance(BudgetScope("day")).spent.tokens == 40
 
 
 def test_every_process_knows_what_all_of_them_were_billed_in_the_last_hour(config: RunsConfig) -> None:
@@ -126,7 +126,7 @@ def test_every_process_knows_what_all_of_them_were_billed_in_the_last_hour(confi
         one, other = (stack.enter_context(closing(open_budgets(config, clock=lambda: moment[0]))) for _ in range(2))
         for minutes, dollars, known in ((0, 1, 1.0), (50, 2, 3.0), (20, 0, 2.0), (90, 4, 4.0)):
             moment[0] += timedelta(minutes=minutes)
-            found = one.reserve([Claim(Scope("minute"))], least=Units(), most=Units(dollars=5 * 10**9))
+            found = one.reserve([Claim(BudgetScope("minute"))], least=Units(), most=Units(dollars=5 * 10**9))
             assert isinstance(found, Reservation)
             one.settle(found, Units(dollars=dollars * 10**9))
             assert other.dollars_of_last_hour() == known
@@ -136,7 +136,7 @@ def test_what_was_spent_is_known_when_the_book_is_opened_again(opened: Opening) 
     book = opened()
     book.settle(reserved(book, DAY, tokens=70), Units(tokens=64))
     book.close()
-    assert opened().balance(Scope("day")) == Balance(spent=Units(tokens=64))
+    assert opened().balance(BudgetScope("day")) == Balance(spent=Units(tokens=64))
 
 
 def test_what_a_process_had_reserved_that_was_closed_counts_as_spent(opened: Opening) -> None:
@@ -144,9 +144,9 @@ def test_what_a_process_had_reserved_that_was_closed_counts_as_spent(opened: Ope
     held = reserved(book, DAY, tokens=70)
     book.close()
     again = opened()
-    assert again.balance(Scope("day")) == Balance(spent=Units(tokens=70))
+    assert again.balance(BudgetScope("day")) == Balance(spent=Units(tokens=70))
     again.settle(held, Units(tokens=75))  # it was not as dead as it seemed, and took more
-    assert again.balance(Scope("day")) == Balance(spent=Units(tokens=75))
+    assert again.balance(BudgetScope("day")) == Balance(spent=Units(tokens=75))
 
 
 def test_what_a_process_had_reserved_that_was_killed_counts_as_spent_and_what_it_had_settled_stays(config: RunsConfig) -> None:
@@ -155,10 +155,10 @@ def test_what_a_process_had_reserved_that_was_killed_counts_as_spent_and_what_it
         assert worker.stdout is not None
         assert worker.stdout.readline() == "reserved\n"
         book = open_budgets(config)
-        assert book.balance(Scope("user", "ana")) == Balance(spent=Units(tokens=10), reserved=Units(tokens=30))
+        assert book.balance(BudgetScope("user", "ana")) == Balance(spent=Units(tokens=10), reserved=Units(tokens=30))
         os.kill(worker.pid, signal.SIGKILL)
         worker.wait(timeout=30)
-    claim = Claim(Scope("user", "ana"), Caps(tokens=100))
+    claim = Claim(BudgetScope("user", "ana"), Caps(tokens=100))
     assert isinstance(book.reserve([claim], least=Units(tokens=61), most=Units(tokens=61)), Shortage)
     while book.balance(claim.scope).spent.tokens < 40:  # a server takes a moment to notice
         book.release_dead()
@@ -182,10 +182,10 @@ def test_a_process_that_the_server_has_lost_goes_on_and_what_it_had_reserved_cou
         assert connection.execute(found).fetchall()
     again = reserved(book, DAY, tokens=50)
     assert book.release_dead() == 1
-    assert book.balance(Scope("day")) == Balance(spent=Units(tokens=30), reserved=Units(tokens=50))
+    assert book.balance(BudgetScope("day")) == Balance(spent=Units(tokens=30), reserved=Units(tokens=50))
     book.settle(again, Units(tokens=20))
     book.settle(held, Units(tokens=10))  # it counts as the most already
-    assert book.balance(Scope("day")) == Balance(spent=Units(tokens=50))
+    assert book.balance(BudgetScope("day")) == Balance(spent=Units(tokens=50))
     book.close()
 
 
@@ -202,7 +202,7 @@ def test_processes_that_spend_at_the_same_time_get_to_the_cap_and_no_further(con
         granted = [int(worker.communicate(timeout=60)[0]) for worker in workers]
     assert sum(granted) == 60
     book = open_budgets(config)
-    assert book.balance(Scope("user", "ana")) == Balance(spent=Units(tokens=300))
+    assert book.balance(BudgetScope("user", "ana")) == Balance(spent=Units(tokens=300))
     book.close()
 
 
@@ -211,14 +211,14 @@ def test_a_clock_that_is_set_back_gives_nothing_back_and_a_reset_forgives_one_th
     book = BudgetBook(MemoryStorage(), clock)
     book.settle(reserved(book, DAY, tokens=100), Units(tokens=100))
     clock.now -= timedelta(days=1)
-    assert book.today() == Scope("day", "2026-11-18")
+    assert book.today() == BudgetScope("day", "2026-11-18")
     assert isinstance(book.reserve([DAY], least=Units(tokens=1), most=Units(tokens=1)), Shortage)
     clock.now += timedelta(days=366)
     book.settle(reserved(book, DAY, tokens=100), Units(tokens=100))
     clock.now -= timedelta(days=365)
     assert isinstance(book.reserve([DAY], least=Units(tokens=1), most=Units(tokens=1)), Shortage)
-    book.reset(Scope("day"))
-    assert book.today() == Scope("day", "2026-11-18")
+    book.reset(BudgetScope("day"))
+    assert book.today() == BudgetScope("day", "2026-11-18")
     assert reserved(book, DAY, tokens=100).granted.tokens == 100
 
 
@@ -228,7 +228,7 @@ def test_a_call_counts_for_the_day_on_which_it_began() -> None:
     held = reserved(book, DAY, tokens=70)
     clock.now += timedelta(days=1)
     book.settle(held, Units(tokens=60))
-    assert book.balance(Scope("day", "2026-11-18")).spent.tokens == 60
+    assert book.balance(BudgetScope("day", "2026-11-18")).spent.tokens == 60
     assert reserved(book, DAY, tokens=100).granted.tokens == 100
 
 
@@ -236,9 +236,9 @@ def test_the_tasks_that_were_used_last_are_kept_and_users_always(monkeypatch: py
     monkeypatch.setattr("nearfar.orchestrator.budgets.book._KEPT", 3)
     monkeypatch.setattr("nearfar.orchestrator.budgets.book._FORGOTTEN_EVERY", 10)
     book = BudgetBook(MemoryStorage())
-    under_way = reserved(book, Claim(Scope("task", "under way")), tokens=1)
+    under_way = reserved(book, Claim(BudgetScope("task", "under way")), tokens=1)
     for number in range(10):
-        claims = [Claim(Scope("task", str(number))), Claim(Scope("user", str(number)))]
+        claims = [Claim(BudgetScope("task", str(number))), Claim(BudgetScope("user", str(number)))]
         book.settle(reserved(book, *claims, tokens=1), Units(tokens=1))
     kept = list(book.balances())
     assert [scope.name for scope in kept if scope.kind == "task"] == ["under way", "7", "8", "9"]
@@ -249,7 +249,7 @@ def test_the_tasks_that_were_used_last_are_kept_and_users_always(monkeypatch: py
 def test_more_than_was_reserved_is_counted_all_the_same() -> None:
     book = BudgetBook(MemoryStorage())
     book.settle(reserved(book, DAY, tokens=70), Units(tokens=110))
-    assert book.balance(Scope("day")).spent.tokens == 110
+    assert book.balance(BudgetScope("day")).spent.tokens == 110
     found = book.reserve([DAY], least=Units(tokens=1), most=Units(tokens=1))
     assert isinstance(found, Shortage)
     assert not found.is_temporary

@@ -9,13 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from nearfar.orchestrator.budgets.book import BudgetBook, Caps, Claim, Reservation, Scope, Shortage, Units, open_budgets
+from nearfar.orchestrator.budgets.book import BudgetBook, BudgetScope, Caps, Claim, Reservation, Shortage, Units, open_budgets
 from nearfar.orchestrator.task.stores import RunsConfig
 
 CAPS = {"task": Caps(dollars=300, tokens=50), "session": Caps(tokens=120), "user": Caps(seconds=200), "day": Caps(dollars=1000, joules=90)}
 AMOUNTS = st.builds(Units, *[st.integers(0, 60)] * 4)
 SCOPES = st.lists(
-    st.sampled_from([Scope("task", "a"), Scope("task", "b"), Scope("session", "a"), Scope("user", "ana")]),
+    st.sampled_from([BudgetScope("task", "a"), BudgetScope("task", "b"), BudgetScope("session", "a"), BudgetScope("user", "ana")]),
     unique=True,
 )
 
@@ -31,22 +31,22 @@ class Books(RuleBasedStateMachine):
         self.now = datetime(2026, 11, 18, 12)
         self.latest = date.min
         self.processes = [self.started(), self.started()]
-        self.spent: dict[Scope, Units] = {}
+        self.spent: dict[BudgetScope, Units] = {}
         self.held: dict[str, tuple[BudgetBook, Reservation]] = {}
 
     def started(self) -> BudgetBook:
         return open_budgets(RunsConfig(folder=self.folder), clock=lambda: self.now)
 
     @rule(target=reservations, process=st.integers(0, 1), scopes=SCOPES, least=AMOUNTS, more=AMOUNTS)
-    def reserve(self, process: int, scopes: list[Scope], least: Units, more: Units) -> object:
+    def reserve(self, process: int, scopes: list[BudgetScope], least: Units, more: Units) -> object:
         self.latest = max(self.latest, self.now.date())
-        claims = [Claim(scope, CAPS[scope.kind]) for scope in (*scopes, Scope("day"))]
+        claims = [Claim(scope, CAPS[scope.kind]) for scope in (*scopes, BudgetScope("day"))]
         book, most = self.processes[process], least.plus(more)
         found = book.reserve(claims, least=least, most=most)
         if isinstance(found, Shortage):
             return multiple()
         assert all(low <= given <= high for low, given, high in zip(least, found.granted, most, strict=True))
-        assert Scope("day", self.latest.isoformat()) in found.scopes
+        assert BudgetScope("day", self.latest.isoformat()) in found.scopes
         self.held[found.id] = (book, found)
         return found.id
 

@@ -10,7 +10,7 @@ import pytest
 
 from nearfar import Hybrid, Policy
 from nearfar.orchestrator.budgets.account import USUAL_OUTPUT
-from nearfar.orchestrator.budgets.book import Scope, open_budgets
+from nearfar.orchestrator.budgets.book import BudgetScope, open_budgets
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import BudgetExceeded, Prices, ScriptedAgent, Side
 
@@ -49,7 +49,7 @@ def killed_in_a_call(folder: Path) -> None:
 async def test_the_most_that_it_can_have_cost_is_spent_when_the_next_process_begins(tmp_path: Path) -> None:
     killed_in_a_call(tmp_path)
     book = open_budgets(RunsConfig(folder=tmp_path))
-    balance = book.balance(Scope("user", "ana"))
+    balance = book.balance(BudgetScope("user", "ana"))
     book.close()
     assert not any(balance.reserved)
     assert 0 < balance.spent.of("dollars") - USUAL_OUTPUT * 10 / 1e6 < 0.01

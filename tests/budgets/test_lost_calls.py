@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from nearfar import Hybrid, Policy, Records, Result
-from nearfar.orchestrator.budgets.book import Balance, BudgetBook, Scope
+from nearfar.orchestrator.budgets.book import Balance, BudgetBook, BudgetScope
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.protocols import Agent, Message, Prices, ScriptedAgent, Sensitivity, Side, StepRequest, Unavailable, WorkerCrashed, complete
@@ -46,7 +46,7 @@ class Pair:
 
     @property
     def spent(self) -> Balance:
-        return self.book.balance(Scope("day"))
+        return self.book.balance(BudgetScope("day"))
 
 
 async def test_a_connection_that_is_lost_before_the_first_word_leaves_a_cost_that_nobody_knows() -> None:

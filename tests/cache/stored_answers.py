@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.task.stores import CacheConfig
-from nearfar.orchestrator.util.embedding.embedder import Embedder
+from nearfar.orchestrator.util.embedding.embedder import ShippedEmbedder
 from nearfar.protocols import Message, Prices, StepRequest
 from nearfar.protocols.messages import Sensitivity
 
@@ -24,9 +24,9 @@ SAME_STRENGTH: Final = "How do I become physically strong?"
 
 
 @cache
-def embedder() -> Embedder:
+def embedder() -> ShippedEmbedder:
     """The real one, loaded once for all tests."""
-    return Embedder()
+    return ShippedEmbedder()
 
 
 class CountingEmbedder:

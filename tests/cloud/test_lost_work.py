@@ -23,7 +23,7 @@ from streams import (
 from nearfar import Hybrid, Policy, Records
 from nearfar.cloud.failures import RetryPolicy
 from nearfar.cloud.provider import ProviderAgent
-from nearfar.orchestrator.budgets.book import BudgetBook, Scope
+from nearfar.orchestrator.budgets.book import BudgetBook, BudgetScope
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.orchestrator.strategies.calls import WORK_LOST
@@ -178,7 +178,7 @@ async def test_a_dollar_limit_ends_the_repeating_of_work_that_is_lost(dialect: s
                 async with Hybrid(far=asked, policy=policy, records=Records(budgets=book)) as hybrid:
                     with pytest.raises((StepLost, BudgetExceeded)):
                         await hybrid.run("hello", user="ana")
-        spent = book.balance(Scope("day")).spent.dollars or 0.0
+        spent = book.balance(BudgetScope("day")).spent.dollars or 0.0
         assert spent >= len(server.exchanges) * MOST_DOLLARS * 0.9 or spent >= 2.9 * MOST_DOLLARS
         assert 2 <= len(server.exchanges) <= 4
 

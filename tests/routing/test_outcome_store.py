@@ -37,7 +37,7 @@ def test_every_file_of_an_earlier_version_is_read() -> None:
 
 def test_a_decision_of_an_earlier_version_can_be_read() -> None:
     decision = RouteDecision(strategy=Strategy.ROUTE, mode=Policy().mode, candidates=("near",), judged=False, reasons=())
-    kept = {**decision.model_dump(mode="json"), "impression": {"gain": 0.1}}
+    kept = {**decision.model_dump(mode="json"), "impression": {"gain": 0.1}, "predictor": "nobody"}
     assert RouteDecision.model_validate(kept) == decision
 
 

@@ -14,7 +14,7 @@ from nearfar.orchestrator.runs.leases import check_lease
 from nearfar.orchestrator.runs.run import KeptTask, Lease, RunFailure, RunState, digest
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.storage.sqlite import SqliteDatabase
-from nearfar.orchestrator.storage.tables import Session
+from nearfar.orchestrator.storage.tables import DatabaseSession
 from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.util.runtime import in_thread
 from nearfar.protocols import Cancelled, IdempotencyConflict, InvalidRequest, Message, NotFound, RunBusy, StoreUnavailable
@@ -156,7 +156,7 @@ async def test_what_a_newer_nearfar_has_written_is_refused_and_left_alone(store:
 
 
 async def test_a_run_whose_beginner_was_cancelled_meanwhile_is_anybodys(store: RunStore) -> None:
-    def wait(session: Session) -> None:
+    def wait(session: DatabaseSession) -> None:
         may_write.wait()
 
     for take in (partial(begin, store, "r1"), partial(store.claim, "r1")):

@@ -9,7 +9,7 @@ import pytest
 
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.storage.sqlite import SqliteDatabase
-from nearfar.orchestrator.storage.tables import Session
+from nearfar.orchestrator.storage.tables import DatabaseSession
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import StoreUnavailable
 
@@ -17,12 +17,12 @@ from nearfar.protocols import StoreUnavailable
 def test_where_nobody_can_write_all_who_wait_are_told_so_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     has_begun, may_take_over, attempts = threading.Event(), threading.Event(), list[int]()
 
-    def wait(session: Session) -> None:
+    def wait(session: DatabaseSession) -> None:
         has_begun.set()
         may_take_over.wait()
 
     @contextmanager
-    def refused(database: SqliteDatabase) -> Iterator[Session]:
+    def refused(database: SqliteDatabase) -> Iterator[DatabaseSession]:
         attempts.append(1)
         raise StoreUnavailable("another process is writing")
         yield

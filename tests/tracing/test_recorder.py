@@ -11,7 +11,7 @@ import pytest
 from traced_tasks import LOOKUP, hybrid, lookup
 
 from nearfar import Hybrid, Records
-from nearfar.orchestrator.storage.tables import Session
+from nearfar.orchestrator.storage.tables import DatabaseSession
 from nearfar.orchestrator.task.events import AttemptEnded, Routed
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.tracing.recorder import redact_credentials
@@ -221,7 +221,7 @@ async def test_behind_lost_entries_a_step_is_kept_with_its_whole_request(traces:
     """Else nobody could tell what it was asked."""
     failed: list[bool] = []
 
-    def written(session: Session, run: str, user: str, entries: list[tuple[str, str]]) -> None:
+    def written(session: DatabaseSession, run: str, user: str, entries: list[tuple[str, str]]) -> None:
         if not failed and any(type_ == "step" for type_, _ in entries):
             failed.append(True)
             raise StoreUnavailable("the disk is full")

@@ -64,7 +64,7 @@ class CalibrationTarget(Value):
         }[self.measure]
 
 
-class ThresholdCalibration(Value):
+class RouterCalibration(Value):
     """A threshold, and what to expect of it."""
 
     target: CalibrationTarget
@@ -108,7 +108,7 @@ def quality_target(text: str) -> CalibrationTarget:
     return CalibrationTarget(measure=Measure.SCORE_SHARE if is_share else Measure.SCORE, amount=number)
 
 
-def calibrate(replayed: Replayed, *, budget: str | None = None, quality: str | None = None, seed: int = 0) -> ThresholdCalibration:
+def calibrate(replayed: Replayed, *, budget: str | None = None, quality: str | None = None, seed: int = 0) -> RouterCalibration:
     """Find the threshold.
 
     A budget is spent as far as possible, on the tasks with the highest advantage. A quality is kept to with as few far tasks as possible.
@@ -214,7 +214,7 @@ def _candidates(advantages: "Floats") -> list[float]:
     return [float(known[0]) + margin, *map(float, (known[:-1] + known[1:]) / 2), float(known[-1]) - margin]
 
 
-def _calibration(replayed: Replayed, search: _Search, threshold: float, seed: int) -> ThresholdCalibration:
+def _calibration(replayed: Replayed, search: _Search, threshold: float, seed: int) -> RouterCalibration:
     import numpy
 
     parts = numpy.array([task.part for task in replayed.tasks])
@@ -227,7 +227,7 @@ def _calibration(replayed: Replayed, search: _Search, threshold: float, seed: in
         misses.append(search.miss(numpy.flatnonzero(held), learned))
     (expected,) = estimate_ways(replayed, {"expected": agents}, seed=seed)
     reached = {Measure.FAR_SHARE: expected.far_share, Measure.DOLLARS: expected.dollars}.get(search.target.measure) or expected.score
-    return ThresholdCalibration(
+    return RouterCalibration(
         target=search.target,
         threshold=threshold,
         toml=_toml(replayed.policy, threshold),

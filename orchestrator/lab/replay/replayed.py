@@ -13,7 +13,7 @@ from ...routing.router import Router
 from ...routing.traces import Trace
 from ...task.policy import Policy
 from ...task.results import RouteDecision
-from ...util.embedding.embedder import Embedder
+from ...util.embedding.embedder import ShippedEmbedder
 from .recording import (
     REFUSALS,
     HeldOutPart,
@@ -165,7 +165,7 @@ def replay(
     policy: Policy,
     *,
     sides: Mapping[str, Side],
-    embedder: Embedder | None,
+    embedder: ShippedEmbedder | None,
     folds: int = 5,
     seed: int = 0,
     far_share: float | None = None,
