@@ -82,7 +82,7 @@ class Prices(Rates):
     long_prompts: tuple[LongPrompt, ...] = ()
     """Separate rates for long prompts: the highest threshold that a prompt exceeds decides."""
     source: str
-    """Where the prices were read."""
+    """Source of the prices, such as a web address."""
     as_of: date
     """Day on which they were read."""
 

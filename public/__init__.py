@@ -126,6 +126,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.rules import Hours as Hours
     from nearfar.orchestrator.task.rules import Range as Range
     from nearfar.orchestrator.task.rules import Rule as Rule
+    from nearfar.orchestrator.task.rules import Ruling as Ruling
     from nearfar.orchestrator.task.rules import Weekday as Weekday
     from nearfar.orchestrator.task.rules import When as When
     from nearfar.orchestrator.task.stores import CacheConfig as CacheConfig
@@ -222,8 +223,8 @@ if TYPE_CHECKING:
     from nearfar.protocols.step_log import Retention as Retention
     from nearfar.protocols.steps import Effort as Effort
     from nearfar.protocols.steps import EnergySource as EnergySource
-    from nearfar.protocols.steps import Finished as Finished
     from nearfar.protocols.steps import FinishReason as FinishReason
+    from nearfar.protocols.steps import Finished as Finished
     from nearfar.protocols.steps import Performance as Performance
     from nearfar.protocols.steps import StepEvent as StepEvent
     from nearfar.protocols.steps import StepReply as StepReply
@@ -383,6 +384,7 @@ _HOMES = {
     "Routed": "orchestrator.task.events",
     "RouterConfig": "orchestrator.task.routing_policy",
     "Rule": "orchestrator.task.rules",
+    "Ruling": "orchestrator.task.rules",
     "Run": "orchestrator.runs.run",
     "RunBusy": "protocols.errors",
     "RunState": "orchestrator.runs.run",

@@ -321,7 +321,7 @@ class Success:
     predicted: Mapping[str, float]
     """Probabilities before the correction by outcomes."""
     predictor: Predictor = "none"
-    """What predicted the success; `none` where the prompt was not read."""
+    """The predictor of the success; `none` where the prompt was not read."""
     similarity: float | None = None
     """Similarity of the prompt to those that the head was trained on."""
     reason: str = ""
