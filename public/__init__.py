@@ -223,8 +223,8 @@ if TYPE_CHECKING:
     from nearfar.protocols.step_log import Retention as Retention
     from nearfar.protocols.steps import Effort as Effort
     from nearfar.protocols.steps import EnergySource as EnergySource
-    from nearfar.protocols.steps import FinishReason as FinishReason
     from nearfar.protocols.steps import Finished as Finished
+    from nearfar.protocols.steps import FinishReason as FinishReason
     from nearfar.protocols.steps import Performance as Performance
     from nearfar.protocols.steps import StepEvent as StepEvent
     from nearfar.protocols.steps import StepReply as StepReply

@@ -1,16 +1,17 @@
-"""Which agents may serve a task: mode, strategy, sensitivity, capability, and what the limits leave."""
+"""The agents that may serve a task, by rules, mode, strategy, sensitivity, capabilities and limits."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from ...protocols import Capabilities, ConfigError, PrivacyViolation, Sensitivity, Side, StoreUnavailable, Unsupported
+from ...protocols import Capabilities, ConfigError, PermissionDenied, PrivacyViolation, Sensitivity, Side, StoreUnavailable, Unsupported
 from ...protocols.messages import Value
 from ..budgets.book import MEASURES, BudgetBook, BudgetScope, Spent
-from ..task.modes import FAR_FIRST, SUPERVISED, AgentView, Mode, Needs, Strategy
+from ..task.modes import FAR_FIRST, SUPERVISED, AgentView, Mode, Needs, Strategy, language_of, primary_language
 from ..task.policy import Policy
 from ..task.routing_policy import AmountsConfig, LimitsConfig
+from ..task.rules import RESTRICTIONS, Ruling
 from ..task.task import Task
 
 if TYPE_CHECKING:
@@ -289,3 +290,42 @@ def _excess(measure: str, amounts: AmountsConfig, already: Spent, more: Spent, *
     if spent + expected > limit or spent >= limit:
         return f"{spent:.4g} of {limit:g} {measure} are spent, and about {expected:.4g} more would be"
     return None
+
+
+def contradiction(found: Ruling) -> str:
+    """Return why rules that contradict each other leave no side for a task."""
+    return f"rules leave no side for this task: {'; '.join(found.reasons)}"
+
+
+def mode_under_rules(task: Task, found: Ruling) -> Mode:
+    """Return the mode of a task: a rule's restriction always holds; a rule's preference yields to the task's own mode and to
+    restrictions."""
+    own = task.policy.mode
+    if found.mode is None:
+        return own
+    if found.mode not in RESTRICTIONS:
+        return own if own in RESTRICTIONS or "mode" in task.stated else found.mode
+    if own is found.mode or own not in RESTRICTIONS:
+        return found.mode
+    if own is Mode.ONLY_IN_CLOUD and "mode" not in task.stated:
+        return found.mode  # the policy's own mode is what holds where no rule says otherwise
+    error = PrivacyViolation if found.mode is Mode.ONLY_ON_DEVICE else PermissionDenied
+    raise error(f"the task has mode {own}, but the policy says otherwise: {'; '.join(found.reasons)}")
+
+
+def sensitivity_under_rules(task: Task, found: Ruling) -> Sensitivity:
+    """Return the sensitivity of a task: rules that keep it on the device make it private."""
+    return Sensitivity.PRIVATE if found.mode is Mode.ONLY_ON_DEVICE else task.policy.sensitivity
+
+
+def strategy_under_rules(task: Task, found: Ruling) -> Strategy:
+    """Return the strategy of a task: the one stated with it, else that of the rules, else its policy's."""
+    return task.policy.strategy if found.strategy is None or "strategy" in task.stated else found.strategy
+
+
+def languages_of(task: Task) -> frozenset[str | None]:
+    """Return the languages of the user's messages and context, or the one that the app states."""
+    if task.language is not None:
+        return frozenset({primary_language(task.language)})
+    texts = [message.text for message in task.messages if message.role == "user"]
+    return frozenset(language_of(text) for text in [*texts, *([task.context] if task.context else [])] if text.strip())

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from ...protocols import (
     BudgetExceeded,
@@ -13,8 +12,6 @@ from ...protocols import (
     DeviceState,
     DeviceStateSource,
     PermissionDenied,
-    PrivacyViolation,
-    Sensitivity,
     Side,
     Unavailable,
     Usage,
@@ -23,22 +20,28 @@ from ..agents.breaker import Health
 from ..agents.pool import PaceSource, no_pace
 from ..budgets.book import BudgetBook, Commitment, Spent
 from ..budgets.storage import MemoryStorage
-from ..task.modes import AgentView, Mode, Situation, Strategy, language_of, primary_language, tokens_by_length
+from ..task.modes import AgentView, Mode, Situation, Strategy, tokens_by_length
 from ..task.policy import Policy
 from ..task.results import AgentEstimate, Call, ConsideredAgent, Estimate, EstimateSource, Result, RouteDecision, SelectionDecision
 from ..task.routing_policy import LimitsConfig, ObjectiveConfig, RouterConfig
-from ..task.rules import RESTRICTIONS, Ruling, ruling
+from ..task.rules import Ruling, ruling
 from ..task.task import Task, last_words
 from .auto import Selector
 from .costs import TaskKind, TaskTaken
-from .eligibility import Eligible, Spending, eligible
+from .eligibility import (
+    Eligible,
+    Spending,
+    contradiction,
+    eligible,
+    languages_of,
+    mode_under_rules,
+    sensitivity_under_rules,
+    strategy_under_rules,
+)
 from .outcomes import OutcomeStore
 from .steering import Sessions, Steering
 from .success import Success, SuccessModel
 from .traces import ScoredAnswer, log_score, log_task
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +107,7 @@ class Router:
         if not task.policy.rules or task.ruling is not None:
             return task
         found = self._ruling(task, tools)
-        changes: dict[str, object] = {"mode": _mode(task, found), "sensitivity": _sensitivity(task, found)}
+        changes: dict[str, object] = {"mode": mode_under_rules(task, found), "sensitivity": sensitivity_under_rules(task, found)}
         if found.strategy is not None and "strategy" not in task.stated:  # a strategy that was not chosen stays open
             changes["strategy"] = found.strategy
         return task.model_copy(update={"policy": task.policy.model_copy(update=changes), "ruling": found})
@@ -128,12 +131,12 @@ class Router:
         if policy.router.log is not None and policy.router.learn:
             self.outcomes.read(policy.router.log, may_be_missing=True)
         found = self._ruling(task, tools)
-        mode = _mode(task, found)
+        mode = mode_under_rules(task, found)
         remaining = eligible(
             agents,
             strategy=policy.strategy,
             mode=mode,
-            sensitivity=_sensitivity(task, found),
+            sensitivity=sensitivity_under_rules(task, found),
             needs=task.needs(has_tools=bool(tools)),
             executor=policy.supervision.executor,
         )
@@ -150,10 +153,10 @@ class Router:
         found = self._found(task, tools)
         if found.denied is None and not found.sides_contradict:
             return None
-        objection = found.denied or _no_side(found)
+        objection = found.denied or contradiction(found)
         left_out = tuple(ConsideredAgent(agent.name, agent.side, None, None, f"denied: {objection}") for agent in agents)
         return RouteDecision(
-            strategy=_strategy(task, found),
+            strategy=strategy_under_rules(task, found),
             mode=found.mode or task.policy.mode,
             candidates=(),
             judged=False,
@@ -256,7 +259,7 @@ class Router:
                 f"the policy refuses this task: {found.denied}", hint="nearfar policy explain prints every rule that applies"
             )
         if found.sides_contradict:
-            raise PermissionDenied(_no_side(found), hint="nearfar policy check finds such rules")
+            raise PermissionDenied(contradiction(found), hint="nearfar policy check finds such rules")
         return found
 
     def _found(self, task: Task, tools: Collection[str]) -> Ruling:
@@ -274,7 +277,7 @@ class Router:
             task_class=task.task_class,
             tools=frozenset(tools),
             tags=frozenset(task.tags),
-            languages=_languages(task) if asks else frozenset({None}),
+            languages=languages_of(task) if asks else frozenset({None}),
             device=self._device_state(),
             budget_left=self.spending.share_left(task),
         )
@@ -399,42 +402,6 @@ class Router:
 def _steers(settings: RouterConfig) -> bool:
     """Return whether anything but the task itself decides: a budget, exploration, or shadow mode."""
     return settings.shadow or bool(settings.explore_share) or settings.far_share is not None or settings.dollars_per_hour is not None
-
-
-def _no_side(found: Ruling) -> str:
-    return f"rules leave no side for this task: {'; '.join(found.reasons)}"
-
-
-def _mode(task: Task, found: Ruling) -> Mode:
-    """Return the mode of a task: a rule's restriction always holds; a rule's preference yields to the task's own mode and to
-    restrictions."""
-    own = task.policy.mode
-    if found.mode is None:
-        return own
-    if found.mode not in RESTRICTIONS:
-        return own if own in RESTRICTIONS or "mode" in task.stated else found.mode
-    if own is found.mode or own not in RESTRICTIONS:
-        return found.mode
-    if own is Mode.ONLY_IN_CLOUD and "mode" not in task.stated:
-        return found.mode  # the policy's own mode is what holds where no rule says otherwise
-    error = PrivacyViolation if found.mode is Mode.ONLY_ON_DEVICE else PermissionDenied
-    raise error(f"the task has mode {own}, but the policy says otherwise: {'; '.join(found.reasons)}")
-
-
-def _sensitivity(task: Task, found: Ruling) -> Sensitivity:
-    return Sensitivity.PRIVATE if found.mode is Mode.ONLY_ON_DEVICE else task.policy.sensitivity
-
-
-def _languages(task: Task) -> frozenset[str | None]:
-    """Return the languages of the user's messages and context, or the one that the app states."""
-    if task.language is not None:
-        return frozenset({primary_language(task.language)})
-    texts = [message.text for message in task.messages if message.role == "user"]
-    return frozenset(language_of(text) for text in [*texts, *([task.context] if task.context else [])] if text.strip())
-
-
-def _strategy(task: Task, found: Ruling) -> Strategy:
-    return task.policy.strategy if found.strategy is None or "strategy" in task.stated else found.strategy
 
 
 def _tokens(task: Task) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from source_tree import modules
 
-LONGEST_FILE = 530
+LONGEST_FILE = 500
 LONGEST_FUNCTION = 60
 DEEPEST_NESTING = 3
 BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
