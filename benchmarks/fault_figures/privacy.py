@@ -14,7 +14,7 @@ from nearfar import Hybrid, MemoryStore, Policy, Tier, Tool, tool
 from nearfar.cloud.gateway import serve_gateway
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
-from nearfar.orchestrator.safety.known_secrets import KnownSecrets
+from nearfar.orchestrator.safety.scanner import KnownSecrets
 from nearfar.protocols import Message, NearfarError, ScriptedAgent, Side, ToolCall, ToolResult
 from nearfar.protocols.client import RemoteAgent
 

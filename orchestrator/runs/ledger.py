@@ -1,4 +1,4 @@
-"""TODO-DOC."""
+"""The idempotency ledger of a run: each tool call is recorded before it starts, and its approval and result after it."""
 
 import asyncio
 import logging

@@ -1,4 +1,8 @@
-"""TODO-DOC."""
+"""Find the parts of an answer that a program which displays it may fetch, link or send: no private value is filled in there.
+
+An answer is read as Markdown (CommonMark with tables), as HTML, and as plain text in which programs make links of addresses. A part of an
+address in any of the three readings counts. A *mark*, a word of letters and digits, stands in the place of each value in question.
+"""
 
 import html
 import re

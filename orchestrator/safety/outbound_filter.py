@@ -18,9 +18,9 @@ from ..agents.pool import AgentHandle
 from ..task.labels import Label
 from ..task.task import current_scope, within_scope
 from ..util.runtime import in_thread
-from .known_secrets import KnownSecrets
 from .placeholders import Placeholders, texts_in, texts_of
 from .privacy_records import OutboundRecord, Outcome, RunRecords
+from .scanner import KnownSecrets
 
 logger = logging.getLogger(__name__)
 

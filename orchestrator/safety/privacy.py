@@ -19,11 +19,10 @@ from ..task.task import Task
 from ..util.runtime import in_thread
 from .detection.detector import UNCHECKED, Detector, PrivateFinding
 from .detection.standard import standard_detectors
-from .known_secrets import KnownSecrets, normalize
 from .outbound_filter import OutboundFilter, OutboundRequest, OwnMessages, not_logged
 from .placeholders import Placeholders, map_request_texts, map_texts, texts_of, texts_said
 from .privacy_records import RunRecords
-from .scanner import REACH, Findings, OutboundScanner
+from .scanner import REACH, Findings, KnownSecrets, OutboundScanner, normalize
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,9 @@
-"""TODO-DOC."""
+"""Rules of a policy: their conditions and their decisions.
+
+Every restricting rule (`deny`, `only_on_device`, `only_in_cloud`) applies, wherever it stands. Of the preferring rules, the first that
+applies wins. An unknown condition, such as the battery of a desktop, counts as true in a rule that keeps the task on the device or denies
+it, and as false in any other: privacy fails closed. A task without a class is in no class: that is the app's decision and not unknown.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

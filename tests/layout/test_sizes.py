@@ -31,7 +31,8 @@ def test_functions_are_short_and_flat() -> None:
 
 
 def test_every_module_says_its_purpose() -> None:
-    assert [module.name for module in modules() if not ast.get_docstring(module.tree)] == []
+    purposes = {module.name: ast.get_docstring(module.tree) or "" for module in modules()}
+    assert [name for name, purpose in purposes.items() if not purpose or "TODO" in purpose] == []
 
 
 def test_docstrings_say_what_they_are_about_at_once() -> None:

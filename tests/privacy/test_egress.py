@@ -20,9 +20,8 @@ from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.safety.detection.accounts import CARD, IBAN, passes_iban, passes_luhn
 from nearfar.orchestrator.safety.detection.contacts import EMAIL
 from nearfar.orchestrator.safety.detection.detector import UNCHECKED, Detectors, PrivateFinding, resolve
-from nearfar.orchestrator.safety.known_secrets import KnownSecrets
 from nearfar.orchestrator.safety.privacy import RunPrivacy
-from nearfar.orchestrator.safety.scanner import OutboundScanner
+from nearfar.orchestrator.safety.scanner import KnownSecrets, OutboundScanner
 from nearfar.orchestrator.task.labels import Label
 from nearfar.orchestrator.task.policy import OnFinding, Policy, PrivacyConfig
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
