@@ -123,7 +123,7 @@ _PLAIN: Final = tuple(
         (r"^(what|why|how|where|when|who|which) exactly\b", r"\1"),
         (r"^which (?=(?:is|are|was|were)\b|[a-z]+ (?:is|are|was|were|has|have|had|does|do|did|can|should|will)\b)", "what "),
         (r"^what (?:type|sort) of\b", "what kind of"),
-        (r"^(what|which|who) (?:is|are) (?:some|one|a few)(?: of)? the (?=best\b)", r"\1 are the "),
+        (r"^(what|which|who) (?:is|are) (?:some|one|a few) of the (?=best\b)", r"\1 are the "),
         (r"^what are some of the ", "what are the "),
         (r"^(what|which|who) are some best ", r"\1 are the best "),
         (r"^what are some ", "what are "),

@@ -4,7 +4,7 @@ import string
 import unicodedata
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from benchmarks.cache_figures.questions import written
@@ -183,6 +183,7 @@ small_word = st.sampled_from(" ".join(SMALL_WORDS.values()).split())
 WRAPPINGS = ["{}", "please, {}", "hello, {}", "Could you tell me {}", "{}, please", "{} Thanks!", "I would like to know {}"]
 
 
+@example("What is the best way to store eggs?", "some", 0.3)
 @given(question, small_word, place)
 def test_a_small_word_that_was_put_in_never_passes(text: str, word: str, where: float) -> None:
     assert objection(text, with_word(text, word, where)) is not None
