@@ -8,7 +8,7 @@ from typing import Final
 
 from ...protocols import Capabilities, ConfigError, Prices, Sensitivity, Side
 from ..task.modes import Mode, Needs, Strategy
-from ..task.policy import Policy
+from ..task.policy import OnFinding, Policy, Preset
 from ..task.routing_policy import FallbackTrigger
 from ..task.rules import RESTRICTIONS, Range, Rule, When, is_of_class
 from .eligibility import SIDES_OF_MODE, PolicyFinding, eligible
@@ -22,6 +22,7 @@ _SHARES: Final = ("battery", "budget_left")
 def findings(policy: Policy, agents: Mapping[str, Side]) -> list[PolicyFinding]:
     """Return all errors and warnings about a policy, errors first. `agents` are those of the team, by name."""
     found = [
+        *_on_preset(policy),
         *_on_modes(policy),
         *_on_agents(policy, agents),
         *_on_strategies(policy, agents),
@@ -45,6 +46,17 @@ def _error(where: str, problem: str, hint: str = "") -> PolicyFinding:
 
 def _warning(where: str, problem: str, hint: str = "") -> PolicyFinding:
     return PolicyFinding(kind="warning", where=where, problem=problem, hint=hint)
+
+
+def _on_preset(policy: Policy) -> Iterator[PolicyFinding]:
+    """Find keys that take back the promise of the preset `private`. Of the others, any key may be given another value."""
+    if policy.preset is not Preset.PRIVATE:
+        return
+    if policy.sensitivity is Sensitivity.PUBLIC:
+        yield _warning("policy.sensitivity", "it takes back what preset private promises: tasks that do not say so are public")
+    if policy.privacy.findings is not OnFinding.STAY:
+        problem = "it takes back what preset private promises: texts leave in which something looks private"
+        yield _warning("policy.privacy.findings", problem)
 
 
 def _on_modes(policy: Policy) -> Iterator[PolicyFinding]:
