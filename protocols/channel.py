@@ -103,6 +103,8 @@ def expiry(ends: datetime, now: datetime) -> str:
 
 Options = tuple[tuple[str, int | str], ...]
 
+_FETCHING_SECONDS = 10.0
+"""Time in which a server has to show its certificate."""
 _PING_EVERY_MS = 1_500
 _PING_TIMEOUT_MS = 1_500
 _SERVER_PING_EVERY_MS = 10_000
@@ -237,10 +239,7 @@ def open_channel(address: Address, tls: ClientTls | None) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(str(address), tls.credentials(), options=options)
 
 
-_SECONDS = 10.0
-
-
-def pinned_tls(address: Address, fingerprint: str, client: ClientTls | None = None, *, timeout: float = _SECONDS) -> ClientTls:
+def pinned_tls(address: Address, fingerprint: str, client: ClientTls | None = None, *, timeout: float = _FETCHING_SECONDS) -> ClientTls:
     """Return TLS options that accept only the certificate with this `fingerprint` at `address`. The call blocks on the network.
 
     The certificate of `client` is kept, and is not shown before the server is verified. Raise `Unavailable` if no server answers,

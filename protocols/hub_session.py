@@ -62,6 +62,7 @@ _THERMALS = {
 }
 _POWER_SOURCE_OF = {number: source for source, number in _POWER_SOURCES.items()}
 _THERMAL_OF = {number: thermal for thermal, number in _THERMALS.items()}
+_READING_STATE = FaultsBecome(InvalidRequest, "the device state is malformed")
 
 _AT_HOME = (ConfigError, Unauthenticated, NotFound, ApprovalNeeded, RunBusy, StoreError, VersionConflict, LedgerConflict)
 """Errors about the worker's own configuration, runs or stores. A caller would take them for errors about its own request."""
@@ -150,9 +151,6 @@ def failure_from_proto(message: pb.StepFailure) -> NearfarError:
 def _cut(text: str) -> str:
     """Return a valid text of bounded length; an agent may quote half a character that its model wrote."""
     return text[:FAILURE_LENGTH].encode(errors="replace").decode()
-
-
-_READING_STATE = FaultsBecome(InvalidRequest, "the device state is malformed")
 
 
 class AttachedStep:

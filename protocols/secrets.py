@@ -14,6 +14,8 @@ from typing import Final, Protocol
 
 from .errors import ConfigError
 
+KEYRING_SERVICE = "nearfar"
+
 _SHOWN = 300
 _REDACTED: Final = "[redacted]"
 _KEYLIKE = re.compile(r"(?i)\b(?:sk|pk|rk|key)-[\w*.-]{6,}|\bAIza[\w-]{10,}|\bbearer\s+\S+|(?<=[?&]key=)[^&\s]+")
@@ -105,9 +107,6 @@ def inspect(serialize: Callable[[], bytes]) -> None:
     inspector = _INSPECTOR.get()
     if inspector is not None:
         inspector(serialize())
-
-
-KEYRING_SERVICE = "nearfar"
 
 
 class Key(Protocol):
