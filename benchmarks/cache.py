@@ -42,7 +42,7 @@ from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.orchestrator.task.task import TaskScope
 from nearfar.orchestrator.util.embedding.embedder import ShippedEmbedder
 from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Side, StepReply, StepRequest, Usage
-from nearfar.protocols.messages import Sensitivity
+from nearfar.protocols.steps import Sensitivity
 
 # In place of the script's own folder, in which onnx.py would be taken for the library of that name.
 sys.path.pop(0)

@@ -10,7 +10,7 @@ import anyio
 from pydantic import Field
 
 from ..protocols import RateLimited, StepRequest, Usage
-from ..protocols.messages import Value
+from ..protocols.steps import Value
 
 
 class GatewayLimits(Value):

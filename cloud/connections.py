@@ -11,7 +11,7 @@ import httpx
 
 from ..protocols import ConfigError
 from ..protocols.address import is_this_machine
-from ..protocols.redact import quote
+from ..protocols.secrets import quote
 
 _OF_A_POOL = 16
 

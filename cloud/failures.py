@@ -28,7 +28,7 @@ from ..protocols import (
     StepLost,
     Unavailable,
 )
-from ..protocols.redact import quote
+from ..protocols.secrets import quote
 from ..protocols.validation import parse_json
 from .dialect import JsonObject, as_object, as_objects, as_text
 from .marks import MARKS, STATUSES

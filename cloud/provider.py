@@ -32,7 +32,7 @@ from ..protocols import (
     ToolCalled,
     Unavailable,
 )
-from ..protocols.event_loop import LoopBound
+from ..protocols.agent import LoopBound
 from ..protocols.limits import most_calls_upstream
 from ..protocols.secrets import Key
 from ..protocols.security import IDENTITY

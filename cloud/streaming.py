@@ -14,7 +14,7 @@ from pydantic import JsonValue, ValidationError
 
 from ..protocols import Finished, FinishReason, InvalidOutput, ProviderState, StepRequest, ToolCall, ToolChoice, ToolSpec, Usage
 from ..protocols.limits import LINE_CHARACTERS, STEP_BYTES
-from ..protocols.redact import quote
+from ..protocols.secrets import quote
 from ..protocols.validation import check_arguments, parse_json, parse_output
 from .dialect import Ending, JsonObject, RawCall, check_number_of_calls
 

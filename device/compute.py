@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from ..protocols import ConfigError
-from ..protocols.messages import Value
+from ..protocols.steps import Value
 
 FASTEST: Final = "fastest"
 LOWEST_POWER: Final = "lowest_power"

@@ -17,7 +17,7 @@ from uuid import uuid4
 from pydantic import AwareDatetime, Field, ValidationError
 
 from ..protocols import EnergySource, Execution
-from ..protocols.messages import Value
+from ..protocols.steps import Value
 from .compute import CPU
 from .hardware.processors import read_cpu
 

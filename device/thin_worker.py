@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ..protocols.address import Pairing, read_pairing, read_secret
 from ..protocols.channel import client_tls
 from ..protocols.errors import ConfigError, NearfarError, UserError
-from ..protocols.pairing import Pairing, read_pairing, read_secret
 from .thin.attachment import ThinWorker, serve
 from .thin.llama_server import LlamaServer
 from .thin.phone import Phone

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from .lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .agent import Agent, StepStream, complete, stream
-    from .cards import AgentCard, Capabilities, Execution, Limits, LongPrompt, Prices, Side
+    from .agent import Agent, AgentCard, Capabilities, Execution, Limits, LongPrompt, Prices, Side, StepStream, complete, stream
     from .device_state import DeviceState, DeviceStateSource, PowerSource, SimulatedDevice, Thermal
     from .errors import (
         AgentError,
@@ -52,21 +51,27 @@ if TYPE_CHECKING:
         VersionConflict,
         WorkerCrashed,
     )
-    from .fakes import ScriptedAgent
-    from .messages import ApprovalRequest, JsonSchema, Message, ProviderState, Sensitivity, ToolCall, ToolResult, ToolSpec
-    from .recordings import ReplayAgent, record
+    from .fakes import ReplayAgent, ScriptedAgent, record
     from .steps import (
+        ApprovalRequest,
         Effort,
         EnergySource,
         Finished,
         FinishReason,
+        JsonSchema,
+        Message,
         Performance,
+        ProviderState,
+        Sensitivity,
         StepEvent,
         StepReply,
         StepRequest,
         TextDelta,
+        ToolCall,
         ToolCalled,
         ToolChoice,
+        ToolResult,
+        ToolSpec,
         Usage,
     )
 
@@ -154,13 +159,13 @@ __getattr__ = lazy_names(
     __name__,
     {
         "Agent": "agent",
-        "AgentCard": "cards",
+        "AgentCard": "agent",
         "AgentError": "errors",
         "ApprovalNeeded": "errors",
-        "ApprovalRequest": "messages",
+        "ApprovalRequest": "steps",
         "BudgetExceeded": "errors",
         "Cancelled": "errors",
-        "Capabilities": "cards",
+        "Capabilities": "agent",
         "ConfigError": "errors",
         "ContentFiltered": "errors",
         "ContextOverflow": "errors",
@@ -169,7 +174,7 @@ __getattr__ = lazy_names(
         "DeviceStateSource": "device_state",
         "Effort": "steps",
         "EnergySource": "steps",
-        "Execution": "cards",
+        "Execution": "agent",
         "FinishReason": "steps",
         "Finished": "steps",
         "IdempotencyConflict": "errors",
@@ -177,9 +182,9 @@ __getattr__ = lazy_names(
         "InternalError": "errors",
         "InvalidOutput": "errors",
         "InvalidRequest": "errors",
-        "JsonSchema": "messages",
-        "Limits": "cards",
-        "Message": "messages",
+        "JsonSchema": "steps",
+        "Limits": "agent",
+        "Message": "steps",
         "ModelError": "errors",
         "ModelNotFound": "errors",
         "NearfarError": "errors",
@@ -188,20 +193,20 @@ __getattr__ = lazy_names(
         "Performance": "steps",
         "PermissionDenied": "errors",
         "PowerSource": "device_state",
-        "LongPrompt": "cards",
-        "Prices": "cards",
+        "LongPrompt": "agent",
+        "Prices": "agent",
         "PrivacyViolation": "errors",
-        "ProviderState": "messages",
+        "ProviderState": "steps",
         "ProviderAuthError": "errors",
         "QuotaExceeded": "errors",
         "RateLimited": "errors",
-        "ReplayAgent": "recordings",
+        "ReplayAgent": "fakes",
         "RequestRefused": "errors",
         "ResumeLost": "errors",
         "RunBusy": "errors",
         "ScriptedAgent": "fakes",
-        "Sensitivity": "messages",
-        "Side": "cards",
+        "Sensitivity": "steps",
+        "Side": "agent",
         "SimulatedDevice": "device_state",
         "Stalled": "errors",
         "StepLost": "errors",
@@ -215,11 +220,11 @@ __getattr__ = lazy_names(
         "SyncRefused": "errors",
         "TextDelta": "steps",
         "Thermal": "device_state",
-        "ToolCall": "messages",
+        "ToolCall": "steps",
         "ToolCalled": "steps",
         "ToolChoice": "steps",
-        "ToolResult": "messages",
-        "ToolSpec": "messages",
+        "ToolResult": "steps",
+        "ToolSpec": "steps",
         "Unauthenticated": "errors",
         "Unavailable": "errors",
         "Unsupported": "errors",
@@ -228,7 +233,7 @@ __getattr__ = lazy_names(
         "VersionConflict": "errors",
         "WorkerCrashed": "errors",
         "complete": "agent",
-        "record": "recordings",
+        "record": "fakes",
         "stream": "agent",
     },
 )

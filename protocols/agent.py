@@ -1,16 +1,181 @@
-"""`Agent`, the interface of everything that can take one turn of a conversation."""
+"""`Agent`, the interface of everything that can take one turn of a conversation, and `AgentCard`, which describes an agent."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Protocol, cast, runtime_checkable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Final, Protocol, Self, cast, runtime_checkable
 
-from .cards import AgentCard
-from .errors import DeadlineExceeded, InternalError, InvalidOutput, NearfarError
-from .messages import ToolCall
-from .redact import log_defect
-from .steps import Finished, StepEvent, StepReply, StepRequest, TextDelta, ToolCalled
+from pydantic import Field, model_validator
+
+from .errors import ConfigError, DeadlineExceeded, InternalError, InvalidOutput, NearfarError
+from .secrets import log_defect
+from .steps import Finished, StepEvent, StepReply, StepRequest, TextDelta, ToolCall, ToolCalled, Usage, Value
+
+_MILLION = Decimal(1_000_000)
+
+
+class Side(StrEnum):
+    """The place where an agent computes, seen from the user's device."""
+
+    NEAR = "near"
+    """On the user's own device; text does not leave it."""
+    FAR = "far"
+    """In the cloud or on another machine."""
+
+
+class Capabilities(Value):
+    """The features that an agent guarantees. A flag is true only if the conformance suite proves it."""
+
+    tools: bool = False
+    """Emits `ToolCalled` with arguments valid against the tool's schema."""
+    json_schema: bool = False
+    """`output_schema` is enforced while decoding, or validated with a typed error."""
+    confidence: bool = False
+    """`Finished.confidence` is present."""
+    seed: bool = False
+    """Same request and seed give the same text."""
+    cancellation: bool = False
+    """Closing the stream stops the compute, not only the stream."""
+
+
+class Limits(Value):
+    """Bounds that the agent enforces."""
+
+    context_tokens: int | None = Field(default=None, gt=0)
+    """Prompt and output together; None: unknown."""
+    max_output_tokens: int | None = Field(default=None, gt=0)
+    concurrency: int = Field(default=1, gt=0)
+    """Steps that make progress at the same time; further ones wait."""
+
+
+_HIGHEST_RATE: Final = 10**9
+"""US dollars per million tokens: far beyond any provider's. Sums at such rates can be computed with."""
+
+
+class Rates(Value):
+    """US dollars per million tokens."""
+
+    input: Decimal = Field(ge=0, le=_HIGHEST_RATE)
+    """Dollars per million tokens of the prompt."""
+    output: Decimal = Field(ge=0, le=_HIGHEST_RATE)
+    """Dollars per million tokens of the answer."""
+    cached_input: Decimal | None = Field(default=None, ge=0, le=_HIGHEST_RATE)
+    """None: tokens read from a prefix cache cost as much as others."""
+    cache_write: Decimal | None = Field(default=None, ge=0, le=_HIGHEST_RATE)
+    """None: tokens written to a prefix cache cost as much as others."""
+
+    @property
+    def dearest_input(self) -> Decimal:
+        """Return the highest price of an input token."""
+        return max(price for price in (self.input, self.cached_input, self.cache_write) if price is not None)
+
+
+class LongPrompt(Rates):
+    """The rates of a whole step, its output included, whose prompt is longer than a number of tokens."""
+
+    above: int = Field(gt=0)
+    """The rates of a whole step, output included, if its prompt is longer than `above` tokens."""
+
+
+class Prices(Rates):
+    """US dollars per million tokens, with the source they were read from."""
+
+    long_prompts: tuple[LongPrompt, ...] = ()
+    """Separate rates for long prompts: the highest threshold that a prompt exceeds decides."""
+    source: str
+    """Source of the prices, such as a web address."""
+    as_of: date
+    """Day on which they were read."""
+
+    @model_validator(mode="after")
+    def _thresholds_differ(self) -> Self:
+        thresholds = [tier.above for tier in self.long_prompts]
+        if len(set(thresholds)) != len(thresholds):
+            raise ValueError(f"two rates for long prompts share one threshold: {sorted(thresholds)}")
+        return self
+
+    @classmethod
+    def free(cls, source: str) -> Self:
+        """Return prices of 0 as of today, for a model that costs nothing; `source` gives the reason."""
+        return cls(input=Decimal(0), output=Decimal(0), source=source, as_of=datetime.now(UTC).date())
+
+    @property
+    def is_free(self) -> bool:
+        """Return whether all prices are 0."""
+        return not any(rates.dearest_input or rates.output for rates in (self, *self.long_prompts))
+
+    def rates(self, prompt_tokens: float) -> Rates:
+        """Return the rates of a step whose prompt has so many tokens."""
+        exceeded = [tier for tier in self.long_prompts if prompt_tokens > tier.above]
+        return max(exceeded, key=lambda tier: tier.above, default=self)
+
+    def dollars(self, usage: Usage) -> Decimal:
+        """Return the price of one step's `usage`; a sum over steps may exceed a threshold that no step did."""
+        rates = self.rates(usage.input_tokens)
+        cached = rates.input if rates.cached_input is None else rates.cached_input
+        cache_write = rates.input if rates.cache_write is None else rates.cache_write
+        # Counts are bounded by the prompt, because otherwise a wrong one would earn money.
+        cached_tokens = min(usage.cached_tokens, usage.input_tokens)
+        stored_tokens = min(usage.cache_write_tokens, usage.input_tokens - cached_tokens)
+        fresh_tokens = usage.input_tokens - cached_tokens - stored_tokens
+        read = fresh_tokens * rates.input + cached_tokens * cached + stored_tokens * cache_write
+        return (read + usage.output_tokens * rates.output) / _MILLION
+
+    def highest(self, prompt_tokens: int) -> Rates:
+        """Return bounds on the rates of a step whose prompt has at most so many tokens, however the cache is used."""
+        possible = [self, *(tier for tier in self.long_prompts if prompt_tokens > tier.above)]
+        return Rates(input=max(rates.dearest_input for rates in possible), output=max(rates.output for rates in possible))
+
+    def most_dollars(self, prompt_tokens: int, output_tokens: int) -> Decimal:
+        """Return the most that a step with so many tokens can cost."""
+        rates = self.highest(prompt_tokens)
+        return (prompt_tokens * rates.input + output_tokens * rates.output) / _MILLION
+
+
+class Execution(Value):
+    """The engine and hardware that run an agent's model, read back after loading rather than copied from the configuration."""
+
+    engine: str = Field(min_length=1)
+    """`llama.cpp` or `onnxruntime-genai`."""
+    provider: str = Field(min_length=1)
+    """Name of the device, if the backend reports it."""
+    device: str = ""
+    """The device's own name, where the backend tells it."""
+    layers: int | None = Field(default=None, ge=0)
+    """Layers of the model."""
+    offloaded_layers: int | None = Field(default=None, ge=0)
+    """Number of layers that do not run on the CPU; None: the engine does not report it."""
+    threads: int | None = Field(default=None, gt=0)
+    """CPU threads that compute a single token."""
+    extra_buffers_off: str = ""
+    """Reason why llama.cpp's extra buffer types (weights rearranged for the CPU) are off; empty if they are on."""
+
+
+class AgentCard(Value):
+    """An agent's description of itself."""
+
+    name: str = Field(min_length=1)
+    side: Side
+    model: str = Field(min_length=1)
+    description: str = ""
+    world: str | None = None
+    """The only subject that the model knows, for the shipped models, which are trained on one small world; None: general."""
+    capabilities: Capabilities = Capabilities()
+    limits: Limits = Limits()
+    prices: Prices | None = None
+    """None: the price is unknown, which is not the same as free."""
+    parameters: int | None = Field(default=None, gt=0)
+    """Weights of the model; None: unknown."""
+    adapters: tuple[str, ...] = ()
+    """Names of the LoRA adapters that a step may ask for."""
+    execution: Execution | None = None
+    """The engine and hardware that run the model; None: unknown, as for a provider's model."""
+    kv_bytes_per_token: int | None = Field(default=None, gt=0)
+    """Bytes that one token of context takes in the model's key-value cache, summed over all layers; None: unknown."""
 
 
 class StepStream(Protocol):
@@ -98,3 +263,26 @@ async def _pass_on(agent: Agent, request: StepRequest, emit: Callable[[StepEvent
             if not count % _EVENTS_PER_TURN:
                 await asyncio.sleep(0)
     raise InvalidOutput(f"agent {agent.card.name!r} ended its stream without a result")
+
+
+_HINT = "use it in one event loop (call asyncio.run once), or make one per loop"
+
+
+class LoopBound:
+    """The event loop in which connections were first opened; in another loop they would wait for ever."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def require(self, name: str) -> None:
+        """Bind to the running loop. Raise `ConfigError` if another loop was bound before; `name` names the object in the message."""
+        running = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = running
+        elif self._loop is not running:
+            raise other_loop(name)
+
+
+def other_loop(name: str) -> ConfigError:
+    """Return the error for an object that is used in two event loops."""
+    return ConfigError(f"{name} belongs to another event loop", hint=_HINT)

@@ -12,18 +12,17 @@ from uuid import uuid4
 import anyio
 import grpc
 
+from .access import from_rpc_error
 from .address import parse_address
 from .agent import Agent, run_step
-from .channel import ClientTls, open_channel
+from .channel import ClientTls, open_channel, pinned_tls
 from .device_state import DeviceState, DeviceStateSource
 from .diagnosis import explained
 from .errors import Cancelled, ConfigError, InvalidOutput, NearfarError, NotFound, Unavailable, Unsupported, UserError
 from .heartbeat import Heartbeat, Pulse
-from .hub_wire import Registration, device_state_to_proto, failure_to_proto, registration_to_proto
+from .hub_session import Registration, device_state_to_proto, failure_to_proto, registration_to_proto
 from .limits import MAX_MESSAGE_BYTES
-from .pinning import pinned_tls
 from .security import bearer_metadata
-from .status import from_rpc_error
 from .steps import Finished, StepEvent
 from .v1 import hub_pb2 as pb
 from .v1.hub_pb2_grpc import HubServiceStub

@@ -7,10 +7,9 @@ from collections.abc import AsyncGenerator
 import grpc
 
 from .address import parse_address
-from .cards import AgentCard, Side
+from .agent import AgentCard, LoopBound, Side
 from .channel import ClientTls, open_channel
 from .errors import ConfigError, NotFound, StepLost, Unavailable
-from .event_loop import LoopBound
 from .remote_step import Connection, RemoteStep
 from .security import bearer_metadata
 from .steps import StepEvent, StepRequest

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from .messages import Value
+from .steps import Value
 
 
 class PowerSource(StrEnum):

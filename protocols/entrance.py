@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection
 
-from .access import Access
+from .access import Access, Context, abort
 from .errors import DeadlineExceeded, InternalError, InvalidRequest, NearfarError, RateLimited, Unauthenticated, Unsupported
 from .limits import (
     ADDRESSES,
@@ -34,8 +34,7 @@ from .limits import (
     REQUEST_BYTES_OF_A_CALLER,
     STRANGER_SECONDS,
 )
-from .redact import log_defect
-from .status import Context, abort
+from .secrets import log_defect
 from .tokens import credentials_of
 
 _HOMES_BITS = 64

@@ -48,7 +48,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .messages import ApprovalRequest
+    from .steps import ApprovalRequest
 
 
 class NearfarError(Exception):

@@ -10,19 +10,16 @@ from itertools import count
 import anyio
 import grpc
 
-from .access import Access, Clock
-from .agent import Agent
-from .cards import AgentCard, Side
+from .access import Access, Clock, Context
+from .agent import Agent, AgentCard, Side
 from .channel import ServerTls
 from .device_state import DeviceState, PowerSource
 from .errors import ConfigError, InvalidRequest, NearfarError, NotFound, StepLost, Unauthenticated, Unavailable
 from .heartbeat import Heartbeat
-from .hub_session import AttachedStep, Session
-from .hub_wire import Registration, device_state_to_proto, registration_from_proto
+from .hub_session import AttachedStep, Registration, Session, device_state_to_proto, registration_from_proto
 from .limits import REGISTRATION_SECONDS
 from .security import IDENTITY
 from .server import listening
-from .status import Context
 from .steps import StepEvent, StepRequest
 from .tokens import Scope, TokenRecord, Tokens, token_records
 from .v1 import hub_pb2 as pb

@@ -1,30 +1,156 @@
-"""The hub's records of one attached worker: its steps, their events and the messages to send. Independent of gRPC."""
+"""One attached worker as its hub keeps it: its steps, their events, and the protobuf messages between the two. Independent of gRPC."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from .errors import DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, RateLimited, Stalled, StepLost, Unavailable
+from .agent import AgentCard
+from .device_state import DeviceState, PowerSource, Thermal
+from .errors import (
+    BY_REASON,
+    ApprovalNeeded,
+    ConfigError,
+    DeadlineExceeded,
+    InternalError,
+    InvalidOutput,
+    InvalidRequest,
+    LedgerConflict,
+    NearfarError,
+    NotFound,
+    RateLimited,
+    RunBusy,
+    Stalled,
+    StepLost,
+    StoreError,
+    Unauthenticated,
+    Unavailable,
+    VersionConflict,
+    travelling_class,
+)
 from .heartbeat import Heartbeat, Pulse
-from .hub_wire import Registration, device_state_from_proto, failure_from_proto
 from .limits import (
+    AGENTS_OF_A_WORKER,
     CALLS_OF_A_MESSAGE,
     CHECKED_CHARACTERS,
     EVENT_OVERHEAD,
+    FAILURE_LENGTH,
     LATE_OUTPUTS,
     MAX_MESSAGE_BYTES,
     NAME_LENGTH,
     NEWS,
+    REGISTRATION_BYTES,
     STEP_BYTES,
     STEPS_OF_A_WORKER,
     UNREAD_BYTES,
     UNSENT_BYTES,
+    WORKER_NAME_LENGTH,
 )
-from .redact import inspect
+from .secrets import inspect
 from .steps import Finished, FinishReason, StepEvent, StepRequest, TextDelta, ToolCalled, ToolChoice
 from .v1 import hub_pb2 as pb
 from .validation import check_arguments, parse_output
-from .wire import event_from_proto, request_to_proto
+from .wire import FaultsBecome, card_from_proto, card_to_proto, event_from_proto, request_to_proto
+
+_POWER_SOURCES = {PowerSource.MAINS: pb.POWER_SOURCE_MAINS, PowerSource.BATTERY: pb.POWER_SOURCE_BATTERY}
+_THERMALS = {
+    Thermal.NOMINAL: pb.THERMAL_NOMINAL,
+    Thermal.FAIR: pb.THERMAL_FAIR,
+    Thermal.SERIOUS: pb.THERMAL_SERIOUS,
+    Thermal.CRITICAL: pb.THERMAL_CRITICAL,
+}
+_POWER_SOURCE_OF = {number: source for source, number in _POWER_SOURCES.items()}
+_THERMAL_OF = {number: thermal for thermal, number in _THERMALS.items()}
+_READING_STATE = FaultsBecome(InvalidRequest, "the device state is malformed")
+
+_AT_HOME = (ConfigError, Unauthenticated, NotFound, ApprovalNeeded, RunBusy, StoreError, VersionConflict, LedgerConflict)
+"""Errors about the worker's own configuration, runs or stores. A caller would take them for errors about its own request."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration:
+    """A worker's description of itself when it attaches. Its name comes from its token."""
+
+    instance: str
+    """Random id of the worker's process, the same for its whole life."""
+    cards: tuple[AgentCard, ...]
+    state: DeviceState
+
+
+def registration_to_proto(registration: Registration) -> pb.Register:
+    return pb.Register(
+        instance=registration.instance,
+        agents=map(card_to_proto, registration.cards),
+        state=device_state_to_proto(registration.state),
+    )
+
+
+def registration_from_proto(message: pb.Register) -> Registration:
+    """Read a registration. Raise `InvalidRequest` for content that no nearfar worker sends: the message is untrusted."""
+    size = message.ByteSize()
+    if size > REGISTRATION_BYTES:
+        raise InvalidRequest(f"the registration has {size} bytes, and {REGISTRATION_BYTES} are allowed")
+    if not 1 <= len(message.instance) <= WORKER_NAME_LENGTH:
+        raise InvalidRequest(f"a worker's instance is a random text of 1 to {WORKER_NAME_LENGTH} characters")
+    if not 1 <= len(message.agents) <= AGENTS_OF_A_WORKER:
+        raise InvalidRequest(f"a worker offers 1 to {AGENTS_OF_A_WORKER} agents, not {len(message.agents)}")
+    try:
+        cards = tuple(map(card_from_proto, message.agents))
+    except InvalidOutput as error:  # here it is the registration that is at fault
+        raise InvalidRequest(error.message) from error
+    names = [card.name for card in cards]
+    if len(set(names)) < len(names) or not all(name.isprintable() and len(name) <= WORKER_NAME_LENGTH for name in names):
+        raise InvalidRequest(f"agents have distinct, printable names of at most {WORKER_NAME_LENGTH} characters")
+    if not all(card.model.isprintable() for card in cards):  # it is shown in terminals, which obey control characters
+        raise InvalidRequest("the name of a model is not printable")
+    return Registration(instance=message.instance, cards=cards, state=device_state_from_proto(message.state))
+
+
+def device_state_to_proto(state: DeviceState) -> pb.DeviceState:
+    """Write a device state. `is_offline` is left out: a worker that can send this is online."""
+    return pb.DeviceState(
+        battery=state.battery,
+        power_source=pb.POWER_SOURCE_UNKNOWN if state.power_source is None else _POWER_SOURCES[state.power_source],
+        thermal=pb.THERMAL_UNKNOWN if state.thermal is None else _THERMALS[state.thermal],
+        free_memory_bytes=state.free_memory_bytes,
+    )
+
+
+def device_state_from_proto(message: pb.DeviceState) -> DeviceState:
+    """Read a device state; values unknown to this version become None. Raise `InvalidRequest` for a malformed one."""
+    with _READING_STATE:
+        return DeviceState(
+            battery=message.battery if message.HasField("battery") else None,
+            power_source=_POWER_SOURCE_OF.get(message.power_source),
+            thermal=_THERMAL_OF.get(message.thermal),
+            free_memory_bytes=message.free_memory_bytes if message.HasField("free_memory_bytes") else None,
+        )
+
+
+def failure_to_proto(error: NearfarError) -> pb.StepFailure:
+    return pb.StepFailure(
+        reason=travelling_class(error).__name__,
+        message=_cut(error.message),
+        hint=_cut(error.hint),
+        retry_after=error.retry_after,
+    )
+
+
+def failure_from_proto(message: pb.StepFailure) -> NearfarError:
+    """Return the error that the worker raised; `InternalError` for a class that this version does not know.
+
+    An error about the worker's own configuration, runs or stores becomes `Unavailable`: its caller can only ask another agent.
+    """
+    cls = BY_REASON.get(message.reason, InternalError)
+    cls = Unavailable if issubclass(cls, _AT_HOME) else cls
+    has_delay = message.HasField("retry_after") and math.isfinite(message.retry_after) and message.retry_after >= 0
+    return cls(_cut(message.message), hint=_cut(message.hint), retry_after=message.retry_after if has_delay else None)
+
+
+def _cut(text: str) -> str:
+    """Return a valid text of bounded length; an agent may quote half a character that its model wrote."""
+    return text[:FAILURE_LENGTH].encode(errors="replace").decode()
 
 
 class AttachedStep:

@@ -1,13 +1,112 @@
-"""Provider keys: read from the environment or the operating system's keyring when a step needs one, and never shown."""
+"""Secrets: read them when a step needs one, and keep them out of errors, logs and requests."""
 
+import base64
 import configparser
+import html
+import logging
 import os
-from typing import Protocol
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final, Protocol
 
-from . import ConfigError
-from .redact import withhold
+from .errors import ConfigError
 
 KEYRING_SERVICE = "nearfar"
+
+_SHOWN = 300
+_REDACTED: Final = "[redacted]"
+_KEYLIKE = re.compile(r"(?i)\b(?:sk|pk|rk|key)-[\w*.-]{6,}|\bAIza[\w-]{10,}|\bbearer\s+\S+|(?<=[?&]key=)[^&\s]+")
+_SHORTEST: Final = 8
+"""Shortest text that counts as a key, in characters; shorter ones are placeholders such as "none"."""
+_TALKATIVE: Final = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy", "httpcore.socks")
+"""Loggers that repeat a server's answers, which may contain the key that it was sent."""
+
+_withheld: Final[dict[str, re.Pattern[str]]] = {}
+
+
+def withhold(key: str) -> None:
+    """Redact this key from now on, in quoted text and in the logs of the libraries that send it."""
+    if len(key) < _SHORTEST or key in _withheld:
+        return
+    if not _withheld:
+        for name in _TALKATIVE:
+            logging.getLogger(name).addFilter(_Withholding())
+    _withheld[key] = _pattern(key)
+
+
+def quote(text: str) -> str:
+    """Return `text` without keys and key-like text, on one line and shortened to 300 characters."""
+    text = _KEYLIKE.sub(_REDACTED, _without_keys(text))
+    text = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+def _pattern(key: str) -> re.Pattern[str]:
+    """Return a pattern for the key as it is, and in the spellings of JSON, URLs, HTML, Python's `repr` and base64."""
+    packed = base64.b64encode(key.encode()).decode().rstrip("=")
+    return re.compile("".join(map(_spellings, key)) + "|" + re.escape(packed))
+
+
+def _spellings(character: str) -> str:
+    if character.isalnum():
+        return character
+    code = ord(character)
+    forms = {character, f"\\{character}", html.escape(character), f"\\u{code:04x}", f"\\u{code:04X}", f"%{code:02x}", f"%{code:02X}"}
+    return f"(?:{'|'.join(map(re.escape, sorted(forms, key=len, reverse=True)))})"
+
+
+def _without_keys(text: str) -> str:
+    for pattern in tuple(_withheld.values()):  # another thread may add one
+        text = pattern.sub(_REDACTED, text)
+    return text
+
+
+class _Withholding(logging.Filter):
+    """Redacts keys in log records."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        said = record.getMessage()
+        record.msg, record.args = _without_keys(said), ()
+        return True
+
+
+def log_defect(logger: logging.Logger, what: str, error: BaseException) -> None:
+    """Log that `what` failed with an unexpected error."""
+    logger.error("%s:\n%s", what, described(error))
+
+
+def described(error: BaseException) -> str:
+    """Return the classes of an error and of its causes, with the lines of code that they passed through, innermost error first."""
+    earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    parts = [described(inner) for inner in error.exceptions] if isinstance(error, BaseExceptionGroup) else []
+    own = "".join((*traceback.format_tb(error.__traceback__), type(error).__qualname__, "\n"))
+    return "".join(([described(earlier)] if earlier is not None else []) + [*parts, own])
+
+
+Inspector = Callable[[bytes], None]
+"""Raises `PrivacyViolation` if the bytes must not leave."""
+
+_INSPECTOR: Final[ContextVar[Inspector | None]] = ContextVar("nearfar_egress_inspector", default=None)
+
+
+@contextmanager
+def inspected_by(inspector: Inspector) -> Iterator[None]:
+    """Show everything that is sent to another process within the block, and by tasks started in it, to `inspector` first."""
+    token = _INSPECTOR.set(inspector)
+    try:
+        yield
+    finally:
+        _INSPECTOR.reset(token)
+
+
+def inspect(serialize: Callable[[], bytes]) -> None:
+    """Show a message to the current inspector, if there is one. Raise what the inspector raises."""
+    inspector = _INSPECTOR.get()
+    if inspector is not None:
+        inspector(serialize())
 
 
 class Key(Protocol):

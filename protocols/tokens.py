@@ -9,12 +9,12 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from .address import fingerprint_of
 from .certificates import first_certificate
 from .errors import ConfigError
-from .pairing import fingerprint_of
 
 if TYPE_CHECKING:
-    from .status import Context
+    from .access import Context
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from pydantic import JsonValue
 
-from .cards import AgentCard, Side
+from .agent import AgentCard, Side
 from .errors import InvalidOutput, InvalidRequest, PrivacyViolation, Unsupported
 from .limits import JSON_DEPTH
-from .messages import JsonSchema, Sensitivity, ToolCall, ToolSpec
-from .steps import StepRequest
+from .steps import JsonSchema, Sensitivity, StepRequest, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator

@@ -14,21 +14,26 @@ from typing import Any, Literal, TypeVar
 from google.protobuf.message import Message as ProtobufMessage
 from pydantic import JsonValue, ValidationError
 
-from .cards import AgentCard, Capabilities, Execution, Limits, LongPrompt, Prices, Rates, Side
+from .agent import AgentCard, Capabilities, Execution, Limits, LongPrompt, Prices, Rates, Side
 from .errors import InvalidOutput, InvalidRequest, NearfarError
 from .limits import CALLS_OF_A_MESSAGE, MESSAGES, NAME_LENGTH, SCHEMA_LENGTH, TOOLS
-from .messages import Message, ProviderState, Sensitivity, ToolCall, ToolResult, ToolSpec
 from .steps import (
     Effort,
     EnergySource,
     Finished,
     FinishReason,
+    Message,
     Performance,
+    ProviderState,
+    Sensitivity,
     StepEvent,
     StepRequest,
     TextDelta,
+    ToolCall,
     ToolCalled,
     ToolChoice,
+    ToolResult,
+    ToolSpec,
     Usage,
 )
 from .v1 import agent_pb2 as pb

@@ -147,17 +147,17 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.tracing.store import TraceStore as TraceStore
     from nearfar.protocols.access import Clock as Clock
     from nearfar.protocols.agent import Agent as Agent
+    from nearfar.protocols.agent import AgentCard as AgentCard
+    from nearfar.protocols.agent import Capabilities as Capabilities
+    from nearfar.protocols.agent import Execution as Execution
+    from nearfar.protocols.agent import Limits as Limits
+    from nearfar.protocols.agent import LongPrompt as LongPrompt
+    from nearfar.protocols.agent import Prices as Prices
+    from nearfar.protocols.agent import Rates as Rates
+    from nearfar.protocols.agent import Side as Side
     from nearfar.protocols.agent import StepStream as StepStream
     from nearfar.protocols.agent import complete as complete
     from nearfar.protocols.agent import stream as stream
-    from nearfar.protocols.cards import AgentCard as AgentCard
-    from nearfar.protocols.cards import Capabilities as Capabilities
-    from nearfar.protocols.cards import Execution as Execution
-    from nearfar.protocols.cards import Limits as Limits
-    from nearfar.protocols.cards import LongPrompt as LongPrompt
-    from nearfar.protocols.cards import Prices as Prices
-    from nearfar.protocols.cards import Rates as Rates
-    from nearfar.protocols.cards import Side as Side
     from nearfar.protocols.channel import ClientTls as ClientTls
     from nearfar.protocols.channel import ServerTls as ServerTls
     from nearfar.protocols.client import RemoteAgent as RemoteAgent
@@ -204,37 +204,37 @@ if TYPE_CHECKING:
     from nearfar.protocols.errors import UserError as UserError
     from nearfar.protocols.errors import VersionConflict as VersionConflict
     from nearfar.protocols.errors import WorkerCrashed as WorkerCrashed
+    from nearfar.protocols.fakes import RecordedError as RecordedError
+    from nearfar.protocols.fakes import RecordedOutcome as RecordedOutcome
+    from nearfar.protocols.fakes import ReplayAgent as ReplayAgent
     from nearfar.protocols.fakes import ScriptedAgent as ScriptedAgent
-    from nearfar.protocols.messages import ApprovalRequest as ApprovalRequest
-    from nearfar.protocols.messages import JsonSchema as JsonSchema
-    from nearfar.protocols.messages import Message as Message
-    from nearfar.protocols.messages import ProviderState as ProviderState
-    from nearfar.protocols.messages import Sensitivity as Sensitivity
-    from nearfar.protocols.messages import ToolCall as ToolCall
-    from nearfar.protocols.messages import ToolResult as ToolResult
-    from nearfar.protocols.messages import ToolSpec as ToolSpec
-    from nearfar.protocols.namespaces import ItemAddress as ItemAddress
-    from nearfar.protocols.recordings import RecordedError as RecordedError
-    from nearfar.protocols.recordings import RecordedOutcome as RecordedOutcome
-    from nearfar.protocols.recordings import ReplayAgent as ReplayAgent
-    from nearfar.protocols.recordings import record as record
+    from nearfar.protocols.fakes import record as record
+    from nearfar.protocols.items import ItemAddress as ItemAddress
+    from nearfar.protocols.items import Source as Source
+    from nearfar.protocols.items import Tier as Tier
     from nearfar.protocols.server import Server as Server
     from nearfar.protocols.server import serve as serve
     from nearfar.protocols.step_log import Retention as Retention
+    from nearfar.protocols.steps import ApprovalRequest as ApprovalRequest
     from nearfar.protocols.steps import Effort as Effort
     from nearfar.protocols.steps import EnergySource as EnergySource
     from nearfar.protocols.steps import Finished as Finished
     from nearfar.protocols.steps import FinishReason as FinishReason
+    from nearfar.protocols.steps import JsonSchema as JsonSchema
+    from nearfar.protocols.steps import Message as Message
     from nearfar.protocols.steps import Performance as Performance
+    from nearfar.protocols.steps import ProviderState as ProviderState
+    from nearfar.protocols.steps import Sensitivity as Sensitivity
     from nearfar.protocols.steps import StepEvent as StepEvent
     from nearfar.protocols.steps import StepReply as StepReply
     from nearfar.protocols.steps import StepRequest as StepRequest
     from nearfar.protocols.steps import TextDelta as TextDelta
+    from nearfar.protocols.steps import ToolCall as ToolCall
     from nearfar.protocols.steps import ToolCalled as ToolCalled
     from nearfar.protocols.steps import ToolChoice as ToolChoice
+    from nearfar.protocols.steps import ToolResult as ToolResult
+    from nearfar.protocols.steps import ToolSpec as ToolSpec
     from nearfar.protocols.steps import Usage as Usage
-    from nearfar.protocols.tiers import Source as Source
-    from nearfar.protocols.tiers import Tier as Tier
     from nearfar.protocols.tokens import ClientCertificate as ClientCertificate
     from nearfar.protocols.tokens import Scope as Scope
     from nearfar.protocols.tokens import TokenRecord as TokenRecord
@@ -243,7 +243,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Agent": "protocols.agent",
-    "AgentCard": "protocols.cards",
+    "AgentCard": "protocols.agent",
     "AgentError": "protocols.errors",
     "AgentEstimate": "orchestrator.task.results",
     "AgentMemory": "orchestrator.memory.recall.agent_memory",
@@ -252,7 +252,7 @@ _HOMES = {
     "AnswerCache": "orchestrator.cache.answers",
     "ApprovalAsked": "orchestrator.task.events",
     "ApprovalNeeded": "protocols.errors",
-    "ApprovalRequest": "protocols.messages",
+    "ApprovalRequest": "protocols.steps",
     "Approver": "orchestrator.task.tools",
     "Arm": "orchestrator.task.results",
     "AttachedConfig": "orchestrator.compose.hub",
@@ -267,7 +267,7 @@ _HOMES = {
     "Call": "orchestrator.task.results",
     "CallEnded": "orchestrator.task.events",
     "Cancelled": "protocols.errors",
-    "Capabilities": "protocols.cards",
+    "Capabilities": "protocols.agent",
     "CategoryConfig": "orchestrator.task.stores",
     "CategoryRules": "orchestrator.task.stores",
     "Chosen": "orchestrator.task.labels",
@@ -296,7 +296,7 @@ _HOMES = {
     "Estimate": "orchestrator.task.results",
     "EstimateSource": "orchestrator.task.results",
     "EvidenceConfig": "orchestrator.task.routing_policy",
-    "Execution": "protocols.cards",
+    "Execution": "protocols.agent",
     "Fact": "orchestrator.memory.recall.agent_memory",
     "FallbackConfig": "orchestrator.task.routing_policy",
     "FallbackTrigger": "orchestrator.task.routing_policy",
@@ -318,21 +318,21 @@ _HOMES = {
     "InternalError": "protocols.errors",
     "InvalidOutput": "protocols.errors",
     "InvalidRequest": "protocols.errors",
-    "ItemAddress": "protocols.namespaces",
-    "JsonSchema": "protocols.messages",
+    "ItemAddress": "protocols.items",
+    "JsonSchema": "protocols.steps",
     "Label": "orchestrator.task.labels",
     "LedgerConflict": "protocols.errors",
-    "Limits": "protocols.cards",
+    "Limits": "protocols.agent",
     "LimitsConfig": "orchestrator.task.routing_policy",
     "LlamaAgent": "device.llama.agent",
     "LocalFarConfig": "orchestrator.compose.agents",
-    "LongPrompt": "protocols.cards",
+    "LongPrompt": "protocols.agent",
     "LostValue": "orchestrator.memory.changes",
     "MemoryChange": "orchestrator.memory.changes",
     "MemoryConfig": "orchestrator.task.stores",
     "MemoryItem": "orchestrator.memory.reading",
     "MemoryStore": "orchestrator.memory.store",
-    "Message": "protocols.messages",
+    "Message": "protocols.steps",
     "MinionsConfig": "orchestrator.task.policy",
     "Mode": "orchestrator.task.modes",
     "ModelError": "protocols.errors",
@@ -354,27 +354,27 @@ _HOMES = {
     "PolicyFile": "orchestrator.compose.policy_file",
     "PowerSource": "protocols.device_state",
     "Preset": "orchestrator.task.policy",
-    "Prices": "protocols.cards",
+    "Prices": "protocols.agent",
     "Principal": "orchestrator.memory.operation",
     "PrivacyConfig": "orchestrator.task.policy",
     "PrivacyRecords": "orchestrator.safety.privacy_records",
     "PrivacyViolation": "protocols.errors",
     "ProviderAuthError": "protocols.errors",
     "ProviderConfig": "cloud.config",
-    "ProviderState": "protocols.messages",
+    "ProviderState": "protocols.steps",
     "QuotaExceeded": "protocols.errors",
     "Range": "orchestrator.task.rules",
     "Ranking": "orchestrator.memory.recall.ranking",
     "RateLimited": "protocols.errors",
-    "Rates": "protocols.cards",
+    "Rates": "protocols.agent",
     "RecallConfig": "orchestrator.task.stores",
     "RecalledItem": "orchestrator.task.labels",
-    "RecordedError": "protocols.recordings",
-    "RecordedOutcome": "protocols.recordings",
+    "RecordedError": "protocols.fakes",
+    "RecordedOutcome": "protocols.fakes",
     "Records": "orchestrator.hybrid.records",
     "RemoteAgent": "protocols.client",
     "Rendered": "orchestrator.memory.recall.retrieval",
-    "ReplayAgent": "protocols.recordings",
+    "ReplayAgent": "protocols.fakes",
     "RequestRefused": "protocols.errors",
     "Result": "orchestrator.task.results",
     "ResumeLost": "protocols.errors",
@@ -394,15 +394,15 @@ _HOMES = {
     "ScriptedAgent": "protocols.fakes",
     "SearchMode": "orchestrator.memory.reading",
     "SelectionDecision": "orchestrator.task.results",
-    "Sensitivity": "protocols.messages",
+    "Sensitivity": "protocols.steps",
     "Server": "protocols.server",
     "ServerTls": "protocols.channel",
     "Shape": "orchestrator.task.modes",
-    "Side": "protocols.cards",
+    "Side": "protocols.agent",
     "SideUsage": "orchestrator.task.results",
     "SimulatedDevice": "protocols.device_state",
     "Situation": "orchestrator.task.modes",
-    "Source": "protocols.tiers",
+    "Source": "protocols.items",
     "Stalled": "protocols.errors",
     "StepEvent": "protocols.steps",
     "StepLost": "protocols.errors",
@@ -431,18 +431,18 @@ _HOMES = {
     "TaskProfile": "orchestrator.task.modes",
     "TextDelta": "protocols.steps",
     "Thermal": "protocols.device_state",
-    "Tier": "protocols.tiers",
+    "Tier": "protocols.items",
     "TokenRecord": "protocols.tokens",
     "Tool": "orchestrator.task.tools",
-    "ToolCall": "protocols.messages",
+    "ToolCall": "protocols.steps",
     "ToolCalled": "protocols.steps",
     "ToolChoice": "protocols.steps",
     "ToolDeclaration": "orchestrator.task.tools",
     "ToolFinished": "orchestrator.task.events",
     "ToolOptions": "orchestrator.task.tools",
     "ToolOutcome": "orchestrator.task.results",
-    "ToolResult": "protocols.messages",
-    "ToolSpec": "protocols.messages",
+    "ToolResult": "protocols.steps",
+    "ToolSpec": "protocols.steps",
     "ToolStarted": "orchestrator.task.events",
     "TraceStore": "orchestrator.tracing.store",
     "Trigger": "orchestrator.task.policy",
@@ -465,7 +465,7 @@ _HOMES = {
     "effect_transaction": "orchestrator.runs.tool_calls",
     "load_config": "orchestrator.compose.config",
     "memory_tools": "orchestrator.memory.in_tasks",
-    "record": "protocols.recordings",
+    "record": "protocols.fakes",
     "render": "orchestrator.memory.recall.retrieval",
     "serve": "protocols.server",
     "stream": "protocols.agent",

@@ -28,15 +28,15 @@ GROUPS: Final = {
     "Results": ("orchestrator.task.results", "orchestrator.task.labels"),
     "Events of a stream": ("orchestrator.task.events",),
     "Tools and approvals": ("orchestrator.task.tools", "orchestrator.runs.ledger"),
-    "Messages and steps": ("protocols.messages", "protocols.steps", "protocols.agent"),
-    "Agents": ("protocols.cards", "device.llama", "device.onnx", "protocols.client", "protocols.fakes", "protocols.recordings"),
+    "Messages and steps": ("protocols.steps",),
+    "Agents": ("protocols.agent", "device.llama", "device.onnx", "protocols.client", "protocols.fakes"),
     "Serving agents": ("protocols.server", "protocols.step_log", "protocols.channel", "protocols.credentials", "protocols.access")
     + ("protocols.tokens", "cloud.admission"),
     "The device": ("protocols.device_state", "protocols.simulated_device"),
     "Configuration": ("orchestrator.compose", "cloud.config", "orchestrator.task.policy", "orchestrator.task.routing_policy")
     + ("orchestrator.task.rules", "orchestrator.task.stores"),
     "Decisions": ("orchestrator.task", "orchestrator.strategies"),
-    "Memory": ("orchestrator.memory", "protocols.tiers", "protocols.namespaces"),
+    "Memory": ("orchestrator.memory", "protocols.items"),
     "Stores": ("orchestrator.runs", "orchestrator.budgets", "orchestrator.cache", "orchestrator.tracing", "orchestrator.safety"),
     "Errors": ("protocols.errors",),
 }

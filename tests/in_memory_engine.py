@@ -29,7 +29,7 @@ from nearfar.orchestrator.memory.engine import (
     selects,
 )
 from nearfar.orchestrator.memory.operation import Dot, Operation, VersionVector, address_tag, tick
-from nearfar.protocols.namespaces import ItemAddress, Namespace, within
+from nearfar.protocols.items import ItemAddress, Namespace, within
 
 if TYPE_CHECKING:
     from nearfar.orchestrator.memory.engine import Vector

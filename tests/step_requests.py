@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from nearfar.protocols import Effort, Message, ProviderState, StepRequest, ToolCall, ToolChoice, ToolResult, ToolSpec
-from nearfar.protocols.messages import JsonSchema, Sensitivity
+from nearfar.protocols.steps import JsonSchema, Sensitivity
 
 Part = dict[str, JsonValue]
 Parts = tuple[Part, ...]

@@ -21,7 +21,7 @@ from nearfar.orchestrator.memory.sync.session import Neighbour, sync_once
 from nearfar.orchestrator.task.stores import CacheConfig, RecallConfig, RunsConfig
 from nearfar.protocols import ScriptedAgent, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
-from nearfar.protocols.tiers import Tier
+from nearfar.protocols.items import Tier
 
 _PRIVATE: Final = Policy.model_validate({"strategy": "device", "sensitivity": "private"})
 _CONFIG: Final = '[memory]\nembed = false\nuser = "ana"\n[runs]\nfolder = "device/runs"\n[cache]\npath = "device/answers.db"\n'

@@ -38,7 +38,7 @@ from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.task.tools import Tool
 from nearfar.orchestrator.util.escaping import escape_text
 from nearfar.protocols import Message
-from nearfar.protocols.tiers import Tier
+from nearfar.protocols.items import Tier
 
 from .locomo_data import CATEGORIES, Conversation, Question, conversations
 

@@ -16,7 +16,7 @@ from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync.messages import Peer
 from nearfar.orchestrator.memory.sync.service import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, sync_once
-from nearfar.protocols.tiers import Tier
+from nearfar.protocols.items import Tier
 
 _OPERATIONS: Final = 50_000
 _QUICK_OPERATIONS: Final = 10_000

@@ -5,7 +5,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from ...protocols import PowerSource, Thermal
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..compute import ProcessorKind
 
 

@@ -18,7 +18,7 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from ...protocols import ModelError
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..hardware.processors import read_cpu
 from ..profiles import profiles_folder
 

@@ -16,7 +16,7 @@ from typing import Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from ...protocols import ConfigError, ModelError
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..gguf import check_part, model_parts, read_header
 from .download import Progress, content_of, sha256_of
 

@@ -12,8 +12,8 @@ from uuid import uuid4
 
 import grpc
 
-from ...protocols.address import parse_address
-from ...protocols.channel import ClientTls, open_channel
+from ...protocols.address import Pairing, parse_address
+from ...protocols.channel import ClientTls, open_channel, pinned_tls
 from ...protocols.diagnosis import explained
 from ...protocols.errors import (
     AgentError,
@@ -29,9 +29,7 @@ from ...protocols.errors import (
     Unavailable,
     from_grpc_status,
 )
-from ...protocols.pairing import Pairing
-from ...protocols.pinning import pinned_tls
-from ...protocols.redact import log_defect
+from ...protocols.secrets import log_defect
 from ...protocols.security import bearer_metadata
 from ...protocols.v1 import agent_pb2 as pb
 from ...protocols.v1 import hub_pb2

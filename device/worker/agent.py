@@ -30,7 +30,7 @@ from ...protocols import (
     Usage,
     WorkerCrashed,
 )
-from ...protocols.event_loop import LoopBound
+from ...protocols.agent import LoopBound
 from ...protocols.validation import check_arguments, check_request, parse_output
 from .process import WorkerProcess
 from .protocol import StepEventKind, WorkerOptions, WorkerStatistics, error_from_frame

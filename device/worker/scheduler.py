@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from pydantic import JsonValue
 
 from ...protocols import ContextOverflow, DeadlineExceeded, InternalError, NearfarError, Performance, StepRequest
-from ...protocols.redact import log_defect
+from ...protocols.secrets import log_defect
 from .drafting import Drafter, Drafting, Pass
 from .engine import Context, Model
 from .generation import Generation, ToolSyntax

@@ -30,9 +30,9 @@ from ...protocols import (
     Unavailable,
     stream,
 )
+from ...protocols.agent import LoopBound
 from ...protocols.errors import BY_REASON
-from ...protocols.event_loop import LoopBound
-from ...protocols.redact import log_defect
+from ...protocols.secrets import log_defect
 from ..storage.owners import SocketFolder
 from ..util.runtime import HomeLoop, cancel_task
 from .breaker import Health, Trial

@@ -7,7 +7,7 @@ from typing import Final
 from pydantic import JsonValue
 
 from ...protocols import AgentCard, FinishReason, Message, Side, StepReply, StepRequest
-from ...protocols.messages import Sensitivity
+from ...protocols.steps import Sensitivity
 from ..task.task import TaskScope
 from ..util.json_text import fingerprint
 from .guards import Canonical

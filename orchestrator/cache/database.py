@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ...protocols import Finished, StepReply, StoreCorrupt, StoreError, StoreUnavailable, Usage
-from ...protocols.folders import make_private
 from ..storage.sqlite import empty_log, retry_while_busy
-from ..storage.sqlite_files import is_foreign
+from ..storage.sqlite_files import is_foreign, make_private
 
 if TYPE_CHECKING:
     from ..memory.store import MemoryStore

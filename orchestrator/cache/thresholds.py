@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from pydantic import ValidationError
 
 from ...protocols import ConfigError
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..task.stores import LEAST_THRESHOLD, CacheConfig
 from .database import CacheDatabase
 from .guards import objection

@@ -14,7 +14,7 @@ from rich.text import Text
 from ...protocols import ConfigError, Execution, NearfarError, Sensitivity, StepRequest, complete
 from ...protocols.certificates import first_certificate, read_pair, read_roots, validity_of
 from ...protocols.channel import expiry
-from ...protocols.messages import Message, Value
+from ...protocols.steps import Message, Value
 from ..agents.pool import AgentHandle
 from ..compose.agents import EMBEDDED, GatewayConfig, model_path, probe_hardware, provider_keys, sends_key_in_plain_text
 from ..compose.config import Config

@@ -10,8 +10,7 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
-from ...protocols.namespaces import namespace_text, parse_namespace
-from ...protocols.tiers import TIERS, Tier
+from ...protocols.items import TIERS, Tier, namespace_text, parse_namespace
 from ..memory.reading import SearchMode
 from ..util.escaping import spell_out
 from . import memory_edit, memory_files, memory_sleep, memory_sync, options

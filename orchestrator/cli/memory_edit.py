@@ -15,8 +15,7 @@ import typer
 from rich.text import Text
 
 from ...protocols import ConfigError, InvalidRequest, NotFound, StoreUnavailable, VersionConflict
-from ...protocols.namespaces import ItemAddress, namespace_text, parse_namespace
-from ...protocols.tiers import Tier
+from ...protocols.items import ItemAddress, Tier, namespace_text, parse_namespace
 from ..memory.erasing import Erased, record_of
 from ..runs.erasing import Holding, find_holding, forget_holding
 from ..task.stores import RunsConfig

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TextIO
 import typer
 
 from ...protocols import ConfigError, NotFound
-from ...protocols.namespaces import parse_namespace
+from ...protocols.items import parse_namespace
 from ..compose.memory import memory_path, recover_memory
 from . import options
 from .memory_store import Prefix, Store, StoreChoice, TierName, address_text, chosen_memory, is_postgres, open_store, parse_tier

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from ...protocols import Agent, NotFound
-from ...protocols.namespaces import namespace_text, parse_namespace
+from ...protocols.items import namespace_text, parse_namespace
 from ..compose.agents import NearConfig, near_handle, read_device_state
 from ..memory.consolidation.consolidator import Consolidator
 from ..memory.consolidation.journal import ConsolidationBatch, ConsolidationJournal, ConsolidationResult, journals, scopes
@@ -22,7 +22,7 @@ from .printing import Line, Note, count_text, print_json, show, spinner, table, 
 from .running import report_errors
 
 if TYPE_CHECKING:
-    from ...protocols.namespaces import Namespace
+    from ...protocols.items import Namespace
     from ..memory.store import MemoryStore
 
 BatchName = Annotated[str, typer.Argument(metavar="BATCH", help="Id of the batch, as `nearfar memory sleep list` shows it.")]

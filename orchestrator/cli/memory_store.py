@@ -12,15 +12,14 @@ import typer
 from rich.text import Text
 
 from ...protocols import ConfigError, NotFound
-from ...protocols.namespaces import namespace_text, parse_namespace
-from ...protocols.tiers import Source, Tier
+from ...protocols.items import Source, Tier, namespace_text, parse_namespace
 from ..compose.memory import memory_path, open_memory
 from ..task.stores import MemoryConfig
 from ..util.escaping import printable, spell_out
 from .options import parse_name, read_section
 
 if TYPE_CHECKING:
-    from ...protocols.namespaces import ItemAddress, Namespace
+    from ...protocols.items import ItemAddress, Namespace
     from ..memory.reading import MemoryItem
     from ..memory.store import MemoryStore
 

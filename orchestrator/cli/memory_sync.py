@@ -12,12 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from ...protocols import ConfigError, InvalidRequest, NotFound, Unsupported
-from ...protocols.address import parse_address
-from ...protocols.channel import client_tls
-from ...protocols.namespaces import ItemAddress, Namespace, namespace_text, parse_namespace
-from ...protocols.pairing import read_pairing
-from ...protocols.pinning import pinned_tls
-from ...protocols.tiers import Tier
+from ...protocols.address import parse_address, read_pairing
+from ...protocols.channel import client_tls, pinned_tls
+from ...protocols.items import ItemAddress, Namespace, Tier, namespace_text, parse_namespace
 from ..memory.sync.messages import Peer
 from ..memory.sync.session import Neighbour, Synchronised, plan, sync_once
 from ..task.stores import MemoryConfig, PeerConfig

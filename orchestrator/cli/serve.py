@@ -15,11 +15,11 @@ import typer
 from rich.text import Text
 
 from ...protocols import Agent, ConfigError, Side
-from ...protocols import token_keeping as keeping
+from ...protocols import token_file as keeping
+from ...protocols.address import fingerprint_of
 from ...protocols.certificates import first_certificate, read_roots
 from ...protocols.channel import ServerTls, server_tls
 from ...protocols.limits import ask_for_open_files
-from ...protocols.pairing import fingerprint_of
 from ...protocols.security import system_time
 from ...protocols.server import Server
 from ...protocols.token_file import follow_tokens, read_tokens

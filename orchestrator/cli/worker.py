@@ -13,11 +13,10 @@ import typer
 from rich.text import Text
 
 from ...protocols import Agent, ConfigError, Side
-from ...protocols.address import Address, parse_address
+from ...protocols.address import Address, Pairing, parse_address, read_pairing
 from ...protocols.attach import Worker
 from ...protocols.channel import client_tls
-from ...protocols.pairing import Pairing, read_pairing
-from ...protocols.token_keeping import add_token
+from ...protocols.token_file import add_token
 from ...protocols.tokens import Scope
 from ..compose.agents import open_local, read_device_state
 from ..compose.hub import HubConfig, KnownWorker

@@ -13,8 +13,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from ...cloud.admission import GatewayLimits as GatewayLimits
 from ...cloud.config import ProviderConfig, build_provider, prices_of, usual_key
 from ...protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
-from ...protocols.messages import Value
 from ...protocols.secrets import StoredKey
+from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
 from ..util.credentials import find_secret
 from .hub import AttachedConfig, open_attached

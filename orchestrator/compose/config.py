@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from ...cloud.admission import GatewayLimits
 from ...protocols import ConfigError, Side
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..task.policy import Policy
 from ..task.stores import CacheConfig, MemoryConfig, RunsConfig
 from ..util.arguments import as_path

@@ -9,7 +9,7 @@ import anyio
 from pydantic import Field
 
 from ...protocols import Agent, AgentCard, DeviceState, NotFound, Side, Unavailable
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 
 if TYPE_CHECKING:
     import grpc
@@ -104,7 +104,7 @@ async def list_workers(socket: Path) -> list[KnownWorker]:
 
     from ...protocols.address import Address
     from ...protocols.channel import open_channel
-    from ...protocols.hub_wire import device_state_from_proto
+    from ...protocols.hub_session import device_state_from_proto
     from ...protocols.v1 import hub_pb2 as pb
     from ...protocols.v1.hub_pb2_grpc import HubServiceStub
     from ...protocols.wire import card_from_proto

@@ -19,7 +19,7 @@ from ...protocols import (
     UserError,
     complete,
 )
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..util.escaping import escape_text
 from .conversation import TEXT_MARK, Conversation, TokenCounter, conversation_tokens, estimated_tokens
 from .scoring import find_unsupported

@@ -12,7 +12,7 @@ from random import Random
 from typing import Literal
 
 from ...protocols import ConfigError, Sensitivity
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..routing.auto import Chooser
 from ..routing.traces import Outcome, RunRecord, outcomes_of
 from ..task.modes import TaskProfile

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ...protocols import InvalidRequest, Message, Sensitivity, Side, StepRequest, ToolCall, complete
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
 from ..safety.placeholders import map_message_texts
 from ..safety.privacy import RunPrivacy

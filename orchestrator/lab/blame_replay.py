@@ -30,7 +30,7 @@ from ...protocols import (
     stream,
 )
 from ...protocols.errors import MAPPINGS
-from ...protocols.tiers import Tier
+from ...protocols.items import Tier
 from ..agents.pool import AgentHandle, AgentPool
 from ..budgets.book import Commitment, Spent
 from ..routing.router import Router

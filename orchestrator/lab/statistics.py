@@ -8,7 +8,7 @@ routers are those of RouteLLM (arXiv 2406.18665) on recorded outcomes.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 
 if TYPE_CHECKING:
     import numpy

@@ -24,8 +24,7 @@ from langgraph.store.base import (
 )
 
 from ...protocols import InvalidRequest
-from ...protocols.namespaces import ItemAddress
-from ...protocols.tiers import Source, Tier
+from ...protocols.items import ItemAddress, Source, Tier
 from ..util.arguments import as_choice
 from ..util.runtime import in_thread
 from . import validation

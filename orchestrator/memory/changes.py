@@ -14,8 +14,7 @@ import anyio
 import orjson
 
 from ...protocols import NotFound
-from ...protocols.namespaces import ItemAddress, Namespace, within
-from ...protocols.tiers import Source, Tier
+from ...protocols.items import ItemAddress, Namespace, Source, Tier, within
 from ..util.runtime import in_thread
 from .engine import Engine, Forgotten, Position
 from .merge import merge

@@ -7,8 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from ...protocols.namespaces import ItemAddress, Namespace
-from ...protocols.tiers import Source, Tier
+from ...protocols.items import ItemAddress, Namespace, Source, Tier
 from .operation import Dot, Meta, Operation, Sibling, Stamp
 
 _TIERS: Final = {tier.value: tier for tier in Tier}

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from ...protocols import InvalidRequest
-from ...protocols.namespaces import ItemAddress, Namespace, within
+from ...protocols.items import ItemAddress, Namespace, within
 from .operation import Meta, Operation, Principal, VersionVector
 
 if TYPE_CHECKING:

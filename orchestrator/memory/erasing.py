@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from urllib.parse import unquote
 
 from ...protocols import StoreError
-from ...protocols.namespaces import ItemAddress, Namespace
+from ...protocols.items import ItemAddress, Namespace
 from .engine import Change, Engine
 from .operation import Operation
 

@@ -7,8 +7,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import Message, NearfarError, Sensitivity, VersionConflict
-from ...protocols.namespaces import ItemAddress, Namespace
-from ...protocols.tiers import Source
+from ...protocols.items import ItemAddress, Namespace, Source
 from ..task.labels import Integrity, join_labels
 from ..task.results import Result
 from ..task.stores import ConsolidationConfig, RecallConfig

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ...protocols.namespaces import ItemAddress
-from ...protocols.tiers import Tier, strictest, widest
+from ...protocols.items import ItemAddress, Tier, strictest, widest
 from .operation import NEVER, Dot, Meta, Operation, Sibling, Stamp, VersionVector, all_about, version_of, version_of_one
 
 _Part = tuple[str, Stamp]

@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from ...protocols.namespaces import ItemAddress, Namespace, within
-from ...protocols.tiers import LEAST_TRUST, TRUST, Source, Tier
+from ...protocols.items import LEAST_TRUST, TRUST, ItemAddress, Namespace, Source, Tier, within
 
 
 class Meta(NamedTuple):

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from ...protocols import Sensitivity
-from ...protocols.namespaces import ItemAddress
-from ...protocols.tiers import LEAST_TRUST, TRUST, Source, Tier, strictest
+from ...protocols.items import LEAST_TRUST, TRUST, ItemAddress, Source, Tier, strictest
 from ..task.labels import Integrity, Label, RecalledItem, join_labels
 from ..task.stores import RecallConfig
 from ..task.task import Task

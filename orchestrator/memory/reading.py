@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from langgraph.store.base import SearchItem
 
 from ...protocols import ConfigError, NearfarError
-from ...protocols.namespaces import ItemAddress, Namespace
-from ...protocols.tiers import Source, Tier
+from ...protocols.items import ItemAddress, Namespace, Source, Tier
 from .engine import Condition, Engine, Hit, ItemRow, ItemSelection, selects
 from .operation import Principal
 from .provenance import as_believed

@@ -10,8 +10,7 @@ from typing import Any, Literal, Self
 from langgraph.store.base import IndexConfig, TTLConfig
 
 from ...protocols import ConfigError, InvalidRequest, NotFound, PermissionDenied
-from ...protocols.namespaces import ItemAddress, Namespace, within
-from ...protocols.tiers import Tier
+from ...protocols.items import ItemAddress, Namespace, Tier, within
 from ..util.arguments import as_choice, as_path, require, require_callable, require_methods
 from ..util.runtime import in_thread
 from . import validation

@@ -9,8 +9,7 @@ from typing import Any, Final, TypeVar
 import orjson
 
 from ...protocols import InvalidRequest
-from ...protocols.namespaces import ItemAddress, Namespace, within
-from ...protocols.tiers import Source, Tier
+from ...protocols.items import ItemAddress, Namespace, Source, Tier, within
 from . import validation
 from .engine import ItemRow
 from .operation import Meta

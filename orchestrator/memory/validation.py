@@ -8,8 +8,7 @@ import orjson
 from langgraph.store.base import InvalidNamespaceError
 
 from ...protocols import ConfigError, InvalidRequest
-from ...protocols.namespaces import ItemAddress, Namespace
-from ...protocols.tiers import Source, Tier
+from ...protocols.items import ItemAddress, Namespace, Source, Tier
 from ..task.stores import LONGEST_LIFE
 from ..util.arguments import as_choice
 from .engine import Condition, Operator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast, runtime_c
 from langgraph.store.base import get_text_at_path
 
 from ...protocols import ConfigError
-from ...protocols.namespaces import ItemAddress
+from ...protocols.items import ItemAddress
 from ..util.embedding import embedder as shipped
 from .engine import Change, ItemRow
 from .merge import merge

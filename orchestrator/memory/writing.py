@@ -8,8 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import NearfarError, PermissionDenied, PrivacyViolation, VersionConflict
-from ...protocols.namespaces import ItemAddress
-from ...protocols.tiers import Tier, strictest
+from ...protocols.items import ItemAddress, Tier, strictest
 from . import validation
 from .engine import Engine, ItemSelection, Transaction
 from .merge import State, heads_of, merge, succeed

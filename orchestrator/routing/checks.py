@@ -19,7 +19,7 @@ from typing import Final
 from pydantic import Field
 
 from ...protocols import ConfigError, Message, ToolCall
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 
 _NO_CALL: Final = "no call"
 _LONGEST_LITERAL: Final = 20_000

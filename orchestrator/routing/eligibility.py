@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from ...protocols import Capabilities, ConfigError, PermissionDenied, PrivacyViolation, Sensitivity, Side, StoreUnavailable, Unsupported
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..budgets.book import MEASURES, BudgetBook, BudgetScope, Spent
 from ..task.modes import FAR_FIRST, SUPERVISED, AgentView, Mode, Needs, Strategy, language_of, primary_language
 from ..task.policy import Policy

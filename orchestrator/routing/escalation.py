@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Self
 from pydantic import Field, ValidationError
 
 from ...protocols import ConfigError
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..task.routing_policy import ObjectiveConfig
 from .checks import Answer
 from .signals import CROWD, DRAFT, Cost, Look, Signal, crowd

@@ -20,7 +20,7 @@ from zlib import crc32
 from pydantic import Field, ValidationError, model_validator
 
 from ...protocols import ConfigError
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..util.embedding.embedder import NAME, session
 from .costs import lineage
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import Field
 
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from .checks import Answer, is_literal, number_of
 from .head import SURFACE, surface
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from pydantic import Field, FiniteFloat
 
 from ...protocols import InvalidRequest, Side
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..task.modes import AgentView
 from ..task.results import Estimate, EstimateSource
 from ..util.embedding.embedder import ShippedEmbedder

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, JsonValue, ValidationError
 
 from ...protocols import ConfigError, Sensitivity, Side, Usage
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..task.modes import Strategy, TaskProfile
 from ..task.results import Arm, Result, RouteDecision
 from ..task.task import Task, last_words

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import RunBusy, StoreError
-from ...protocols.namespaces import ItemAddress
+from ...protocols.items import ItemAddress
 from ..memory.engine import MOST_FORGOTTEN
 from ..memory.erasing import Erased, recalled_in, record_of
 from ..memory.operation import address_tag

@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ...protocols import Sensitivity, StoreCorrupt
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..task.labels import RecalledItem
 from ..task.modes import Mode
 from ..task.policy import Policy

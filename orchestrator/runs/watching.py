@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from ...protocols import ApprovalRequest, Cancelled, StoreError
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..task.results import Attempt, Result
 from ..util.runtime import in_thread
 from .ledger import pending_requests

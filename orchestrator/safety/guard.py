@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...protocols import InvalidRequest, Message, ToolCall, ToolResult
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..task.labels import Chosen, Integrity, Label, may_go, named_tools
 from ..task.policy import OnDoubt
 from ..task.task import Task

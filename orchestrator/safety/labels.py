@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ...protocols import Message, Sensitivity
-from ...protocols.tiers import Tier
+from ...protocols.items import Tier
 from ..task.labels import OF_CONTEXT, OPEN, Integrity, Label, join_labels
 from ..task.task import Task
 from ..task.tools import Tool

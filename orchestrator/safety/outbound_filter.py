@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Final
 
 from ...protocols import Message, PrivacyViolation, Side, StepReply, StepRequest, StoreError
-from ...protocols.redact import inspected_by
+from ...protocols.secrets import inspected_by
 from ...protocols.wire import request_to_proto
 from ..agents.pool import AgentHandle
 from ..task.labels import Label

@@ -12,8 +12,8 @@ from pydantic import JsonValue
 from pydantic_core import to_json
 
 from ...protocols import InvalidOutput, Message, PrivacyViolation, StepRequest, ToolCall
-from ...protocols.messages import Value
-from ...protocols.tiers import Source, Tier
+from ...protocols.items import Source, Tier
+from ...protocols.steps import Value
 from ..task.labels import Label, join_labels, may_go
 from ..task.tools import Tool
 from .link_targets import marks_in_addresses

@@ -10,8 +10,8 @@ from uuid import uuid4
 from pydantic import Field
 
 from ...protocols import Message, PrivacyViolation, ProviderState, Sensitivity, Side, StepRequest, StoreError
-from ...protocols.messages import Value
-from ...protocols.tiers import Tier
+from ...protocols.items import Tier
+from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
 from ..task.labels import OPEN, Label, may_go
 from ..task.policy import OnFinding, PrivacyConfig

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from ...protocols.messages import Value
-from ...protocols.tiers import Tier
+from ...protocols.items import Tier
+from ...protocols.steps import Value
 from ..memory.encoding import OwnedSubject
 from ..memory.operation import Dot
 from ..memory.sync.keys import SubjectKeys, tag_of

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from ...protocols import StoreUnavailable
 from ...protocols.address import is_readable_path
-from ...protocols.folders import make_private
+from .sqlite_files import make_private
 
 _held: "Final[weakref.WeakSet[Owner]]" = weakref.WeakSet()
 

@@ -13,7 +13,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...protocols import ConfigError, NearfarError, StoreCorrupt, StoreUnavailable
-from ...protocols.folders import make_private
+
+_OWNERS_FOLDER: Final = 0o700
+
+
+def make_private(folder: Path) -> None:
+    """Create a folder and its missing parents, readable by their owner only. Existing folders keep their mode.
+
+    `Path.mkdir(mode=..., parents=True)` applies its mode to the last folder only. Raise `OSError`.
+    """
+    missing = [part for part in folder.parents if not part.exists()]
+    for part in (*reversed(missing), folder):
+        part.mkdir(mode=_OWNERS_FOLDER, exist_ok=True)
+
 
 PRIMARY_CODE: Final = 0xFF
 """Mask of the primary result code (https://www.sqlite.org/rescode.html)."""

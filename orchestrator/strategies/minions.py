@@ -28,7 +28,7 @@ from ...protocols import (
     Side,
     StepRequest,
 )
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ...protocols.validation import parse_output
 from ..agents.pool import AgentHandle
 from ..task.events import AgentText, AttemptEnded, AttemptStarted

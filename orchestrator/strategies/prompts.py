@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from ...protocols import FinishReason, JsonSchema, Message, StepReply
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ...protocols.validation import parse_output
 from ..task.labels import Label
 from ..task.modes import Strategy

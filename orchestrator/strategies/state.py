@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, TypeVar
 import anyio
 
 from ...protocols import Message, Side, StepRequest, ToolResult, ToolSpec
-from ...protocols.messages import Value
-from ...protocols.tiers import Tier
+from ...protocols.items import Tier
+from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
 from ..budgets.account import Account
 from ..cache.plans import PlanCache

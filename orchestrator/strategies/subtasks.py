@@ -17,7 +17,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Interrupt
 
 from ...protocols import BudgetExceeded, DeadlineExceeded, InvalidOutput, JsonSchema, Message, NearfarError
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ...protocols.validation import parse_output
 from ..budgets.account import Account
 from ..budgets.book import Spent

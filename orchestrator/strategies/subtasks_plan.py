@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ...protocols import InvalidOutput, NearfarError
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..task.events import Subtask, SubtaskOutcome
 from .prompts import SUBTASKS_SCHEMA, read_json_reply
 

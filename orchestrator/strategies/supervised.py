@@ -21,7 +21,7 @@ from ...protocols import (
     ToolChoice,
     ToolResult,
 )
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
 from ..task.events import SupervisorSpoke
 from ..task.modes import Strategy

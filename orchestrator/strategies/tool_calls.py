@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import anyio
 
 from ...protocols import ApprovalRequest, NearfarError, PrivacyViolation, ToolCall, ToolResult
-from ...protocols.tiers import Tier
+from ...protocols.items import Tier
 from ..runs.ledger import AskedCall
 from ..runs.tool_calls import ActionCount, Occurrence, Occurrences, Overdue, run_unrecorded
 from ..safety.guard import CallContext, Decision, Guard

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from ...protocols import ApprovalRequest, Side, ToolCall, ToolResult
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from .policy import Cause, Verdict
 from .results import Attempt, Call, Result, RouteDecision
 

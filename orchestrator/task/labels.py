@@ -11,9 +11,8 @@ from unicodedata import category
 from pydantic import JsonValue
 
 from ...protocols import Sensitivity
-from ...protocols.messages import Value
-from ...protocols.namespaces import Namespace
-from ...protocols.tiers import TIERS, Source, Tier, strictest
+from ...protocols.items import TIERS, Namespace, Source, Tier, strictest
+from ...protocols.steps import Value
 
 _NETWORK: Final = frozenset(
     {"url", "urls", "uri", "uris", "link", "links", "href", "website", "webpage", "domain", "host", "hostname", "endpoint", "feed"}

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ...protocols import Capabilities, ConfigError, DeviceState, Prices, Sensitivity, Side
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from ...protocols import Effort, Sensitivity, Side
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from .modes import Mode, Strategy
 from .routing_policy import (
     BreakerConfig,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from ...protocols import AgentCard, BudgetExceeded, EnergySource, Performance, Side, ToolCall, Usage
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from .labels import Label, RecalledItem
 from .modes import Mode, Strategy, TaskProfile
 from .policy import Cause, Verdict

@@ -21,7 +21,7 @@ from ...protocols import (
     Unavailable,
     Unsupported,
 )
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 
 Weight = Annotated[float, Field(ge=0, le=1e9)]
 Share = Annotated[float, Field(gt=0, lt=1)]

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Self, TypeVar
 from pydantic import AfterValidator, Field, model_validator
 
 from ...protocols import PowerSource, Sensitivity, Thermal
-from ...protocols.messages import ToolName, Value
+from ...protocols.steps import ToolName, Value
 from .modes import Mode, Situation, Strategy, primary_language
 
 T = TypeVar("T")

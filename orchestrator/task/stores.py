@@ -9,9 +9,8 @@ from typing import Annotated, Final, Literal, Self, TypeVar
 from pydantic import AfterValidator, Field, model_validator
 
 from ...protocols import DeviceState, InvalidRequest, PowerSource, Side, Thermal
-from ...protocols.messages import Value
-from ...protocols.namespaces import Namespace, parse_namespace
-from ...protocols.tiers import TIERS, Tier
+from ...protocols.items import TIERS, Namespace, Tier, parse_namespace
+from ...protocols.steps import Value
 
 BUDGET_TOKENS: Final = 1200
 """Default length, in estimated tokens, of what is recalled for a question."""

@@ -11,7 +11,7 @@ from uuid import uuid4
 from pydantic import Field, ValidationError
 
 from ...protocols import InvalidRequest, JsonSchema, Message, ToolCall, ToolResult
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..util.json_text import fingerprint
 from .labels import OF_CONTEXT, Chosen, Label, RecalledItem
 from .modes import Needs, Strategy

@@ -18,7 +18,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic_core import PydanticSerializationError, to_json
 
 from ...protocols import ApprovalRequest, ConfigError, ToolCall, ToolResult, ToolSpec
-from ...protocols.tiers import Source, Tier
+from ...protocols.items import Source, Tier
 from ..util.arguments import as_tuple, require, wrong_type
 from ..util.runtime import run_in_daemon_thread
 from .labels import OPEN, Integrity, Label, is_prose, takes_addresses

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 from pydantic import Field, TypeAdapter
 
 from ...protocols import Message, NotFound, Sensitivity, Side, StoreCorrupt, StoreError, ToolCall, ToolResult, ToolSpec
-from ...protocols.messages import Value
+from ...protocols.steps import Value
 from ..memory.erasing import Erased, record_of
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming

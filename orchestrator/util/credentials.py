@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...protocols import ConfigError
+from ...protocols.address import fingerprint_of
 from ...protocols.certificates import first_certificate
-from ...protocols.pairing import fingerprint_of
 from ...protocols.secrets import StoredKey
 
 if TYPE_CHECKING:

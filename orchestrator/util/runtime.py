@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 import anyio
 
 from ...protocols import ConfigError
-from ...protocols.event_loop import other_loop
+from ...protocols.agent import other_loop
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig

@@ -20,8 +20,7 @@ from unittest import SkipTest
 
 import anyio
 
-from ..agent import complete, stream
-from ..cards import Side
+from ..agent import Side, complete, stream
 from ..errors import (
     Cancelled,
     ContextOverflow,
@@ -32,27 +31,20 @@ from ..errors import (
     Unavailable,
     Unsupported,
 )
-from ..messages import Message, Sensitivity, ToolResult, ToolSpec
 from ..steps import (
     Finished,
     FinishReason,
+    Message,
+    Sensitivity,
     StepEvent,
     StepRequest,
     TextDelta,
     ToolChoice,
+    ToolResult,
+    ToolSpec,
 )
 from ..validation import check_arguments, parse_output
-from .subject import (
-    Case,
-    SchemaUse,
-    Subject,
-    ToolUse,
-    Transport,
-    UnicodeUse,
-    expect,
-    expect_error,
-)
-from .transports import in_process
+from .transports import Case, SchemaUse, Subject, ToolUse, Transport, UnicodeUse, expect, expect_error, in_process
 
 __all__ = ["CHECKS", "Case", "Check", "SchemaUse", "Subject", "ToolUse", "UnicodeUse", "run_check"]
 

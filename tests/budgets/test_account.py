@@ -21,7 +21,7 @@ from nearfar.orchestrator.storage.tables import DatabaseSession
 from nearfar.orchestrator.task.routing_policy import AmountsConfig, LimitsConfig
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import AgentCard, BudgetExceeded, LongPrompt, Message, Prices, Side, StepRequest, StoreUnavailable, Usage
-from nearfar.protocols.cards import Limits as CardLimits
+from nearfar.protocols.agent import Limits as CardLimits
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.orchestrator.util.embedding.embedder import ShippedEmbedder
 from nearfar.protocols import Message, Prices, StepRequest
-from nearfar.protocols.messages import Sensitivity
+from nearfar.protocols.steps import Sensitivity
 
 if TYPE_CHECKING:
     from nearfar.orchestrator.util.embedding.embedder import Vector

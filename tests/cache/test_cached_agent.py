@@ -32,7 +32,7 @@ from nearfar.protocols import (
     stream,
 )
 from nearfar.protocols.fakes import Reply
-from nearfar.protocols.messages import Sensitivity
+from nearfar.protocols.steps import Sensitivity
 
 pytestmark = pytest.mark.anyio
 TOOL = ToolSpec(name="look")

@@ -14,7 +14,7 @@ from nearfar.orchestrator.memory.sync.messages import Peer
 from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.protocols import ScriptedAgent, Side, StepRequest, StoreUnavailable
 from nearfar.protocols.fakes import Reply
-from nearfar.protocols.tiers import Tier
+from nearfar.protocols.items import Tier
 
 pytestmark = pytest.mark.anyio
 CANARY = "canary-7f3a"

@@ -13,8 +13,8 @@ from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent, Timeouts
 from nearfar.cloud.responses import ResponsesDialect
 from nearfar.protocols import Message, StepRequest, ToolSpec
-from nearfar.protocols.messages import Sensitivity
 from nearfar.protocols.secrets import GivenKey
+from nearfar.protocols.steps import Sensitivity
 
 Chunk = dict[str, Any]
 KEY = "sk-test-0123456789abcdef"

@@ -38,9 +38,8 @@ from nearfar.protocols import (
 )
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.secrets import GivenKey
-from nearfar.protocols.testing.subject import eventually
-from nearfar.protocols.token_file import load_tokens
-from nearfar.protocols.token_keeping import add_token
+from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.token_file import add_token, load_tokens
 from nearfar.protocols.tokens import EVERY_SCOPE, token_digest
 
 pytestmark = pytest.mark.anyio

@@ -15,10 +15,9 @@ from llama_server import llama_server
 from nearfar.cloud.config import ProviderConfig, build_provider
 from nearfar.cloud.provider import ProviderAgent
 from nearfar.protocols import Message, StepRequest, complete
-from nearfar.protocols.messages import Sensitivity
+from nearfar.protocols.steps import Sensitivity
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, run_check
-from nearfar.protocols.testing.subject import Transport
-from nearfar.protocols.testing.transports import TRANSPORTS
+from nearfar.protocols.testing.transports import TRANSPORTS, Transport
 
 QUESTION = "What is the ceo of Helvar Group?"
 ANSWER = {

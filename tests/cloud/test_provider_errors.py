@@ -38,9 +38,8 @@ from nearfar.protocols import (
     complete,
     stream,
 )
-from nearfar.protocols.messages import Sensitivity
-from nearfar.protocols.redact import quote
-from nearfar.protocols.secrets import GivenKey
+from nearfar.protocols.secrets import GivenKey, quote
+from nearfar.protocols.steps import Sensitivity
 
 pytestmark = pytest.mark.anyio
 

@@ -41,8 +41,7 @@ from nearfar.protocols import (
     complete,
 )
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, ToolUse, run_check
-from nearfar.protocols.testing.subject import Transport
-from nearfar.protocols.testing.transports import TRANSPORTS, in_process
+from nearfar.protocols.testing.transports import TRANSPORTS, Transport, in_process
 
 TEXT, CALLS = NEAR.with_name("near-text.gguf"), NEAR.with_name("near-calls.gguf")
 PAIR = {"text": TEXT, "calls": CALLS}

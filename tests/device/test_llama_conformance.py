@@ -10,8 +10,7 @@ from near_model import CONTEXT_TOKENS, NEAR, OPEN, QUESTION, long_prompt
 from nearfar import LlamaAgent
 from nearfar.protocols import Agent
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, ToolUse, run_check
-from nearfar.protocols.testing.subject import Transport
-from nearfar.protocols.testing.transports import TRANSPORTS
+from nearfar.protocols.testing.transports import TRANSPORTS, Transport
 
 SCHEMA = {
     "type": "object",

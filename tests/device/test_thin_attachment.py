@@ -32,14 +32,13 @@ from nearfar.protocols import (
     complete,
     stream,
 )
-from nearfar.protocols.access import Access
+from nearfar.protocols.access import Access, Context
+from nearfar.protocols.address import fingerprint_of
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.hub import SERVICE, Heartbeat, Hub, serve_hub
-from nearfar.protocols.pairing import fingerprint_of
 from nearfar.protocols.server import listening
-from nearfar.protocols.status import Context
 from nearfar.protocols.testing.chaos import ChaosProxy, chaos_proxy
-from nearfar.protocols.testing.subject import eventually
+from nearfar.protocols.testing.transports import eventually
 from nearfar.protocols.v1 import hub_pb2
 from nearfar.protocols.wire import request_to_proto
 

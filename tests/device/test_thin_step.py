@@ -35,8 +35,8 @@ from nearfar.protocols import (
     Unsupported,
     WorkerCrashed,
 )
-from nearfar.protocols.hub_wire import registration_from_proto
-from nearfar.protocols.testing.subject import eventually
+from nearfar.protocols.hub_session import registration_from_proto
+from nearfar.protocols.testing.transports import eventually
 from nearfar.protocols.v1 import agent_pb2 as pb
 from nearfar.protocols.v1 import hub_pb2
 from nearfar.protocols.wire import card_from_proto, request_to_proto

@@ -18,9 +18,9 @@ from thin_phone import NAME, TOKEN, llama_http
 import nearfar.device
 from nearfar.device import thin_worker
 from nearfar.protocols import Agent, Message, ScriptedAgent, Sensitivity, StepRequest, Unavailable, complete, stream
+from nearfar.protocols.address import Pairing
 from nearfar.protocols.hub import AttachedAgent, Hub, serve_hub
-from nearfar.protocols.pairing import Pairing
-from nearfar.protocols.testing.subject import eventually
+from nearfar.protocols.testing.transports import eventually
 
 INSTALLED = ("grpcio", "protobuf", "typing_extensions")
 """The last because grpcio needs it."""

@@ -22,7 +22,7 @@ from nearfar.protocols import IdempotencyConflict, RateLimited, ScriptedAgent, S
 from nearfar.protocols.fakes import Script
 from nearfar.protocols.server import Server, ServerTls
 from nearfar.protocols.testing.chaos import chaos_proxy
-from nearfar.protocols.testing.subject import eventually
+from nearfar.protocols.testing.transports import eventually
 
 pytestmark = pytest.mark.anyio
 TOKEN = "a-long-random-token"

@@ -8,7 +8,7 @@ from nearfar import Hybrid, Source, tool
 from nearfar.orchestrator.task.labels import Integrity, is_prose, takes_addresses
 from nearfar.orchestrator.task.tools import Tool
 from nearfar.protocols import ScriptedAgent, ToolCall
-from nearfar.protocols.tiers import Tier
+from nearfar.protocols.items import Tier
 
 pytestmark = pytest.mark.anyio
 

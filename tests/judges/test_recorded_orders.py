@@ -19,7 +19,7 @@ from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent
 from nearfar.cloud.responses import ResponsesDialect
 from nearfar.protocols import FinishReason, Message, StepReply, StepRequest, ToolResult, ToolSpec, complete
-from nearfar.protocols.messages import Sensitivity
+from nearfar.protocols.steps import Sensitivity
 
 pytestmark = pytest.mark.anyio
 Body = dict[str, Any]

@@ -17,8 +17,7 @@ from nearfar.orchestrator.memory.provenance import Origin, combined, stamp
 from nearfar.orchestrator.memory.recall.ranking import WINDOW, depth, fuse
 from nearfar.orchestrator.memory.vectors import passages, texts_of
 from nearfar.protocols import InvalidRequest
-from nearfar.protocols.namespaces import ItemAddress
-from nearfar.protocols.tiers import TIERS, TRUST, Source, Tier
+from nearfar.protocols.items import TIERS, TRUST, ItemAddress, Source, Tier
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 json_values = st.recursive(

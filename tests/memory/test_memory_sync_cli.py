@@ -19,7 +19,7 @@ from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.orchestrator.task.task import TaskScope
 from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Sensitivity, Side, StepReply, StepRequest, Usage, tokens
-from nearfar.protocols.token_keeping import add_token
+from nearfar.protocols.token_file import add_token
 
 pytestmark = pytest.mark.timeout(120)
 

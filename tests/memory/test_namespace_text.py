@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.protocols import InvalidRequest
-from nearfar.protocols.namespaces import namespace_text, parse_namespace
+from nearfar.protocols.items import namespace_text, parse_namespace
 
 LABELS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), max_size=5).map(tuple)
 

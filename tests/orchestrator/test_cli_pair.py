@@ -17,9 +17,9 @@ from nearfar.orchestrator.cli import app, printing
 from nearfar.orchestrator.cli.worker import qr_code
 from nearfar.orchestrator.util.credentials import ensure_certificate
 from nearfar.protocols import ConfigError
+from nearfar.protocols.address import Pairing, fingerprint_of, parse_pairing
 from nearfar.protocols.channel import ServerTls
 from nearfar.protocols.hub import Hub, serve_hub
-from nearfar.protocols.pairing import Pairing, fingerprint_of, parse_pairing
 from nearfar.protocols.token_file import read_tokens
 from nearfar.protocols.tokens import Scope, token_digest
 

@@ -10,7 +10,7 @@ from nearfar import Hybrid, tool
 from nearfar.orchestrator.task.labels import Integrity, Label, join_labels
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError, PrivacyViolation, ScriptedAgent, Sensitivity, Side, ToolCall
-from nearfar.protocols.tiers import TIERS, Tier
+from nearfar.protocols.items import TIERS, Tier
 
 pytestmark = pytest.mark.anyio
 

@@ -19,8 +19,8 @@ from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.stores import CacheConfig, MemoryConfig, RecallConfig
 from nearfar.protocols import PrivacyViolation, ScriptedAgent, Side, StepRequest, StoreUnavailable, ToolCall
 from nearfar.protocols.client import RemoteAgent
+from nearfar.protocols.items import TRUST
 from nearfar.protocols.server import serve
-from nearfar.protocols.tiers import TRUST
 
 pytestmark = pytest.mark.anyio
 

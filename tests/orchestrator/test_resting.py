@@ -18,7 +18,7 @@ from nearfar.orchestrator.memory.recall.episodic import Turn
 from nearfar.orchestrator.memory.recall.ranking import Granularity, episodic
 from nearfar.orchestrator.task.stores import CacheConfig, ConsolidationConfig
 from nearfar.protocols import DeviceState, DeviceStateSource, PowerSource, ScriptedAgent, Side, StoreUnavailable
-from nearfar.protocols.namespaces import Namespace
+from nearfar.protocols.items import Namespace
 
 pytestmark = pytest.mark.anyio
 

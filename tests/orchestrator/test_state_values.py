@@ -12,7 +12,7 @@ from nearfar.orchestrator.task.labels import OPEN, Integrity, Label
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Message
-from nearfar.protocols.tiers import Tier
+from nearfar.protocols.items import Tier
 
 
 def task(**fields: object) -> Task:

@@ -32,7 +32,7 @@ from nearfar.protocols import (
     Unavailable,
 )
 from nearfar.protocols.fakes import Reply
-from nearfar.protocols.testing.subject import eventually
+from nearfar.protocols.testing.transports import eventually
 
 pytestmark = pytest.mark.anyio
 

@@ -29,9 +29,8 @@ from nearfar.protocols.agent import complete
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.device_state import DeviceState
 from nearfar.protocols.heartbeat import Heartbeat
-from nearfar.protocols.hub_session import Session
-from nearfar.protocols.hub_wire import Registration
-from nearfar.protocols.redact import inspected_by
+from nearfar.protocols.hub_session import Registration, Session
+from nearfar.protocols.secrets import inspected_by
 from nearfar.protocols.server import serve
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult, Unavailable
 from nearfar.protocols.fakes import Reply
-from nearfar.protocols.tiers import TRUST
+from nearfar.protocols.items import TRUST
 
 pytestmark = pytest.mark.anyio
 

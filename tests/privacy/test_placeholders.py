@@ -32,8 +32,7 @@ from nearfar.protocols import (
     ToolCall,
     ToolResult,
 )
-from nearfar.protocols.fakes import Reply
-from nearfar.protocols.recordings import record
+from nearfar.protocols.fakes import Reply, record
 
 pytestmark = pytest.mark.anyio
 

@@ -32,14 +32,14 @@ from nearfar.orchestrator.storage.postgres import PostgresDatabase
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import Message, NearfarError, ScriptedAgent, Sensitivity, StepEvent, StepRequest, ToolCall, complete
 from nearfar.protocols.access import Access
+from nearfar.protocols.address import Pairing
 from nearfar.protocols.attach import Worker
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.hub import Hub, serve_hub
-from nearfar.protocols.pairing import Pairing
+from nearfar.protocols.items import Tier
 from nearfar.protocols.secrets import GivenKey, StoredKey
 from nearfar.protocols.security import Authenticator
 from nearfar.protocols.server import serve
-from nearfar.protocols.tiers import Tier
 from nearfar.protocols.tokens import Credentials
 
 KEY = "canary-of-a-provider-key-1f6b"

@@ -9,11 +9,10 @@ import pytest
 from attached_world import ask, running
 
 from nearfar.protocols import ScriptedAgent, StepEvent, StepRequest, TextDelta, attach
-from nearfar.protocols.access import Access
+from nearfar.protocols.access import Access, Context
 from nearfar.protocols.hub import SERVICE
 from nearfar.protocols.server import listening
-from nearfar.protocols.status import Context
-from nearfar.protocols.testing.subject import eventually
+from nearfar.protocols.testing.transports import eventually
 from nearfar.protocols.v1 import hub_pb2 as pb
 from nearfar.protocols.wire import request_to_proto
 

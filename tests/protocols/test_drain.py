@@ -12,7 +12,7 @@ from nearfar.protocols import Message, ScriptedAgent, StepReply, StepRequest, Un
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.server import Server, serve
 from nearfar.protocols.testing.chaos import chaos_proxy
-from nearfar.protocols.testing.subject import eventually
+from nearfar.protocols.testing.transports import eventually
 
 pytestmark = pytest.mark.anyio
 REQUEST = StepRequest(messages=(Message.user("go"),))

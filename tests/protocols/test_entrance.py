@@ -26,9 +26,9 @@ from nearfar.protocols import (
     complete,
     entrance,
     server,
-    service,
 )
-from nearfar.protocols.access import Access
+from nearfar.protocols import server as service
+from nearfar.protocols.access import Access, Context, from_rpc_error
 from nearfar.protocols.address import parse_address
 from nearfar.protocols.channel import open_channel, server_options
 from nearfar.protocols.client import RemoteAgent
@@ -36,8 +36,7 @@ from nearfar.protocols.entrance import Entrance
 from nearfar.protocols.limits import CALLS_OF_A_STRANGER, FREE_FAILURES, METADATA_BYTES
 from nearfar.protocols.security import IDENTITY, bearer_metadata
 from nearfar.protocols.server import serve
-from nearfar.protocols.status import Context, from_rpc_error
-from nearfar.protocols.testing.subject import eventually
+from nearfar.protocols.testing.transports import eventually
 from nearfar.protocols.v1 import agent_pb2 as pb
 from nearfar.protocols.v1.agent_pb2_grpc import AgentServiceStub
 from nearfar.protocols.wire import request_to_proto

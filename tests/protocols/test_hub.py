@@ -35,16 +35,16 @@ from nearfar.protocols import (
     complete,
     stream,
 )
+from nearfar.protocols.address import fingerprint_of
 from nearfar.protocols.attach import Worker
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.hub import Heartbeat, Hub, WorkerTerms, serve_hub
 from nearfar.protocols.limits import MAX_MESSAGE_BYTES
-from nearfar.protocols.pairing import fingerprint_of
 from nearfar.protocols.server import serve
 from nearfar.protocols.testing.chaos import chaos_proxy
-from nearfar.protocols.testing.subject import eventually
+from nearfar.protocols.testing.transports import eventually
 
 pytestmark = pytest.mark.anyio
 

@@ -23,8 +23,7 @@ from nearfar.protocols import (
     Unavailable,
 )
 from nearfar.protocols.hub import Hub
-from nearfar.protocols.hub_session import AttachedStep, Session
-from nearfar.protocols.hub_wire import Registration
+from nearfar.protocols.hub_session import AttachedStep, Registration, Session
 from nearfar.protocols.v1 import agent_pb2, hub_pb2
 
 Returned = TypeVar("Returned")

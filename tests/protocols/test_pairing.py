@@ -15,11 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.protocols import ConfigError, ScriptedAgent, Unauthenticated, Unavailable
-from nearfar.protocols.address import parse_address
-from nearfar.protocols.channel import ClientTls, ServerTls
+from nearfar.protocols.address import Pairing, fingerprint_of, parse_address, parse_fingerprint, parse_pairing, read_pairing
+from nearfar.protocols.channel import ClientTls, ServerTls, pinned_tls
 from nearfar.protocols.client import RemoteAgent
-from nearfar.protocols.pairing import Pairing, fingerprint_of, parse_fingerprint, parse_pairing, read_pairing
-from nearfar.protocols.pinning import pinned_tls
 from nearfar.protocols.server import Server, serve
 
 TOKEN = "5f" * 32

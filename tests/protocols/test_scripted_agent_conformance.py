@@ -7,8 +7,7 @@ from nearfar.protocols import Capabilities, Limits, ScriptedAgent, Side, StepReq
 from nearfar.protocols.agent import Agent
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, ToolUse, UnicodeUse, run_check
-from nearfar.protocols.testing.subject import Transport
-from nearfar.protocols.testing.transports import TRANSPORTS
+from nearfar.protocols.testing.transports import TRANSPORTS, Transport
 
 CAPITAL = ToolSpec(
     name="capital",

@@ -14,9 +14,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nearfar.protocols import ConfigError, NotFound
-from nearfar.protocols.testing.subject import eventually
-from nearfar.protocols.token_file import follow_tokens, load_tokens, parse_tokens, read_tokens, render_tokens, write_tokens
-from nearfar.protocols.token_keeping import add_certificate, add_token, revoke_tokens, rotate_token
+from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.token_file import (
+    add_certificate,
+    add_token,
+    follow_tokens,
+    load_tokens,
+    parse_tokens,
+    read_tokens,
+    render_tokens,
+    revoke_tokens,
+    rotate_token,
+    write_tokens,
+)
 from nearfar.protocols.tokens import ANY_CERTIFICATE, EVERY_SCOPE, Scope, TokenRecord, Tokens, hashed
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -249,7 +259,7 @@ def test_processes_that_add_tokens_at_once_lose_none(path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from nearfar.protocols.token_keeping import add_token
+from nearfar.protocols.token_file import add_token
 from nearfar.protocols.tokens import EVERY_SCOPE
 for number in range(20):
     add_token(Path(sys.argv[1]), f"{sys.argv[2]}-{number}", scopes=EVERY_SCOPE)

@@ -12,7 +12,7 @@ from nearfar import Hybrid, Policy, Result
 from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.protocols import ScriptedAgent
 from nearfar.protocols.testing.chaos import chaos_proxy
-from nearfar.protocols.testing.subject import eventually
+from nearfar.protocols.testing.transports import eventually
 
 pytestmark = pytest.mark.anyio
 POLICY = Policy.model_validate({"strategy": "cloud", "sensitivity": "public"})

@@ -29,8 +29,7 @@ from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import Message, NotFound, RunBusy, ScriptedAgent, StepRequest, StoreUnavailable, ToolCall
 from nearfar.protocols.fakes import Reply
-from nearfar.protocols.namespaces import ItemAddress
-from nearfar.protocols.tiers import Tier
+from nearfar.protocols.items import ItemAddress, Tier
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("wide_terminal")]
 CANARY = "canary7f3a"

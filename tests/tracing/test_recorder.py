@@ -28,7 +28,7 @@ from nearfar.orchestrator.tracing.store import (
     open_traces,
 )
 from nearfar.protocols import DeadlineExceeded, NotFound, ScriptedAgent, StepRequest, StoreUnavailable, ToolCall, Unavailable
-from nearfar.protocols.tiers import Tier
+from nearfar.protocols.items import Tier
 
 pytestmark = pytest.mark.anyio
 

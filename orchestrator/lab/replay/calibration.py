@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from pydantic import Field
 
 from ....protocols import ConfigError, Sensitivity
-from ....protocols.messages import Value
+from ....protocols.steps import Value
 from ...task.modes import Mode, Strategy
 from ...task.policy import Policy
 from ..statistics import IntervalEstimate

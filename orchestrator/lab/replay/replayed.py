@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Self
 
 from ....protocols import ConfigError, Side
-from ....protocols.messages import Value
+from ....protocols.steps import Value
 from ...routing.budget import TOLERANCE
 from ...routing.router import Router
 from ...routing.traces import Trace

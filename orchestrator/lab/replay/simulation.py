@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import Field
 
 from ....protocols import Sensitivity, Side
-from ....protocols.messages import Value
+from ....protocols.steps import Value
 from ...routing.traces import Trace
 from ...task.modes import Mode, Strategy
 from ...task.policy import Policy

@@ -19,7 +19,7 @@ from typing import Any, Final, get_origin
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from ....protocols import ConfigError
-from ....protocols.messages import Value
+from ....protocols.steps import Value
 from ...task.modes import Strategy
 from ...task.policy import Policy
 

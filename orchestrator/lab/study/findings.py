@@ -7,7 +7,7 @@ of several configurations is chosen on the same tasks that it is then compared o
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
 
-from ....protocols.messages import Value
+from ....protocols.steps import Value
 from ...task.modes import Strategy
 from ..statistics import IntervalEstimate, mean
 from .outcomes import Outcomes, find_intervals, plan_only

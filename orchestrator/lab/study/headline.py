@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ....protocols import ConfigError
-from ....protocols.messages import Value
+from ....protocols.steps import Value
 from ...routing.traces import RunRecord
 from ...task.modes import Strategy
 from ...task.policy import AutoConfig

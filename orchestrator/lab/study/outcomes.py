@@ -7,7 +7,7 @@ from functools import cache
 from statistics import median
 from typing import Final
 
-from ....protocols.messages import Value
+from ....protocols.steps import Value
 from ...routing.traces import RunRecord
 from ...task.modes import Strategy
 from ...task.policy import SupervisionConfig

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pydantic import Field, ValidationError, field_validator
 
 from ....protocols import ConfigError
-from ....protocols.messages import Value
+from ....protocols.steps import Value
 from ...compose.agents import FarConfig, LlamaConfig, NearConfig, model_path
 from ...task.modes import Strategy
 from ...task.policy import Policy

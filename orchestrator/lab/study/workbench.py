@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from ....protocols import Agent, AgentCard, ConfigError, NearfarError, Prices, Side, Usage
-from ....protocols.messages import Value
+from ....protocols.steps import Value
 from ...compose.agents import far_handle, near_handle, reference_price
 from ...hybrid.hybrid import Hybrid
 from ...routing.traces import Check, RunRecord

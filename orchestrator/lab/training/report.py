@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pydantic import Field
 
 from ....protocols import ConfigError
-from ....protocols.messages import Value
+from ....protocols.steps import Value
 from ...routing.head import EmbedsText, Head, sigmoid
 from ...routing.traces import Trace
 from ...routing.training import Examples, examples_of, folds_of

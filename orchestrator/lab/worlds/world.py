@@ -11,7 +11,7 @@ from typing import Final, Literal, Protocol, runtime_checkable
 from pydantic import Field
 
 from ....protocols import Agent
-from ....protocols.messages import Value
+from ....protocols.steps import Value
 from ...task.tools import Tool
 
 Split = Literal["train", "test"]

@@ -9,8 +9,8 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 import anyio
 
 from ....protocols import Agent, DeviceState, DeviceStateSource, PowerSource, PrivacyViolation, Side
-from ....protocols.namespaces import Namespace
-from ....protocols.redact import log_defect
+from ....protocols.items import Namespace
+from ....protocols.secrets import log_defect
 from ...agents.pool import AgentPool
 from ...compression.compressor import Summarizer
 from ...task.stores import ConsolidationConfig, reason_to_wait

@@ -9,8 +9,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from ....protocols import InvalidRequest, NotFound, VersionConflict
-from ....protocols.namespaces import ItemAddress, Namespace
-from ....protocols.tiers import Tier
+from ....protocols.items import ItemAddress, Namespace, Tier
 from ...compression.compressor import Summarizer
 from ...task.stores import ConsolidationConfig
 from ..reading import MemoryItem

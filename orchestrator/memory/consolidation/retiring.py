@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from ....protocols import AgentError, Message, NotFound, Sensitivity, StepRequest, ToolChoice, UserError, VersionConflict
-from ....protocols.namespaces import ItemAddress
-from ....protocols.tiers import TIERS
+from ....protocols.items import TIERS, ItemAddress
 from ...compression.compressor import Summarizer, quote
 from ...compression.scoring import FUNCTION_WORDS
 from ...task.stores import ConsolidationConfig

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from ....protocols import Message
-from ....protocols.namespaces import ItemAddress
-from ....protocols.tiers import Source, Tier
+from ....protocols.items import ItemAddress, Source, Tier
 from ...compression.compressor import Summarizer, compress, summarize
 from ...compression.conversation import TEXT_MARK, conversation_tokens, estimated_tokens
 from ...compression.scoring import facts, terms

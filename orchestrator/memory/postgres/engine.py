@@ -10,7 +10,7 @@ from uuid import uuid4
 import orjson
 
 from ....protocols import StoreCorrupt
-from ....protocols.namespaces import ItemAddress, Namespace
+from ....protocols.items import ItemAddress, Namespace
 from ...storage.postgres import PostgresConnections, scrub
 from ..encoding import Sealer
 from ..engine import MOST_FORGOTTEN, Change, Forgotten, Hit, ItemRow, ItemSelection, Logged, Position, Transaction, Unembedded, check_told

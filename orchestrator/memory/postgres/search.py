@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from ....protocols import ConfigError, InvalidRequest
-from ....protocols.namespaces import Namespace
-from ....protocols.tiers import Tier
+from ....protocols.items import Namespace, Tier
 from ..engine import Condition, Hit, ItemSelection, Operator
 from ..operation import Principal
 from .tables import as_json, number_of

@@ -10,7 +10,7 @@ from uuid import uuid4
 import orjson
 
 from ....protocols import ConfigError, StoreCorrupt, SyncRefused
-from ....protocols.namespaces import ItemAddress, Namespace
+from ....protocols.items import ItemAddress, Namespace
 from ..encoding import Sealer, decode, encode, meta_fields, read_meta, subjects_of
 from ..engine import Change, ItemRow
 from ..operation import Dot, Operation

@@ -9,8 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from ....protocols import VersionConflict
-from ....protocols.namespaces import ItemAddress, Namespace
-from ....protocols.tiers import LEAST_TRUST, TRUST, Source, Tier
+from ....protocols.items import LEAST_TRUST, TRUST, ItemAddress, Namespace, Source, Tier
 from ...compression.conversation import TokenCounter, estimated_tokens
 from ...task.stores import BUDGET_TOKENS
 from ...util.runtime import in_thread

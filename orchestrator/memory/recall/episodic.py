@@ -9,8 +9,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
 from ....protocols import InvalidRequest, NotFound, VersionConflict
-from ....protocols.namespaces import ItemAddress, Namespace
-from ....protocols.tiers import TIERS, Source, Tier
+from ....protocols.items import TIERS, ItemAddress, Namespace, Source, Tier
 from ..reading import MemoryItem
 from ..store import MemoryStore
 from ..writing import ABSENT

@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
 from ....protocols import InvalidRequest
-from ....protocols.namespaces import Namespace
+from ....protocols.items import Namespace
 from ..engine import Hit, ItemRow
 
 _WORD: Final = re.compile(r"\w+")

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 from langgraph.store.base import GetOp
 
 from ....protocols import Sensitivity
-from ....protocols.namespaces import Namespace
-from ....protocols.tiers import Tier
+from ....protocols.items import Namespace, Tier
 from ...compression.conversation import TokenCounter, estimated_tokens
 from ...util.escaping import escape_text
 from .. import reading

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from ....protocols.namespaces import ItemAddress, Namespace
+from ....protocols.items import ItemAddress, Namespace
 from ...storage import sqlite_files
 from ...storage.sqlite import Connection, SqliteConnections
 from ..encoding import Sealer

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final
 
 from ....protocols import StoreCorrupt
-from ....protocols.namespaces import ItemAddress
+from ....protocols.items import ItemAddress
 from ...storage import sqlite_files
 from ...storage.sqlite import Connection
 from ...storage.sqlite_files import Driver

@@ -12,8 +12,7 @@ from contextvars import ContextVar
 from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
-from ....protocols.namespaces import Namespace
-from ....protocols.tiers import Tier
+from ....protocols.items import Namespace, Tier
 from ...storage.sqlite import Connection
 from ..engine import Condition, Hit, ItemSelection, meets
 from ..operation import Principal

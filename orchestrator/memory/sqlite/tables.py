@@ -14,7 +14,7 @@ from zlib import crc32
 import orjson
 
 from ....protocols import StoreCorrupt, SyncRefused
-from ....protocols.namespaces import ItemAddress, Namespace
+from ....protocols.items import ItemAddress, Namespace
 from ...storage.sqlite import Connection, empty_log
 from ...storage.sqlite_files import Naming, check_plain
 from ..encoding import meta_fields, read_meta

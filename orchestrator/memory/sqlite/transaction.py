@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from ....protocols import InvalidRequest
-from ....protocols.namespaces import ItemAddress, Namespace
+from ....protocols.items import ItemAddress, Namespace
 from ...storage.sqlite import Connection
 from ..encoding import OwnedSubject, Sealer, decode, encode, subjects_of
 from ..engine import MOST_FORGOTTEN, Change, Forgotten, Logged, Unembedded, check_told

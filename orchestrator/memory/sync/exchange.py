@@ -11,8 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ....protocols import InvalidRequest, PrivacyViolation, SyncRefused
-from ....protocols.namespaces import ItemAddress, Namespace
-from ....protocols.tiers import TRUST, Tier
+from ....protocols.items import TRUST, ItemAddress, Namespace, Tier
 from .. import validation
 from ..encoding import decode, encode, subjects_of
 from ..engine import Change, Logged, Transaction

@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from ....protocols import InvalidRequest
-from ....protocols.namespaces import ItemAddress, Namespace
-from ....protocols.tiers import Tier
+from ....protocols.items import ItemAddress, Namespace, Tier
 from .. import validation
 from ..operation import Dot, Meta, Operation, Sibling, VersionVector, address_tag
 from .keys import SubjectKey, tag_of

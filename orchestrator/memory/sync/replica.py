@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ....protocols import InvalidRequest, PermissionDenied, SyncRefused
-from ....protocols.namespaces import ItemAddress, Namespace
-from ....protocols.tiers import Tier
+from ....protocols.items import ItemAddress, Namespace, Tier
 from ..engine import Change, Engine, Transaction
 from ..erasing import Wording, operations_of
 from ..operation import MAXIMUM_SKEW, Dot, Operation, Sibling, Stamp, address_tag

@@ -10,12 +10,11 @@ import orjson
 from google.protobuf.message import Message
 
 from ....protocols import InvalidRequest, PermissionDenied, PrivacyViolation
-from ....protocols.access import Access, Clock
+from ....protocols.access import Access, Clock, Context
 from ....protocols.channel import ServerTls
+from ....protocols.items import Tier
 from ....protocols.security import IDENTITY
 from ....protocols.server import listening
-from ....protocols.status import Context
-from ....protocols.tiers import Tier
 from ....protocols.tokens import Tokens
 from ....protocols.v1 import memory_pb2 as pb
 from ...util.runtime import in_thread

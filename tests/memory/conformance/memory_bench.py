@@ -13,8 +13,7 @@ from nearfar.orchestrator.memory.merge import heads_of, merge, succeed
 from nearfar.orchestrator.memory.operation import Dot, Meta, Operation
 from nearfar.orchestrator.memory.reading import SearchMode
 from nearfar.orchestrator.memory.vectors import Embedder, change_of
-from nearfar.protocols.namespaces import ItemAddress
-from nearfar.protocols.tiers import Tier
+from nearfar.protocols.items import ItemAddress, Tier
 
 MINUTE = 60.0
 DAY = 86400.0

@@ -8,7 +8,7 @@ from memory_bench import Clock
 
 from nearfar import MemoryStore, Ranking, SearchMode
 from nearfar.protocols import InvalidRequest
-from nearfar.protocols.tiers import Tier
+from nearfar.protocols.items import Tier
 
 NOTES = ("notes",)
 COUNT = 230

@@ -10,7 +10,7 @@ from memory_bench import MINUTE, Clock, MakeStore
 from nearfar import MemoryStore, SearchMode
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.protocols import InvalidRequest
-from nearfar.protocols.namespaces import ItemAddress
+from nearfar.protocols.items import ItemAddress
 
 NOTES = ("notes",)
 

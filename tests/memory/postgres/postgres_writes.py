@@ -11,7 +11,7 @@ from nearfar.orchestrator.memory.merge import succeed
 from nearfar.orchestrator.memory.operation import Dot, Meta
 from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
 from nearfar.orchestrator.memory.vectors import change_of
-from nearfar.protocols.namespaces import ItemAddress
+from nearfar.protocols.items import ItemAddress
 
 NOW = 1_800_000_000.0
 ALL = ItemSelection(now=NOW)

@@ -7,7 +7,7 @@ from postgres_writes import ALL, Opener, put, put_all, unit
 
 from nearfar.orchestrator.memory.engine import Unembedded
 from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
-from nearfar.protocols.namespaces import ItemAddress
+from nearfar.protocols.items import ItemAddress
 
 A = ItemAddress(("notes",), "a")
 ITEMS = [ItemAddress(("notes",), str(number)) for number in range(30)]

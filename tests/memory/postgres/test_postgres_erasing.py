@@ -11,7 +11,7 @@ from nearfar.orchestrator.memory.encoding import OwnedSubject
 from nearfar.orchestrator.memory.operation import Dot, Meta
 from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
 from nearfar.protocols import StoreUnavailable
-from nearfar.protocols.namespaces import ItemAddress
+from nearfar.protocols.items import ItemAddress
 
 CANARY = "zanzibarquokka"
 SECRET = ItemAddress(("people", CANARY), CANARY)

@@ -16,7 +16,7 @@ from postgres_writes import ALL, Opener, put, unit, value_of
 
 from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
 from nearfar.protocols import ConfigError, InvalidRequest, StoreCorrupt, StoreError, StoreUnavailable, SyncRefused
-from nearfar.protocols.namespaces import ItemAddress
+from nearfar.protocols.items import ItemAddress
 
 A = ItemAddress(("notes",), "a")
 PASSWORD = "horse/staple"

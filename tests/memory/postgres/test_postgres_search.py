@@ -15,7 +15,7 @@ from nearfar.orchestrator.memory.postgres import search as vectors
 from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
 from nearfar.orchestrator.memory.postgres.search import Where, words_asked, words_of
 from nearfar.protocols import InvalidRequest
-from nearfar.protocols.namespaces import ItemAddress
+from nearfar.protocols.items import ItemAddress
 
 A = ItemAddress(("notes",), "a")
 B = ItemAddress(("notes",), "b")

@@ -10,8 +10,7 @@ from postgres_writes import NOW, put_within
 from nearfar.orchestrator.memory.engine import Condition, ItemSelection, Operator, selects
 from nearfar.orchestrator.memory.operation import Meta, Principal
 from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
-from nearfar.protocols.namespaces import ItemAddress
-from nearfar.protocols.tiers import Tier
+from nearfar.protocols.items import ItemAddress, Tier
 
 DEVICE = "the device that looks"
 TEXTS = st.text(st.sampled_from("0a.'\"\\%_\x01\x7f\u00e9\uffff\U0001f600"), max_size=2)

@@ -10,7 +10,7 @@ from nearfar import MemoryStore
 from nearfar.orchestrator.memory.operation import Meta
 from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
 from nearfar.protocols import StoreUnavailable
-from nearfar.protocols.namespaces import ItemAddress
+from nearfar.protocols.items import ItemAddress
 
 A = ItemAddress(("notes",), "a")
 B = ItemAddress(("notes", "b"), "b")

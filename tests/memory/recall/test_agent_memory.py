@@ -7,7 +7,7 @@ from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory, Fact
 from nearfar.orchestrator.memory.recall.episodic import Turn
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols import Sensitivity
-from nearfar.protocols.tiers import Source, Tier
+from nearfar.protocols.items import Source, Tier
 
 
 def test_facts_have_room_before_turns(store: MemoryStore) -> None:

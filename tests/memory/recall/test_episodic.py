@@ -9,7 +9,7 @@ from nearfar.orchestrator.memory.provenance import Origin, writing_as
 from nearfar.orchestrator.memory.recall.episodic import EpisodicMemory, Turn, TurnKind
 from nearfar.orchestrator.memory.recall.ranking import SEARCHABLE, TEXT, Granularity, Span, episodic
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.protocols.tiers import Source, Tier
+from nearfar.protocols.items import Source, Tier
 
 TURNS = episodic((), Granularity.TURN)
 SEGMENTS = episodic((), Granularity.SEGMENT)

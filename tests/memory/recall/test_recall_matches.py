@@ -4,8 +4,7 @@ import pytest
 
 from nearfar.orchestrator.memory.provenance import Origin, writing_as
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.protocols.namespaces import ItemAddress
-from nearfar.protocols.tiers import Source, Tier
+from nearfar.protocols.items import ItemAddress, Source, Tier
 
 
 @pytest.fixture

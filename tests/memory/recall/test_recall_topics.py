@@ -4,7 +4,7 @@ import numpy
 
 from nearfar.orchestrator.memory.recall.episodic import Topic
 from nearfar.orchestrator.memory.recall.ranking import Span
-from nearfar.protocols.tiers import Tier
+from nearfar.protocols.items import Tier
 
 ABOUT = (Tier.DEVICE, "")
 EAST = numpy.array([1.0, 0.0], dtype=numpy.float32)

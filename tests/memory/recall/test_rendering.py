@@ -13,8 +13,7 @@ from nearfar.orchestrator.memory.operation import Meta
 from nearfar.orchestrator.memory.reading import MemoryItem
 from nearfar.orchestrator.memory.recall.retrieval import render
 from nearfar.protocols import Sensitivity
-from nearfar.protocols.namespaces import ItemAddress
-from nearfar.protocols.tiers import Source, Tier
+from nearfar.protocols.items import ItemAddress, Source, Tier
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 

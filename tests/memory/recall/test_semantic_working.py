@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 
 from nearfar.orchestrator.memory.recall.agent_memory import Fact, Learned, SemanticMemory, WorkingMemory
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.protocols.namespaces import ItemAddress
-from nearfar.protocols.tiers import Source, Tier
+from nearfar.protocols.items import ItemAddress, Source, Tier
 
 
 def lives_in(town: str, source: Source = Source.USER, since: datetime | None = None) -> Fact:

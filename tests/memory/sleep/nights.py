@@ -12,7 +12,7 @@ from nearfar.orchestrator.memory.recall.ranking import TEXT, Granularity, episod
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.task.stores import ConsolidationConfig
 from nearfar.protocols import Agent, DeviceStateSource
-from nearfar.protocols.tiers import Source, Tier
+from nearfar.protocols.items import Source, Tier
 
 HOUR = 3600.0
 TRAVELS = [f"On day {n} Ann went to Rome with Tom and paid {n * 10 + 7} euros for a museum." for n in range(4)]

@@ -9,7 +9,7 @@ from nights import Clock, Night
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols import InvalidOutput, ScriptedAgent, StepRequest
 from nearfar.protocols.fakes import Reply
-from nearfar.protocols.tiers import Source, Tier
+from nearfar.protocols.items import Source, Tier
 
 pytestmark = pytest.mark.anyio
 

@@ -11,8 +11,7 @@ from nearfar.orchestrator.memory.consolidation.journal import BatchState, Journa
 from nearfar.orchestrator.memory.recall.ranking import TEXT
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols import InvalidRequest, NotFound
-from nearfar.protocols.namespaces import ItemAddress
-from nearfar.protocols.tiers import Source, Tier
+from nearfar.protocols.items import ItemAddress, Source, Tier
 
 STATEMENTS = st.sampled_from(
     ["Ann lives in Rome.", "Ann lives in Berlin.", "Ann likes tea.", "Ann does not like tea.", "Tom is 40.", "Tom is 41."]

@@ -5,7 +5,7 @@ from nights import CATS, HOUR, TRAVELS, Night
 
 from nearfar.orchestrator.memory.recall.ranking import TEXT, Granularity, episodic
 from nearfar.protocols import PrivacyViolation, ScriptedAgent, Side, StepRequest
-from nearfar.protocols.tiers import Source, Tier
+from nearfar.protocols.items import Source, Tier
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from nearfar.orchestrator.memory.merge import merge, succeed
 from nearfar.orchestrator.memory.operation import Dot, Meta
 from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 from nearfar.orchestrator.memory.sqlite.transaction import SqliteTransaction
-from nearfar.protocols.namespaces import ItemAddress
+from nearfar.protocols.items import ItemAddress
 
 NOW = 1_800_000_000.0
 ALL = ItemSelection(now=NOW)

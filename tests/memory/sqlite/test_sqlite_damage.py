@@ -16,7 +16,7 @@ from nearfar.orchestrator.memory.sqlite import recover
 from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 from nearfar.orchestrator.memory.sqlite.recovering import LEAP
 from nearfar.protocols import StoreCorrupt, StoreUnavailable, SyncRefused
-from nearfar.protocols.namespaces import ItemAddress
+from nearfar.protocols.items import ItemAddress
 
 ADDRESSES = [ItemAddress(("notes", str(number % 4)), f"key {number}") for number in range(100)]
 VALUES = {address: {"text": f"word{number} " * (number % 40 + 1), "number": number} for number, address in enumerate(ADDRESSES)}

@@ -10,7 +10,7 @@ pytest.importorskip("sqlcipher3", reason="encryption is an extra")
 from nearfar.orchestrator.memory.sqlite import recover
 from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 from nearfar.protocols import ConfigError, StoreCorrupt
-from nearfar.protocols.namespaces import ItemAddress
+from nearfar.protocols.items import ItemAddress
 
 A = ItemAddress(("diary",), "secretkey")
 KEY = "0123456789abcdef" * 4

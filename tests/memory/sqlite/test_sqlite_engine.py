@@ -21,7 +21,7 @@ from nearfar.orchestrator.memory.sqlite.search import phrases
 from nearfar.orchestrator.memory.sqlite.tables import decode_namespace, encode_namespace, end_of_prefix, namespace_range
 from nearfar.orchestrator.memory.sqlite.transaction import SqliteTransaction
 from nearfar.protocols import InvalidRequest, StoreUnavailable
-from nearfar.protocols.namespaces import ItemAddress
+from nearfar.protocols.items import ItemAddress
 
 LABELS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\x00\x01\x02\x03\x04a.%_"), max_size=3)
 NAMESPACES = st.lists(LABELS, max_size=4).map(tuple)

@@ -17,7 +17,7 @@ from nearfar.orchestrator.memory.sqlite import tables as scrubbing
 from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 from nearfar.orchestrator.memory.sync.keys import SubjectKeys, tag_of
 from nearfar.protocols import StoreUnavailable
-from nearfar.protocols.namespaces import ItemAddress
+from nearfar.protocols.items import ItemAddress
 
 WIDTH = 32
 PREFIX = "kanari"

@@ -12,7 +12,7 @@ import pytest
 from sqlite_writes import ALL, NOW, put, value_of
 
 from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
-from nearfar.protocols.namespaces import ItemAddress
+from nearfar.protocols.items import ItemAddress
 
 COUNTERS = [ItemAddress(("counters",), str(number)) for number in range(3)]
 

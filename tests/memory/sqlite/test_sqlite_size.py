@@ -15,7 +15,7 @@ from nearfar.orchestrator.memory.sqlite import nearest
 from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 from nearfar.orchestrator.memory.sqlite.tables import decode_texts, encode_row, encode_texts, seed_of
 from nearfar.protocols import StoreCorrupt
-from nearfar.protocols.namespaces import ItemAddress
+from nearfar.protocols.items import ItemAddress
 
 A = ItemAddress(("notes",), "a")
 TEXTS = st.text(max_size=40) | st.sampled_from(["green tea", "black tea " * 30, "0", ""])

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from nearfar.orchestrator.memory.merge import State, heads_of, merge, succeed
 from nearfar.orchestrator.memory.operation import COUNTER_BITS, Dot, Meta, Operation
-from nearfar.protocols.namespaces import ItemAddress
-from nearfar.protocols.tiers import Tier
+from nearfar.protocols.items import ItemAddress, Tier
 
 ITEM = ItemAddress(("notes",), "item")
 YEAR = 365 * 86_400_000 << COUNTER_BITS

@@ -21,8 +21,7 @@ from nearfar.orchestrator.memory.sync.keys import SubjectKeys
 from nearfar.orchestrator.memory.sync.messages import Batch, Disclosure, Hello, Peer, Received, SharedFacts, for_peer
 from nearfar.orchestrator.memory.sync.replica import Replica
 from nearfar.protocols import PermissionDenied, SyncRefused, VersionConflict
-from nearfar.protocols.namespaces import ItemAddress
-from nearfar.protocols.tiers import Tier
+from nearfar.protocols.items import ItemAddress, Tier
 from nearfar.protocols.v1 import memory_pb2 as pb
 
 DAY = 86_400.0

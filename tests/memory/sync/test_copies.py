@@ -8,7 +8,7 @@ from sync_world import Node, synchronise, take
 
 from nearfar.orchestrator.memory.sync.messages import Batch
 from nearfar.protocols import InvalidRequest
-from nearfar.protocols.tiers import Tier
+from nearfar.protocols.items import Tier
 
 NOTES = ("notes",)
 NOW = 1_700_000_000.0

@@ -33,8 +33,7 @@ from nearfar.orchestrator.memory.sync.messages import (
     encode_facts,
 )
 from nearfar.protocols import InvalidRequest, NearfarError, PermissionDenied, PrivacyViolation, SyncRefused
-from nearfar.protocols.namespaces import ItemAddress
-from nearfar.protocols.tiers import Source, Tier
+from nearfar.protocols.items import ItemAddress, Source, Tier
 from nearfar.protocols.v1 import memory_pb2 as pb
 
 NOTES = ("notes",)

@@ -16,8 +16,7 @@ from nearfar.orchestrator.memory.sync.messages import Batch, SealedOperation
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.orchestrator.task.stores import RecallConfig
 from nearfar.protocols import InvalidRequest, PermissionDenied
-from nearfar.protocols.namespaces import ItemAddress
-from nearfar.protocols.tiers import LEAST_TRUST, Tier
+from nearfar.protocols.items import LEAST_TRUST, ItemAddress, Tier
 
 NOTES = ("anna", "notes")
 PLACE = ItemAddress(NOTES, "account")

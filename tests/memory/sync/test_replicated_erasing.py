@@ -17,8 +17,7 @@ from nearfar.orchestrator.memory.sync.keys import SubjectKeys, tag_of
 from nearfar.orchestrator.memory.sync.messages import Peer
 from nearfar.orchestrator.memory.sync.replica import Replica
 from nearfar.protocols import StoreUnavailable
-from nearfar.protocols.namespaces import ItemAddress
-from nearfar.protocols.tiers import Tier
+from nearfar.protocols.items import ItemAddress, Tier
 
 NOTES = ("notes",)
 CANARY = "canary-7f3a"

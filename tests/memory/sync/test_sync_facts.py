@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from nearfar.orchestrator.memory.operation import Dot, Meta, Operation, Sibling, address_tag
 from nearfar.orchestrator.memory.sync.keys import tag_of
 from nearfar.orchestrator.memory.sync.messages import Erasure, Erasures, prefix_tag, without_siblings
-from nearfar.protocols.namespaces import ItemAddress
-from nearfar.protocols.tiers import Tier
+from nearfar.protocols.items import ItemAddress, Tier
 
 USERS, SUBJECTS, DEVICES = st.sampled_from(["anna", "ben"]), st.sampled_from(["", "mia", "tom"]), st.sampled_from(["laptop", "phone"])
 NUMBERS = st.integers(1, 4)
