@@ -9,11 +9,11 @@ import psutil
 
 from ...protocols import ModelError
 from ..gguf import model_parts
+from ..hardware.processors import Threads, limited_memory, threads_for
 from ..hardware.state import free_memory_bytes
 from ..worker.drafting import Drafting
 from ..worker.measuring import measuring_of
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
-from ..worker.resources import Threads, limited_memory, threads_for
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
 from .devices import backend_devices, execution_of, layer_devices, place

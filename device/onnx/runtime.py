@@ -8,7 +8,7 @@ from typing import Any
 
 from ...protocols import ModelError
 from ..compute import CPU, ProcessorKind, Provider
-from .options import PROVIDERS
+from .agent import PROVIDERS
 
 # From 1.29 on, onnxruntime and onnxruntime-genai send telemetry unless this is set before they are loaded.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"

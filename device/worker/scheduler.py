@@ -14,15 +14,15 @@ from pydantic import JsonValue
 
 from ...protocols import ContextOverflow, DeadlineExceeded, InternalError, NearfarError, Performance, StepRequest
 from ...protocols.redact import log_defect
-from .drafting import Drafter, Drafting, Pass
+from .draft_payoff import Pass
+from .drafting import Drafter, Drafting
 from .engine import Context, Model
 from .generation import Generation, ToolSyntax
 from .measuring import Measures, Measuring
-from .prompt import Prompt, PromptBuilder
+from .prompt import FALLBACK_STOP, Prompt, PromptBuilder
 from .protocol import StepEventKind, error_to_frame
 from .sampling import Grammars
 from .sequences import Adapters, Outfit, Sequence, Sequences, adapter_of, run, tokens_of
-from .template import FALLBACK_STOP
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
