@@ -31,7 +31,7 @@ import gguf
 import numpy as np
 import psutil
 
-from nearfar.device.gguf import read_gguf
+from nearfar.device.gguf_file import read_gguf
 from nearfar.device.hardware.processors import Threads
 from nearfar.device.llama import LlamaAgent
 from nearfar.device.llama.devices import CPU_ONLY

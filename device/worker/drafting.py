@@ -15,10 +15,9 @@ from typing import Final, NamedTuple, Protocol
 
 from ...protocols import Message, StepRequest, ToolChoice
 from .draft_payoff import NAME, SIZES, Counts, Draft, GuessOrigin, GuessSource, Pass, Payoff, Records
-from .engine import Vocabulary
+from .engine import Vocabulary, common_prefix
 from .generation import Generation
 from .sampling import Constraint, NearTie, opening_of_call
-from .sequences import common_prefix
 
 LONGEST_MATCH: Final = 7
 """Tokens, or characters, beyond which a match is as good as a longer one."""

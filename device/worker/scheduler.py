@@ -16,13 +16,12 @@ from ...protocols import ContextOverflow, DeadlineExceeded, InternalError, Nearf
 from ...protocols.redact import log_defect
 from .draft_payoff import Pass
 from .drafting import Drafter, Drafting
-from .engine import Context, Model
+from .engine import Adapters, Context, Model, Outfit, Sequence, Sequences, adapter_of, run, tokens_of
 from .generation import Generation, ToolSyntax
 from .measuring import Measures, Measuring
 from .prompt import FALLBACK_STOP, Prompt, PromptBuilder
 from .protocol import StepEventKind, error_to_frame
 from .sampling import Grammars
-from .sequences import Adapters, Outfit, Sequence, Sequences, adapter_of, run, tokens_of
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
