@@ -36,8 +36,7 @@ from nearfar.device.hardware.processors import threads_for
 from nearfar.device.llama import LlamaAgent
 from nearfar.device.onnx import OnnxAgent
 from nearfar.device.onnx.folder import read_folder
-from nearfar.device.onnx.model import OnnxVocabulary
-from nearfar.device.onnx.runtime import genai, open_model
+from nearfar.device.onnx.model import OnnxVocabulary, genai, open_model
 from nearfar.device.worker.agent import LocalAgent
 from train.enlarge import enlarge
 from train.export_onnx import write_folder

@@ -15,8 +15,7 @@ from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
 from .agent import OnnxOptions
 from .folder import OnnxFolder, read_folder
-from .model import OnnxAdapters, OnnxContext, OnnxModel, check_adapters, really_running
-from .runtime import providers
+from .model import OnnxAdapters, OnnxContext, OnnxModel, check_adapters, providers, really_running
 
 _RUNTIME_BYTES: Final = 2 << 30
 """Address space for onnxruntime's threads and arenas, more than they use."""
