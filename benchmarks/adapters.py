@@ -31,11 +31,11 @@ import gguf
 import numpy as np
 import psutil
 
-from nearfar.device.gguf import read_gguf
+from nearfar.device.gguf_file import read_gguf
+from nearfar.device.hardware.processors import Threads
 from nearfar.device.llama import LlamaAgent
 from nearfar.device.llama.devices import CPU_ONLY
 from nearfar.device.llama.model import LlamaAdapters, LlamaContext, LlamaModel, start_backend
-from nearfar.device.worker.resources import Threads
 from nearfar.orchestrator.lab.statistics import percentile_interval
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.protocols import Message, StepRequest, complete

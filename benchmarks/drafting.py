@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nearfar.device.llama.model import start_backend
-from nearfar.device.worker.drafting import Eager, Payoff
+from nearfar.device.worker.draft_payoff import Eager, Payoff
 from nearfar.device.worker.protocol import StepEventKind
 from nearfar.device.worker.scheduler import Scheduler, StepEvent
 from nearfar.orchestrator.lab.worlds.apps import AppsWorld

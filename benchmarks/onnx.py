@@ -32,13 +32,12 @@ ROOT = Path(__file__).parent.parent
 sys.path[0] = str(ROOT)
 
 from benchmarks.llama import MODELS, PARAMETERS, QUESTIONS, agent_tokens_per_second, endless
+from nearfar.device.hardware.processors import threads_for
 from nearfar.device.llama import LlamaAgent
 from nearfar.device.onnx import OnnxAgent
 from nearfar.device.onnx.folder import read_folder
-from nearfar.device.onnx.runtime import genai, open_model
-from nearfar.device.onnx.vocabulary import OnnxVocabulary
+from nearfar.device.onnx.model import OnnxVocabulary, genai, open_model
 from nearfar.device.worker.agent import LocalAgent
-from nearfar.device.worker.resources import threads_for
 from train.enlarge import enlarge
 from train.export_onnx import write_folder
 from train.gguf_base import read_base

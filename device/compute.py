@@ -1,7 +1,7 @@
 """Choose the processor that a model computes on: by what is fastest, by what draws least power, or by name.
 
 A *provider* is one way in which an engine computes: a backend of llama.cpp, an execution provider of onnxruntime. Each engine lists the
-providers that it has on this machine (`llama/devices.py`, `onnx/options.py`); `choose_provider` picks one of that list.
+providers that it has on this machine (`llama/devices.py`, `onnx/model.py`); `choose_provider` picks one of that list.
 """
 
 from collections.abc import Mapping, Sequence

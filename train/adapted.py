@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from nearfar.device.hardware.processors import Threads
 from nearfar.device.llama.devices import CPU_ONLY
 from nearfar.device.llama.model import LlamaAdapters, LlamaContext, LlamaModel
-from nearfar.device.worker.resources import Threads
-from nearfar.device.worker.sequences import adapter_of, cells, common_prefix, run, tokens_of
+from nearfar.device.worker.engine import adapter_of, cells, common_prefix, run, tokens_of
 
 from .episodes import BOS, END, TOOL_CALL
 from .evaluate import drawn_problems, is_right, outcome, parse_call

@@ -108,7 +108,7 @@ def llama_engine(path: Path, end: int) -> Continue:
 
 def onnx_engine(folder: Path, end: int) -> Continue:
     """What onnxruntime-genai says with a folder."""
-    from nearfar.device.onnx.runtime import genai, open_model
+    from nearfar.device.onnx.model import genai, open_model
 
     model = open_model(str(folder), "cpu", 1)
 

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from nearfar.device.hardware.processors import Threads, threads_for
 from nearfar.device.llama.devices import CPU_ONLY
 from nearfar.device.llama.model import LlamaAdapters, LlamaContext, LlamaModel
-from nearfar.device.worker.drafting import Drafting, Payoff
-from nearfar.device.worker.resources import Threads, threads_for
+from nearfar.device.worker.draft_payoff import Payoff
+from nearfar.device.worker.drafting import Drafting
 from nearfar.device.worker.scheduler import Scheduler
 
 MODELS = Path(__file__).parents[2] / "device" / "models"

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearfar.device.llama.model import LlamaContext, LlamaModel
-from nearfar.device.worker.drafting import Drafting, Eager, Pass, Payoff
-from nearfar.device.worker.drafting.payoff import Draft, GuessSource
+from nearfar.device.worker.draft_payoff import Draft, Eager, GuessSource, Pass, Payoff
+from nearfar.device.worker.drafting import Drafting
 from nearfar.device.worker.generation import ToolSyntax
 from nearfar.device.worker.prompt import PromptBuilder
 from nearfar.device.worker.protocol import StepEventKind

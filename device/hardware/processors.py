@@ -1,4 +1,4 @@
-"""The CPU, with its instruction sets and the cores that this process may use, and the GPUs and NPUs that the operating system lists.
+"""The CPU, with its instruction sets and the cores and memory that this process may use, and the GPUs and NPUs that the system lists.
 
 GPUs and NPUs are listed so that the probe notices one that no engine uses.
 """
@@ -9,6 +9,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from math import floor
 from pathlib import Path
 from typing import Final
@@ -212,3 +214,52 @@ def _other_accelerators() -> tuple[tuple[Accelerator, ...], tuple[Accelerator, .
     kinds = (ProcessorKind.GPU, ProcessorKind.NPU)
     gpu, npu = (Accelerator(presence=Presence.UNKNOWN, reason=reason, kind=kind, name="") for kind in kinds)
     return (gpu,), (npu,)
+
+
+_SMALL_MODEL: Final = 20_000_000
+"""Parameters below which one token is less work than waking a second thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """CPU threads of a pass. Reading the weights for one token is bound by memory, computing several by the cores."""
+
+    single: int
+    batch: int
+    """At most so many for several tokens, and no fewer than `single`, whichever is faster."""
+
+
+def threads_for(parameters: int) -> Threads:
+    """Return the threads for a model of so many weights."""
+    if parameters < _SMALL_MODEL:
+        return Threads(1, 1)
+    import psutil
+
+    usable = usable_cores()
+    return Threads(max(usable // 2, 1), max(min(psutil.cpu_count(logical=False) or 1, usable), 1))
+
+
+@contextmanager
+def limited_memory(more: int) -> Iterator[None]:
+    """Let the process take at most `more` bytes of address space beyond what it has until the block ends.
+
+    A damaged file can ask for any amount, and Linux would grant it until it ends some other process. Beyond the limit, Python raises
+    `MemoryError`, and a library does what it does where there is no memory. Some systems, such as macOS, keep no such limit.
+    """
+    import resource
+
+    import psutil
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    _set_limit(psutil.Process().memory_info().vms + more, hard)
+    try:
+        yield
+    finally:
+        _set_limit(soft, hard)
+
+
+def _set_limit(soft: int, hard: int) -> None:
+    import resource
+
+    with suppress(ValueError, OSError):  # Some systems have no such limit, and a limit cannot be raised beyond one that is set already.
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -18,9 +18,9 @@ from llguidance import LLTokenizer
 from llguidance.llamacpp import lltokenizer_from_vocab
 
 from ...protocols import ModelError
+from ..hardware.processors import Threads
 from ..worker.engine import Logits
-from ..worker.output import REASONING_END, REASONING_START
-from ..worker.resources import Threads
+from ..worker.generation import REASONING_END, REASONING_START
 from .devices import Placement, explanation, keep_log
 from .extra_buffers import extra_buffers
 

@@ -9,17 +9,17 @@ import psutil
 
 from ...protocols import ModelError
 from ..gguf import model_parts
+from ..hardware.processors import Threads, limited_memory, threads_for
 from ..hardware.state import free_memory_bytes
 from ..worker.drafting import Drafting
 from ..worker.measuring import measuring_of
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
-from ..worker.resources import Threads, limited_memory, threads_for
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
+from .agent import LlamaOptions, cache_cells
 from .devices import backend_devices, execution_of, layer_devices, place
 from .extra_buffers import extra_buffers
 from .model import LlamaAdapters, LlamaContext, LlamaModel, start_backend
-from .options import LlamaOptions, cache_cells
 
 _SPARE_BYTES: Final = 4 << 30
 """Address space for what the file's size does not tell: intermediate results, the vocabulary, adapters."""

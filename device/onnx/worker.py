@@ -6,17 +6,16 @@ from typing import Any, Final
 
 from ...protocols import ConfigError, Execution, ModelError
 from ..compute import CPU, choose_provider
+from ..hardware.processors import limited_memory, threads_for
 from ..hardware.state import free_memory_bytes
 from ..profiles import speeds_of
 from ..worker.measuring import measuring_of
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
-from ..worker.resources import limited_memory, threads_for
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
+from .agent import OnnxOptions
 from .folder import OnnxFolder, read_folder
-from .model import OnnxAdapters, OnnxContext, OnnxModel, check_adapters, really_running
-from .options import OnnxOptions
-from .runtime import providers
+from .model import OnnxAdapters, OnnxContext, OnnxModel, check_adapters, providers, really_running
 
 _RUNTIME_BYTES: Final = 2 << 30
 """Address space for onnxruntime's threads and arenas, more than they use."""

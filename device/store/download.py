@@ -5,12 +5,14 @@ https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 """
 
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -242,3 +244,16 @@ class HubCache:
 
     def _growing(self, repository: str) -> Path:
         return self._repository(repository) / ".incomplete"
+
+
+@contextmanager
+def locked(path: Path, *, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Keep other processes that lock `path` out of the block; they wait, and call `waiting` before they do."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from ...protocols import ConfigError, ModelError
-from ..gguf import model_parts, read_gguf, read_header
-from ..llama.options import Footprint, ModelShape
+from ..gguf import model_parts, read_header
+from ..gguf_file import read_gguf
+from ..llama.agent import Footprint, ModelShape
 from .hub import PREFIX, HubFile, HubReference, ModelHub, Snapshot, labels_of, models_among, quant_of
 from .store import ModelStore
 

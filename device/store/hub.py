@@ -17,8 +17,7 @@ from urllib.parse import quote
 from ...protocols import ConfigError, ModelNotFound, NearfarError, Unauthenticated, Unavailable
 from ...protocols.errors import from_http_status
 from ..gguf import PART
-from .download import HubCache, Progress, Transfer, stays_inside
-from .index import locked
+from .download import HubCache, Progress, Transfer, locked, stays_inside
 
 if TYPE_CHECKING:
     import httpx

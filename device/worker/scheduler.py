@@ -14,15 +14,14 @@ from pydantic import JsonValue
 
 from ...protocols import ContextOverflow, DeadlineExceeded, InternalError, NearfarError, Performance, StepRequest
 from ...protocols.secrets import log_defect
-from .drafting import Drafter, Drafting, Pass
-from .engine import Context, Model
+from .draft_payoff import Pass
+from .drafting import Drafter, Drafting
+from .engine import Adapters, Context, Model, Outfit, Sequence, Sequences, adapter_of, run, tokens_of
 from .generation import Generation, ToolSyntax
 from .measuring import Measures, Measuring
-from .prompt import Prompt, PromptBuilder
+from .prompt import FALLBACK_STOP, Prompt, PromptBuilder
 from .protocol import StepEventKind, error_to_frame
 from .sampling import Grammars
-from .sequences import Adapters, Outfit, Sequence, Sequences, adapter_of, run, tokens_of
-from .template import FALLBACK_STOP
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

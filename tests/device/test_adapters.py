@@ -21,12 +21,12 @@ from numpy.typing import DTypeLike
 from schedulers import Slow
 
 from nearfar import LlamaAgent
+from nearfar.device.hardware.processors import Threads
 from nearfar.device.llama.devices import CPU_ONLY
 from nearfar.device.llama.model import LlamaAdapters, LlamaContext, LlamaModel, start_backend
+from nearfar.device.worker.engine import Outfit, adapter_of, run, tokens_of
 from nearfar.device.worker.protocol import StepEventKind
-from nearfar.device.worker.resources import Threads
 from nearfar.device.worker.scheduler import Scheduler
-from nearfar.device.worker.sequences import Outfit, adapter_of, run, tokens_of
 from nearfar.protocols import (
     Agent,
     ConfigError,

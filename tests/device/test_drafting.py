@@ -16,11 +16,12 @@ from pydantic import JsonValue
 from schedulers import Slow, Steady
 from tiny_gguf import TinyModel, write_tiny_gguf
 
+from nearfar.device.hardware.processors import Threads
 from nearfar.device.llama.devices import CPU_ONLY
 from nearfar.device.llama.model import LlamaAdapters, LlamaContext, LlamaModel, start_backend
-from nearfar.device.worker.drafting import Drafting, Eager
+from nearfar.device.worker.draft_payoff import Eager
+from nearfar.device.worker.drafting import Drafting
 from nearfar.device.worker.protocol import StepEventKind
-from nearfar.device.worker.resources import Threads
 from nearfar.device.worker.scheduler import Scheduler, StepEvent
 from nearfar.protocols import Message, StepRequest, ToolCall, ToolChoice, ToolResult, ToolSpec
 

@@ -13,8 +13,7 @@ import pytest
 pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
 from near_model import QUESTION, ask, near_agent
 
-from nearfar.device.gguf import read_gguf
-from nearfar.device.gguf.file import TENSOR_TYPES
+from nearfar.device.gguf_file import TENSOR_TYPES, read_gguf
 from nearfar.device.hardware.processors import read_cpu
 from nearfar.device.llama import extra_buffers as module
 from nearfar.device.llama.extra_buffers import extra_buffers

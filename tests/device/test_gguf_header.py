@@ -17,7 +17,7 @@ from near_model import NEAR
 from tiny_gguf import CHAT_TEMPLATE, WIDTH, TinyModel, write_tiny_gguf
 
 from nearfar.device.gguf import GgufHeader, check_part, read_header
-from nearfar.device.gguf.file import TENSOR_TYPES
+from nearfar.device.gguf_file import TENSOR_TYPES
 from nearfar.protocols import ModelError
 
 Extra = Callable[[GGUFWriter], None]

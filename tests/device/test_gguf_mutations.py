@@ -17,7 +17,7 @@ from near_model import NEAR, QUESTION, ask
 
 from nearfar import LlamaAgent
 from nearfar.device.gguf import read_header
-from nearfar.device.worker.resources import limited_memory
+from nearfar.device.hardware.processors import limited_memory
 from nearfar.protocols import ModelError, NearfarError, complete
 from nearfar.protocols.errors import BY_REASON
 

@@ -17,6 +17,7 @@ import fake_gpu_worker
 
 from nearfar import LlamaAgent
 from nearfar.device.compute import ProcessorKind
+from nearfar.device.llama.agent import LlamaOptions
 from nearfar.device.llama.devices import (
     ALL_LAYERS,
     CPU_ONLY,
@@ -27,7 +28,6 @@ from nearfar.device.llama.devices import (
     layers_that_fit,
     place,
 )
-from nearfar.device.llama.options import LlamaOptions
 from nearfar.device.profiles import Profile, PromptPace, model_files, save_profile, this_device
 from nearfar.protocols import ConfigError, Execution, Message, StepRequest, complete
 

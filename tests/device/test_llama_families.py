@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
 from family_templates import DEEPSEEK_R1, FAMILIES, GEMMA, NATIVE, PHI, QWEN2, QWEN3
 
-from nearfar.device.worker.template import ChatTemplate, TemplateInput, native, plain
+from nearfar.device.worker.prompt import ChatTemplate, TemplateInput, native, plain
 from nearfar.protocols import Message, ModelError, ToolCall, ToolResult, ToolSpec, Unsupported
 
 SYSTEM = Message.system("Speak in rhyme.")
@@ -89,7 +89,7 @@ def test_reasoning_is_left_to_the_template_or_closed() -> None:
     ],
 )
 def test_template_that_computes_without_end_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.device.worker.template._SECONDS", 0.05)
+    monkeypatch.setattr("nearfar.device.worker.prompt._SECONDS", 0.05)
     with pytest.raises(ModelError, match="computed"):
         _template(source).render(plain((QUESTION,), ()))
 

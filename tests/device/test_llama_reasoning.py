@@ -16,8 +16,7 @@ from tiny_gguf import TinyModel, write_tiny_gguf
 from nearfar import LlamaAgent
 from nearfar.device.llama.devices import CPU_ONLY
 from nearfar.device.llama.model import LlamaModel, start_backend
-from nearfar.device.worker.generation import Generation, ToolSyntax
-from nearfar.device.worker.output import Reasoning
+from nearfar.device.worker.generation import Generation, Reasoning, ToolSyntax
 from nearfar.device.worker.protocol import StepEventKind
 from nearfar.device.worker.sampling import Grammars
 from nearfar.protocols import FinishReason, StepRequest, ToolChoice, ToolSpec, complete

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
 
-from nearfar.device.worker.template import ChatTemplate, TemplateInput, native, plain
+from nearfar.device.worker.prompt import ChatTemplate, TemplateInput, native, plain
 from nearfar.protocols import Message, ModelError, ToolCall, ToolResult, ToolSpec, Unsupported
 
 TALK = TemplateInput(({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi <&> 'you'"}))

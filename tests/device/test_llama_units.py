@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.device.llama.model import ThreadTuner
-from nearfar.device.worker.output import TextFlow
+from nearfar.device.worker.engine import Sequence, Sequences, common_prefix
+from nearfar.device.worker.generation import TextFlow
 from nearfar.device.worker.protocol import Frame, FrameDecoder, encode
 from nearfar.device.worker.sampling import Confidence, log_probability
-from nearfar.device.worker.sequences import Sequence, Sequences, common_prefix
 from nearfar.protocols import ModelError
 
 _json = st.recursive(

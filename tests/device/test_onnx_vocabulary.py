@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from nearfar.device.onnx.folder import OnnxFolder
-from nearfar.device.onnx.vocabulary import OnnxVocabulary, read_template
+from nearfar.device.onnx.model import OnnxVocabulary, read_template
 from nearfar.protocols import ModelError
 
 SPECIALS = ("<s>", "</s>", "<|user|>", "<think>")

@@ -19,8 +19,8 @@ from fake_hub import REPOSITORY, FakeHub, fake_hub
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar.device.store import ModelStore
+from nearfar.device.store.download import locked
 from nearfar.device.store.hub import HubOptions
-from nearfar.device.store.index import locked
 from nearfar.protocols import ConfigError, ModelError, ModelNotFound, RateLimited, Unauthenticated, Unavailable
 
 SMALL = f"hf:{REPOSITORY}:Q4_0"

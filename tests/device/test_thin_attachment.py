@@ -14,7 +14,7 @@ import pytest
 from certificates import HOSTS, Authority, write_certificate
 from thin_phone import NAME, TOKEN, lent_phone, llama_http, thin_worker
 
-from nearfar.device.thin import attachment
+from nearfar.device import thin_worker as attachment
 from nearfar.protocols import (
     ConfigError,
     DeadlineExceeded,

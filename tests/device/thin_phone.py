@@ -12,7 +12,7 @@ from typing import Any
 
 from http_server import Exchange, http_server, sse
 
-from nearfar.device.thin import attachment
+from nearfar.device import thin_worker as attachment
 from nearfar.device.thin.llama_server import LlamaServer
 from nearfar.protocols import (
     Agent,

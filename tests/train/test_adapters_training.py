@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from nearfar.device.llama.model import start_backend
-from nearfar.device.worker.sequences import Outfit, adapter_of, cells
+from nearfar.device.worker.engine import Outfit, adapter_of, cells
 from train.adapted import Decoder, Speaker, Voice, outcomes
 from train.adapters import NAMES, Course, Recipe, inside_calls
 from train.data import Share, encode

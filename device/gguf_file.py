@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ...protocols import ModelError, ModelNotFound
+from ..protocols import ModelError, ModelNotFound
 
 DOWNLOAD_AGAIN: Final = "download or copy the file again and compare its size or checksum with the source"
 _MOST_TEXTS: Final = 1 << 22

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ...protocols import ModelError, ModelNotFound
-from .file import TENSOR_TYPES, VOCABULARY, Array, GgufFile, Kind, Tensor, read_gguf
+from ..protocols import ModelError, ModelNotFound
+from .gguf_file import TENSOR_TYPES, VOCABULARY, Array, GgufFile, Kind, Tensor, read_gguf
 
 _MODEL_KINDS: Final = (None, "model")
 """Values of `general.type`; others are adapters, image encoders and the like, which have no layers of their own."""

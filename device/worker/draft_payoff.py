@@ -65,7 +65,7 @@ class Draft:
         return cls(list(tokens), [FORCED] * len(tokens))
 
 
-class Records:
+class PayoffRecords:
     """Recent success rates of drafted tokens, by origin."""
 
     def __init__(self) -> None:
@@ -272,7 +272,7 @@ class Payoff:
     """Decides for each pass."""
 
     def __init__(self) -> None:
-        self.records = Records()
+        self.records = PayoffRecords()
         self._costs = PassCosts()
         self._trials: dict[int, DraftingTrial] = {}
 
