@@ -40,7 +40,7 @@ from nearfar.orchestrator.cache.guards import objection
 from nearfar.orchestrator.cache.thresholds import Interval, QuestionPair, calibrate_threshold, judge_pairs
 from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.orchestrator.task.task import TaskScope
-from nearfar.orchestrator.util.embedding.embedder import ShippedEmbedder
+from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
 from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Side, StepReply, StepRequest, Usage
 from nearfar.protocols.steps import Sensitivity
 
@@ -75,7 +75,7 @@ class Remembering:
     """The embedder, which computes each text once, so that a look can be timed without it."""
 
     def __init__(self) -> None:
-        self._embedder = ShippedEmbedder()
+        self._embedder = MiniLmEmbedder()
         self._known: dict[str, Any] = {}
 
     def embed(self, text: str) -> Any:  # noqa: ANN401 - numpy's arrays
@@ -195,7 +195,7 @@ def _latency(cache: AnswerCache, pairs: Sequence[Labelled], embedder: Rememberin
     asked = [pair.second for pair in pairs[:LOOKS]]
     for question in asked:
         embedder.embed(question)
-    fresh = ShippedEmbedder()
+    fresh = MiniLmEmbedder()
     return {
         "entries": sum(each.entries for each in lookups.statistics(cache.database)),
         "look_exact_ms_p50": _milliseconds(lambda question: _look(cache, question), [pair.first for pair in pairs[:LOOKS]]),

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Final
 
-from nearfar.orchestrator.routing.checks import Answer
-from nearfar.orchestrator.routing.signals import Signal
+from nearfar.orchestrator.routing.checks import Answer, Signal
 from nearfar.protocols import InvalidOutput, ToolCall, ToolSpec
 from nearfar.protocols.validation import check_arguments
 

@@ -15,7 +15,7 @@ from nearfar.orchestrator.lab.training.report import Remembered, load_head, pred
 from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.traces import agents_of
 from nearfar.orchestrator.routing.training import Examples, examples_of, folds_of
-from nearfar.orchestrator.util.embedding.embedder import ShippedEmbedder
+from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
 
 from . import data
 
@@ -30,7 +30,7 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
     if quick:
         traces = [traces[place] for place in numpy.random.default_rng(0).permutation(len(traces))[:QUICK]]
     examples = examples_of(traces, agents_of(traces))
-    examples = replace(examples, classes=(), embeddings=ShippedEmbedder().early_all(examples.prompts))
+    examples = replace(examples, classes=(), embeddings=MiniLmEmbedder().early_all(examples.prompts))
     folds = folds_of(examples.prompts, FOLDS, seed=0)
     tested = range(1) if quick else range(FOLDS)
     found = [_recovered(examples, numpy.flatnonzero(folds != fold), numpy.flatnonzero(folds == fold)) for fold in tested]

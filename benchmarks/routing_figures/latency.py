@@ -27,7 +27,7 @@ from nearfar.orchestrator.routing.head import Head
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.task import Task
-from nearfar.orchestrator.util.embedding.embedder import ShippedEmbedder
+from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
 from nearfar.protocols import Message, Side
 
 from .prompt_only import mmlu
@@ -73,7 +73,7 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
             found = {}
             for kind, folder in folders.items():
                 found[f"decide{kind}"] = measure(_decide(examples.agents), [_task(prompt, folder) for prompt in prompts])
-                found[f"predict{kind}"] = measure(Head(folder, ShippedEmbedder()).predict, prompts)
+                found[f"predict{kind}"] = measure(Head(folder, MiniLmEmbedder()).predict, prompts)
     return {
         f"{name}_ms_{quantile}": round(value, 3)
         for name, percentiles in found.items()

@@ -5,7 +5,7 @@ the other folds, written to disk and loaded. The same method and constants serve
 the head's parts and their calibration come from its training prompts alone.
 
 Chosen by looking at MMLU, on fifths and thousands of these same prompts: that embeddings come from the second and the fourth layer of
-MiniLM (`ShippedEmbedder.early`) and from 64 tokens, all constants of the likeness part, and the weight decay of the words part. The last
+MiniLM (`MiniLmEmbedder.early`) and from 64 tokens, all constants of the likeness part, and the weight decay of the words part. The last
 thirty variants that were tried lie between 0.695 and 0.702 of APGR, so that of the best a little is luck.
 
 ``python benchmarks/routing.py --data ../shared/data/routing --only prompt_only`` prints these figures alone.
@@ -23,7 +23,7 @@ from nearfar.orchestrator.lab.statistics import IntervalEstimate, curve_figures,
 from nearfar.orchestrator.lab.training.report import Remembered, load_head, predictions
 from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.training import Examples, examples_of, folds_of
-from nearfar.orchestrator.util.embedding.embedder import ShippedEmbedder
+from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
 
 from . import data
 
@@ -64,7 +64,7 @@ def mmlu(folder: Path, *, most: int | None) -> Examples:
     if most is not None:
         traces = [traces[place] for place in numpy.random.default_rng(0).permutation(len(traces))[:most]]
     examples = examples_of(traces, (NEAR, FAR))
-    return replace(examples, embeddings=ShippedEmbedder().early_all(examples.prompts))
+    return replace(examples, embeddings=MiniLmEmbedder().early_all(examples.prompts))
 
 
 def cross_validated(examples: Examples, folds: "Rows", tested: range) -> "tuple[Floats, Floats]":

@@ -290,9 +290,9 @@ class AnswerCache:
         """Return the question's vector. If embeddings are not installed, return None, and find exact hits only from then on."""
         if self._embedder is None:
             try:
-                from ..util.embedding.embedder import ShippedEmbedder
+                from ..util.embedding.embedder import MiniLmEmbedder
 
-                self._embedder = ShippedEmbedder()
+                self._embedder = MiniLmEmbedder()
             except ConfigError as error:
                 logger.warning("answers are found by the same words alone: %s", error)
                 self._can_embed = False

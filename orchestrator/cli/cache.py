@@ -67,13 +67,13 @@ def calibrate(
 ) -> None:
     """Find the similarity threshold that holds a false-hit budget, from pairs of questions that people have judge_pairs."""
     with report_errors(as_json=as_json):
-        from ..util.embedding.embedder import ShippedEmbedder
+        from ..util.embedding.embedder import MiniLmEmbedder
 
         section = options.read_section(config, "cache", CacheConfig)
         allowed = budget or section.false_hit_budget
         known = read_pairs(pairs)
         shown = track(known, "comparing", console=notes, disable=as_json, transient=True)
-        judgements = list(judge_pairs(shown, ShippedEmbedder()))
+        judgements = list(judge_pairs(shown, MiniLmEmbedder()))
         found = calibrate_threshold(known, judgements, allowed)
         if learn is not None:
             with closing(AnswerCache(section)) as cache:

@@ -24,9 +24,8 @@ from ..lab.report import write_simulation_report
 from ..lab.statistics import CurveFigures, IntervalEstimate
 from ..lab.training.report import HeldOutReport, train_on_traces
 from ..lab.training.training import write_head
-from ..routing.checks import learn_early_stop
+from ..routing.checks import Cost, learn_early_stop
 from ..routing.escalation import Escalation, EscalationCard
-from ..routing.signals import Cost
 from ..routing.traces import Trace, agents_of, read_traces
 from ..routing.training import draft_examples_of, train_escalation
 from ..task.modes import Mode, Strategy
@@ -36,7 +35,7 @@ from .printing import Line, Note, notes, show, style_cells, table, warn
 from .running import report_errors
 
 if TYPE_CHECKING:
-    from ..util.embedding.embedder import ShippedEmbedder
+    from ..util.embedding.embedder import MiniLmEmbedder
 
 ESCALATION: Final = "escalation.json"
 REPORT: Final = "report.json"
@@ -170,16 +169,16 @@ class Recorded:
         config = options.read_config(self.config)
         return ({} if config is None else config.agents) or {str(side): side for side in Side}
 
-    def embedder(self) -> "ShippedEmbedder | None":
+    def embedder(self) -> "MiniLmEmbedder | None":
         """Return the model that embeds prompts; None to compare them by their words alone."""
         if not self.embeds:
             return None
         if find_spec("onnxruntime") is None or find_spec("tokenizers") is None:
             warn("prompts are compared by their words alone; to compare their meaning: pip install 'nearfar[router]'")
             return None
-        from ..util.embedding.embedder import ShippedEmbedder
+        from ..util.embedding.embedder import MiniLmEmbedder
 
-        return ShippedEmbedder()
+        return MiniLmEmbedder()
 
 
 @contextmanager

@@ -63,7 +63,7 @@ class ShippedEmbedder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._model: shipped.ShippedEmbedder | None = None
+        self._model: shipped.MiniLmEmbedder | None = None
 
     @staticmethod
     def is_installed() -> bool:
@@ -71,7 +71,7 @@ class ShippedEmbedder:
 
     def embed_all(self, texts: Sequence[str]) -> "NDArray[numpy.float32]":
         with self._lock:
-            self._model = self._model or shipped.ShippedEmbedder()
+            self._model = self._model or shipped.MiniLmEmbedder()
         return self._model.embed_all(texts)
 
 

@@ -1,5 +1,4 @@
-"""Checks on a draft that cost no model call: is it there, is it grounded, was the model sure, do two answers say the same? And when to stop
-a draft early.
+"""Checks on a draft that cost no model call, and the looks at it that the escalation weighs, with their prices.
 
 A draft of several steps is as confident as the least confident of them (DeepConf, arXiv 2508.15260), so its confidence can only fall: what
 is below the threshold after one step stays there, and can be stopped at once.
@@ -11,8 +10,8 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import Final
 
@@ -20,6 +19,7 @@ from pydantic import Field
 
 from ...protocols import ConfigError, Message, ToolCall
 from ...protocols.steps import Value
+from .head import SURFACE, surface
 
 _NO_CALL: Final = "no call"
 _LONGEST_LITERAL: Final = 20_000
@@ -307,3 +307,140 @@ def _lower_bound(successes: float, count: int) -> float:
     """Return Wilson's lower bound of a share (1927)."""
     share, weight = successes / count, _QUANTILE**2 / count
     return (share + weight / 2 - _QUANTILE * sqrt((share * (1 - share) + weight / 4) / count)) / (1 + weight)
+
+
+PROMPT: Final = "prompt"
+DRAFT: Final = "draft"
+SCHEMA: Final = "schema"
+GROUNDING: Final = "grounding"
+CONFIDENCE: Final = "confidence"
+FREE: Final = (PROMPT, DRAFT, SCHEMA, GROUNDING, CONFIDENCE)
+"""Names of the free looks. A second opinion has the name of the agent that gives it."""
+
+
+class Cost(Value):
+    """The cost of a look or of asking an agent."""
+
+    dollars: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    joules: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+
+
+class Look(Value):
+    """One thing that can be looked at before a draft is accepted."""
+
+    name: str = Field(min_length=1)
+    cost: Cost = Cost()
+
+    @property
+    def is_free(self) -> bool:
+        """It takes nothing, and is always taken."""
+        return not (self.cost.dollars or self.cost.seconds or self.cost.joules)
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """The result of a look."""
+
+    measures: Mapping[str, float] = field(default_factory=dict)
+    """By name; one that is missing could not be had."""
+    answer: Answer | None = None
+    """Answer of the agent that was asked: the draft, or a second opinion on the task; None: no agent was asked."""
+
+
+def prompt_surface(prompt: str, probabilities: Mapping[str, float] | None = None) -> Signal:
+    """Measure the surface of a prompt, and the learned head's prediction for each agent as log odds."""
+    predicted = {f"log odds of {agent}": log_odds(probability) for agent, probability in (probabilities or {}).items()}
+    return Signal(dict(zip(SURFACE, surface(prompt), strict=True)) | predicted)
+
+
+def text_form(draft: str | None, prompt: str, *, output_characters: int | None = None) -> Signal:
+    """Measure the kind of answer a text is, without judging it. `output_characters`: length of all that the agent wrote, if known."""
+    text = (draft or "").strip()
+    written = {} if output_characters is None else {"length of the output": math.log1p(output_characters)}
+    measures = {
+        "is empty": float(not text),
+        "length": math.log1p(len(text)),
+        "is a number": float(number_of(text) is not None),
+        "is a literal": float(is_literal(text)),
+        "stands in the prompt": float(bool(text) and text in prompt),
+    }
+    return Signal(measures | written, Answer.of_text(text))
+
+
+def token_confidence(confidences: Sequence[float | None]) -> Signal:
+    """Measure the lowest confidence of the draft's steps, as log odds; the finding is empty if none is known.
+
+    Each is that of the lowest window of tokens in the step (DeepConf, arXiv 2508.15260).
+    """
+    known = [confidence for confidence in confidences if confidence is not None]
+    return Signal({"lowest confidence": log_odds(min(known))} if known else {})
+
+
+def second_opinion(draft: Answer, opinion: Answer, *, is_valid: bool | None = None, further: Mapping[str, float] | None = None) -> Signal:
+    """Compare another agent's answer, or a second one of the same agent, with the draft.
+
+    Args:
+        is_valid: it keeps to its schema; None: unknown.
+        further: whatever else is known of the opinion, such as its length.
+    """
+    measures = {
+        "agrees": float(draft.agrees(opinion)),
+        "overlap": draft.overlap(opinion),
+        "calls the same tools": float(draft.tools == opinion.tools),
+        "calls more often": float(len(opinion.tools) - len(draft.tools)),
+        "says nothing": float(not opinion.parts),
+    }
+    return Signal(measures | _known("is valid", is_valid) | dict(further or {}), opinion)
+
+
+def free_findings(
+    prompt: str,
+    draft: str | None,
+    *,
+    is_valid: bool | None,
+    is_grounded: bool | None,
+    confidence: float | None,
+    probabilities: Mapping[str, float] | None = None,
+) -> dict[str, Signal]:
+    """Return the findings of all free looks at a draft, from what a trace records of it.
+
+    Args:
+        draft: the final answer, or the JSON list of the tool calls.
+        is_valid: it keeps to its schema; None, here and below: unknown.
+        is_grounded: tool results support it.
+        confidence: the lowest of its steps.
+        probabilities: that each agent gets the prompt right, as a learned head predicts it.
+    """
+    return {
+        PROMPT: prompt_surface(prompt, probabilities),
+        DRAFT: text_form(draft, prompt),
+        SCHEMA: Signal(_known("is valid", is_valid)),
+        GROUNDING: Signal(_known("is grounded", is_grounded)),
+        CONFIDENCE: token_confidence([confidence]),
+    }
+
+
+def crowd(draft: Answer, opinions: Sequence[Answer]) -> dict[str, float]:
+    """Measure how several opinions relate to each other and to the draft."""
+    sizes = Counter(answer.parts for answer in opinions if answer.parts)
+    with_draft = sizes.pop(draft.parts, 0)
+    return {
+        "opinions that agree": float(with_draft),
+        "largest group of others": float(max(sizes.values(), default=0)),
+        "different answers": float(len(sizes)),
+    }
+
+
+CROWD: Final = tuple(crowd(Answer(()), ()))
+"""Names of the measures of `crowd`, in its order."""
+
+
+def log_odds(probability: float) -> float:
+    """Return ln(p / (1 - p)), with p kept off 0 and 1."""
+    inner = min(max(probability, 1e-4), 1 - 1e-4)
+    return math.log(inner / (1 - inner))
+
+
+def _known(measure: str, value: bool | None) -> dict[str, float]:
+    return {} if value is None else {measure: float(value)}

@@ -23,7 +23,7 @@ from ...protocols import InvalidRequest, Side
 from ...protocols.steps import Value
 from ..task.modes import AgentView
 from ..task.results import Estimate, EstimateSource
-from ..util.embedding.embedder import ShippedEmbedder
+from ..util.embedding.embedder import MiniLmEmbedder
 from .costs import lineage
 
 if TYPE_CHECKING:
@@ -392,6 +392,6 @@ def _source(found: Corrected, correction: Correction, agent: str, learned: Estim
 
 
 @cache
-def _embedder() -> ShippedEmbedder:
+def _embedder() -> MiniLmEmbedder:
     """Return the embedder, one for all heads of the process: it takes 25 MB."""
-    return ShippedEmbedder()
+    return MiniLmEmbedder()

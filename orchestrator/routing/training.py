@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ...protocols import ConfigError
-from .checks import Answer
+from .checks import DRAFT, FREE, Answer, Cost, Look, Signal, free_findings, second_opinion
 from .costs import lineage
 from .escalation import FARTHEST, MOST_PAID_LOOKS, EscalationCard, Fit, LearnedLook, Outlook, measures_of, sets_of
-from .signals import DRAFT, FREE, Cost, Look, Signal, free_findings, second_opinion
 from .traces import AgentOutcome, Trace
 
 if TYPE_CHECKING:

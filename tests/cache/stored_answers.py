@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.task.stores import CacheConfig
-from nearfar.orchestrator.util.embedding.embedder import ShippedEmbedder
+from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
 from nearfar.protocols import Message, Prices, StepRequest
 from nearfar.protocols.steps import Sensitivity
 
@@ -24,9 +24,9 @@ SAME_STRENGTH: Final = "How do I become physically strong?"
 
 
 @cache
-def embedder() -> ShippedEmbedder:
+def embedder() -> MiniLmEmbedder:
     """The real one, loaded once for all tests."""
-    return ShippedEmbedder()
+    return MiniLmEmbedder()
 
 
 class CountingEmbedder:

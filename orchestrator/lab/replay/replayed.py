@@ -13,7 +13,7 @@ from ...routing.router import Router
 from ...routing.traces import Trace
 from ...task.policy import Policy
 from ...task.results import RouteDecision
-from ...util.embedding.embedder import ShippedEmbedder
+from ...util.embedding.embedder import MiniLmEmbedder
 from .recording import (
     REFUSALS,
     HeldOutPart,
@@ -165,7 +165,7 @@ def replay(
     policy: Policy,
     *,
     sides: Mapping[str, Side],
-    embedder: ShippedEmbedder | None,
+    embedder: MiniLmEmbedder | None,
     folds: int = 5,
     seed: int = 0,
     far_share: float | None = None,

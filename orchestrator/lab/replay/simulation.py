@@ -10,7 +10,7 @@ from ....protocols.steps import Value
 from ...routing.traces import Trace
 from ...task.modes import Mode, Strategy
 from ...task.policy import Policy
-from ...util.embedding.embedder import ShippedEmbedder
+from ...util.embedding.embedder import MiniLmEmbedder
 from ..statistics import CurveFigures, IntervalEstimate, Point, curve_figures, estimated_means, quantiles
 from .recording import Progress
 from .replayed import Online, Replayed, replay
@@ -102,7 +102,7 @@ def simulate(
     policy: Policy,
     *,
     sides: Mapping[str, Side],
-    embedder: ShippedEmbedder | None,
+    embedder: MiniLmEmbedder | None,
     folds: int = 5,
     seed: int = 0,
     far_share: float | None = None,

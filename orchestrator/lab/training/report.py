@@ -15,7 +15,7 @@ from ....protocols.steps import Value
 from ...routing.head import EmbedsText, Head, sigmoid
 from ...routing.traces import Trace
 from ...routing.training import Examples, examples_of, folds_of
-from ...util.embedding.embedder import ShippedEmbedder
+from ...util.embedding.embedder import MiniLmEmbedder
 from ..statistics import IntervalEstimate, curve_figures
 from .training import HeadParts, fit_head, train_head, write_head
 
@@ -102,7 +102,7 @@ def train_on_traces(
     traces: Sequence[Trace],
     agents: Sequence[str],
     *,
-    embedder: ShippedEmbedder | None,
+    embedder: MiniLmEmbedder | None,
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> TrainedHead:

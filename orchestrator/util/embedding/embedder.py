@@ -29,7 +29,7 @@ _REACH: Final = MAXIMUM_TOKENS * 16
 """Characters read from either end of a text: tokenizing a whole book to keep 128 tokens of it takes seconds."""
 
 
-class ShippedEmbedder:
+class MiniLmEmbedder:
     """The model, loaded once. Calls may come from any thread.
 
     Raises `ConfigError` where onnxruntime or tokenizers is not installed.
