@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from source_tree import modules
 
+MOST_FILES = 340
 LONGEST_FILE = 500
 LONGEST_FUNCTION = 60
 DEEPEST_NESTING = 3
@@ -21,6 +22,20 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def test_no_file_is_longer_than_it_may_be() -> None:
     lengths = {module.name: len(module.path.read_text(encoding="utf-8").splitlines()) for module in modules()}
     assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
+
+
+def test_there_are_not_more_files_than_a_newcomer_can_learn() -> None:
+    assert len(modules()) <= MOST_FILES
+
+
+def test_a_class_name_is_used_once() -> None:
+    """Names that begin with `_` are a module's own."""
+    homes: dict[str, list[str]] = {}
+    for module in modules():
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module.name)
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
 
 
 def test_functions_are_short_and_flat() -> None:
