@@ -10,7 +10,7 @@ from pydantic import JsonValue, ValidationError
 from ...protocols import ConfigError, NearfarError, PrivacyViolation, Sensitivity, Side
 from ..task.modes import Mode, Shape, Strategy, TaskProfile
 from ..task.policy import AutoConfig, Policy
-from ..task.results import RESERVED, Arm, ConsideredArm, Result, SelectionDecision
+from ..task.results import PROTECTIONS, RESERVED, Arm, ConsideredArm, Result, SelectionDecision
 from ..task.task import Task, last_words
 from ..task.tools import Effect, Tool
 from .outcomes import PRIOR_SCORE, Belief, ClassGuess, OutcomeStore, beliefs_about, draw_score, groups_of, mix_beliefs
@@ -284,7 +284,7 @@ def _score(candidate: ConsideredArm) -> str:
 
 
 def applied(arm: Arm, policy: Policy) -> Policy:
-    """Return the policy that serves a task with an arm: the arm's knobs override the policy's own.
+    """Return the policy that serves a task with an arm: the arm's knobs override the policy's own, except those that protect the user.
 
     Raises `ConfigError` for knobs that no policy has, and for those that are the user's alone.
     """
@@ -292,8 +292,9 @@ def applied(arm: Arm, policy: Policy) -> Policy:
     if reserved:
         raise ConfigError(f"configuration {arm.key} sets {reserved[0]!r}", hint="that is for the policy to say, not for outcomes")
     current = cast("dict[str, JsonValue]", policy.model_dump(mode="json"))
+    knobs = {name: value for name, value in arm.knobs.items() if name not in PROTECTIONS}
     try:
-        return Policy.model_validate({**_merged(current, arm.knobs), "strategy": arm.strategy})
+        return Policy.model_validate({**_merged(current, knobs), "strategy": arm.strategy})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))

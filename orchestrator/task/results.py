@@ -19,6 +19,8 @@ from .tools import Effect
 Knobs = Mapping[str, JsonValue]
 RESERVED: Final = ("auto", "mode", "preset", "sensitivity", "strategy")
 """Keys of the policy that the user decides, and that `auto` never changes."""
+PROTECTIONS: Final = ("guard", "limits", "privacy", "rules")
+"""Sections of the policy that protect the user: outcomes measured under others count, and these stay as they are."""
 Dollars = Annotated[Decimal | None, Field(description="US dollars; None where a price is unknown, which is not free")]
 
 

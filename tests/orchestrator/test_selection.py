@@ -202,6 +202,23 @@ def test_the_chosen_knobs_stand_above_the_policys() -> None:
 
 
 @pytest.mark.parametrize(
+    "knobs",
+    [
+        {"guard": {"tools": "allow"}},
+        {"limits": {"day": {"dollars": 100}}},
+        {"privacy": {"findings": "allow", "placeholders": True}},
+        {"rules": []},
+    ],
+    ids=str,
+)
+def test_no_outcome_takes_away_what_protects_the_user(knobs: dict[str, object]) -> None:
+    rule = {"name": "patients stay", "when": {"tags": ["medical"]}, "mode": "only_on_device"}
+    policy = Policy.model_validate({"preset": "private", "limits": {"day": {"dollars": 1}}, "rules": [rule]})
+    served = applied(Arm.model_validate({"strategy": "eva", "knobs": {**knobs, "maximum_turns": 20}}), policy)
+    assert served == policy.model_copy(update={"strategy": Strategy.EVA, "maximum_turns": 20})
+
+
+@pytest.mark.parametrize(
     "knobs", [{"no_such_knob": 1}, {"supervision": {"interval": -1}}, {"mode": "auto"}, {"sensitivity": "public"}], ids=str
 )
 def test_knobs_that_no_outcome_may_set_are_refused(knobs: dict[str, object]) -> None:
