@@ -8,7 +8,7 @@ from typing import Final
 
 from ...protocols import Capabilities, ConfigError, Prices, Sensitivity, Side
 from ..task.modes import Mode, Needs, Strategy
-from ..task.policy import OnFinding, Policy, Preset
+from ..task.policy import PRESETS, OnDoubt, OnFinding, Policy, Preset
 from ..task.routing_policy import FallbackTrigger
 from ..task.rules import RESTRICTIONS, Range, Rule, When, is_of_class
 from .eligibility import SIDES_OF_MODE, PolicyFinding, eligible
@@ -52,11 +52,21 @@ def _on_preset(policy: Policy) -> Iterator[PolicyFinding]:
     """Find keys that take back the promise of the preset `private`. Of the others, any key may be given another value."""
     if policy.preset is not Preset.PRIVATE:
         return
-    if policy.sensitivity is Sensitivity.PUBLIC:
-        yield _warning("policy.sensitivity", "it takes back what preset private promises: tasks that do not say so are public")
-    if policy.privacy.findings is not OnFinding.STAY:
-        problem = "it takes back what preset private promises: texts leave in which something looks private"
-        yield _warning("policy.privacy.findings", problem)
+    promised = PRESETS[Preset.PRIVATE]["privacy"]["detect"]
+    unsought = [kind for kind in promised if kind not in policy.privacy.detect]
+    broken = {
+        "sensitivity": policy.sensitivity is Sensitivity.PUBLIC and "tasks that do not say so are public",
+        "mode": policy.mode not in (Mode.PREFER_ON_DEVICE, Mode.ONLY_ON_DEVICE) and "public tasks may begin in the cloud",
+        "strategy": policy.strategy is Strategy.CLOUD and "public tasks begin in the cloud",
+        "privacy.findings": policy.privacy.findings is not OnFinding.STAY and "texts leave in which something looks private",
+        "privacy.detect": unsought and f"texts leave with any of {', '.join(unsought)}",
+        "privacy.placeholders": policy.privacy.placeholders and "tasks go on in the cloud after private tool results",
+        "guard.tools": policy.guard.tools is OnDoubt.ALLOW and "tools that untrusted content suggests run unasked",
+        "guard.arguments": policy.guard.arguments is OnDoubt.ALLOW and "tools run unasked with arguments from untrusted content",
+    }
+    for key, effect in broken.items():
+        if effect:
+            yield _warning(f"policy.{key}", f"it takes back what preset private promises: {effect}")
 
 
 def _on_modes(policy: Policy) -> Iterator[PolicyFinding]:
