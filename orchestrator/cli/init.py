@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from ...protocols import ConfigError
-from ..compose.agents import parse_far
+from ..compose.agents import anchored_model, parse_far
 from ..compose.config import parse_config
 from ..task.policy import Preset
 from ..util.arguments import as_choice
@@ -43,7 +43,7 @@ def init(
 ) -> None:
     """Write a first nearfar.toml with five keys. A file that exists is not changed."""
     with report_errors(as_json=as_json):
-        text = _text(near or "near", far or "far", as_choice("--preset", preset, Preset))
+        text = _text(file, near or "near", far or "far", as_choice("--preset", preset, Preset))
         parse_config(text, str(file))
         try:
             with file.open("x", encoding="utf-8") as opened:
@@ -56,8 +56,16 @@ def init(
         show({"config": str(file)}, [f"wrote {file}", Note(advice)], as_json=as_json)
 
 
-def _text(near: str, far: str, preset: Preset) -> str:
+def _from(file: Path, model: str) -> str:
+    """Return the model as the file has to name it, since relative paths in it start at its own folder."""
+    here = Path.cwd()
+    return model if file.parent.resolve() == here.resolve() else anchored_model(model, here)
+
+
+def _text(file: Path, near: str, far: str, preset: Preset) -> str:
     agent = parse_far(far).model_dump(exclude_unset=True)
     (far_key,) = agent.keys() - {"provider"}
-    values = {"near": near, "provider": agent["provider"], "far": agent[far_key], "preset": preset}
+    if agent["provider"] == "llama":
+        agent["model"] = _from(file, agent["model"])
+    values = {"near": _from(file, near), "provider": agent["provider"], "far": agent[far_key], "preset": preset}
     return _FILE.format(far_key=far_key, **{name: json.dumps(str(value), ensure_ascii=False) for name, value in values.items()})

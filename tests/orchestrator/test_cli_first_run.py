@@ -226,6 +226,17 @@ def test_init_writes_five_keys_and_says_where_the_others_are() -> None:
     assert load_config("nearfar.toml").policy == Policy(preset=Preset.PRIVATE)
 
 
+def test_init_names_the_models_that_the_user_means_in_a_file_of_another_folder(empty_folder: Path) -> None:
+    Path("app").mkdir()
+    assert nearfar("init", "app/nearfar.toml", "--near", "models/small.gguf", "--far", "models/large.gguf").exit_code == 0
+    written = tomllib.loads(Path("app/nearfar.toml").read_text(encoding="utf-8"))
+    models = empty_folder / "models"
+    assert (written["near"]["model"], written["far"]["model"]) == (str(models / "small.gguf"), str(models / "large.gguf"))
+    assert nearfar("init", "app/shipped.toml").exit_code == 0
+    shipped = tomllib.loads(Path("app/shipped.toml").read_text(encoding="utf-8"))
+    assert (shipped["near"]["model"], shipped["far"]["model"]) == ("near", "far")
+
+
 @pytest.mark.parametrize("options", [[], ["--far", "gateway:localhost:7443"]])
 def test_what_init_writes_is_a_policy_without_findings(options: list[str]) -> None:
     assert nearfar("init", *options).exit_code == 0
