@@ -38,10 +38,16 @@ _SHARED_MODULES: Final = {"chat": "run", "demo": "sweep", "prices": "budget", "p
 """Modules of the commands and groups that share one with another; the others have one with their name."""
 
 
+_MOVED: Final = {"router": "policy train", "auto": "policy choose"}
+"""Former groups of commands, with what replaces them."""
+
+
 class LazyGroup(TyperGroup):
     """A group that loads a command when it is used. With `--json`, a mistake on the command line is reported as JSON, too."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401 - typer's types are private
+        if args and args[0] in _MOVED:
+            ctx.fail(f"No such command {args[0]!r}. Its commands are in `nearfar policy`, such as `nearfar {_MOVED[args[0]]}`.")
         name, stub, rest = super().resolve_command(ctx, args)
         if name is None:
             return name, stub, rest

@@ -143,3 +143,10 @@ def test_the_schema_describes_the_file() -> None:
     assert validator.is_valid(good)
     assert not validator.is_valid({"policy": {"mode": "sometimes"}})
     assert not validator.is_valid({"policy": {"rulez": []}})
+
+
+@pytest.mark.parametrize(("former", "now"), [("router", "nearfar policy train"), ("auto", "nearfar policy choose")])
+def test_a_former_command_says_where_it_went(former: str, now: str) -> None:
+    refused = CliRunner().invoke(app, [former, "--json"])
+    assert refused.exit_code == 2
+    assert f"`{now}`" in refused.stdout
