@@ -136,10 +136,15 @@ class Preparation:
         return self.equip(task.model_copy(update={"policy": policy}), options=options)
 
     def bounds(self, task: Task, tools: Sequence[str]) -> Bounds:
-        """Return how far the policy lets the task go now, where the task itself states nothing. Raises what the rules raise for it."""
+        """Return how far the policy lets the task go now: what its rules say of it, and elsewhere what holds for tasks that state nothing.
+
+        Raises what the rules raise for it.
+        """
         policy = self._policy()
         own = task.policy.model_copy(update={"rules": policy.rules})
-        self._router.apply_rules(task.model_copy(update={"policy": own, "ruling": None}), tools=tools)
+        ruled = self._router.apply_rules(task.model_copy(update={"policy": own, "ruling": None}), tools=tools)
+        if ruled.ruling is not None and ruled.ruling.mode is Mode.ONLY_ON_DEVICE:
+            return Bounds(sensitivity=ruled.policy.sensitivity, mode=Mode.ONLY_ON_DEVICE)
         with suppress(PermissionDenied, PrivacyViolation):  # The task states another mode than the policy's, against which its rules speak.
             plain = task.model_copy(update={"policy": policy, "ruling": None, "stated": frozenset()})
             policy = self._router.apply_rules(plain, tools=tools).policy

@@ -131,6 +131,18 @@ async def test_a_run_is_not_resumed_publicly_under_a_policy_that_has_become_tigh
         assert (await opened.resume("k")).text == "Hello."
 
 
+async def test_a_rule_about_public_tasks_holds_for_a_run_that_was_public_by_its_own_word(config: RunsConfig) -> None:
+    far = ScriptedAgent([Unavailable("gone")], name="far", side=Side.FAR)
+    async with Hybrid(far=far, records=config) as opened:
+        with pytest.raises(Unavailable):
+            await opened.run("Hi", **(ASKED_PUBLICLY | {"idempotency_key": "k"}))
+    rule = {"name": "nothing leaves now", "when": {"sensitivity": "public"}, "mode": "only_on_device"}
+    async with Hybrid(far=far, records=config, policy=Policy.model_validate({"rules": [rule]})) as opened:
+        with pytest.raises(IdempotencyConflict, match="mode"):
+            await opened.resume("k")
+    assert len(far.requests) == 1
+
+
 async def test_a_run_that_was_public_by_its_own_word_is_resumed_under_the_same_policy(config: RunsConfig) -> None:
     far = ScriptedAgent([Unavailable("gone"), "Hello."], name="far", side=Side.FAR)
     private = Policy(sensitivity=Sensitivity.PRIVATE)
