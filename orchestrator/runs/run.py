@@ -9,7 +9,7 @@ from ...protocols import Sensitivity, StoreCorrupt
 from ...protocols.steps import Value
 from ..task.labels import RecalledItem
 from ..task.modes import Mode
-from ..task.policy import Policy
+from ..task.policy import OnFinding, Policy
 from ..task.results import SelectionDecision
 from ..task.task import Task
 
@@ -74,6 +74,8 @@ class Bounds(Value):
 
     sensitivity: Sensitivity
     mode: Mode
+    findings: OnFinding = OnFinding.ALLOW
+    """Treatment of texts in which something private is found."""
 
 
 class KeptTask(Value):
@@ -120,14 +122,19 @@ def find_tightened(asked: Task, begun: Task) -> list[str]:
 
 def find_tightened_since(kept: KeptTask, now: Bounds) -> list[str]:
     """Return the options that the policy has tightened since the task was begun, and that the task exceeds."""
-    changed = ["sensitivity", "mode"] if kept.bounds is None else _tighter(now, kept.bounds)
+    changed = ["sensitivity", "mode", "privacy"] if kept.bounds is None else _tighter(now, kept.bounds)
     return [option for option in _tighter(now, kept.task.policy) if option in changed]
 
 
 def _tighter(one: Policy | Bounds, other: Policy | Bounds) -> list[str]:
+    strictest_first = list(OnFinding)
+    rank, other_rank = (
+        strictest_first.index(each.privacy.findings if isinstance(each, Policy) else each.findings) for each in (one, other)
+    )
     is_tighter = {
         "sensitivity": one.sensitivity is Sensitivity.PRIVATE is not other.sensitivity,
         "mode": one.mode is Mode.ONLY_ON_DEVICE is not other.mode,
+        "privacy": rank < other_rank,
     }
     return [option for option, is_so in is_tighter.items() if is_so]
 

@@ -131,6 +131,20 @@ async def test_a_run_is_not_resumed_publicly_under_a_policy_that_has_become_tigh
         assert (await opened.resume("k")).text == "Hello."
 
 
+async def test_a_run_that_let_findings_leave_is_not_resumed_under_the_preset_private(config: RunsConfig) -> None:
+    far = ScriptedAgent([Unavailable("gone"), "Written."], name="far", side=Side.FAR)
+    loose = Policy.model_validate({"privacy": {"findings": "allow"}})
+    async with Hybrid(far=far, records=config, policy=loose) as opened:
+        with pytest.raises(Unavailable):
+            await opened.run("Write to bob@example.com", **(ASKED_PUBLICLY | {"idempotency_key": "k"}))
+    async with Hybrid(far=far, records=config, policy=Policy.model_validate({"preset": "private"})) as opened:
+        with pytest.raises(IdempotencyConflict, match="privacy"):
+            await opened.resume("k")
+    assert len(far.requests) == 1
+    async with Hybrid(far=far, records=config, policy=loose) as opened:
+        assert (await opened.resume("k")).text == "Written."
+
+
 async def test_a_rule_about_public_tasks_holds_for_a_run_that_was_public_by_its_own_word(config: RunsConfig) -> None:
     far = ScriptedAgent([Unavailable("gone")], name="far", side=Side.FAR)
     async with Hybrid(far=far, records=config) as opened:
