@@ -79,7 +79,6 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.labels import Label as Label
     from nearfar.orchestrator.task.labels import RecalledItem as RecalledItem
     from nearfar.orchestrator.task.modes import Mode as Mode
-    from nearfar.orchestrator.task.modes import Needs as Needs
     from nearfar.orchestrator.task.modes import Shape as Shape
     from nearfar.orchestrator.task.modes import Situation as Situation
     from nearfar.orchestrator.task.modes import Strategy as Strategy
@@ -137,6 +136,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.stores import PeerConfig as PeerConfig
     from nearfar.orchestrator.task.stores import RecallConfig as RecallConfig
     from nearfar.orchestrator.task.stores import RunsConfig as RunsConfig
+    from nearfar.orchestrator.task.task import Needs as Needs
     from nearfar.orchestrator.task.task import Task as Task
     from nearfar.orchestrator.task.tools import Approver as Approver
     from nearfar.orchestrator.task.tools import Effect as Effect
@@ -339,7 +339,7 @@ _HOMES = {
     "ModelNotFound": "protocols.errors",
     "NearConfig": "orchestrator.compose.agents",
     "NearfarError": "protocols.errors",
-    "Needs": "orchestrator.task.modes",
+    "Needs": "orchestrator.task.task",
     "NoSuchModel": "protocols.errors",
     "NotFound": "protocols.errors",
     "ObjectiveConfig": "orchestrator.task.routing_policy",
