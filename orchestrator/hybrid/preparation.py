@@ -145,11 +145,11 @@ class Preparation:
         own = task.policy.model_copy(update={"rules": policy.rules})
         ruled = self._router.apply_rules(task.model_copy(update={"policy": own, "ruling": None}), tools=tools)
         if ruled.ruling is not None and ruled.ruling.mode is Mode.ONLY_ON_DEVICE:
-            return Bounds(sensitivity=ruled.policy.sensitivity, mode=Mode.ONLY_ON_DEVICE, findings=policy.privacy.findings)
+            return Bounds.of(policy, sensitivity=ruled.policy.sensitivity, mode=Mode.ONLY_ON_DEVICE)
         with suppress(PermissionDenied, PrivacyViolation):  # The task states another mode than the policy's, against which its rules speak.
             plain = task.model_copy(update={"policy": policy, "ruling": None, "stated": frozenset()})
             policy = self._router.apply_rules(plain, tools=tools).policy
-        return Bounds(sensitivity=policy.sensitivity, mode=policy.mode, findings=policy.privacy.findings)
+        return Bounds.of(policy)
 
     def _with_strategy(self, task: Task, context: TaskContext) -> Task:
         """Return the task with a strategy that has a graph: the rules' choice or, if they leave it open, that of `auto`."""
