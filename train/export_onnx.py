@@ -32,8 +32,8 @@ def write_folder(model: TinyLlama, tokenizer: Tokenizer, target: Path, *, name: 
     large = sum(len(tensor.raw_data) for tensor in graph.graph.initializer) > _LARGEST_INLINE
     (target / "model.onnx.data").unlink(missing_ok=True)  # It would be appended to.
     onnx.save(graph, target / "model.onnx", save_as_external_data=large, location="model.onnx.data")
-    start, end, padding = (tokenizer.token_to_id(token) for token in (BOS, END, PAD))
-    write_json(target / CONFIGURATION, configuration(llama_shape(model.shape), start=start, end=end, padding=padding))
+    ids = tokenizer.get_vocab()
+    write_json(target / CONFIGURATION, configuration(llama_shape(model.shape), start=ids[BOS], end=ids[END], padding=ids[PAD]))
     write_json(target / TOKENIZER, _described(tokenizer))
     tokens = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": END, "pad_token": PAD}
     write_json(target / TOKENIZER_CONFIGURATION, {**tokens, "chat_template": CHAT_TEMPLATE})

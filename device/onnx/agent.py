@@ -5,7 +5,8 @@ unless the provider stands in onnxruntime's list of devices.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -13,6 +14,7 @@ import anyio
 
 from ...protocols import AgentCard, Capabilities, Limits, ModelNotFound, Prices, Side
 from ..compute import FASTEST, ProcessorKind
+from ..gguf import check_adapters
 from ..worker.agent import LocalAgent, check_counts, check_default_adapters, check_installed
 from ..worker.process import WorkerProcess
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerOptions, WorkerReady
@@ -120,6 +122,9 @@ class OnnxAgent(LocalAgent):
         path = Path(await anyio.Path(model).absolute())
         check_default_adapters(adapter, call_adapter, adapters or {})
         folder = await anyio.to_thread.run_sync(read_model, path)
+        adapter_paths = {adapter: await _adapter_path(file) for adapter, file in (adapters or {}).items()}
+        if path.is_file():
+            await anyio.to_thread.run_sync(check_adapters, adapter_paths, path)
         tokens = context_tokens or min(folder.context_tokens, DEFAULT_CONTEXT_TOKENS)
         options = OnnxOptions(
             path=str(path),
@@ -128,7 +133,7 @@ class OnnxAgent(LocalAgent):
             threads=threads,
             compute=compute,
             allow_fallback=allow_fallback,
-            adapters={adapter: str(await _adapter_path(file)) for adapter, file in (adapters or {}).items()},
+            adapters={adapter: str(file) for adapter, file in adapter_paths.items()},
         )
         worker, ready = await WorkerProcess.start(cls.worker_module, options)
         title = name or (path.stem if path.is_file() else path.name)
@@ -138,7 +143,11 @@ class OnnxAgent(LocalAgent):
 
 def read_model(path: Path) -> OnnxFolder:
     """Describe a folder, or a GGUF file to convert. Raises as `read_folder` and `describe_gguf` do."""
-    return describe_gguf(path) if path.is_file() else read_folder(path)
+    if not path.is_file():
+        return read_folder(path)
+    folder = describe_gguf(path)
+    why = ", since llama.cpp is not installed" if find_spec("llama_cpp") is None else ""
+    return replace(folder, description=f"{folder.description or ''} Run by onnxruntime{why}.".strip())
 
 
 async def _adapter_path(file: Path | str) -> Path:

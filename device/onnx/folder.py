@@ -85,7 +85,7 @@ def read_folder(path: Path) -> OnnxFolder:
 
 
 _FLOAT_BYTES: Final = 4
-_CONVERTIBLE_TYPES: Final = ("F32", "F16", "Q8_0")
+_CONVERTIBLE_TYPES: Final = ("F32", "F16", "BF16", "Q8_0")
 _PARTS: Final = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
 """The tensors of a layer."""
 _SAME_IN_ALL: Final = {"general.architecture": "llama", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2"}

@@ -82,6 +82,8 @@ def _floats(data: NDArray[np.uint8], kind: str) -> Weights:
         return data.view("<f4").astype(np.float32)
     if kind == "F16":
         return data.view("<f2").astype(np.float32)
+    if kind == "BF16":  # the upper half of a 32-bit float
+        return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
     blocks = data.view([("scale", "<f2"), ("numbers", "i1", 32)])  # q8_0
     scaled: Weights = blocks["scale"].astype(np.float32)[:, None] * blocks["numbers"].astype(np.float32)
     return scaled.reshape(-1)
@@ -348,7 +350,7 @@ def _outputs(shape: LlamaShape) -> list[bytes]:
 
 
 def _caches(name: str, length: str, shape: LlamaShape) -> list[bytes]:
-    sizes = ["batch", shape.heads, length, shape.head_width]
+    sizes = ("batch", shape.heads, length, shape.head_width)
     return [_value(f"{name}.{number}.{part}", _FLOAT, sizes) for number in range(shape.layers) for part in ("key", "value")]
 
 
