@@ -36,7 +36,7 @@ PIP: Final = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 _ALL: Final = re.compile(r"(?<=[\[,])all(?=[,\]])")
 _COMPILERS: Final = {"CC": ("cc", "gcc", "clang"), "CXX": ("c++", "g++", "clang++")}
 _PROGRAMS: Final = {
-    "CC": (".c", "#include <stdio.h>\nint main(void) { puts(\"\"); return 0; }\n", ()),
+    "CC": (".c", '#include <stdio.h>\nint main(void) { puts(""); return 0; }\n', ()),
     "CXX": (
         ".cpp",
         "#include <filesystem>\n#include <thread>\n"

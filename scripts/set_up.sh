@@ -38,7 +38,9 @@ if [[ -e $venv/.installing ]] || ! suitable "$venv/bin/python" || ! "$venv/bin/p
   make_venv
 fi
 
-rm -rf build  # setuptools would install what an earlier build left there
+if [[ "$*" == *.\[* ]]; then
+  rm -rf build # setuptools would install what an earlier build left there
+fi
 # llama.cpp is built on one core unless told otherwise.
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(getconf _NPROCESSORS_ONLN)}
 exec "$venv/bin/python" scripts/install.py "$@"
