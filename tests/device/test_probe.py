@@ -8,6 +8,7 @@ import anyio
 import psutil
 import pytest
 from fake_system import supply, write_system
+from llama_engine import needs_llama
 from pydantic import BaseModel
 
 from nearfar.device.compute import ProcessorKind
@@ -68,8 +69,8 @@ def test_the_report_keeps_its_shape() -> None:
         assert fields | {"presence", "reason"} <= set(definitions[reference.rpartition("/")[2]]["properties"])
 
 
+@needs_llama
 async def test_installed_engines_compute_on_the_cpu_at_least() -> None:
-    pytest.importorskip("llama_cpp")
     engines = {engine.name: engine for engine in (await look_at_drivers()).engines}
     present = {provider.name: provider for provider in engines["llama.cpp"].providers if provider.presence is Presence.PRESENT}
     assert present["cpu"].kind is ProcessorKind.CPU
