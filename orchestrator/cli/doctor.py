@@ -16,7 +16,7 @@ from ...protocols.certificates import first_certificate, read_pair, read_roots, 
 from ...protocols.channel import expiry
 from ...protocols.steps import Message, Value
 from ..agents.pool import AgentHandle
-from ..compose.agents import EMBEDDED, GatewayConfig, model_path, probe_hardware, provider_keys, sends_key_in_plain_text
+from ..compose.agents import EMBEDDED, GatewayConfig, model_path, probe_hardware, provider_keys, runs_on_onnx, sends_key_in_plain_text
 from ..compose.config import Config
 from ..routing.eligibility import unknown_prices
 from ..task.policy import Policy
@@ -190,7 +190,9 @@ def _embedded_models() -> Iterator[Checkup]:
     for name in EMBEDDED:
         path = model_path(name)
         if path.is_file():
-            yield Checkup(area="models", name=name, status="ok", detail=f"{path.stat().st_size / 1e6:.1f} MB, search world only")
+            engine = ", run by onnxruntime: llama.cpp is not installed" if runs_on_onnx(name) else ""
+            detail = f"{path.stat().st_size / 1e6:.1f} MB, knows the worlds search and apps only{engine}"
+            yield Checkup(area="models", name=name, status="ok", detail=detail)
         else:
             yield Checkup(area="models", name=name, status="broken", detail="missing from the installation", advice="reinstall nearfar")
 
