@@ -137,7 +137,7 @@ class StoredKey:
     @property
     def how_to_set(self) -> str:
         """Return how to set the key, as text for people."""
-        return f"export {self.variable}=..., or store it once: python -m keyring set {KEYRING_SERVICE} {self.variable}"
+        return f"export {self.variable}=..., or store it once: nearfar keys set {self.variable}"
 
     def reveal(self) -> str:
         key = self._read()

@@ -120,4 +120,9 @@ def main() -> None:
     """Run the `nearfar` command."""
     _open_closed_streams()
     gc.disable()  # until `collect_garbage`
-    app()
+    try:
+        app()
+    except OSError as error:  # commands report their own: this one is about standard output
+        from .running import end_without_output
+
+        end_without_output(error)

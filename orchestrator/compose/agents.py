@@ -8,11 +8,12 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypedDict, Unpack
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from ...cloud.admission import GatewayLimits as GatewayLimits
 from ...cloud.config import ProviderConfig, build_provider, prices_of, usual_key
 from ...protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
+from ...protocols.address import parse_address
 from ...protocols.secrets import StoredKey
 from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
@@ -103,6 +104,15 @@ class GatewayConfig(Value):
     """PEM file of this device's own certificate, where the gateway demands one."""
     client_key: Path | None = None
     """PEM file of its private key."""
+
+    @field_validator("address")
+    @classmethod
+    def _names_a_port(cls, address: str) -> str:
+        try:
+            parse_address(address)
+        except ConfigError as error:
+            raise ValueError(f"it is no address: {error.hint}") from error
+        return address
 
 
 class ServeOptions(TypedDict, total=False):

@@ -351,6 +351,9 @@ def _split_union_tag(path: list[str]) -> tuple[str, list[str]]:
 
 
 def _suggestion(path: Sequence[str], tag: str) -> str:
+    homes = [f"[{section}]" for section in Config.model_fields if len(path) == 1 and path[0] in fields_at(Config, (section,))]
+    if homes:
+        return f"; it belongs in {' or '.join(homes)}"
     known = sorted(fields_at(Config, path[:-1], tag))
     near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else f"; known keys here: {', '.join(known)}"
