@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 COMMANDS: Final = {
-    "init": "Write a first nearfar.toml with five keys.",
+    "init": "Find the models and keys of this machine, and write a first nearfar.toml.",
     "run": "Run one task and print the answer, the model that gave it, and what it cost.",
     "chat": "Talk to the agents, turn by turn.",
     "demo": "Compare the device, the cloud and a cascade on tasks that the models have not seen, offline.",
@@ -21,6 +21,8 @@ COMMANDS: Final = {
 }
 """Commands of one word, with the first line of their help."""
 GROUPS: Final = {
+    "config": "Show the configuration that is in force, and where each value comes from.",
+    "keys": "Keep the keys of providers in the keyring of this machine, and see which are set.",
     "runs": "Look at durable runs, resume them, end them.",
     "trace": "Show what happened in a run, on which side, why, and what it cost.",
     "memory": "See, correct, move, synchronise and erase what this device remembers.",

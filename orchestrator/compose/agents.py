@@ -354,6 +354,13 @@ def known_prices() -> "Iterator[PriceLine]":
     return price_lines()
 
 
+def known_price(config: FarConfig) -> Prices | None:
+    """Return the prices of a far agent; None: unknown, as for one behind a gateway."""
+    if isinstance(config, GatewayConfig):
+        return None
+    return prices_of(config) if isinstance(config, ProviderConfig) else _local_prices(config)
+
+
 def imported_prices_day() -> date | None:
     """Return the day on which prices were imported, or None if none were."""
     from ...cloud.prices import imported_table

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from ...cloud.admission import GatewayLimits
+from ...cloud.config import ProviderConfig
 from ...protocols import ConfigError, Side
 from ...protocols.steps import Value
 from ..task.policy import Policy
@@ -82,7 +83,7 @@ def literal_secrets(document: Mapping[str, object], root: type[BaseModel]) -> It
         end = max((place for place, part in enumerate(path) if not part.isdigit()), default=0)
         section, key = path[:end], path[end]
         by_name = bool(value) and _is_secret(key) and key not in fields_at(root, section, _provider(document, section))
-        if by_name or _holds_secret(value):
+        if by_name or holds_secret(value):
             yield LiteralSecret(path[: end + 1], _advice(document, root, section, key, value))
 
 
@@ -102,7 +103,8 @@ def _is_secret(key: str) -> bool:
     return not key.endswith(_VARIABLE) and any(map(_SECRET_WORDS.fullmatch, _WORDS.findall(key)))
 
 
-def _holds_secret(value: str) -> bool:
+def holds_secret(value: str) -> bool:
+    """Return whether a text has the form of a secret, such as `sk-...`."""
     # Here, as commands without a configuration need none of it.
     from ..safety.detection.keys import KEYS
 
@@ -243,6 +245,25 @@ def parse_config(text: str, source: str) -> Config:
         raise ConfigError("\n".join(problems)) from error
     _require_models(document, text, source)
     return config
+
+
+def named_variables(config: Config) -> dict[str, str]:
+    """Return the variables that hold the secrets of a configuration, by the keys that name them. An agent at its provider's own API
+    that names none has the provider's usual one."""
+    named = dict(_variables(config.model_dump(mode="json"), ""))
+    agents = {"far": config.far, **{f"other_far.{name}": far for name, far in config.other_far.items()}}
+    for name, agent in agents.items():
+        if isinstance(agent, ProviderConfig) and agent.base_url is None:
+            named.setdefault(f"{name}.key_variable", str(usual_variable(agent.provider)))
+    return named
+
+
+def _variables(section: Mapping[str, Any], above: str) -> Iterator[tuple[str, str]]:
+    for name, value in section.items():
+        if isinstance(value, dict):
+            yield from _variables(value, f"{above}{name}.")
+        elif isinstance(value, str) and name.endswith(_VARIABLE):
+            yield f"{above}{name}", value
 
 
 def _impossible_values(document: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], str]]:
