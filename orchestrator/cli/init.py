@@ -140,14 +140,15 @@ def near_choices() -> list[Choice]:
 
 
 def far_choices(near: str) -> list[Choice]:
-    """Return the models in the cloud, the proposed one first: those whose key is set, else none, or the demo's beside the demo's."""
-    with_key, without_key = [], []
+    """Return the models in the cloud, the proposed one first: those whose key is set, else none, or
+    the demo's for the demo's near model."""
+    with_key: list[Choice] = []
+    without_key: list[Choice] = []
     for provider, model in USUAL_MODELS.items():
         variable = str(usual_variable(provider))
         is_set = provider_keys()[variable]()
-        (with_key if is_set else without_key).append(
-            Choice(f"{provider}:{model}", f"{variable} is set" if is_set else f"needs {variable}, which is not set")
-        )
+        about = f"{variable} is set" if is_set else f"needs {variable}, which is not set"
+        (with_key if is_set else without_key).append(Choice(f"{provider}:{model}", about))
     shipped = Choice("far", "ships with nearfar: tiny, offline, knows only the worlds of the demo")
     none = Choice(NONE, "everything stays on this device")
     offline = [shipped, none] if near in EMBEDDED else [none, shipped]

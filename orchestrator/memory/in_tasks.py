@@ -210,6 +210,11 @@ NOTES: Final = ("notes",)
 _KEY_LENGTH: Final = 16
 
 
+def note_key(text: str) -> str:
+    """Return the key of a note, so that the same text is noted once."""
+    return sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+
+
 def memory_tools(
     memory: "MemoryStore",
     *,
@@ -232,7 +237,7 @@ def memory_tools(
         task = running()
         store = _store(task)
         whose = "" if store is memory or task is None else f"{task.user}\0"  # users must not overwrite each other's notes
-        key = sha256(f"{whose}{text}".encode()).hexdigest()[:_KEY_LENGTH]
+        key = note_key(f"{whose}{text}")
         with writing_as(Origin(lineage=() if task is None else task.addresses)):
             try:
                 store.bound(source=Source.MODEL).put(namespace, key, {"text": text}, if_version=ABSENT)
