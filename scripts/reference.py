@@ -1,4 +1,4 @@
-"""Write docs/api.md from the public names and their docstrings, and docs/cli.md from the commands.
+"""Write docs/api.md from the public names and their docstrings, and docs/cli.md and the shells' completions from the commands.
 
 python scripts/reference.py
 """
@@ -6,6 +6,7 @@ python scripts/reference.py
 import ast
 import importlib
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
@@ -14,10 +15,11 @@ from pathlib import Path
 from typing import Any, Final, get_args, get_type_hints
 
 import typer
+from typer.main import get_command, get_group
 from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
 import nearfar
-from nearfar.orchestrator.cli import COMMANDS, app, load
+from nearfar.orchestrator.cli import COMMANDS, COMPLETIONS, app, load
 from nearfar.orchestrator.cli import GROUPS as GROUPS_OF_COMMANDS
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
@@ -363,6 +365,26 @@ def _shown(default: Any) -> str:  # noqa: ANN401 - a default may be anything
     return "" if default in (None, False, "", (), []) else f"`{getattr(default, 'value', default)}`"
 
 
+def completions() -> str:
+    """Return the options and commands of each command as JSON, for shells that complete them."""
+    found = {
+        name: _completion(get_command(load(name)) if name in COMMANDS else get_group(load(name)))
+        for name in (*COMMANDS, *GROUPS_OF_COMMANDS)
+    }
+    lines = (f"{json.dumps(name)}: {json.dumps(entry, ensure_ascii=False)}" for name, entry in sorted(found.items()))
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _completion(command: Any) -> dict[str, Any]:  # noqa: ANN401 - typer's types are private
+    options = [
+        {"names": each.opts, "flag": each.is_flag, "help": each.help or ""} for each in command.params if each.param_type_name == "option"
+    ]
+    entry = {"help": (command.help or "").partition("\n")[0], "options": options}
+    inner = getattr(command, "commands", None)
+    return entry if inner is None else {**entry, "commands": {name: _completion(each) for name, each in inner.items()}}
+
+
 if __name__ == "__main__":
     API.write_text(api(), encoding="utf-8")
     CLI.write_text(cli(), encoding="utf-8")
+    COMPLETIONS.write_text(completions(), encoding="utf-8")
