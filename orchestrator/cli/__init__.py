@@ -103,11 +103,8 @@ def _taking(options: list[dict[str, Any]]) -> Callable[..., None]:
 
     def function(**_: object) -> None: ...
 
-    kinds = [Annotated[bool if option["flag"] else str | None, typer.Option(*option["names"], help=option["help"])] for option in options]
-    parameters = [
-        Parameter(f"option_{place}", Parameter.KEYWORD_ONLY, default=False if option["flag"] else None, annotation=kind)
-        for place, (option, kind) in enumerate(zip(options, kinds, strict=True))
-    ]
+    kinds = [Annotated[(bool if option["flag"] else str) | None, typer.Option(*option["names"], help=option["help"])] for option in options]
+    parameters = [Parameter(f"option_{place}", Parameter.KEYWORD_ONLY, default=None, annotation=kind) for place, kind in enumerate(kinds)]
     function.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # `inspect.signature` reads it
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return function

@@ -5,6 +5,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -16,7 +17,7 @@ from ...protocols.certificates import first_certificate, read_pair, read_roots, 
 from ...protocols.channel import expiry
 from ...protocols.steps import Message, Value
 from ..agents.pool import AgentHandle
-from ..compose.agents import EMBEDDED, GatewayConfig, model_path, probe_hardware, provider_keys, sends_key_in_plain_text
+from ..compose.agents import EMBEDDED, GatewayConfig, how_to_set, model_path, probe_hardware, provider_keys, sends_key_in_plain_text
 from ..compose.config import Config
 from ..routing.eligibility import unknown_prices
 from ..task.policy import Policy
@@ -174,9 +175,17 @@ def _packages() -> Iterator[Checkup]:
     for extra, names in _EXTRAS.items():
         missing = [name for name in names if _version(name) is None]
         found = ", ".join(f"{name} {_version(name)}" for name in names if name not in missing)
-        advice = f'"{sys.executable}" -m pip install "nearfar[{extra}]"' if missing else ""
-        status: Status = "absent" if missing else "ok"
-        yield Checkup(area="packages", name=f"[{extra}]", status=status, detail=found or f"without {', '.join(missing)}", advice=advice)
+        without = f"without {', '.join(missing)}" if missing else ""
+        detail = ", ".join(filter(None, (found, without)))
+        advice = _how_to_add(extra) if missing else ""
+        yield Checkup(area="packages", name=f"[{extra}]", status="absent" if missing else "ok", detail=detail, advice=advice)
+
+
+def _how_to_add(extra: str) -> str:
+    """Return the command that adds an extra. The environments of uvx and pipx have no pip."""
+    if find_spec("pip") is not None:
+        return f'"{sys.executable}" -m pip install "nearfar[{extra}]"'
+    return f'start it with the extra: uvx --from "nearfar[{extra}]" nearfar, or pipx run --spec "nearfar[{extra}]" nearfar'
 
 
 def _version(package: str) -> str | None:
@@ -203,7 +212,7 @@ def _keys() -> Iterator[Checkup]:
             yield Checkup(area="keys", name=variable, status="broken", detail=error.message, advice=error.hint)
             continue
         status: Status = "ok" if present else "absent"
-        advice = "" if present else f"export {variable}=... where the gateway runs, if you use this provider"
+        advice = "" if present else f"if you use this provider: {how_to_set(variable)}, where the gateway runs"
         yield Checkup(area="keys", name=variable, status=status, detail="set" if present else "not set", advice=advice)
 
 
