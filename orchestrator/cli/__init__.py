@@ -103,8 +103,11 @@ def _taking(options: list[dict[str, Any]]) -> Callable[..., None]:
 
     def function(**_: object) -> None: ...
 
-    kinds = [Annotated[(bool if option["flag"] else str) | None, typer.Option(*option["names"], help=option["help"])] for option in options]
-    parameters = [Parameter(f"option_{place}", Parameter.KEYWORD_ONLY, default=None, annotation=kind) for place, kind in enumerate(kinds)]
+    parameters = []
+    for place, option in enumerate(options):
+        kind = bool if option["flag"] else str
+        annotation = Annotated[kind | None, typer.Option(*option["names"], help=option["help"])]
+        parameters.append(Parameter(f"option_{place}", Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
     function.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # `inspect.signature` reads it
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return function
