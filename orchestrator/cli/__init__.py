@@ -105,9 +105,9 @@ def _taking(options: list[dict[str, Any]]) -> Callable[..., None]:
 
     parameters = []
     for place, option in enumerate(options):
-        kind = bool if option["flag"] else str
-        annotation = Annotated[kind | None, typer.Option(*option["names"], help=option["help"])]
-        parameters.append(Parameter(f"option_{place}", Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+        info = typer.Option(*option["names"], help=option["help"])
+        kind = Annotated[bool | None, info] if option["flag"] else Annotated[str | None, info]
+        parameters.append(Parameter(f"option_{place}", Parameter.KEYWORD_ONLY, default=None, annotation=kind))
     function.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # `inspect.signature` reads it
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return function
