@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, get_args, get_type_hints
 
 import typer
@@ -130,10 +131,7 @@ def _class_blocks(value: type, node: ast.ClassDef) -> list[str]:
         return [kind, text, _table(("value", "meaning"), _members(node))]
     fields = [row for each in reversed(written) for row in _fields(each)]
     fields = list({row[0]: row for row in fields}.values())
-    functions: dict[str, Function] = {}
-    for each in written:
-        for function in _functions(each):
-            functions.setdefault(function.name, function)
+    functions = {name: found for each in reversed(written) for name, found in _own_functions(value, each).items()}
     constructor = functions.pop("__init__", None)
     blocks = [kind, text]
     if constructor:
@@ -141,8 +139,67 @@ def _class_blocks(value: type, node: ast.ClassDef) -> list[str]:
     blocks.append(_table(("field", "type", "default", "meaning"), fields))
     for function in functions.values():
         blocks.append(f"#### `{node.name}.{function.name}`")
-        blocks += _function_blocks(function, function.name, bound=not _has(function, "staticmethod"))
+        if is_twin(value, function.name):
+            blocks.append(f"`{function.name[1:]}` in a thread, with the same arguments, for a program that waits in an event loop.")
+        else:
+            blocks += _function_blocks(function, function.name, bound=not _has(function, "staticmethod"))
     return blocks
+
+
+def _own_functions(value: type, node: ast.ClassDef) -> dict[str, Function]:
+    """Return the functions of a base that have a place in the section of `value`: those that no section of a public base shows, and
+    whose arguments a user can have."""
+    base = next(each for each in value.__mro__ if each.__name__ == node.name)
+    if base is not value and is_public(base):
+        return {}
+    return {function.name: function for function in _functions(node) if not is_internal(base, function.name)}
+
+
+def is_public(value: type) -> bool:
+    """Return whether `nearfar` exports a class."""
+    return getattr(nearfar, value.__name__, None) is value
+
+
+def is_internal(owner: type, name: str) -> bool:
+    """Return whether a function of a class takes an argument of a class that is not public: users cannot call it."""
+    function = getattr(vars(owner)[name], "__func__", vars(owner)[name])
+    return inspect.isfunction(function) and any(not is_public(kind) for kind in types_taken(function))
+
+
+def is_twin(owner: type, name: str) -> bool:
+    """Return whether a function is the async form of another one, without a docstring of its own: `aput` of `put`."""
+    function = getattr(owner, name)
+    return name.startswith("a") and hasattr(owner, name[1:]) and inspect.iscoroutinefunction(function) and not function.__doc__
+
+
+def types_taken(function: Callable[..., Any]) -> Iterator[type]:
+    """Yield the classes of nearfar that the annotations of a function's arguments name."""
+    taken = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
+    names = {**function.__globals__, **_names_for_type_checkers(function.__module__)}
+    for hint in get_type_hints(SimpleNamespace(__annotations__=taken), globalns=names).values():
+        yield from _types_in(hint)
+
+
+def _types_in(hint: Any) -> Iterator[type]:  # noqa: ANN401 - an annotation
+    if isinstance(hint, type) and not get_args(hint):
+        yield from [hint] if hint.__module__.startswith("nearfar.") else []
+    for argument in hint if isinstance(hint, list) else get_args(hint):
+        yield from _types_in(argument)
+
+
+@cache
+def _names_for_type_checkers(module: str) -> dict[str, object]:
+    """Return the names that a module imports for type checkers alone."""
+    blocks = (node for node in _tree(module).body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    found: dict[str, object] = {}
+    for node in (node for block in blocks for node in block.body):
+        if isinstance(node, ast.Import):
+            found |= {alias.asname or alias.name: importlib.import_module(alias.name) for alias in node.names}
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        source = importlib.import_module("." * node.level + (node.module or ""), importlib.import_module(module).__package__)
+        found |= {alias.asname or alias.name: getattr(source, alias.name) for alias in node.names if hasattr(source, alias.name)}
+    return found
 
 
 def _written_classes(value: type) -> list[ast.ClassDef]:
