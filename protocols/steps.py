@@ -122,6 +122,7 @@ class Message(Value):
 
     @classmethod
     def tool(cls, result: ToolResult) -> "Message":
+        """Return a message with the `result` of a tool call."""
         return cls(role="tool", tool_result=result)
 
     @property

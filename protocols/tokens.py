@@ -110,7 +110,7 @@ class TokenRecord:
     """End of validity; None: valid for ever."""
 
     def is_expired(self, now: datetime) -> bool:
-        """Return whether the token has expired."""
+        """Return whether the token has expired at the moment `now`."""
         return self.expires is not None and self.expires <= now
 
     def is_shown(self, certificate: ClientCertificate) -> bool:

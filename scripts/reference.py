@@ -61,7 +61,7 @@ Every command of `nearfar`, with its arguments and options. The exit code is 0, 
 _LINE: Final = 100
 _BOUNDS: Final = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "length >=", "max_length": "length <=", "pattern": "pattern"}
 _KINDS: Final = {int: "number", float: "number", Path: "path"}
-_LISTS: Final = ("Args:", "Attributes:", "Raises:")
+_LISTS: Final = ("Args:", "Arguments of several functions:", "Attributes:", "Raises:")
 _VALIDATORS: Final = ("validator", "serializer")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -107,8 +107,8 @@ def _tree(module: str) -> ast.Module:
 
 
 def _defined(module: str, name: str) -> ast.stmt:
-    """Return the statement of a module that defines a name."""
-    for node in _tree(module).body:
+    """Return the statement of a module that defines a name; of a function with overloads, the last."""
+    for node in reversed(_tree(module).body):
         if isinstance(node, ast.ClassDef | Function) and node.name == name:
             return node
         targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
@@ -262,7 +262,7 @@ def _docstring(node: ast.ClassDef | Function) -> str:
             is_list = line in _LISTS
         item = re.match(r"    (\S[^:]*): (.*)", line) if is_list else None
         names = ", ".join(f"`{name}`" for name in item[1].split(", ")) if item else ""
-        lines.append(f"* {names}: {item[2]}" if item else f"  {line.strip()}" if is_list and line else line)
+        lines.append(f"* {names}: {item[2]}" if item else f"  {line.strip()}" if is_list and line.startswith(" ") else line)
         if line in _LISTS:
             lines.append("")
     return "\n".join(lines)

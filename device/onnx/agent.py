@@ -74,7 +74,7 @@ class OnnxAgent(LocalAgent):
 
     @staticmethod
     def check_model(path: Path) -> None:
-        """Look through the folder."""
+        """Look through the folder at `path`."""
         read_folder(path)
 
     @classmethod

@@ -203,10 +203,10 @@ class Config(Value):
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:
-    """Read and validate a file.
+    """Read and validate the file at `path`.
 
-    Paths in it are relative to its own folder. Raises `ConfigError` that names the file, the line, the key, what is wrong with it and,
-    for an unknown key, the nearest known one.
+    Paths in it are relative to its own folder. Raises `ConfigError` that names the file, the line, the key, what is wrong with it and, for
+    an unknown key, the nearest known one.
     """
     path = as_path("path", path)
     try:

@@ -61,7 +61,7 @@ class HubConfig(Value):
         return {name: AttachedConfig(socket=self.socket, worker=name, side=worker.trust) for name, worker in self.workers.items()}
 
     def anchored(self, folder: Path) -> "HubConfig":
-        """Return the section with its relative paths made absolute."""
+        """Return the section with its relative paths made absolute, starting at `folder`."""
         files = {name: getattr(self, name) for name in ("tokens", "certificate", "key", "client_authority", "socket")}
         return self.model_copy(update={name: folder / file.expanduser() for name, file in files.items() if file is not None})
 

@@ -53,7 +53,8 @@ class Label(Value):
     """Untrusted content may have caused a tool call that changes what other tools return."""
 
     def joined(self, other: "Label") -> "Label":
-        """Return the label of what is made of both: as private as the more private one, and trusted only if both are."""
+        """Return the label of what is made of both this and the `other`: as private as the more private one, and trusted only if both
+        are."""
         if self.covers(other):
             return self
         if other.covers(self) and other.origins[: len(self.origins)] == self.origins:
@@ -126,7 +127,7 @@ class Chosen(Value):
     """The texts of plans."""
 
     def with_tools(self, names: Iterable[str]) -> "Chosen":
-        """Add tools that were called."""
+        """Add the `names` of tools that were called."""
         more = sorted({*self.tools, *names})
         return self if len(more) == len(self.tools) else self.model_copy(update={"tools": tuple(more)})
 

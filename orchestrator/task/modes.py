@@ -113,6 +113,7 @@ class Needs(Value):
     json_schema: bool = False
 
     def missing_in(self, capabilities: Capabilities) -> list[str]:
+        """Return the names of the needed capabilities that `capabilities` lack."""
         wanted = {"tools": self.tools, "json_schema": self.json_schema}
         return [name for name, needed in wanted.items() if needed and not getattr(capabilities, name)]
 

@@ -121,7 +121,7 @@ class RouteDecision(Value):
         return {name: value for name, value in fields.items() if name != "impression"} | {"predictor": predictor}
 
     def estimate_of(self, agent: str) -> AgentEstimate | None:
-        """Return the estimate for an agent; None: there is none."""
+        """Return the estimate for the agent with the name `agent`; None: there is none."""
         return next((each.estimate for each in self.considered if each.agent == agent), None)
 
 
@@ -301,6 +301,7 @@ class SideUsage(Value):
     """Calls of its agents, failed ones included."""
 
     def plus(self, call: Call) -> "SideUsage":
+        """Return the usage with that of one `call` added."""
         unknown = self.dollars is None or call.dollars is None
         return SideUsage(
             usage=self.usage + call.usage,

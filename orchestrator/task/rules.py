@@ -116,7 +116,7 @@ class When(Value):
     """It is such a time of the day or week."""
 
     def matches(self, situation: Situation) -> bool | None:
-        """Return whether the situation meets the conditions; None if that depends on something unknown."""
+        """Return whether the `situation` meets the conditions; None if that depends on something unknown."""
         answers = [answer(self, situation) for named, answer in _CONDITIONS.items() if getattr(self, named) not in (None, ())]
         if False in answers:
             return False

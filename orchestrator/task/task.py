@@ -76,7 +76,8 @@ class Task(Value):
     """The choice that `auto` made; not part of the graph's state."""
 
     def needs(self, *, has_tools: bool) -> Needs:
-        """Return the capabilities that its agents need. Those of `minions` and `subtasks` plan and sum up, and call no tools."""
+        """Return the capabilities that its agents need, where it `has_tools` or not. Those of `minions` and `subtasks` plan and sum up, and
+        call no tools."""
         if self.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS):
             return Needs()
         return Needs(tools=has_tools, json_schema=self.output_schema is not None)
@@ -89,7 +90,7 @@ class Task(Value):
         return tuple(self.prompt if index == last and self.prompt is not None else message.text for index, message in enumerate(said))
 
     def with_plan(self, plan: str) -> "Task":
-        """Return the task with the user's own plan added to the last prompt."""
+        """Return the task with the user's own `plan` added to the last prompt."""
         return self.model_copy(update={"messages": self._messages_with(f"Plan:\n{plan}"), "planned": Chosen(plan=plan)})
 
     def with_context_in_prompt(self) -> "Task":
