@@ -48,6 +48,7 @@ class Limits(Value):
     context_tokens: int | None = Field(default=None, gt=0)
     """Prompt and output together; None: unknown."""
     max_output_tokens: int | None = Field(default=None, gt=0)
+    """Tokens of output per step; None: as many as fit."""
     concurrency: int = Field(default=1, gt=0)
     """Steps that make progress at the same time; further ones wait."""
 
@@ -159,13 +160,19 @@ class AgentCard(Value):
     """An agent's description of itself."""
 
     name: str = Field(min_length=1)
+    """Name of the agent."""
     side: Side
+    """Its side."""
     model: str = Field(min_length=1)
+    """Name of its model."""
     description: str = ""
+    """A sentence about it, for people."""
     world: str | None = None
     """The only subject that the model knows, for the shipped models, which are trained on one small world; None: general."""
     capabilities: Capabilities = Capabilities()
+    """Capabilities that it claims."""
     limits: Limits = Limits()
+    """Limits of its steps."""
     prices: Prices | None = None
     """None: the price is unknown, which is not the same as free."""
     parameters: int | None = Field(default=None, gt=0)

@@ -34,8 +34,11 @@ class DeviceState(Value):
     battery: float | None = Field(default=None, ge=0, le=1)
     """Share of a full charge."""
     power_source: PowerSource | None = None
+    """Mains or battery; None: unknown."""
     thermal: Thermal | None = None
+    """How hot the device is; None: unknown."""
     free_memory_bytes: int | None = Field(default=None, ge=0)
+    """Memory that is free; None: unknown."""
     is_offline: bool | None = None
     """No network can be reached."""
 

@@ -286,9 +286,13 @@ class RecordedError(Value):
     """A `NearfarError` that ended a step."""
 
     reason: str
+    """Name of the class."""
     message: str
+    """The error's message."""
     hint: str = ""
+    """The error's hint."""
     retry_after: float | None = None
+    """Seconds after which the request may succeed; None: unknown."""
 
     @classmethod
     def of(cls, error: NearfarError) -> "RecordedError":
@@ -310,10 +314,13 @@ class RecordedOutcome(Value):
     """An agent's answer to one request. Without a fingerprint it answers every request with this task."""
 
     fingerprint: str | None = None
+    """Hash of the request; None: any request."""
     task: str
     """The text of the last user message."""
     events: tuple[StepEvent, ...] = ()
+    """The events, in order."""
     error: RecordedError | None = None
+    """The error that ended the step; None: it finished."""
 
 
 def fingerprint(request: StepRequest) -> str:

@@ -225,7 +225,8 @@ def _fields(node: ast.ClassDef) -> Iterator[Sequence[str]]:
         name, kind = statement.target.id, _annotation(statement.annotation)
         if not name.startswith("_") and not kind.startswith(("ClassVar", "Final")):
             default, bounds = _default(statement.value)
-            yield f"`{name}`", f"`{kind}`{bounds}", default, _text_behind(node.body, statement)
+            meaning = _text_behind(node.body, statement) or ("names the kind" if name == "type" and kind.startswith("Literal") else "")
+            yield f"`{name}`", f"`{kind}`{bounds}", default, meaning
 
 
 def _default(value: ast.expr | None) -> tuple[str, str]:

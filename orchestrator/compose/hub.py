@@ -70,8 +70,11 @@ class AttachedConfig(Value):
     """An agent of a worker that is attached to this machine's hub."""
 
     socket: Path
+    """The hub's socket on this machine."""
     worker: str
+    """Name of the device."""
     side: Side
+    """The side that it counts as."""
 
 
 async def open_attached(config: AttachedConfig) -> Agent:

@@ -164,7 +164,7 @@ def _agent(name: str, given: object, configs: tuple[type, ...], wanted: str) -> 
 
 
 class HybridArguments(TypedDict, total=False):
-    """The arguments of `Hybrid`; `Hybrid` says what each means."""
+    """The arguments of `Hybrid`, which describes them: `near`, `far`, `agents`, `tools`, `approver`, `policy`, `memory`, `records`."""
 
     near: Agent | NearConfig | Mapping[str, Any] | str | Path | None
     far: Agent | FarConfig | Mapping[str, Any] | str | Path | None
@@ -213,8 +213,11 @@ class TaskOptions(TypedDict, total=False):
     """`no-store`: neither look for the answers of this task in a cache, nor keep them."""
 
     strategy: Strategy | str
+    """Way in which both sides work on the task; stands above the policy's."""
     mode: Mode | str
+    """Sides that may serve the task; stands above the policy's."""
     sensitivity: Sensitivity | str
+    """`private`: the text stays on this device; `public`: it may be sent to far agents."""
     output_schema: JsonSchema | type[BaseModel] | None
     """The answer must be JSON valid against this schema; `Result.output` is the parsed value. A pydantic model stands for its schema, and
     its `model_validate(result.output)` makes an object of it."""
@@ -230,7 +233,9 @@ class ResumeOptions(TypedDict, total=False):
     """Things that a run needs to be resumed and that are no part of the `Hybrid`."""
 
     tools: Sequence[Tool]
+    """Tools that the task had in addition to the `Hybrid`'s own."""
     approver: Approver | None
+    """Stands in for the `Hybrid`'s."""
 
 
 _OF_TASK: Final = (

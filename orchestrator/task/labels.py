@@ -47,6 +47,7 @@ class Label(Value):
     tier: Tier = Tier.SHARED
     """Privacy tier: how far the text may go."""
     integrity: Integrity = Integrity.TRUSTED
+    """Trusted, or made from untrusted content."""
     origins: tuple[str, ...] = ()
     """Sources that made it more private or less trusted: `tool read_mail`, `memory notes/7`, `the task`."""
     is_disturbed: bool = False
@@ -109,11 +110,17 @@ class RecalledItem(Value):
     """An item of the memory that was put before a task."""
 
     namespace: Namespace
+    """Namespace of the item."""
     key: str
+    """Its key."""
     version: str
+    """Its version when it was recalled."""
     tier: Tier
+    """Devices that it may travel to."""
     source: Source
+    """Source of its words."""
     trust: float
+    """Trust in it, 0 to 1."""
     user: str = ""
     """The other user who shared it; empty: it belongs to the task's own user, or to the app."""
 

@@ -159,8 +159,11 @@ class Ruling:
     """Decision of all rules together on a task. None: no rule decides."""
 
     mode: Mode | None = None
+    """The mode that rules demand; None: none does."""
     strategy: Strategy | None = None
+    """The strategy that rules demand; None: none does."""
     agent: str | None = None
+    """The agent that rules demand; None: none do."""
     denied: str | None = None
     """Reason why the task is refused."""
     sides_contradict: bool = False

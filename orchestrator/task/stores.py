@@ -175,10 +175,15 @@ class CategoryRules:
     """Complete rules for the questions of one category."""
 
     cacheable: bool
+    """Answers are stored."""
     semantic: bool
+    """An answer may be served to a question in other words."""
     threshold: float
+    """Cosine similarity from which it may."""
     time_to_live: float
+    """Seconds after which an answer is removed."""
     entries: int
+    """Most answers of the category."""
 
 
 class CategoryConfig(Value):

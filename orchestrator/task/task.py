@@ -32,6 +32,7 @@ class Task(Value):
     """One task with everything that decides how it is served."""
 
     messages: tuple[Message, ...]
+    """The conversation, the prompt last."""
     context: str | None = None
     """A long text that the task is about, separate from its messages: for `minions`, which keeps it on this device, and for `subtasks`."""
     memory: str | None = None
@@ -39,11 +40,13 @@ class Task(Value):
     recalled: tuple[RecalledItem, ...] = Field(default=(), exclude=True)
     """The items that `memory` quotes; not part of the graph's state."""
     output_schema: JsonSchema | None = None
+    """JSON Schema that the answer must be valid against; None: a text."""
     timeout: float | None = Field(default=None, gt=0)
     """Seconds for the whole task, over all attempts."""
     idempotency_key: str = Field(default_factory=lambda: uuid4().hex, min_length=1, max_length=100)
     """Names the task: its steps' keys derive from it, so a repeated task is not paid twice within the gateway's window."""
     policy: Policy = Policy()
+    """The policy that serves the task."""
     ruling: Ruling | None = None
     """The decision of the policy's rules on the task, which are evaluated once; None: not evaluated yet."""
     stated: frozenset[str] = frozenset()

@@ -107,12 +107,19 @@ class ToolDeclaration:
     """The declared effects and data flows of a tool."""
 
     effect: Effect = Effect.AT_MOST_ONCE
+    """The kind of change that a call makes, which decides whether it may be repeated."""
     approval: bool = False
+    """Each call needs approval."""
     returns: Tier = Tier.SHARED
+    """Privacy tier of its results."""
     source: Source = Source.INTERNAL_TOOL
+    """Author of its results."""
     sends: Tier = Tier.DEVICE
+    """Privacy tier to which its arguments go."""
     sinks: frozenset[str] = frozenset()
+    """Arguments that decide what is done, and to whom."""
     keys: frozenset[str] = frozenset()
+    """Arguments that name a record of the user's own data."""
     has_source: bool = True
     """Its source was declared."""
 

@@ -47,7 +47,9 @@ class Fact:
     """One known fact. There is one fact per attribute of a thing at a time."""
 
     about: str
+    """The person or thing that it is about."""
     attribute: str
+    """The attribute that it states, such as `diet`."""
     statement: str
     """The fact as a sentence that can be understood alone."""
     since: datetime | None = None
@@ -55,7 +57,9 @@ class Fact:
     sources: Sequence[ItemAddress] = ()
     """The items that the fact was derived from: it is no more trusted than they are, and goes no further."""
     source: Source | None = None
+    """Source of the statement; None: the store's."""
     tier: Tier | None = None
+    """Devices that it may travel to; None: the store's tier."""
     subject: str | None = None
     """The person it is about, with whom it is erased; None: the subject of the running task."""
 

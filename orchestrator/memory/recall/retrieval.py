@@ -40,6 +40,7 @@ class Rendered:
     text: str
     """Empty if there are no items."""
     tokens: int
+    """Estimated length of the text, in tokens."""
 
     @property
     def sensitivity(self) -> Sensitivity:
