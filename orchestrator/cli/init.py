@@ -65,7 +65,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the file says, as options of the command line name it."""
+    """The values for the file, as options of the command line name them."""
 
     near: str
     far: str

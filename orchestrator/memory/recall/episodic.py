@@ -46,7 +46,7 @@ class Turn:
     speaker: str
     """The person who said it, or the tool that returned it."""
     text: str
-    """What was said."""
+    """The words that were said."""
     kind: TurnKind = TurnKind.MESSAGE
     """A message, a tool call, or a tool result."""
     at: datetime | None = None
