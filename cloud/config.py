@@ -76,16 +76,7 @@ class ProviderConfig(BaseModel):
     @field_validator("base_url")
     @classmethod
     def _address_is_complete(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        if not _is_address(value):
-            raise ValueError("give the whole address, such as http://127.0.0.1:8000/v1")
-        parts = urlsplit(value)
-        if parts.username or parts.password or parts.query or parts.fragment:
-            raise ValueError("no credentials, query or fragment in base_url: name the key's environment variable in key_variable")
-        if ending := _ENDPOINT.search(parts.path):
-            raise ValueError(f"base_url is the root of the API: leave out {ending[0]}")
-        return value
+        return None if value is None else api_root(value)
 
     @model_validator(mode="after")
     def _options_fit_the_dialect(self) -> Self:
@@ -139,6 +130,18 @@ def build_provider(config: ProviderConfig) -> "ProviderAgent":
         timeouts=Timeouts(connect=config.connect_timeout, idle=config.idle_timeout, step=config.step_timeout),
         retry=RetryPolicy(calls=config.max_calls),
     )
+
+
+def api_root(value: str) -> str:
+    """Return the root of an API. Raise `ValueError`, which never quotes it: it may hold a password."""
+    if not _is_address(value):
+        raise ValueError("give the whole address, such as http://127.0.0.1:8000/v1")
+    parts = urlsplit(value)
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise ValueError("no credentials, query or fragment in base_url: name the key's environment variable in key_variable")
+    if ending := _ENDPOINT.search(parts.path):
+        raise ValueError(f"base_url is the root of the API: leave out {ending[0]}")
+    return value
 
 
 def _is_address(text: str) -> bool:
