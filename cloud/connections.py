@@ -57,6 +57,20 @@ def near_client(base_url: str, timeout: httpx.Timeout, *, trusted: bool) -> http
     )
 
 
+def provider_client(base_url: str, timeout: httpx.Timeout, tls: ssl.SSLContext) -> httpx.AsyncClient:
+    """Return a client for a provider, through the environment's proxies. Raise `ConfigError` if they cannot be used."""
+    with _usable("proxy settings", "correct or unset ALL_PROXY, HTTPS_PROXY, HTTP_PROXY and NO_PROXY; SOCKS: pip install 'httpx[socks]'"):
+        return httpx.AsyncClient(
+            headers=_HEADERS,
+            cookies=_no_cookies(),
+            verify=tls,
+            timeout=timeout,
+            limits=httpx.Limits(max_connections=_OF_A_POOL, max_keepalive_connections=_OF_A_POOL),
+            follow_redirects=False,
+            mounts=_unproxied(base_url),
+        )
+
+
 def tls_context() -> ssl.SSLContext:
     """Return the TLS settings of the system and the environment. Raise `ConfigError` if they cannot be used."""
     with _usable("TLS settings", "correct or unset SSL_CERT_FILE, SSL_CERT_DIR and SSLKEYLOGFILE"):
@@ -130,18 +144,7 @@ class Connections:
     def _provider_client(self) -> httpx.AsyncClient:
         if self._tls is None:  # reading the system's authorities takes longer than anything else here
             self._tls = tls_context()
-        with _usable(
-            "proxy settings", "correct or unset ALL_PROXY, HTTPS_PROXY, HTTP_PROXY and NO_PROXY; SOCKS: pip install 'httpx[socks]'"
-        ):
-            return httpx.AsyncClient(
-                headers=_HEADERS,
-                cookies=_no_cookies(),
-                verify=self._tls,
-                timeout=self._timeout,
-                limits=httpx.Limits(max_connections=_OF_A_POOL, max_keepalive_connections=_OF_A_POOL),
-                follow_redirects=False,
-                mounts=_unproxied(self._base_url),
-            )
+        return provider_client(self._base_url, self._timeout, self._tls)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Final, Literal, Self
 from urllib.parse import urlsplit
 
 import anyio
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ..protocols import ConfigError
 from ..protocols.address import is_this_machine
@@ -88,6 +88,11 @@ class NearServerConfig(Value):
         """Return whether the server may be on another machine. Raise `ConfigError` as `located` does."""
         return self.trusted and not is_this_machine(self.host)
 
+    @property
+    def place(self) -> str:
+        """Return the other machine for the audit: what the configuration says about it. Raise `ConfigError` as `located` does."""
+        return f"a server at {self.host}, which the configuration trusts as the user's own"
+
     def located(self, environment: Mapping[str, str] = os.environ) -> Self:
         """Return the configuration with its address filled in: what the environment says later does not move the agent.
 
@@ -122,9 +127,8 @@ def parse_server(text: str) -> NearServerConfig | None:
     fields = {"provider": "openai" if is_address else provider, "base_url": address or None, "model": model or None}
     try:
         return NearServerConfig.model_validate(fields)
-    except ValueError as error:
-        said = getattr(error, "errors", list)()
-        message = said[0]["msg"].removeprefix("Value error, ") if said else "it is malformed"
+    except ValidationError as error:
+        message = error.errors(include_input=False)[0]["msg"].removeprefix("Value error, ")
         raise ConfigError(f"the near server cannot be used: {message}") from None
 
 

@@ -7,12 +7,14 @@ from types import TracebackType
 from typing import Final, Self
 
 import anyio
+import anyio.to_thread
 import httpx
 
 from ..protocols import ConfigError, NearfarError, NoSuchModel, RequestRefused, StepLost, Unavailable
-from ..protocols.secrets import quote
+from ..protocols.secrets import StoredKey, quote
 from ..protocols.validation import parse_json
-from .connections import near_client
+from .config import ProviderConfig
+from .connections import near_client, provider_client, tls_context
 from .dialect import JsonObject, as_count, as_object, as_objects, as_text
 from .failures import error_for, fault_of, redirect_error, transport_errors
 from .near_server import PROGRAMS, NearServerConfig
@@ -75,20 +77,36 @@ class ModelTraits:
 
 
 class ModelServer:
-    """A near server's questions and answers. Use it as an async context manager.
+    """A server's answers about its models. Use it as an async context manager.
 
     Every question may raise `Unavailable` if no server is there, `Stalled`, `StepLost`, `ProviderAuthError`, `RequestRefused` for a web
-    page or a redirect, and `ConfigError` for an address that is not near.
+    page or a redirect, and `ConfigError` for an address that the client does not go to.
     """
 
-    def __init__(self, config: NearServerConfig, key: str | None = None, *, seconds: float = _SECONDS) -> None:
-        """Take a configuration whose address is known; see `NearServerConfig.located`."""
-        self._config = config
-        self._base_url = config.base_url or ""
+    def __init__(self, base_url: str, client: httpx.AsyncClient, *, label: str, key: str | None = None, start: str = "") -> None:
+        """Ask by `client`, which is closed with this object.
+
+        Args:
+            base_url: root of OpenAI's API there.
+            client: reaches the server.
+            label: the server's name for messages.
+            key: the server's key; None: it needs none.
+            start: the command that starts the server.
+        """
+        self._base_url = base_url.rstrip("/")
         self._root = self._base_url.removesuffix("/v1")
+        self._label = label
+        self._start = start
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._seconds = seconds
-        self._client = near_client(self._base_url, httpx.Timeout(seconds), trusted=config.trusted)
+        self._client = client
+
+    @classmethod
+    def near(cls, config: NearServerConfig, key: str | None = None, *, seconds: float = _SECONDS) -> "ModelServer":
+        """Return a near server, whose address has to be known; see `NearServerConfig.located`."""
+        base_url = config.base_url or ""
+        client = near_client(base_url, httpx.Timeout(seconds), trusted=config.trusted)
+        start = PROGRAMS[config.provider].start if config.provider in PROGRAMS else ""
+        return cls(base_url, client, label=config.label, key=key, start=start)
 
     async def __aenter__(self) -> Self:
         return self
@@ -100,7 +118,7 @@ class ModelServer:
         """Return what the server is and which models it has. Raise `RequestRefused` for a server without OpenAI's API."""
         listed = await self._object(f"{self._base_url}/models")
         if listed is None or "data" not in listed:
-            message = f"the {self._config.label} server at {self._root} has no list of models in OpenAI's form"
+            message = f"{self._place} at {self._root} has no list of models in OpenAI's form"
             raise RequestRefused(message, hint="check base_url, and update the server")
         entries = [entry for entry in as_objects(listed["data"]) if as_text(entry.get("id"))]
         return await self._llama_server(entries) or await self._lm_studio() or await self._ollama() or _openai(entries)
@@ -166,14 +184,13 @@ class ModelServer:
     async def _object(self, url: str, body: JsonObject | None = None) -> JsonObject | None:
         """Return the JSON object of an answer; None if the server has no such page."""
         try:
-            with transport_errors(self._place, self._root, self._seconds):
+            with transport_errors(self._place, self._root, self._client.timeout.read or _SECONDS):
                 async with self._client.stream("GET" if body is None else "POST", url, headers=self._headers, json=body) as response:
                     return self._parsed(response, await _read(response))
         except StepLost:
             raise
         except Unavailable as error:
-            start = PROGRAMS[self._config.provider].start if self._config.provider in PROGRAMS else ""
-            hint = f"start it: {start}; or correct base_url" if start else "start it, or correct base_url"
+            hint = f"start it: {self._start}; or correct base_url" if self._start else "start it, or correct base_url"
             raise Unavailable(error.message, hint=hint, retry_after=error.retry_after) from None
 
     def _parsed(self, response: httpx.Response, body: bytes) -> JsonObject | None:
@@ -192,7 +209,7 @@ class ModelServer:
 
     @property
     def _place(self) -> str:
-        return f"the {self._config.label} server"
+        return f"the {self._label} server"
 
 
 async def _read(response: httpx.Response) -> bytes:
@@ -225,7 +242,7 @@ def choose_model(state: ServerState, wanted: str | None, config: NearServerConfi
     """
     place = f"the {config.label} server at {config.base_url}"
     if wanted is None:
-        return _only_model(state, place)
+        return _only_model(state, place, [each for each in state.models if each.is_near])
     names = (wanted, f"{wanted}:latest")
     found = next((each for each in state.models if each.name in names or each.name.rsplit("/", 1)[-1] == wanted), None)
     if found is None:
@@ -236,19 +253,20 @@ def choose_model(state: ServerState, wanted: str | None, config: NearServerConfi
     return found.name
 
 
-def _only_model(state: ServerState, place: str) -> str:
-    usable = [each for each in state.models if each.is_near]
+def _only_model(state: ServerState, place: str, usable: Sequence[ServedModel]) -> str:
     loaded = [each for each in usable if each.is_loaded]
     for found in (usable, loaded):
         if len(found) == 1:
             return found[0].name
     if usable:
-        raise ConfigError(f"{place} has several models: {_listed(state)}", hint="say which one: near = PROVIDER:MODEL or ADDRESS#MODEL")
+        raise ConfigError(
+            f"{place} has several models: {_listed(state)}", hint="say which one: PROVIDER:MODEL or ADDRESS#MODEL, or the key model"
+        )
     raise NoSuchModel(f"{place} has no model to talk to", hint="load one first")
 
 
 def _listed(state: ServerState) -> str:
-    names = [quote(each.name) for each in state.models if each.is_near]
+    names = [quote(each.name) for each in state.models if each.is_chat]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"it has {', '.join(names[:_SHOWN])}{more}" if names else "it has none"
 
@@ -256,6 +274,22 @@ def _listed(state: ServerState) -> str:
 def _runs_in_a_cloud(model: str, host: str, base_url: str) -> ConfigError:
     message = f"the model {model!r} runs at {quote(host)}, not on this machine: the server only forwards to it"
     return ConfigError(message, hint=f"choose another model, or use it as the far side: --far {base_url}#{model}")
+
+
+async def with_only_model(config: ProviderConfig) -> ProviderConfig:
+    """Return the configuration of a far agent with the only model that its server has.
+
+    Raise `NoSuchModel` if it has none, `ConfigError` if it has several.
+    """
+    base_url = config.base_url or ""
+    key = None if config.key_variable is None else StoredKey(config.key_variable)
+    secret = None if key is None else await anyio.to_thread.run_sync(key.reveal, abandon_on_cancel=True)
+    client = provider_client(base_url, httpx.Timeout(_SECONDS), tls_context())
+    async with ModelServer(base_url, client, label="OpenAI-compatible", key=secret) as server:
+        state = await server.look()
+    return config.model_copy(
+        update={"model": _only_model(state, f"the server at {base_url}", [each for each in state.models if each.is_chat])}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +300,11 @@ class RunningServer:
     base_url: str
     provider: str
     """The provider whose usual address it has."""
+
+    @property
+    def label(self) -> str:
+        """Return the name of the program that answered."""
+        return PROGRAMS[self.state.program].label if self.state.program in PROGRAMS else "OpenAI API"
 
     def line(self, model: ServedModel) -> str:
         """Return the short form of a near agent with this model."""
@@ -280,7 +319,7 @@ async def find_servers() -> list[RunningServer]:
     async def look(config: NearServerConfig) -> None:
         try:
             located = config.located()
-            async with ModelServer(located, seconds=_GLANCE_SECONDS) as server:
+            async with ModelServer.near(located, seconds=_GLANCE_SECONDS) as server:
                 found.append(RunningServer(await server.look(), located.base_url or "", config.provider))
         except NearfarError:
             return  # another program uses the port, or none does
@@ -290,4 +329,3 @@ async def find_servers() -> list[RunningServer]:
             for provider in PROGRAMS:
                 looking.start_soon(look, NearServerConfig.model_validate({"provider": provider}))
     return sorted(found, key=lambda each: list(PROGRAMS).index(each.provider))
-

@@ -63,7 +63,7 @@ _ORDER: Final = "Call the tool record_number with the number 7 now, and write no
 
 @dataclass(frozen=True, slots=True)
 class ShownCapabilities:
-    """What a server's model has shown in the trials."""
+    """The capabilities that a server's model has shown in the trials."""
 
     tools: bool = False
     """It calls a tool where the prompt asks for it, with valid arguments."""
@@ -88,7 +88,7 @@ async def open_near_server(config: NearServerConfig, *, name: str) -> "ServerAge
     config = config.located()
     key = None if config.key_variable is None else StoredKey(config.key_variable)
     secret = None if key is None else await anyio.to_thread.run_sync(key.reveal, abandon_on_cancel=True)
-    async with ModelServer(config, secret) as server:
+    async with ModelServer.near(config, secret) as server:
         state = await server.look()
         model = choose_model(state, config.model, config)
         traits = await server.traits(state, model)
@@ -124,7 +124,8 @@ class _Trials:
         limits = Limits(context_tokens=traits.context_tokens, concurrency=state.concurrency)
         dialect = _dialect(shown)
         agent = self._provider_agent(dialect, name=name, limits=limits, retry=RetryPolicy())
-        return ServerAgent(agent, forces_tools=shown.forces_tools, cuts_prompts=traits.cuts_prompts)
+        is_elsewhere = self._config.is_elsewhere
+        return ServerAgent(agent, forces_tools=shown.forces_tools, cuts_prompts=traits.cuts_prompts, is_elsewhere=is_elsewhere)
 
     async def _tell_logprobs(self) -> bool:
         """Let the model say a few words; return whether log-probabilities come with them."""
@@ -211,14 +212,16 @@ def _dialect(shown: ShownCapabilities, effort: Effort | None = None) -> OpenAIDi
 class ServerAgent:
     """An `Agent` over a model that a near server runs. It makes good, or refuses, what the server ignores."""
 
-    def __init__(self, agent: ProviderAgent, *, forces_tools: bool, cuts_prompts: bool) -> None:
+    def __init__(self, agent: ProviderAgent, *, forces_tools: bool, cuts_prompts: bool, is_elsewhere: bool) -> None:
         """Serve by `agent`.
 
         Args:
             agent: asks the server.
             forces_tools: False if the server ignores `tool_choice`.
             cuts_prompts: True if the server cuts a long prompt without an error.
+            is_elsewhere: True if the server may be on another machine.
         """
+        self.is_elsewhere = is_elsewhere
         self._agent = agent
         self._forces_tools = forces_tools
         self._cuts_prompts = cuts_prompts
