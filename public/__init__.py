@@ -80,7 +80,6 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.labels import Label as Label
     from nearfar.orchestrator.task.labels import RecalledItem as RecalledItem
     from nearfar.orchestrator.task.modes import Mode as Mode
-    from nearfar.orchestrator.task.modes import Needs as Needs
     from nearfar.orchestrator.task.modes import Shape as Shape
     from nearfar.orchestrator.task.modes import Situation as Situation
     from nearfar.orchestrator.task.modes import Strategy as Strategy
@@ -138,6 +137,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.stores import PeerConfig as PeerConfig
     from nearfar.orchestrator.task.stores import RecallConfig as RecallConfig
     from nearfar.orchestrator.task.stores import RunsConfig as RunsConfig
+    from nearfar.orchestrator.task.task import Needs as Needs
     from nearfar.orchestrator.task.task import Task as Task
     from nearfar.orchestrator.task.tools import Approver as Approver
     from nearfar.orchestrator.task.tools import Effect as Effect
@@ -341,7 +341,7 @@ _HOMES = {
     "NearConfig": "orchestrator.compose.agents",
     "NearServerConfig": "cloud.near_server",
     "NearfarError": "protocols.errors",
-    "Needs": "orchestrator.task.modes",
+    "Needs": "orchestrator.task.task",
     "NoSuchModel": "protocols.errors",
     "NotFound": "protocols.errors",
     "ObjectiveConfig": "orchestrator.task.routing_policy",

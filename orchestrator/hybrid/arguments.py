@@ -255,12 +255,13 @@ def asked_task(prompt: object, options: TaskOptions, policy: Policy) -> Task:
     stated = frozenset(options) & {"mode", "strategy"}
     messages = as_messages(prompt)
     try:
-        task = Task.model_validate({"messages": messages, "output_schema": output_schema, "policy": policy, "stated": stated, **keys})
+        task = Task.model_validate({"messages": messages, "output_schema": output_schema, "stated": stated, **keys})
     except ValidationError as error:
         problems = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors(include_url=False)]
         raise InvalidRequest(
             "; ".join(problems), hint="see TaskOptions: timeout in seconds, context and session texts, tags a list of them"
         ) from error
+    task = task.model_copy(update={"policy": policy})  # it was validated where it was made
     plan = options.get("plan")
     if plan is not None:
         task = task.with_plan(_plan(plan))
@@ -321,6 +322,8 @@ def policy_of(options: TaskOptions, usual: Policy, agents: Mapping[str, Side]) -
         raise InvalidRequest("policy must be a Policy or a mapping", hint="from nearfar import Policy")
     if policy is not usual:
         require_usable(policy, agents)
+    if not changes:
+        return policy
     try:
         given = Policy.model_validate(changes)
     except ValidationError as error:
