@@ -1,5 +1,6 @@
 """`nearfar init`: find the models and keys of this machine, ask at most five questions, and write a first nearfar.toml."""
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,18 @@ import typer
 from rich.text import Text
 
 from ...protocols import ConfigError, Sensitivity
-from ..compose.agents import EMBEDDED, anchored_model, how_to_set, known_price, model_store, parse_far, provider_keys, usual_variable
+from ..compose.agents import (
+    EMBEDDED,
+    anchored_model,
+    far_handle,
+    find_servers,
+    how_to_set,
+    model_store,
+    parse_far,
+    parse_near,
+    provider_keys,
+    usual_variable,
+)
 from ..compose.config import parse_config
 from ..task.policy import Preset
 from ..util.arguments import as_choice
@@ -33,13 +45,13 @@ _FILE: Final = """\
 # and `nearfar config show` says what is in force.
 """
 _NEAR: Final = """
-[near]
-model = {model}  # on this device: a GGUF file, a folder with an ONNX model, or a name of `nearfar models list`
+[near]  # on this device: a GGUF file, a folder with an ONNX model, a name of `nearfar models list`, or a server that runs here
+{keys}
 """
 _FAR: Final = """
 [far]
 provider = {provider}  # "openai", "anthropic" or "gemini"; "gateway" with an address; "llama" for another model of this machine
-{key} = {far}
+{keys}
 """
 _POLICY: Final = """
 [policy]
@@ -132,11 +144,17 @@ _SENSITIVITIES: Final = (
 
 
 def near_choices() -> list[Choice]:
-    """Return the models on this device, the proposed one first."""
+    """Return the models on this device, the proposed one first: those of servers that run, stored ones, files here, the shipped one."""
+    servers = [
+        Choice(server.line(model), f"{server.label} serves it now")
+        for server in asyncio.run(find_servers())
+        for model in server.state.models
+        if model.is_chat and not model.remote_host
+    ]
     stored = [Choice(model.name, "in the store of `nearfar models`") for model in model_store().models() if not model.obstacle]
     files = [Choice(str(path), "a file of this folder") for path in sorted(Path().glob("*.gguf"))]
     shipped = Choice("near", "ships with nearfar: tiny, knows only the worlds of the demo")
-    return [*stored, *files, shipped, Choice(NONE, "no model on this device")]
+    return [*servers, *stored, *files, shipped, Choice(NONE, "no model on this device")]
 
 
 def far_choices(near: str) -> list[Choice]:
@@ -158,7 +176,8 @@ def far_choices(near: str) -> list[Choice]:
 def _dollar_choices(far: str, preset: Preset) -> list[Choice]:
     """Return limits for a day; only "no limit" where no price is known, since calls of unknown price are refused under a limit."""
     unlimited = Choice(f"{_UNLIMITED:g}", "no limit")
-    price = None if far == NONE else known_price(parse_far(far))
+    agent = None if far == NONE else far_handle(far)
+    price = None if agent is None else agent.prices
     if price is None or price.output == 0:
         return [unlimited]
     if preset is Preset.CHEAPEST:
@@ -192,8 +211,8 @@ def _ask(question: str, choices: Sequence[Choice], check: Callable[[str], object
 
 
 def _usable_near(text: str) -> None:
-    if not text.isprintable():
-        raise ConfigError("a model's name has no control characters")
+    if text != NONE:
+        parse_near(text)
 
 
 def _usable_far(text: str) -> None:
@@ -228,12 +247,16 @@ def _from(file: Path, model: str) -> str:
 def _text(file: Path, answers: Answers) -> str:
     parts = [_FILE]
     if answers.near != NONE:
-        parts.append(_NEAR.format(model=_quoted(_from(file, answers.near))))
+        near = parse_near(answers.near).model_dump(mode="json", exclude_unset=True)
+        if near.keys() == {"model"}:
+            near["model"] = _from(file, near["model"])
+        parts.append(_NEAR.format(keys="\n".join(f"{name} = {_quoted(value)}" for name, value in near.items() if value is not None)))
     if answers.far != NONE:
         agent = parse_far(answers.far).model_dump(exclude_unset=True)
-        (key,) = agent.keys() - {"provider"}
-        named = _from(file, agent[key]) if agent["provider"] == "llama" else agent[key]
-        parts.append(_FAR.format(provider=_quoted(agent["provider"]), key=key, far=_quoted(named)))
+        if agent["provider"] == "llama":
+            agent["model"] = _from(file, agent["model"])
+        keys = "\n".join(f"{name} = {_quoted(value)}" for name, value in agent.items() if name != "provider")
+        parts.append(_FAR.format(provider=_quoted(agent["provider"]), keys=keys))
     parts.append(_POLICY.format(preset=_quoted(answers.preset), sensitivity=_quoted(answers.sensitivity)))
     if answers.daily_dollars:
         parts.append(_DAY.format(dollars=answers.daily_dollars))

@@ -1,6 +1,6 @@
 """Preparation of a task: its policy, its memory, its strategy, and the context that its graph runs with."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -10,7 +10,6 @@ from ..agents.pool import AgentPool
 from ..cache.database import ErasedMemory
 from ..cache.plans import PlanCache
 from ..memory.provenance import Recollection
-from ..routing.auto import with_open_choice
 from ..routing.router import Router
 from ..runs.erasing import ErasedRuns
 from ..runs.run import Bounds
@@ -23,7 +22,7 @@ from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.results import SelectionDecision
 from ..task.task import Task
-from ..task.tools import Approver, Tool
+from ..task.tools import Approver, Effect, Tool
 from ..tracing.recorder import RunTrace
 from .arguments import TaskOptions, asked_task, check_options, policy_of, tools_argument
 from .records import OpenRecords
@@ -99,7 +98,8 @@ class Preparation:
     def prepare(self, task: Task, options: TaskOptions) -> tuple[Task, TaskContext]:
         """Return the task, with its strategy chosen, and its context."""
         context = self.context(options)
-        check_plan(task.planned.plan, context.tools)
+        if task.planned.plan:
+            check_plan(task.planned.plan, context.tools)
         task = self._with_strategy(quote_untrusted_data(task, context.tools), context)
         context = self.equip(task, options=options)
         keeps_apart = task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
@@ -112,7 +112,8 @@ class Preparation:
 
     def context(self, options: TaskOptions) -> TaskContext:
         """Return a context with the tools and the approver of a task that is not known yet."""
-        tools = tools_argument((*self._tools, *tools_argument(options.get("tools"))))
+        own = options.get("tools")
+        tools = self._tools if own is None else tools_argument((*self._tools, *tools_argument(own)))
         tool_checks = ToolChecks(approver=options.get("approver", self._approver))
         return replace(TaskContext.of(tools), plans=self._plans, tool_checks=tool_checks)
 
@@ -144,16 +145,16 @@ class Preparation:
         own = task.policy.model_copy(update={"rules": policy.rules})
         ruled = self._router.apply_rules(task.model_copy(update={"policy": own, "ruling": None}), tools=tools)
         if ruled.ruling is not None and ruled.ruling.mode is Mode.ONLY_ON_DEVICE:
-            return Bounds(sensitivity=ruled.policy.sensitivity, mode=Mode.ONLY_ON_DEVICE, findings=policy.privacy.findings)
+            return Bounds.of(policy, sensitivity=ruled.policy.sensitivity, mode=Mode.ONLY_ON_DEVICE)
         with suppress(PermissionDenied, PrivacyViolation):  # The task states another mode than the policy's, against which its rules speak.
             plain = task.model_copy(update={"policy": policy, "ruling": None, "stated": frozenset()})
             policy = self._router.apply_rules(plain, tools=tools).policy
-        return Bounds(sensitivity=policy.sensitivity, mode=policy.mode, findings=policy.privacy.findings)
+        return Bounds.of(policy)
 
     def _with_strategy(self, task: Task, context: TaskContext) -> Task:
         """Return the task with a strategy that has a graph: the rules' choice or, if they leave it open, that of `auto`."""
         tools = list(context.tools)
-        task = with_open_choice(self._router.apply_rules(task, tools=tools), select_tools(context.tools, task.allowed_tools))
+        task = _with_open_choice(self._router.apply_rules(task, tools=tools), select_tools(context.tools, task.allowed_tools))
         return self._router.with_strategy(task, list(self._pool), tools=tools)
 
     def _may_stay(self, policy: Policy) -> bool:
@@ -168,3 +169,11 @@ class Preparation:
     @property
     def _sides(self) -> set[Side]:
         return {handle.side for handle in self._pool}
+
+
+def _with_open_choice(task: Task, tools: Mapping[str, Tool]) -> Task:
+    """Return the task with strategy `auto` if no strategy was chosen for it and it has a tool that is not declared read-only."""
+    is_chosen = "strategy" in task.policy.model_fields_set
+    if is_chosen or all(tool.declared.effect is Effect.READ for tool in tools.values()):
+        return task
+    return task.model_copy(update={"policy": task.policy.model_copy(update={"strategy": Strategy.AUTO})})
