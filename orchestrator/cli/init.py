@@ -125,9 +125,9 @@ def _collect(
         raise ConfigError("neither a near nor a far model is named", hint="name one of them")
     chosen = as_choice("--preset", preset or decide("Defaults of the policy", _PRESETS, _usable_preset), Preset)
     label = sensitivity or decide("May the text of a task leave this device if the task says nothing?", _SENSITIVITIES, _usable_label)
-    if daily_dollars is None:
-        daily_dollars = float(decide("Most that far models may cost a day, in dollars", _dollar_choices(far, chosen), _usable_amount))
-    return Answers(near, far, chosen, as_choice("--sensitivity", label, Sensitivity), daily_dollars)
+    amount = f"{daily_dollars}" if daily_dollars is not None else None
+    amount = amount or decide("Most that far models may cost a day, in dollars", _dollar_choices(far, chosen), _usable_amount)
+    return Answers(near, far, chosen, as_choice("--sensitivity", label, Sensitivity), _usable_amount(amount))
 
 
 Decide = Callable[[str, Sequence[Choice], Callable[[str], object]], str]
