@@ -112,3 +112,7 @@ def is_generated(function: Callable[..., Any]) -> bool:
 
 def is_hidden(value: type, base: type, name: str) -> bool:
     return reference.is_internal(base, name) or reference.is_twin(value, name)
+
+
+def test_shells_complete_the_commands_as_they_are() -> None:
+    assert reference.COMPLETIONS.read_text(encoding="utf-8") == reference.completions(), "run `make reference`"
