@@ -6,7 +6,7 @@
 # make bars    every benchmark with --quick, within ten minutes, and which bars are missed
 # make bench   all benchmarks in full, which takes hours; keeps the figures and writes docs/benchmarks.md
 # make pictures   draw the graphs in docs/strategies.md from the strategies
-# make reference  write docs/api.md and docs/cli.md from the docstrings and the commands
+# make reference  write docs/api.md from the docstrings, docs/cli.md and the shells' completions from the commands
 # make generate   write the gRPC code from protocols/proto/nearfar/v1/*.proto
 # make accept-protos   let the .proto files be the contract that later ones are compared with
 #

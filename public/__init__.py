@@ -11,6 +11,7 @@ from nearfar.protocols.lazy import lazy_names
 if TYPE_CHECKING:
     from nearfar.cloud.admission import GatewayLimits as GatewayLimits
     from nearfar.cloud.config import ProviderConfig as ProviderConfig
+    from nearfar.cloud.near_server import NearServerConfig as NearServerConfig
     from nearfar.device.llama.agent import LlamaAgent as LlamaAgent
     from nearfar.device.onnx.agent import OnnxAgent as OnnxAgent
     from nearfar.orchestrator.budgets.book import BudgetBook as BudgetBook
@@ -338,6 +339,7 @@ _HOMES = {
     "ModelError": "protocols.errors",
     "ModelNotFound": "protocols.errors",
     "NearConfig": "orchestrator.compose.agents",
+    "NearServerConfig": "cloud.near_server",
     "NearfarError": "protocols.errors",
     "Needs": "orchestrator.task.task",
     "NoSuchModel": "protocols.errors",

@@ -164,7 +164,7 @@ class LlamaAgent(LocalAgent):
 
     @staticmethod
     def check_model(path: Path) -> None:
-        """Read and check the file's header."""
+        """Read and check the header of the file at `path`."""
         read_header(path)
 
     @classmethod

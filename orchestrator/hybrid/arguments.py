@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError
 from ...protocols import Agent, ConfigError, InvalidRequest, JsonSchema, Sensitivity, Side
 from ...protocols.validation import check_schema
 from ..agents.pool import AgentHandle
-from ..compose.agents import FAR_CONFIGS, FarConfig, NearConfig, far_handle, near_handle, other_handle
+from ..compose.agents import FAR_CONFIGS, NEAR_CONFIGS, FarConfig, NearSection, far_handle, near_handle, other_handle
 from ..compose.hub import AttachedConfig
 from ..compose.policy_file import PolicyFile
 from ..routing.policy_check import require_usable
@@ -36,14 +36,13 @@ _FAR = 'a text such as "openai:MODEL", a FarConfig, a mapping or an Agent'
 _AGENT = ("card", "step", "aclose")
 
 
-def near_argument(given: object) -> Agent | NearConfig | str | Path | None:
+def near_argument(given: object) -> Agent | NearSection | str | Path | None:
     """Return the near side. A mapping is a `[near]` section."""
     if isinstance(given, Mapping):
-        return parse_section("near", given, NearConfig)
-    return cast(
-        Agent | NearConfig | str | Path | None,
-        _agent("near", given, (NearConfig,), "the path or name of a model, a NearConfig or an Agent"),
-    )
+        near: TypeAdapter[NearSection] = TypeAdapter(NearSection)
+        return parse_section("near", given, near)
+    wanted = 'the path or name of a model, a text such as "ollama:MODEL", a NearConfig, a NearServerConfig or an Agent'
+    return cast(Agent | NearSection | str | Path | None, _agent("near", given, NEAR_CONFIGS, wanted))
 
 
 def far_argument(given: object) -> Agent | FarConfig | str | Path | None:
@@ -56,13 +55,13 @@ def far_argument(given: object) -> Agent | FarConfig | str | Path | None:
     )
 
 
-def agents_argument(given: object) -> dict[str, Agent | NearConfig | FarConfig | AttachedConfig]:
+def agents_argument(given: object) -> dict[str, Agent | NearSection | FarConfig | AttachedConfig]:
     """Return the further agents by their names."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(name, str) and name for name in given):
         raise wrong_type("agents", given, "a mapping from names to agents", hint='agents={"second": agent}')
-    kinds = (NearConfig, *FAR_CONFIGS, AttachedConfig)
+    kinds = (*NEAR_CONFIGS, *FAR_CONFIGS, AttachedConfig)
     for name, other in given.items():
         if other is None or isinstance(other, (str, os.PathLike)):
             raise wrong_type(f"agents[{name!r}]", other, "an Agent, a NearConfig or a FarConfig")
@@ -164,11 +163,11 @@ def _agent(name: str, given: object, configs: tuple[type, ...], wanted: str) -> 
 
 
 class HybridArguments(TypedDict, total=False):
-    """The arguments of `Hybrid`; `Hybrid` says what each means."""
+    """The arguments of `Hybrid`, which describes them: `near`, `far`, `agents`, `tools`, `approver`, `policy`, `memory`, `records`."""
 
-    near: Agent | NearConfig | Mapping[str, Any] | str | Path | None
+    near: Agent | NearSection | Mapping[str, Any] | str | Path | None
     far: Agent | FarConfig | Mapping[str, Any] | str | Path | None
-    agents: Mapping[str, Agent | NearConfig | FarConfig | AttachedConfig] | None
+    agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig] | None
     tools: Sequence[Tool]
     approver: Approver | None
     policy: Policy | PolicyFile | Mapping[str, Any] | None
@@ -213,8 +212,11 @@ class TaskOptions(TypedDict, total=False):
     """`no-store`: neither look for the answers of this task in a cache, nor keep them."""
 
     strategy: Strategy | str
+    """Way in which both sides work on the task; stands above the policy's."""
     mode: Mode | str
+    """Sides that may serve the task; stands above the policy's."""
     sensitivity: Sensitivity | str
+    """`private`: the text stays on this device; `public`: it may be sent to far agents."""
     output_schema: JsonSchema | type[BaseModel] | None
     """The answer must be JSON valid against this schema; `Result.output` is the parsed value. A pydantic model stands for its schema, and
     its `model_validate(result.output)` makes an object of it."""
@@ -230,7 +232,9 @@ class ResumeOptions(TypedDict, total=False):
     """Things that a run needs to be resumed and that are no part of the `Hybrid`."""
 
     tools: Sequence[Tool]
+    """Tools that the task had in addition to the `Hybrid`'s own."""
     approver: Approver | None
+    """Stands in for the `Hybrid`'s."""
 
 
 _OF_TASK: Final = (

@@ -20,7 +20,7 @@ from ...protocols import (
 from ..agents.pool import AgentPool
 from ..cache.agent import put_in_front
 from ..cache.database import ErasedMemory
-from ..compose.agents import FarConfig, NearConfig, read_device_state
+from ..compose.agents import FarConfig, NearSection, read_device_state
 from ..compose.config import Config, load_config
 from ..compose.hub import AttachedConfig
 from ..compose.memory import memory_rest, task_memory
@@ -73,10 +73,11 @@ class Hybrid:
     is not closed.
 
     Args:
-        near: the model on this device: a GGUF file, `"near"` (the small one that ships with nearfar), a `NearConfig`, or any `Agent`.
-            A mapping is a section of nearfar.toml, here and for the other arguments that have one.
-        far: the model in the cloud: `"openai:MODEL"`, `"anthropic:MODEL"`, `"gemini:MODEL"`, `"gateway:HOST:PORT"`, a GGUF file or
-            `"far"` (served by a local gateway process), a `FarConfig`, or any `Agent`.
+        near: the model on this device: a GGUF file, `"near"` (the small one that ships with nearfar), one that a server runs
+            (`"ollama:MODEL"`, `"lmstudio:MODEL"`, `"llama-server:"`, `"vllm:MODEL"`, its address), a `NearConfig`, a `NearServerConfig`, or
+            any `Agent`. A mapping is a section of nearfar.toml, here and for the other arguments that have one.
+        far: the model in the cloud: `"openai:MODEL"`, `"anthropic:MODEL"`, `"gemini:MODEL"`, `"gateway:HOST:PORT"`, the address of an
+            API like OpenAI's (`"URL#MODEL"`), a GGUF file or `"far"` (served by a local gateway process), a `FarConfig`, or any `Agent`.
         agents: further agents of either side, by the names that the policy uses for them: the router chooses among all.
         tools: the tools that the agents may call.
         approver: decides about calls that need approval; None: they are refused, or a durable run waits for a decision.
@@ -94,9 +95,9 @@ class Hybrid:
     def __init__(
         self,
         *,
-        near: Agent | NearConfig | Mapping[str, Any] | str | Path | None = None,
+        near: Agent | NearSection | Mapping[str, Any] | str | Path | None = None,
         far: Agent | FarConfig | Mapping[str, Any] | str | Path | None = None,
-        agents: Mapping[str, Agent | NearConfig | FarConfig | AttachedConfig] | None = None,
+        agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig] | None = None,
         tools: Sequence[Tool] = (),
         approver: Approver | None = None,
         policy: Policy | PolicyFile | Mapping[str, Any] | None = None,
@@ -181,9 +182,9 @@ class Hybrid:
 
     @classmethod
     def from_config(cls, config: Config | str | Path = "nearfar.toml", **given: Unpack[HybridArguments]) -> Self:
-        """Create a `Hybrid` from a `nearfar.toml`. Its policy is read again when the file changes.
+        """Create a `Hybrid` from `config`: a `Config`, or the path of a `nearfar.toml`, whose policy is read again when the file changes.
 
-        The other arguments are those of `Hybrid`; each replaces what the file says. Raises `ConfigError` with key and line.
+        The arguments `given` are those of `Hybrid`; each replaces what the file says. Raises `ConfigError` with key and line.
         """
         policy: Policy | PolicyFile
         if isinstance(config, Config):
@@ -229,7 +230,7 @@ class Hybrid:
         return self.graph_of(self.policy.strategy)
 
     def graph_of(self, strategy: Strategy | str) -> "TaskGraph":
-        """Return the compiled LangGraph graph of a strategy; its input is `{"task": Task(...).model_dump(mode="json")}`.
+        """Return the compiled LangGraph graph of a `strategy`; its input is `{"task": Task(...).model_dump(mode="json")}`.
 
         Raises `ConfigError` for `auto`, which chooses among the others for each task, and `InvalidRequest` for an unknown name.
         """
@@ -240,10 +241,10 @@ class Hybrid:
         return self._pipeline.graphs[known]
 
     async def run(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
-        """Serve one task and return its outcome.
+        """Serve one task and return its outcome. `prompt` is a text or a conversation, `options` are the fields of `TaskOptions`.
 
-        Raises the `NearfarError` of the last agent tried, `DeadlineExceeded` after `timeout` seconds, `InvalidRequest` for options
-        that contradict each other.
+        Raises the `NearfarError` of the last agent tried, `DeadlineExceeded` after `timeout` seconds, `InvalidRequest` for options that
+        contradict each other.
         """
         return await self._pipeline.run(prompt, options)
 
@@ -283,11 +284,12 @@ class Hybrid:
         return self._records.traces
 
     async def cancel(self, run: str, *, user: str = "") -> None:
-        """Let a run end, in whatever process it is: within a second, or when its tools are done that are at work. Raises `NotFound`."""
+        """Let the `run` of a `user` end, in whatever process it is: within a second, or when its tools are done that are at work. Raises
+        `NotFound`."""
         await in_thread(self.runs.cancel, run, user=user)
 
     async def stream(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
-        """Serve one task and yield what happens; the last event is `TaskFinished`. Raises what `run` raises."""
+        """Serve one task and yield what happens; the last event is `TaskFinished`. `prompt`, `options` and errors are those of `run`."""
         async with aclosing(self._pipeline.stream(prompt, options)) as events:
             async for event in events:
                 yield event
@@ -295,7 +297,7 @@ class Hybrid:
     def explain(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> SelectionDecision:
         """Return the strategy that `auto` would choose for a task, the alternatives, and the reasons. Nothing is run.
 
-        Raises what `run` raises before its first step.
+        `prompt` and `options` are those of `run`; raises what `run` raises before its first step.
         """
         preparation = self._pipeline.preparation
         return preparation.explain(preparation.recall(preparation.task(prompt, options), options), options)
@@ -303,7 +305,8 @@ class Hybrid:
     def explain_route(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> RouteDecision:
         """Return the agents that would serve a task, the estimate for each, and the reasons. Nothing is run.
 
-        If the rules deny the task, `denied` names the rule. Else this raises what `run` raises before it begins.
+        `prompt` and `options` are those of `run`. If the rules deny the task, `denied` names the rule. Else this raises what `run` raises
+        before it begins.
         """
         preparation = self._pipeline.preparation
         asked = preparation.task(prompt, options)
@@ -314,11 +317,12 @@ class Hybrid:
         return self._router.explain(task.with_memory_in_prompt(), list(self.pool), tools=list(context.tools))
 
     def report(self, result: Result, *, score: float, task_class: str = "") -> None:
-        """Tell the router, and `auto` where it chose the strategy, how good a result was: 1 for a task well done, 0 for one that failed.
+        """Tell the router, and `auto` where it chose the strategy, how good a `result` was: `score` is 1 for a task well done, 0 for one
+        that failed.
 
         `task_class` names tasks of one sort, from coarse to fine (`billing/refund`); without it, the class that the task was taken for
-        stands. The outcome is kept in the files that `[policy.auto] reports` and `[policy.router] log` name, without the words of a
-        private task. A cache gives up the answers of a task whose score is below one half.
+        stands. The outcome is kept in the files that `[policy.auto] reports` and `[policy.router] log` name, without the words of a private
+        task. A cache gives up the answers of a task whose score is below one half.
 
         Raises `InvalidRequest` for a score outside 0 to 1.
         """

@@ -45,8 +45,11 @@ class Run(Value):
     number: int
     """Runs are numbered in the order in which they began."""
     user: str
+    """User on whose behalf it was begun."""
     state: RunState
+    """Its state."""
     strategy: str
+    """Its strategy."""
     title: str
     """Beginning of the prompt, as much as fits a line."""
     steps: int

@@ -169,7 +169,7 @@ class RunPrivacy:
         if member.side is Side.NEAR:
             outbound = OutboundRequest(self._filter, self._for_near(member, request, label), member, label, role)
             if member.is_elsewhere:
-                await outbound.log_sent("an agent of the user's that is not part of this process", {})
+                await outbound.log_sent(member.place, {})
             return outbound
         request = self._without_private_states(request)
         own = self._own_messages.positions(member, request.messages, role)

@@ -116,7 +116,7 @@ class When(Value):
     """It is such a time of the day or week."""
 
     def matches(self, situation: Situation) -> bool | None:
-        """Return whether the situation meets the conditions; None if that depends on something unknown."""
+        """Return whether the `situation` meets the conditions; None if that depends on something unknown."""
         answers = [answer(self, situation) for named, answer in _CONDITIONS.items() if getattr(self, named) not in (None, ())]
         if False in answers:
             return False
@@ -159,8 +159,11 @@ class Ruling:
     """Decision of all rules together on a task. None: no rule decides."""
 
     mode: Mode | None = None
+    """The mode that rules demand; None: none does."""
     strategy: Strategy | None = None
+    """The strategy that rules demand; None: none does."""
     agent: str | None = None
+    """The agent that rules demand; None: none do."""
     denied: str | None = None
     """Reason why the task is refused."""
     sides_contradict: bool = False

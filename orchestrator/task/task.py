@@ -34,9 +34,12 @@ class Needs(Value):
     """The capabilities that a task needs from an agent."""
 
     tools: bool = False
+    """It calls tools."""
     json_schema: bool = False
+    """Its answer must be valid against a JSON Schema."""
 
     def missing_in(self, capabilities: Capabilities) -> list[str]:
+        """Return the names of the needed capabilities that `capabilities` lack."""
         wanted = {"tools": self.tools, "json_schema": self.json_schema}
         return [name for name, needed in wanted.items() if needed and not getattr(capabilities, name)]
 
@@ -45,6 +48,7 @@ class Task(Value):
     """One task with everything that decides how it is served."""
 
     messages: tuple[Message, ...]
+    """The conversation, the prompt last."""
     context: str | None = None
     """A long text that the task is about, separate from its messages: for `minions`, which keeps it on this device, and for `subtasks`."""
     memory: str | None = None
@@ -52,11 +56,13 @@ class Task(Value):
     recalled: tuple[RecalledItem, ...] = Field(default=(), exclude=True)
     """The items that `memory` quotes; not part of the graph's state."""
     output_schema: JsonSchema | None = None
+    """JSON Schema that the answer must be valid against; None: a text."""
     timeout: float | None = Field(default=None, gt=0)
     """Seconds for the whole task, over all attempts."""
     idempotency_key: str = Field(default_factory=lambda: uuid4().hex, min_length=1, max_length=100)
     """Names the task: its steps' keys derive from it, so a repeated task is not paid twice within the gateway's window."""
     policy: Policy = Policy()
+    """The policy that serves the task."""
     ruling: Ruling | None = None
     """The decision of the policy's rules on the task, which are evaluated once; None: not evaluated yet."""
     stated: frozenset[str] = frozenset()
@@ -89,7 +95,8 @@ class Task(Value):
     """The choice that `auto` made; not part of the graph's state."""
 
     def needs(self, *, has_tools: bool) -> Needs:
-        """Return the capabilities that its agents need. Those of `minions` and `subtasks` plan and sum up, and call no tools."""
+        """Return the capabilities that its agents need, where it `has_tools` or not. Those of `minions` and `subtasks` plan and sum up, and
+        call no tools."""
         if self.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS):
             return Needs()
         return Needs(tools=has_tools, json_schema=self.output_schema is not None)
@@ -102,7 +109,7 @@ class Task(Value):
         return tuple(self.prompt if index == last and self.prompt is not None else message.text for index, message in enumerate(said))
 
     def with_plan(self, plan: str) -> "Task":
-        """Return the task with the user's own plan added to the last prompt."""
+        """Return the task with the user's own `plan` added to the last prompt."""
         return self.model_copy(update={"messages": self._messages_with(f"Plan:\n{plan}"), "planned": Chosen(plan=plan)})
 
     def with_context_in_prompt(self) -> "Task":
