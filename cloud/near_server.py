@@ -43,7 +43,7 @@ PROGRAMS: Final[Mapping[str, ServerProgram]] = {
 }
 """The known programs by the names that a configuration uses."""
 _HOST_AND_PORT: Final = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
-_HOST: Final = re.compile(r"[\w.-]+|[0-9a-fA-F:.]+(?:%[\w.-]+)?", re.ASCII)
+_HOST: Final = re.compile(r"[\w.-]+|[0-9a-fA-F]*:[0-9a-fA-F:.]+(?:%[\w.-]+)?", re.ASCII)
 """Hosts that all parsers of addresses read alike."""
 _PORTS: Final = {"http": 80, "https": 443}
 _OWN_HINT: Final = "if the server is yours, set trusted = true under [near] in nearfar.toml; else use it as the far side: --far URL"
@@ -158,7 +158,7 @@ async def find_servers() -> "list[RunningServer]":
 def literal_address(host: str) -> IpAddress | None:
     """Return the address that a host is written as, an IPv4 address inside of IPv6 as itself; None for a name."""
     try:
-        address = ip_address(host.partition("%")[0])
+        address = ip_address(host.partition("%")[0] if ":" in host else host)
     except ValueError:
         return None
     return address.ipv4_mapped or address if isinstance(address, IPv6Address) else address

@@ -139,8 +139,7 @@ async def test_a_model_is_tried_out_once_per_process() -> None:
     async with running(server) as seen:
         for _ in range(2):
             await (await opened(seen)).aclose()
-            tried = len(server.bodies)
-    assert tried == 3  # a greeting, a tool and a schema
+    assert len(server.bodies) == 3  # a greeting, a tool and a schema
 
 
 async def test_trials_carry_nothing_of_a_task() -> None:
