@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 from urllib.parse import urlsplit
 
 import anyio
@@ -15,6 +15,10 @@ from ..protocols import ConfigError
 from ..protocols.address import is_this_machine
 from ..protocols.steps import Value
 from .config import api_root
+
+if TYPE_CHECKING:
+    from .server_info import RunningServer
+    from .server_trials import ServerAgent
 
 IpAddress = IPv4Address | IPv6Address
 ServerProvider = Literal["ollama", "lmstudio", "llama-server", "vllm", "openai"]
@@ -39,7 +43,7 @@ PROGRAMS: Final[Mapping[str, ServerProgram]] = {
 }
 """The known programs by the names that a configuration uses."""
 _HOST_AND_PORT: Final = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
-_HOST: Final = re.compile(r"[\w.-]+|[0-9a-fA-F:.]+(?:%[\w.-]+)?", re.ASCII)
+_HOST: Final = re.compile(r"[\w.-]+|[0-9a-fA-F]*:[0-9a-fA-F:.]+(?:%[\w.-]+)?", re.ASCII)
 """Hosts that all parsers of addresses read alike."""
 _PORTS: Final = {"http": 80, "https": 443}
 _OWN_HINT: Final = "if the server is yours, set trusted = true under [near] in nearfar.toml; else use it as the far side: --far URL"
@@ -132,10 +136,29 @@ def parse_server(text: str) -> NearServerConfig | None:
         raise ConfigError(f"the near server cannot be used: {message}") from None
 
 
+async def open_server(config: NearServerConfig, *, name: str) -> "ServerAgent":
+    """Open the near agent that `config` describes; see `open_near_server`. Raise `ConfigError` if the cloud extra is not installed."""
+    # Here, so that a configuration can be read and checked without the extra.
+    try:
+        from .server_trials import open_near_server
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"near servers need the module {error.name}", hint="pip install 'nearfar[cloud]'") from error
+    return await open_near_server(config, name=name)
+
+
+async def find_servers() -> "list[RunningServer]":
+    """Return the servers of models that run on this machine, within about a second; none if the cloud extra is not installed."""
+    try:
+        from .server_info import running_servers
+    except ModuleNotFoundError:
+        return []
+    return await running_servers()
+
+
 def literal_address(host: str) -> IpAddress | None:
     """Return the address that a host is written as, an IPv4 address inside of IPv6 as itself; None for a name."""
     try:
-        address = ip_address(host.partition("%")[0])
+        address = ip_address(host.partition("%")[0] if ":" in host else host)
     except ValueError:
         return None
     return address.ipv4_mapped or address if isinstance(address, IPv6Address) else address

@@ -240,7 +240,9 @@ class ProviderAgent:
     def _conclude(self, ending: Ending, request: StepRequest, text: str, body: JsonObject, limit: int | None) -> list[StepEvent]:
         calls = checked_calls(ending, request)
         check_text(text, ending, request)
-        usage = counted_usage(ending.usage, body, _written_bytes(text, calls), reason=ending.reason, limit=limit)
+        usage = counted_usage(
+            ending.usage, body, _written_bytes(text, calls), reason=ending.reason, limit=limit, is_free=self._near is not None
+        )
         events: list[StepEvent] = [ToolCalled(call=call) for call in calls]
         return [*events, finished(ending, usage, provider=self._state_provider, model=self._model, called=bool(calls))]
 

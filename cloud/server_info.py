@@ -312,7 +312,7 @@ class RunningServer:
         return f"{self.provider}:{model.name}" if is_usual else f"{self.base_url}#{model.name}"
 
 
-async def find_servers() -> list[RunningServer]:
+async def running_servers() -> list[RunningServer]:
     """Return the servers at the programs' usual addresses on this machine, within about a second."""
     found: list[RunningServer] = []
 

@@ -22,12 +22,13 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 """Exit code for a mistake in the command, the configuration or a credential."""
 EXIT_INTERRUPTED: Final = 130
+_ENDING: Final = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows has no second one
 
 
 def execute(work: Coroutine[Any, Any, None], *, as_json: bool = False) -> None:
     """Run `work` to its end; if it fails, print the error and exit with its code."""
     collect_garbage()
-    with report_errors(as_json=as_json), _end_like_ctrl_c(signal.SIGTERM, signal.SIGHUP):
+    with report_errors(as_json=as_json), _end_like_ctrl_c():
         asyncio.run(work)
 
 
@@ -48,13 +49,13 @@ def load_langgraph() -> None:
 
 
 @contextmanager
-def _end_like_ctrl_c(*numbers: signal.Signals) -> Iterator[None]:
-    """Let these signals end the block as Ctrl-C does, if they would kill the process: an abandoned step then costs nothing more.
+def _end_like_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the block as Ctrl-C does, if they would kill the process: an abandoned step then costs nothing more.
 
     A signal that has a handler already, or is ignored as by `nohup`, is not touched.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    deadly = [number for number in numbers if is_main and signal.getsignal(number) is signal.SIG_DFL]
+    deadly = [number for number in _ENDING if is_main and signal.getsignal(number) is signal.SIG_DFL]
     for number in deadly:
         signal.signal(number, _interrupt)
     try:

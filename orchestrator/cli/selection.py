@@ -59,10 +59,12 @@ def open_hybrid(selection: AgentChoice, config: Config, approver: Approver | Non
 
 def warn_outside_world(prompt: str, config: Config) -> None:
     """Warn if a shipped model is asked something outside the world that it was trained in."""
+    if not _some_embedded(config) or not prompt.strip():
+        return
     from ..lab.worlds.loading import understands
     from ..lab.worlds.search import SearchWorld
 
-    if not _some_embedded(config) or not prompt.strip() or understands(prompt.strip()):
+    if understands(prompt.strip()):
         return
     example = SearchWorld().tasks(1, DEMO_SEED)[0].prompt
     warn(

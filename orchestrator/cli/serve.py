@@ -3,6 +3,7 @@
 import logging
 import re
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import datetime, timedelta
@@ -159,7 +160,10 @@ def chosen_hub(config: Path | None, listening: options.Listening, *, default: Ca
 
 
 async def until_stopped() -> None:
-    """Wait for Ctrl-C or SIGTERM, then return, so that the server drains instead of being torn down."""
+    """Wait for Ctrl-C or SIGTERM, then return, so that the server drains instead of being torn down. On Windows, Ctrl-C cancels the
+    wait."""
+    if sys.platform == "win32":
+        await anyio.sleep_forever()
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
             return

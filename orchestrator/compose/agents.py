@@ -1,5 +1,6 @@
 """The composition root: the one place where configuration becomes agents, and where the orchestrator meets `device` and `cloud`."""
 
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import date
@@ -13,7 +14,9 @@ from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, fi
 
 from ...cloud.admission import GatewayLimits as GatewayLimits
 from ...cloud.config import ProviderConfig, build_provider, prices_of, usual_key
-from ...cloud.near_server import PROGRAMS, NearServerConfig, parse_server
+from ...cloud.near_server import PROGRAMS, open_server, parse_server
+from ...cloud.near_server import NearServerConfig as NearServerConfig
+from ...cloud.near_server import find_servers as find_servers
 from ...protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
 from ...protocols.secrets import StoredKey
 from ...protocols.steps import Value
@@ -23,7 +26,6 @@ from .hub import AttachedConfig, checked_address, open_attached
 
 if TYPE_CHECKING:
     from ...cloud.prices import PriceLine as PriceLine
-    from ...cloud.server_info import RunningServer as RunningServer
     from ...device.hardware.components import Accelerator as Accelerator
     from ...device.hardware.components import Cpu as Cpu
     from ...device.hardware.components import EngineProvider as EngineProvider
@@ -282,23 +284,10 @@ def parse_far(text: str) -> FarConfig:
 
 
 async def open_near(config: NearSection, *, name: str) -> Agent:
-    """Open a near agent: load its model, or try out the one of a server. Raises what `open_local` or `open_near_server` raises."""
+    """Open a near agent: load its model, or try out the one of a server. Raises what `open_local` or `open_server` raises."""
     if isinstance(config, NearConfig):
         return await open_local(config, name=name, side=Side.NEAR)
-    try:
-        from ...cloud.server_trials import open_near_server
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"near servers need the module {error.name}", hint="pip install 'nearfar[cloud]'") from error
-    return await open_near_server(config, name=name)
-
-
-async def find_servers() -> "list[RunningServer]":
-    """Return the servers of models that run on this machine, within about a second; none where the cloud extra is not installed."""
-    try:
-        from ...cloud.server_info import find_servers as find
-    except ModuleNotFoundError:
-        return []
-    return await find()
+    return await open_server(config, name=name)
 
 
 async def open_local(config: LlamaConfig, *, name: str, side: Side) -> Agent:
@@ -307,6 +296,8 @@ async def open_local(config: LlamaConfig, *, name: str, side: Side) -> Agent:
 
     Raises `ModelNotFound` or `ModelError`, and `ConfigError` where the engine is not installed.
     """
+    if not hasattr(os, "fork"):  # its workers share sockets and signals with this process
+        raise ConfigError("nearfar runs models itself on Linux and macOS only", hint='use a server that runs them: near="ollama:MODEL"')
     path = model_path(config.model)
     options: LocalOptions = {
         "name": name,
