@@ -22,6 +22,7 @@ from ..strategies.tool_calls import ToolChecks
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.results import SelectionDecision
+from ..task.roles import Team
 from ..task.task import Task
 from ..task.tools import Approver, Tool
 from ..tracing.recorder import RunTrace
@@ -45,6 +46,8 @@ class Parts:
     """Returns the policy of tasks that start now."""
     tools: tuple[Tool, ...]
     """The tools that all tasks may call."""
+    team: Team
+    """The roles that tasks may be given to."""
     approver: Approver | None
     """Decides about calls that need approval, unless a task names another approver."""
     memory: "TaskMemory | None"
@@ -68,6 +71,7 @@ class Preparation:
         self._router = parts.router
         self._policy = parts.policy
         self._tools = parts.tools
+        self._team = parts.team
         self._approver = parts.approver
         self._memory = parts.memory
         self._plans = plans
@@ -77,6 +81,8 @@ class Preparation:
         """Return the task as the user put it. Raises `InvalidRequest` or `ConfigError` for options that cannot be used."""
         check_options(options, has_checkpointer=self._records.keeps_threads)
         agents = {handle.name: handle.side for handle in self._pool}
+        if "role" in options:
+            self._team.require(options["role"])
         return self.sessions.apply(asked_task(prompt, options, policy_of(options, self._policy(), agents)))
 
     def recall(self, task: Task, options: TaskOptions) -> Task:
@@ -88,7 +94,7 @@ class Preparation:
             erased_runs.forget_at_last()
         if self.erased_memory is not None and not self.erased_memory.is_forgotten():
             task = task.model_copy(update={"cache": "no-store"})
-        ruled = self._router.apply_rules(task, tools=list(self.context(options).tools))
+        ruled = task if task.role else self._router.apply_rules(task, tools=list(self.context(options).tools))
         recalled = self._memory.recall(ruled, may_stay=self._may_stay(ruled.policy), stays_here=self._stays_here)
         if recalled.policy.sensitivity is ruled.policy.sensitivity:
             return recalled
@@ -98,21 +104,30 @@ class Preparation:
 
     def prepare(self, task: Task, options: TaskOptions) -> tuple[Task, TaskContext]:
         """Return the task, with its strategy chosen, and its context."""
-        context = self.context(options)
+        context = self.context(options, task.role)
         check_plan(task.planned.plan, context.tools)
         task = self._with_strategy(quote_untrusted_data(task, context.tools), context)
         context = self.equip(task, options=options)
-        keeps_apart = task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
+        # Each role's work has a strategy of its own, which says where the context stands.
+        keeps_apart = bool(task.role) or task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
         return task if keeps_apart else task.with_context_in_prompt(), context
 
     def explain(self, task: Task, options: TaskOptions) -> SelectionDecision:
         """Return what `auto` would choose for the task, and why."""
-        tools = list(self.context(options).tools)
+        task, tools = self.begun(task, options)
         return self._router.explain_strategy(task, list(self._pool), tools=tools)
 
-    def context(self, options: TaskOptions) -> TaskContext:
-        """Return a context with the tools and the approver of a task that is not known yet."""
-        tools = tools_argument((*self._tools, *tools_argument(options.get("tools"))))
+    def begun(self, task: Task, options: TaskOptions) -> tuple[Task, list[str]]:
+        """Return what the rules decide about first, and the names of its tools: the task, or the work of the role that it is given to."""
+        tools = self.context(options, task.role).tools
+        if not task.role:
+            return task, list(tools)
+        return self._team.work(task.role, task), list(self._team.tools_of(task.role, tools))
+
+    def context(self, options: TaskOptions, role: str = "") -> TaskContext:
+        """Return a context with the tools and the approver of a task that is not known yet. `role`: the role that it is given to."""
+        of_roles = [each for each in self._team.tools if each not in self._tools] if role else []
+        tools = tools_argument((*self._tools, *of_roles, *tools_argument(options.get("tools"))))
         tool_checks = ToolChecks(approver=options.get("approver", self._approver))
         return replace(TaskContext.of(tools), plans=self._plans, tool_checks=tool_checks)
 
@@ -121,7 +136,8 @@ class Preparation:
         recollection = Recollection.of(task, stays_here=self._stays_here)
         records = None if self._records.privacy is None else self._records.privacy.of(task.idempotency_key)
         privacy = RunPrivacy.of(task, records=records, recent=self.sessions.recent_texts(task))
-        context = replace(self.context(options), account=self._router.spending.account(task), recollection=recollection, privacy=privacy)
+        account = self._router.spending.account(task)
+        context = replace(self.context(options, task.role), account=account, recollection=recollection, privacy=privacy)
         tools = select_tools(context.tools, task.allowed_tools)
         guard = Guard(task, tools)
         trace = None if self._records.traces is None else RunTrace.of(self._records.traces, task, tools)
@@ -141,6 +157,7 @@ class Preparation:
         Raises what the rules raise for it.
         """
         policy = self._policy()
+        tools = self._team[task.role].tool_names if task.role else tools
         own = task.policy.model_copy(update={"rules": policy.rules})
         ruled = self._router.apply_rules(task.model_copy(update={"policy": own, "ruling": None}), tools=tools)
         if ruled.ruling is not None and ruled.ruling.mode is Mode.ONLY_ON_DEVICE:
@@ -153,7 +170,10 @@ class Preparation:
     def _with_strategy(self, task: Task, context: TaskContext) -> Task:
         """Return the task with a strategy that has a graph: the rules' choice or, if they leave it open, that of `auto`."""
         tools = list(context.tools)
-        task = with_open_choice(self._router.apply_rules(task, tools=tools), select_tools(context.tools, task.allowed_tools))
+        allowed = select_tools(context.tools, task.allowed_tools)
+        if task.role:  # the rules decide about each role's work, and so is its strategy chosen
+            return with_open_choice(task, allowed)
+        task = with_open_choice(self._router.apply_rules(task, tools=tools), allowed)
         return self._router.with_strategy(task, list(self._pool), tools=tools)
 
     def _may_stay(self, policy: Policy) -> bool:
