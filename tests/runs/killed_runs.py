@@ -99,7 +99,9 @@ async def serve(folder: Path, strategy: str, dies_at: int) -> None:
     look = tool(effect="at_most_once")(world.look)
     options = {"minions": {"context": CONTEXT}, "roles": {"role": "first"}}.get(strategy, {})
     records = RunsConfig(folder=folder / "runs")
-    async with Hybrid(near=near, far=far, tools=[look], agents=ROLES if strategy == "roles" else None, policy=policy, records=records) as hybrid:
+    async with Hybrid(
+        near=near, far=far, tools=[look], agents=ROLES if strategy == "roles" else None, policy=policy, records=records
+    ) as hybrid:
         result = await hybrid.run([Message.user(TASK)], idempotency_key="the run", **options)  # type: ignore[arg-type]  # a TypedDict
         again = await hybrid.resume("the run")
         assert again == result
