@@ -11,6 +11,7 @@ from nearfar.protocols.lazy import lazy_names
 if TYPE_CHECKING:
     from nearfar.cloud.admission import GatewayLimits as GatewayLimits
     from nearfar.cloud.config import ProviderConfig as ProviderConfig
+    from nearfar.cloud.near_server import NearServerConfig as NearServerConfig
     from nearfar.device.llama.agent import LlamaAgent as LlamaAgent
     from nearfar.device.onnx.agent import OnnxAgent as OnnxAgent
     from nearfar.orchestrator.budgets.book import BudgetBook as BudgetBook
@@ -80,7 +81,6 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.labels import Label as Label
     from nearfar.orchestrator.task.labels import RecalledItem as RecalledItem
     from nearfar.orchestrator.task.modes import Mode as Mode
-    from nearfar.orchestrator.task.modes import Needs as Needs
     from nearfar.orchestrator.task.modes import Shape as Shape
     from nearfar.orchestrator.task.modes import Situation as Situation
     from nearfar.orchestrator.task.modes import Strategy as Strategy
@@ -140,6 +140,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.stores import PeerConfig as PeerConfig
     from nearfar.orchestrator.task.stores import RecallConfig as RecallConfig
     from nearfar.orchestrator.task.stores import RunsConfig as RunsConfig
+    from nearfar.orchestrator.task.task import Needs as Needs
     from nearfar.orchestrator.task.task import Task as Task
     from nearfar.orchestrator.task.tools import Approver as Approver
     from nearfar.orchestrator.task.tools import Effect as Effect
@@ -341,8 +342,9 @@ _HOMES = {
     "ModelError": "protocols.errors",
     "ModelNotFound": "protocols.errors",
     "NearConfig": "orchestrator.compose.agents",
+    "NearServerConfig": "cloud.near_server",
     "NearfarError": "protocols.errors",
-    "Needs": "orchestrator.task.modes",
+    "Needs": "orchestrator.task.task",
     "NoSuchModel": "protocols.errors",
     "NotFound": "protocols.errors",
     "ObjectiveConfig": "orchestrator.task.routing_policy",

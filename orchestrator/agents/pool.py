@@ -88,6 +88,7 @@ class AgentHandle:
         *,
         pace: Callable[[], Pace | None] | None = None,
         is_elsewhere: bool = False,
+        place: str = "an agent of the user's that is not part of this process",
         prices: Callable[[], Prices | None] | None = None,
         model: str = "",
     ) -> None:
@@ -96,6 +97,8 @@ class AgentHandle:
         self.side = side
         self.is_elsewhere = is_elsewhere
         """It runs on another machine, so that what must never leave this device is not for it, on whichever side it is."""
+        self.place = place
+        """The other machine that it may run on, for the audit."""
         self.health = Health(name)
         """The agent's circuit breakers."""
         self._pace = pace

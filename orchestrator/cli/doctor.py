@@ -1,6 +1,7 @@
 """`nearfar doctor`: show what is installed, what this machine has, what works, and how to fix the rest."""
 
 import platform
+import shlex
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -16,7 +17,16 @@ from ...protocols.certificates import first_certificate, read_pair, read_roots, 
 from ...protocols.channel import expiry
 from ...protocols.steps import Message, Value
 from ..agents.pool import AgentHandle
-from ..compose.agents import EMBEDDED, GatewayConfig, model_path, probe_hardware, provider_keys, sends_key_in_plain_text
+from ..compose.agents import (
+    EMBEDDED,
+    GatewayConfig,
+    NearServerConfig,
+    find_servers,
+    model_path,
+    probe_hardware,
+    provider_keys,
+    sends_key_in_plain_text,
+)
 from ..compose.config import Config
 from ..routing.eligibility import unknown_prices
 from ..task.policy import Policy
@@ -116,7 +126,7 @@ def _print(area: str, name: str, status: str, detail: str, note: str) -> None:
 
 
 async def _examine(config: Path | None) -> AsyncIterator[Checkup]:
-    for finding in (*_packages(), *tracing_findings(), *_embedded_models()):
+    for finding in (*_packages(), *tracing_findings(), *_embedded_models(), *await server_findings()):
         yield finding
     try:
         loaded = options.read_config(config)
@@ -127,7 +137,13 @@ async def _examine(config: Path | None) -> AsyncIterator[Checkup]:
         advice = "optional; without one, the models that ship with nearfar are used"
         yield Checkup(area="config", name="nearfar.toml", status="absent", detail="none in this folder", advice=advice)
         loaded = Config.model_validate({"near": {}, "far": {"provider": "llama"}})
-    for finding in (*_keys(), *plain_key_findings(loaded), *certificate_findings(loaded), *threshold_findings(loaded)):
+    for finding in (
+        *_keys(),
+        *plain_key_findings(loaded),
+        *trust_findings(loaded),
+        *certificate_findings(loaded),
+        *threshold_findings(loaded),
+    ):
         yield finding
     async for finding in _agents(loaded):
         yield finding
@@ -150,6 +166,48 @@ def plain_key_findings(config: Config) -> Iterator[Checkup]:
             detail = "its key goes to base_url in plain text"
             advice = "use https, or a network on which everyone may read the key"
             yield Checkup(area="keys", name=f"[{name}]", status="risky", detail=detail, advice=advice)
+
+
+async def server_findings() -> list[Checkup]:
+    """Return a finding for each model of a server that runs on this machine, with the line that uses it; one if there is no server."""
+    found = []
+    for server in await find_servers():
+        name = server.label
+        for model in server.state.models:
+            if not model.is_chat:
+                continue
+            if model.remote_host:
+                detail = f"{model.name} runs at {model.remote_host}, not on this machine"
+                found.append(Checkup(area="servers", name=name, status="risky", detail=detail, advice="it is no near agent"))
+                continue
+            advice = f'nearfar run "..." --near {shlex.quote(server.line(model))}'
+            found.append(Checkup(area="servers", name=name, status="ok", detail=f"{model.name} at {server.base_url}", advice=advice))
+        if not server.state.models:
+            detail = f"at {server.base_url}, without a model"
+            found.append(Checkup(area="servers", name=name, status="absent", detail=detail, advice="load or pull a model there"))
+    none = Checkup(area="servers", name="near servers", status="absent", detail="no Ollama, LM Studio, llama-server or vLLM runs here")
+    return found or [none]
+
+
+def trust_findings(config: Config) -> Iterator[Checkup]:
+    """Yield a finding for each near agent whose server is on another machine, which the configuration trusts with private text."""
+    own = {} if config.near is None else {"near": config.near}
+    for name, near in (own | {f"other_near.{name}": near for name, near in config.other_near.items()}).items():
+        if isinstance(near, NearServerConfig) and near.trusted:
+            yield from _trust_finding(f"[{name}]", near)
+
+
+def _trust_finding(name: str, near: NearServerConfig) -> Iterator[Checkup]:
+    try:
+        url = near.located().base_url or ""
+    except ConfigError as error:
+        yield Checkup(area="privacy", name=name, status="broken", detail=error.message, advice=error.hint)
+        return
+    if near.is_elsewhere:
+        is_plain = url.startswith("http:")
+        detail = f"private text goes to {near.host}: trusted = true" + (", in plain text" if is_plain else "")
+        advice = "use https, or a network on which everyone may read it" if is_plain else ""
+        yield Checkup(area="privacy", name=name, status="risky" if is_plain else "ok", detail=detail, advice=advice)
 
 
 def tracing_findings() -> Iterator[Checkup]:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ...protocols import Agent, NotFound
 from ...protocols.items import namespace_text, parse_namespace
-from ..compose.agents import NearConfig, near_handle, read_device_state
+from ..compose.agents import near_handle, read_device_state
 from ..memory.consolidation.consolidator import Consolidator
 from ..memory.consolidation.journal import ConsolidationBatch, ConsolidationJournal, ConsolidationResult, journals, scopes
 from ..task.stores import MemoryConfig
@@ -103,7 +103,7 @@ async def _consolidate(
 async def _near_agent(choice: StoreChoice, near: str | None) -> AsyncIterator[Agent | None]:
     """Open the model of this device; yield None without one, and for a model that knows only one small world."""
     config = options.read_config(choice.config)
-    member = near_handle(NearConfig(model=near) if near is not None else None if config is None else config.near)
+    member = near_handle(near if near is not None else None if config is None else config.near)
     if member is None:
         yield None
         return

@@ -26,11 +26,17 @@ Config = Annotated[
     Path | None, typer.Option("--config", "-c", help="Configuration file. Default: ./nearfar.toml, if it exists.", show_default=False)
 ]
 Near = Annotated[
-    str | None, typer.Option(help="Model on this device: a name from `nearfar models list`, a GGUF file, or a folder with an ONNX model.")
+    str | None,
+    typer.Option(
+        help="Model on this device: ollama:MODEL, lmstudio:MODEL, llama-server:, vllm:MODEL, the URL of a server, a name from "
+        "`nearfar models list`, a GGUF file, or a folder with an ONNX model."
+    ),
 ]
 Far = Annotated[
     str | None,
-    typer.Option(help="Model in the cloud: openai:MODEL, anthropic:MODEL, gemini:MODEL, gateway:HOST:PORT, a GGUF file, or `far`."),
+    typer.Option(
+        help="Model in the cloud: openai:MODEL, anthropic:MODEL, gemini:MODEL, gateway:HOST:PORT, the URL of an API, a GGUF file, or `far`."
+    ),
 ]
 StrategyName = Annotated[
     str | None, typer.Option("--strategy", "-s", help="device, cloud, route, cascade, pevr, eva, minions, subtasks or auto.")

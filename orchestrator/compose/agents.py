@@ -8,10 +8,11 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypedDict, Unpack
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from ...cloud.admission import GatewayLimits as GatewayLimits
 from ...cloud.config import ProviderConfig, build_provider, prices_of, usual_key
+from ...cloud.near_server import PROGRAMS, NearServerConfig, parse_server
 from ...protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
 from ...protocols.secrets import StoredKey
 from ...protocols.steps import Value
@@ -21,6 +22,7 @@ from .hub import AttachedConfig, open_attached
 
 if TYPE_CHECKING:
     from ...cloud.prices import PriceLine as PriceLine
+    from ...cloud.server_info import RunningServer as RunningServer
     from ...device.hardware.components import Accelerator as Accelerator
     from ...device.hardware.components import Cpu as Cpu
     from ...device.hardware.components import EngineProvider as EngineProvider
@@ -74,7 +76,23 @@ class LlamaConfig(Value):
 
 
 class NearConfig(LlamaConfig):
-    """The `[near]` section."""
+    """The `[near]` section for a model that nearfar itself runs."""
+
+
+LOCAL_TAG: Final = "model"
+SERVER_TAG: Final = "openai"
+"""Tags of the two kinds of near sections, under which pydantic reports their mistakes; the second is one of its providers."""
+
+
+def _near_tag(given: object) -> str:
+    """Return the kind of a `[near]` section: the keys of a server, or those of a model that nearfar itself runs."""
+    is_server = isinstance(given, NearServerConfig) or (isinstance(given, Mapping) and not {"provider", "base_url"}.isdisjoint(given))
+    return SERVER_TAG if is_server else LOCAL_TAG
+
+
+NearSection = Annotated[Annotated[NearConfig, Tag(LOCAL_TAG)] | Annotated[NearServerConfig, Tag(SERVER_TAG)], Discriminator(_near_tag)]
+NEAR_CONFIGS: Final = (NearConfig, NearServerConfig)
+"""The classes that `NearSection` stands for."""
 
 
 class LocalFarConfig(LlamaConfig):
@@ -132,6 +150,7 @@ class LocalOptions(TypedDict):
 
 FarConfig = Annotated[ProviderConfig | LocalFarConfig | GatewayConfig, Field(discriminator="provider")]
 FAR_CONFIGS: Final = (ProviderConfig, LocalFarConfig, GatewayConfig)
+"""The classes that `FarConfig` stands for."""
 
 
 def sends_key_in_plain_text(config: FarConfig) -> bool:
@@ -139,7 +158,6 @@ def sends_key_in_plain_text(config: FarConfig) -> bool:
     return isinstance(config, ProviderConfig) and config.sends_key_in_plain_text
 
 
-"""The classes that `FarConfig` stands for."""
 _PROVIDERS: tuple[Literal["openai", "anthropic", "gemini"], ...] = ("openai", "anthropic", "gemini")
 _FAR: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
 
@@ -186,13 +204,13 @@ def _is_stored(name: str) -> bool:
     return name.startswith("hf:") or (is_name and model_store().find(name) is not None)
 
 
-def near_handle(near: Agent | NearConfig | str | Path | None) -> AgentHandle | None:
+def near_handle(near: Agent | NearSection | str | Path | None) -> AgentHandle | None:
     """Return a handle for the near side, opened on first use."""
     if near is None:
         return None
     if isinstance(near, (str, Path)):
-        near = NearConfig(model=str(near))
-    return other_handle("near", near) if isinstance(near, NearConfig) else _borrowed(near, Side.NEAR)
+        near = parse_near(str(near))
+    return other_handle("near", near) if isinstance(near, NEAR_CONFIGS) else _borrowed(near, Side.NEAR)
 
 
 def far_handle(far: Agent | FarConfig | str | Path | None) -> AgentHandle | None:
@@ -205,16 +223,18 @@ def far_handle(far: Agent | FarConfig | str | Path | None) -> AgentHandle | None
     return other_handle("far", far) if isinstance(far, FAR_CONFIGS) else _borrowed(far, Side.FAR)
 
 
-def other_handle(name: str, other: Agent | NearConfig | FarConfig | AttachedConfig) -> AgentHandle:
+def other_handle(name: str, other: Agent | NearSection | FarConfig | AttachedConfig) -> AgentHandle:
     """Return a handle for an agent, opened on first use, under the name that the policy uses. Its side is that of its kind, or of its
     card."""
     if isinstance(other, NearConfig):
-        config = other
-        opener = partial(open_local, config, name=name, side=Side.NEAR)
-        return AgentHandle(name, Side.NEAR, opener, pace=partial(find_profile, config))
+        return AgentHandle(name, Side.NEAR, partial(open_near, other, name=name), pace=partial(find_profile, other))
+    if isinstance(other, NearServerConfig):
+        server = other.located()
+        opener = partial(open_near, server, name=name)
+        return AgentHandle(name, Side.NEAR, opener, is_elsewhere=server.is_elsewhere, place=server.place, model=server.model or "")
     if isinstance(other, FAR_CONFIGS):
         if isinstance(other, ProviderConfig):
-            return AgentHandle(name, Side.FAR, _far_opener(other), prices=partial(prices_of, other), model=other.model)
+            return AgentHandle(name, Side.FAR, _far_opener(other), prices=partial(prices_of, other), model=other.model or "")
         prices = partial(_local_prices, other) if isinstance(other, LocalFarConfig) else None
         return AgentHandle(name, Side.FAR, _far_opener(other), prices=prices)
     if isinstance(other, AttachedConfig):
@@ -222,12 +242,30 @@ def other_handle(name: str, other: Agent | NearConfig | FarConfig | AttachedConf
     return AgentHandle(name, other.card.side, other, is_elsewhere=_is_elsewhere(other))
 
 
+def parse_near(text: str) -> NearSection:
+    """Parse the short form of a near side: `ollama:MODEL` and the like, the address of a server, or a model that nearfar runs itself.
+
+    Raises `ConfigError` for an address that is malformed or not near, and for the short form of a far side.
+    """
+    if (server := parse_server(text)) is not None:
+        return server
+    provider, colon, _ = text.partition(":")
+    if colon and provider in (*_PROVIDERS, "gateway"):
+        known = ", ".join(f"{program}:MODEL" for program in PROGRAMS)
+        raise ConfigError(f"{text!r} is a far agent", hint=f"give it as far; near servers are {known}, or an address on this machine")
+    return NearConfig(model=text)
+
+
 def parse_far(text: str) -> FarConfig:
-    """Parse the short form of a far side: `PROVIDER:MODEL`, `gateway:ADDRESS`, `far`, or the path of a GGUF file."""
+    """Parse the short form of a far side: `PROVIDER:MODEL`, `gateway:ADDRESS`, the address of an API (`URL` or `URL#MODEL`), `far`, or the
+    path of a GGUF file."""
     provider, _, rest = text.partition(":")
     fields: dict[str, object]
     if provider == "gateway":
         fields = {"provider": provider, "address": rest}
+    elif provider in ("http", "https"):
+        address, _, model = text.partition("#")
+        fields = {"provider": "openai", "base_url": address, **({"model": model} if model else {})}
     elif text in EMBEDDED or text.endswith(".gguf") or _is_stored(text):
         fields = {"provider": "llama", "model": text}
     else:
@@ -235,8 +273,29 @@ def parse_far(text: str) -> FarConfig:
     try:
         return _FAR.validate_python(fields)
     except ValidationError as error:
-        hint = 'write "openai:MODEL", "anthropic:MODEL", "gemini:MODEL", "gateway:HOST:PORT", "far", a stored model or a .gguf file'
-        raise ConfigError(f"{text!r} does not name a far agent", hint=hint) from error
+        hint = 'write "openai:MODEL", "anthropic:MODEL", "gemini:MODEL", "gateway:HOST:PORT", a URL, "far", a stored model or a .gguf file'
+        shown = "the address" if "base_url" in fields else repr(text)  # it may hold a password
+        raise ConfigError(f"{shown} does not name a far agent", hint=hint) from error
+
+
+async def open_near(config: NearSection, *, name: str) -> Agent:
+    """Open a near agent: load its model, or try out the one of a server. Raises what `open_local` or `open_near_server` raises."""
+    if isinstance(config, NearConfig):
+        return await open_local(config, name=name, side=Side.NEAR)
+    try:
+        from ...cloud.server_trials import open_near_server
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"near servers need the module {error.name}", hint="pip install 'nearfar[cloud]'") from error
+    return await open_near_server(config, name=name)
+
+
+async def find_servers() -> "list[RunningServer]":
+    """Return the servers of models that run on this machine, within about a second; none where the cloud extra is not installed."""
+    try:
+        from ...cloud.server_info import find_servers as find
+    except ModuleNotFoundError:
+        return []
+    return await find()
 
 
 async def open_local(config: LlamaConfig, *, name: str, side: Side) -> Agent:
@@ -303,6 +362,10 @@ async def open_far_in_process(config: FarConfig) -> Agent:
         raise ConfigError("a gateway cannot forward to another gateway", hint="name a provider or a model in [far]")
     if isinstance(config, LocalFarConfig):
         return await open_local(config, name="far", side=Side.FAR)
+    if config.model is None:
+        from ...cloud.server_info import with_only_model
+
+        config = await with_only_model(config)
     return build_provider(config)
 
 

@@ -22,7 +22,18 @@ from ..task.policy import Policy
 from ..task.roles import Role, RoleName
 from ..task.stores import CacheConfig, MemoryConfig, RunsConfig
 from ..util.arguments import as_path
-from .agents import FarConfig, GatewayConfig, LlamaConfig, LocalFarConfig, NearConfig, anchored_model, how_to_set, usual_variable
+from .agents import (
+    LOCAL_TAG,
+    FarConfig,
+    GatewayConfig,
+    LlamaConfig,
+    LocalFarConfig,
+    NearConfig,
+    NearSection,
+    anchored_model,
+    how_to_set,
+    usual_variable,
+)
 from .config_lines import key_lines, line_of
 from .hub import AgentName, AttachedConfig, HubConfig
 
@@ -35,7 +46,7 @@ def fields_at(root: type[BaseModel], section: Sequence[str], provider: str = "")
     found: dict[str, FieldInfo] = {}
     for model in _models_at(root, section):
         field = model.model_fields.get("provider")
-        if not provider or field is None or provider in get_args(field.annotation):
+        if not provider or (provider == LOCAL_TAG if field is None else provider in get_args(field.annotation)):
             found.update(model.model_fields)
     return found
 
@@ -148,6 +159,8 @@ _MODEL_HINT = 'name a GGUF file, a folder with an ONNX model or a stored model; 
 _DEEPEST = 32
 """Levels of sections and lists."""
 _PROVIDERS = "openai, anthropic, gemini, llama, gateway"
+_TAG_DEPTHS: Final = {"near": 1, "far": 1, "other_near": 2, "other_far": 2}
+"""Places of the kind of an agent in the paths of pydantic's errors, by section."""
 
 
 class Config(Value):
@@ -155,11 +168,11 @@ class Config(Value):
 
     model_config = ConfigDict(hide_input_in_errors=True)  # a secret may stand in the wrong place
 
-    near: NearConfig | None = None
+    near: NearSection | None = None
     """The agent on this device."""
     far: FarConfig | None = None
     """The agent in the cloud."""
-    other_near: Mapping[AgentName, NearConfig] = {}
+    other_near: Mapping[AgentName, NearSection] = {}
     """Further agents on this device, by the names that rules use."""
     other_far: Mapping[AgentName, FarConfig] = {}
     """Further agents in the cloud."""
@@ -179,7 +192,7 @@ class Config(Value):
     """How tasks are served unless they say otherwise."""
 
     @property
-    def others(self) -> dict[str, NearConfig | FarConfig | AttachedConfig]:
+    def others(self) -> dict[str, NearSection | FarConfig | AttachedConfig]:
         """All further agents."""
         return {**self.other_near, **self.other_far, **self._attached}
 
@@ -286,7 +299,9 @@ def _require_models(document: Mapping[str, object], text: str, source: str) -> N
         agents = document.get(kind)
         sections |= {(kind, name): section for name, section in agents.items()} if isinstance(agents, dict) else {}
     for path, section in sections.items():
-        if isinstance(section, dict) and "model" not in section and ("near" in path[0] or section.get("provider") == "llama"):
+        provider = section.get("provider") if isinstance(section, dict) else None
+        names_no_model = isinstance(section, dict) and "model" not in section
+        if names_no_model and (provider == "llama" or (provider is None and "near" in path[0])):
             raise ConfigError(_at(text, source, [*path, "model"]) + " is missing", hint=_MODEL_HINT)
 
 
@@ -306,8 +321,8 @@ def _anchored(config: Config, folder: Path) -> Config:
     return config.model_copy(update=anchored)
 
 
-def _anchored_near(near: NearConfig, folder: Path) -> NearConfig:
-    return near.model_copy(update=_anchored_models(near, folder))
+def _anchored_near(near: NearSection, folder: Path) -> NearSection:
+    return near.model_copy(update=_anchored_models(near, folder)) if isinstance(near, NearConfig) else near
 
 
 def _anchored_far(far: FarConfig, folder: Path) -> FarConfig:
@@ -362,9 +377,9 @@ def _at(text: str, source: str, path: Sequence[str], problem: str = "") -> str:
 
 
 def _split_union_tag(path: list[str]) -> tuple[str, list[str]]:
-    """Return the provider that pydantic names in a path of a far section, and the path as written in the file."""
-    depth = {"far": 1, "other_far": 2}.get(path[0] if path else "")
-    return (path[depth], [*path[:depth], *path[depth + 1 :]]) if depth is not None and len(path) > depth + 1 else ("", path)
+    """Return the provider or kind that pydantic names in a path of an agent's section, and the path as written in the file."""
+    depth = _TAG_DEPTHS.get(path[0] if path else "")
+    return (path[depth], [*path[:depth], *path[depth + 1 :]]) if depth is not None and len(path) > depth else ("", path)
 
 
 def _suggestion(path: Sequence[str], tag: str) -> str:

@@ -13,7 +13,7 @@ from pydantic_core import PydanticSerializationError
 from ...protocols import Agent, ConfigError, InvalidRequest, JsonSchema, Sensitivity, Side
 from ...protocols.validation import check_schema
 from ..agents.pool import AgentHandle
-from ..compose.agents import FAR_CONFIGS, FarConfig, NearConfig, far_handle, near_handle, other_handle
+from ..compose.agents import FAR_CONFIGS, NEAR_CONFIGS, FarConfig, NearSection, far_handle, near_handle, other_handle
 from ..compose.hub import AttachedConfig
 from ..compose.policy_file import PolicyFile
 from ..routing.policy_check import require_usable, role_findings
@@ -39,14 +39,13 @@ _FAR = 'a text such as "openai:MODEL", a FarConfig, a mapping or an Agent'
 _AGENT = ("card", "step", "aclose")
 
 
-def near_argument(given: object) -> Agent | NearConfig | str | Path | None:
+def near_argument(given: object) -> Agent | NearSection | str | Path | None:
     """Return the near side. A mapping is a `[near]` section."""
     if isinstance(given, Mapping):
-        return parse_section("near", given, NearConfig)
-    return cast(
-        Agent | NearConfig | str | Path | None,
-        _agent("near", given, (NearConfig,), "the path or name of a model, a NearConfig or an Agent"),
-    )
+        near: TypeAdapter[NearSection] = TypeAdapter(NearSection)
+        return parse_section("near", given, near)
+    wanted = 'the path or name of a model, a text such as "ollama:MODEL", a NearConfig, a NearServerConfig or an Agent'
+    return cast(Agent | NearSection | str | Path | None, _agent("near", given, NEAR_CONFIGS, wanted))
 
 
 def far_argument(given: object) -> Agent | FarConfig | str | Path | None:
@@ -59,13 +58,13 @@ def far_argument(given: object) -> Agent | FarConfig | str | Path | None:
     )
 
 
-def agents_argument(given: object) -> dict[str, Agent | NearConfig | FarConfig | AttachedConfig]:
+def agents_argument(given: object) -> dict[str, Agent | NearSection | FarConfig | AttachedConfig]:
     """Return the further agents by their names."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(name, str) and name for name in given):
         raise wrong_type("agents", given, "a mapping from names to agents", hint='agents={"second": agent}')
-    kinds, wanted = (NearConfig, *FAR_CONFIGS, AttachedConfig, Role), "an Agent, a NearConfig, a FarConfig or a Role"
+    kinds, wanted = (*NEAR_CONFIGS, *FAR_CONFIGS, AttachedConfig, Role), "an Agent, a NearConfig, a FarConfig or a Role"
     for name, other in given.items():
         if other is None or isinstance(other, (str, os.PathLike)):
             raise wrong_type(f"agents[{name!r}]", other, wanted)
@@ -187,9 +186,9 @@ def _agent(name: str, given: object, configs: tuple[type, ...], wanted: str) -> 
 class HybridArguments(TypedDict, total=False):
     """The arguments of `Hybrid`; `Hybrid` says what each means."""
 
-    near: Agent | NearConfig | Mapping[str, Any] | str | Path | None
+    near: Agent | NearSection | Mapping[str, Any] | str | Path | None
     far: Agent | FarConfig | Mapping[str, Any] | str | Path | None
-    agents: Mapping[str, Agent | NearConfig | FarConfig | AttachedConfig | Role] | None
+    agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig | Role] | None
     tools: Sequence[Tool]
     approver: Approver | None
     policy: Policy | PolicyFile | Mapping[str, Any] | None
@@ -280,12 +279,13 @@ def asked_task(prompt: object, options: TaskOptions, policy: Policy) -> Task:
     stated = frozenset(options) & {"mode", "strategy"}
     messages = as_messages(prompt)
     try:
-        task = Task.model_validate({"messages": messages, "output_schema": output_schema, "policy": policy, "stated": stated, **keys})
+        task = Task.model_validate({"messages": messages, "output_schema": output_schema, "stated": stated, **keys})
     except ValidationError as error:
         problems = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors(include_url=False)]
         raise InvalidRequest(
             "; ".join(problems), hint="see TaskOptions: timeout in seconds, context and session texts, tags a list of them"
         ) from error
+    task = task.model_copy(update={"policy": policy})  # it was validated where it was made
     plan = options.get("plan")
     if plan is not None:
         task = task.with_plan(_plan(plan))
@@ -346,6 +346,8 @@ def policy_of(options: TaskOptions, usual: Policy, agents: Mapping[str, Side]) -
         raise InvalidRequest("policy must be a Policy or a mapping", hint="from nearfar import Policy")
     if policy is not usual:
         require_usable(policy, agents)
+    if not changes:
+        return policy
     try:
         given = Policy.model_validate(changes)
     except ValidationError as error:

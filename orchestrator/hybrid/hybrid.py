@@ -20,7 +20,7 @@ from ...protocols import (
 from ..agents.pool import AgentPool
 from ..cache.agent import put_in_front
 from ..cache.database import ErasedMemory
-from ..compose.agents import FarConfig, NearConfig, read_device_state
+from ..compose.agents import FarConfig, NearSection, read_device_state
 from ..compose.config import Config, load_config, with_line
 from ..compose.hub import AttachedConfig
 from ..compose.memory import memory_rest, task_memory
@@ -75,10 +75,11 @@ class Hybrid:
     is not closed.
 
     Args:
-        near: the model on this device: a GGUF file, `"near"` (the small one that ships with nearfar), a `NearConfig`, or any `Agent`.
-            A mapping is a section of nearfar.toml, here and for the other arguments that have one.
-        far: the model in the cloud: `"openai:MODEL"`, `"anthropic:MODEL"`, `"gemini:MODEL"`, `"gateway:HOST:PORT"`, a GGUF file or
-            `"far"` (served by a local gateway process), a `FarConfig`, or any `Agent`.
+        near: the model on this device: a GGUF file, `"near"` (the small one that ships with nearfar), one that a server runs
+            (`"ollama:MODEL"`, `"lmstudio:MODEL"`, `"llama-server:"`, `"vllm:MODEL"`, its address), a `NearConfig`, a `NearServerConfig`, or
+            any `Agent`. A mapping is a section of nearfar.toml, here and for the other arguments that have one.
+        far: the model in the cloud: `"openai:MODEL"`, `"anthropic:MODEL"`, `"gemini:MODEL"`, `"gateway:HOST:PORT"`, the address of an
+            API like OpenAI's (`"URL#MODEL"`), a GGUF file or `"far"` (served by a local gateway process), a `FarConfig`, or any `Agent`.
         agents: further agents of either side, by the names that the policy uses for them: the router chooses among all. A `Role` among
             them is an agent by name that tasks are given to with `role=`; its work is served by the others.
         tools: the tools that the agents may call.
@@ -97,9 +98,9 @@ class Hybrid:
     def __init__(
         self,
         *,
-        near: Agent | NearConfig | Mapping[str, Any] | str | Path | None = None,
+        near: Agent | NearSection | Mapping[str, Any] | str | Path | None = None,
         far: Agent | FarConfig | Mapping[str, Any] | str | Path | None = None,
-        agents: Mapping[str, Agent | NearConfig | FarConfig | AttachedConfig | Role] | None = None,
+        agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig | Role] | None = None,
         tools: Sequence[Tool] = (),
         approver: Approver | None = None,
         policy: Policy | PolicyFile | Mapping[str, Any] | None = None,

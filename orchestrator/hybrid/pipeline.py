@@ -17,8 +17,8 @@ from ...protocols.validation import parse_output
 from ..cache.plans import PlanCache
 from ..routing.eligibility import unknown_prices
 from ..routing.router import Router
-from ..strategies.durable import DurableRuns, Work, serve
-from ..strategies.state import TaskContext, recursion_limit, told_of, value_of
+from ..strategies.durable import DurableRuns, Work
+from ..strategies.state import TaskContext, graph_input, recursion_limit, told_of, value_of
 from ..task.events import TaskEvent, TaskFinished
 from ..task.labels import OPEN, Label
 from ..task.modes import Strategy
@@ -26,13 +26,14 @@ from ..task.policy import Policy, Verdict
 from ..task.results import Attempt, Call, Result, RouteDecision, ToolOutcome, budget_exceeded, usage_of_side
 from ..task.roles import RolesWork
 from ..task.task import Prompt, Task, scope_of, within_scope
-from ..util.runtime import cancel_task, in_thread, run_cancellable
+from ..util.runtime import cancel_task, in_thread, run_cancellable, untraced
 from .arguments import TaskOptions
 from .preparation import Parts, Preparation
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
+    from ..strategies.calls import TaskGraph
     from ..strategies.graphs import Graphs
 
 
@@ -129,6 +130,16 @@ def _doubt(policy: Policy, strategy: Strategy, accepted: Attempt) -> str | None:
     if strategy is not Strategy.CASCADE or found is None or found >= wanted:
         return None
     return f"{accepted.agent}: confidence {found:.2f} is below {wanted:.2f}, and stands because no other agent may be asked, or did better"
+
+
+async def _final_state(work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
+    """Return the final state of the graph of a task that is no durable run."""
+    state: dict[str, Any] = {}
+    # `ainvoke` also looks for interrupts after each node, which costs a tenth of a task; only a durable run is interrupted.
+    with untraced():
+        async for each in graph.astream(graph_input(work.task), config, context=work.context, stream_mode="values"):
+            state = each
+    return state
 
 
 _logger = logging.getLogger(__name__)
@@ -263,7 +274,7 @@ class Pipeline:
         assert context.privacy is not None, "every task is prepared with it"
         with billed(task, context, parts.router), recorded, nullcontext() if parts.records.cache is None else within_scope(scope_of(task)):
             try:
-                state = await (serve(work, graph, config) if self.runs is None else self.runs.serve(work, graph, config))
+                state = await (_final_state(work, graph, config) if self.runs is None else self.runs.serve(work, graph, config))
             except (NearfarError, asyncio.CancelledError):
                 self.preparation.sessions.note(task, context.privacy.told_label)  # what was streamed by then may come back in the session
                 with anyio.CancelScope(shield=True):  # A task that ran out of time is cancelled, and its plan is none to go by again.

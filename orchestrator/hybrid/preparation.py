@@ -1,16 +1,15 @@
 """Preparation of a task: its policy, its memory, its strategy, and the context that its graph runs with."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...protocols import PermissionDenied, PrivacyViolation, Side
+from ...protocols import PermissionDenied, PrivacyViolation, Sensitivity, Side
 from ..agents.pool import AgentPool
 from ..cache.database import ErasedMemory
 from ..cache.plans import PlanCache
 from ..memory.provenance import Recollection
-from ..routing.auto import with_open_choice
 from ..routing.router import Router
 from ..runs.erasing import ErasedRuns
 from ..runs.run import Bounds
@@ -24,7 +23,7 @@ from ..task.policy import Policy
 from ..task.results import SelectionDecision
 from ..task.roles import Team
 from ..task.task import Task
-from ..task.tools import Approver, Tool
+from ..task.tools import Approver, Effect, Tool
 from ..tracing.recorder import RunTrace
 from .arguments import TaskOptions, asked_task, check_options, policy_of, tools_argument
 from .records import OpenRecords
@@ -105,7 +104,8 @@ class Preparation:
     def prepare(self, task: Task, options: TaskOptions) -> tuple[Task, TaskContext]:
         """Return the task, with its strategy chosen, and its context."""
         context = self.context(options, task.role)
-        check_plan(task.planned.plan, context.tools)
+        if task.planned.plan:
+            check_plan(task.planned.plan, context.tools)
         task = self._with_strategy(quote_untrusted_data(task, context.tools), context)
         context = self.equip(task, options=options)
         # Each role's work has a strategy of its own, which says where the context stands.
@@ -126,8 +126,9 @@ class Preparation:
 
     def context(self, options: TaskOptions, role: str = "") -> TaskContext:
         """Return a context with the tools and the approver of a task that is not known yet. `role`: the role that it is given to."""
+        own = tools_argument(options.get("tools"))
         of_roles = [each for each in self._team.tools if each not in self._tools] if role else []
-        tools = tools_argument((*self._tools, *of_roles, *tools_argument(options.get("tools"))))
+        tools = tools_argument((*self._tools, *of_roles, *own)) if own or of_roles else self._tools
         tool_checks = ToolChecks(approver=options.get("approver", self._approver))
         return replace(TaskContext.of(tools), plans=self._plans, tool_checks=tool_checks)
 
@@ -154,26 +155,40 @@ class Preparation:
     def bounds(self, task: Task, tools: Sequence[str]) -> Bounds:
         """Return how far the policy lets the task go now: what its rules say of it, and elsewhere what holds for tasks that state nothing.
 
-        Raises what the rules raise for it.
+        A task that is given to a role may go as far as the strictest of the roles that it may come to. Raises what the rules raise for it.
         """
+        if not task.role:
+            return self._bounds(task, tools)
+        first, *later = self._team.reachable(task.role)
+        found = self._bounds(task, self._team[first].tool_names)
+        for name in later:
+            work = task.model_copy(update={"role": name})
+            try:
+                stays = self._bounds(work, self._team[name].tool_names).mode is Mode.ONLY_ON_DEVICE
+            except (PermissionDenied, PrivacyViolation):  # it may never come there
+                stays = True
+            if stays:
+                found = found.model_copy(update={"mode": Mode.ONLY_ON_DEVICE, "sensitivity": Sensitivity.PRIVATE})
+        return found
+
+    def _bounds(self, task: Task, tools: Sequence[str]) -> Bounds:
         policy = self._policy()
-        tools = self._team[task.role].tool_names if task.role else tools
         own = task.policy.model_copy(update={"rules": policy.rules})
         ruled = self._router.apply_rules(task.model_copy(update={"policy": own, "ruling": None}), tools=tools)
         if ruled.ruling is not None and ruled.ruling.mode is Mode.ONLY_ON_DEVICE:
-            return Bounds(sensitivity=ruled.policy.sensitivity, mode=Mode.ONLY_ON_DEVICE, findings=policy.privacy.findings)
+            return Bounds.of(policy, sensitivity=ruled.policy.sensitivity, mode=Mode.ONLY_ON_DEVICE)
         with suppress(PermissionDenied, PrivacyViolation):  # The task states another mode than the policy's, against which its rules speak.
             plain = task.model_copy(update={"policy": policy, "ruling": None, "stated": frozenset()})
             policy = self._router.apply_rules(plain, tools=tools).policy
-        return Bounds(sensitivity=policy.sensitivity, mode=policy.mode, findings=policy.privacy.findings)
+        return Bounds.of(policy)
 
     def _with_strategy(self, task: Task, context: TaskContext) -> Task:
         """Return the task with a strategy that has a graph: the rules' choice or, if they leave it open, that of `auto`."""
         tools = list(context.tools)
         allowed = select_tools(context.tools, task.allowed_tools)
         if task.role:  # the rules decide about each role's work, and so is its strategy chosen
-            return with_open_choice(task, allowed)
-        task = with_open_choice(self._router.apply_rules(task, tools=tools), allowed)
+            return _with_open_choice(task, allowed)
+        task = _with_open_choice(self._router.apply_rules(task, tools=tools), allowed)
         return self._router.with_strategy(task, list(self._pool), tools=tools)
 
     def _may_stay(self, policy: Policy) -> bool:
@@ -188,3 +203,11 @@ class Preparation:
     @property
     def _sides(self) -> set[Side]:
         return {handle.side for handle in self._pool}
+
+
+def _with_open_choice(task: Task, tools: Mapping[str, Tool]) -> Task:
+    """Return the task with strategy `auto` if no strategy was chosen for it and it has a tool that is not declared read-only."""
+    is_chosen = "strategy" in task.policy.model_fields_set
+    if is_chosen or all(tool.declared.effect is Effect.READ for tool in tools.values()):
+        return task
+    return task.model_copy(update={"policy": task.policy.model_copy(update={"strategy": Strategy.AUTO})})

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from ...protocols import Capabilities, ConfigError, Prices, Sensitivity, Side
-from ..task.modes import Mode, Needs, Strategy
+from ..task.modes import Mode, Strategy
 from ..task.policy import PRESETS, OnDoubt, OnFinding, Policy, Preset
 from ..task.roles import PREFIX, ROLE_NAME, Role, Team
 from ..task.routing_policy import FallbackTrigger
 from ..task.rules import RESTRICTIONS, Range, Rule, When, is_of_class
+from ..task.task import Needs
 from .eligibility import SIDES_OF_MODE, PolicyFinding, eligible
 from .escalation import Escalation
 from .head import read_card

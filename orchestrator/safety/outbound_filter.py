@@ -37,7 +37,7 @@ def not_logged(member: AgentHandle, error: StoreError) -> PrivacyViolation:
 class OutboundFilter:
     """The state of one run that its outbound messages are checked and logged with."""
 
-    known_secrets: KnownSecrets
+    known_secrets: Callable[[], KnownSecrets]
     placeholders: Placeholders
     records: RunRecords | None
     """None: messages are not logged."""
@@ -122,7 +122,7 @@ class OutboundRequest:
         return tuple(sorted({each.name for text in texts_of(self.request.messages) for each in placeholders.find_in(text)}))
 
     def _inspect(self, message: bytes) -> None:
-        if self._filter.known_secrets.is_in(message):
+        if self._filter.known_secrets().is_in(message):
             because = f"the message to {self._member.name} holds private data of this run"
             raise PrivacyViolation(because, hint="let a near agent continue; `nearfar privacy audit` shows what was held back")
 

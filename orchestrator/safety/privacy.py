@@ -3,7 +3,7 @@
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, NoReturn, TypeVar
 from uuid import uuid4
 
@@ -73,25 +73,35 @@ class RunPrivacy:
         self._policy = policy
         self._records = records
         self._recent = deque[str]() if recent is None else recent
-        self._scanner = OutboundScanner(detector or standard_detectors(policy.spacy_model), policy)
+        self._detector = detector
         known = [] if records is None else records.placeholders()
         self.placeholders = Placeholders(known, keep=None if records is None else records.keep, said=public)
-        self.known_secrets = KnownSecrets(public)
+        self._public, self._kept = public, known
         self._own_messages = OwnMessages(begun)
-        self._filter = OutboundFilter(self.known_secrets, self.placeholders, records, self._own_messages)
+        self._filter = OutboundFilter(lambda: self.known_secrets, self.placeholders, records, self._own_messages)
         self.found = _FOUND if records is not None and records.has_held_findings() else OPEN
         """Label of findings that may not leave: the run stays on the device from then on."""
         self.told_label = OPEN
         """Label of all that agents were told."""
         self.world = OPEN if records is None else records.spilled()
         """Label of private data that went into tools which change something, and may come back from any tool, in any part of the run."""
-        for placeholder in known:
-            self.known_secrets.add_text(placeholder.value)
 
     @classmethod
     def of(cls, task: Task, *, records: RunRecords | None = None, recent: deque[str] | None = None) -> "RunPrivacy":
         """Return the privacy of a task's run."""
         return cls(task.policy.privacy, texts_of(task.messages), records=records, recent=recent, begun=len(task.messages))
+
+    @cached_property
+    def known_secrets(self) -> KnownSecrets:
+        """The private values and texts that the run knows of."""
+        secrets = KnownSecrets(self._public)
+        for placeholder in self._kept:
+            secrets.add_text(placeholder.value)
+        return secrets
+
+    @cached_property
+    def _scanner(self) -> OutboundScanner:
+        return OutboundScanner(self._detector or standard_detectors(self._policy.spacy_model), self._policy)
 
     def may_read(self, member: AgentHandle, label: Label) -> bool:
         """Return whether an agent may be told data with this label."""
@@ -163,7 +173,7 @@ class RunPrivacy:
         if member.side is Side.NEAR:
             outbound = OutboundRequest(self._filter, self._for_near(member, request, label), member, label, role)
             if member.is_elsewhere:
-                await outbound.log_sent("an agent of the user's that is not part of this process", {})
+                await outbound.log_sent(member.place, {})
             return outbound
         request = self._without_private_states(request)
         own = self._own_messages.positions(member, request.messages, role)

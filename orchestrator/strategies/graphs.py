@@ -303,8 +303,8 @@ class TaskNodes:
         draft = draft.model_copy(update={"answer": state["messages"][-1]["text"]})
         self._learn_costs(turn, state["calls"], runtime)
         if not turn.is_judged:
-            silent = InvalidOutput("the answer is empty", hint=_SILENT)
-            if state["messages"][-1]["text"].strip() or not turn.leaves_to_others(silent):
+            silent = None if state["messages"][-1]["text"].strip() else InvalidOutput("the answer is empty", hint=_SILENT)
+            if silent is None or not turn.leaves_to_others(silent):
                 return turn.end(draft, "accepted", "the answer stands", runtime)
             self.router.learn(turn.task, turn.decision, turn.handle.name, score=0.0)
             return turn.give_up(silent, runtime)

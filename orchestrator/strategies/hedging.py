@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 from ...protocols import InvalidOutput, NearfarError, StepReply
 from ..agents.pool import AgentPool
 from ..routing.costs import RunningEstimates
-from ..task.modes import tokens_by_length
 from ..task.results import Call
+from ..task.task import tokens_by_length
 from ..util.runtime import cancel_task
 from .calls import CallLog, TaskRuntime
 from .state import TaskState, fresh_start

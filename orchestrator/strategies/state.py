@@ -86,6 +86,11 @@ class _Memo:
 _memo: Final = _Memo()
 
 
+def graph_input(task: Task) -> "TaskState":
+    """Return the input of a task's graph."""
+    return {"task": as_json(task.with_memory_in_prompt())}
+
+
 def as_json(value: Value) -> Json:
     """Return the value as a part of a task's state. Change nothing in it: it may stand in other states."""
     return _memo.part(value)

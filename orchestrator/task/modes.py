@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
 
-CHARACTERS_PER_TOKEN: Final = 4
-"""Characters per token of ordinary English under the usual tokenizers: an estimate for prompts before they are sent."""
 SURE: Final = 0.9
 """Least probability of a language that counts as known."""
 _READ: Final = 2000
@@ -106,17 +104,6 @@ class AgentView(Protocol):
     def prices(self) -> Prices | None: ...
 
 
-class Needs(Value):
-    """The capabilities that a task needs from an agent."""
-
-    tools: bool = False
-    json_schema: bool = False
-
-    def missing_in(self, capabilities: Capabilities) -> list[str]:
-        wanted = {"tools": self.tools, "json_schema": self.json_schema}
-        return [name for name, needed in wanted.items() if needed and not getattr(capabilities, name)]
-
-
 @dataclass(frozen=True, slots=True)
 class Situation:
     """One task, and the device and the budgets as they are now. None means unknown."""
@@ -137,11 +124,6 @@ class Situation:
     device: DeviceState = DeviceState()
     budget_left: float | None = None
     """Smallest share that is left of the limits for the session and the day, 0 to 1; None: there are no limits."""
-
-
-def tokens_by_length(text: str) -> int:
-    """Return an estimate of a text's tokens, from its length."""
-    return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
 def primary_language(code: str) -> str:

@@ -10,11 +10,11 @@ from uuid import uuid4
 
 from pydantic import Field, ValidationError
 
-from ...protocols import InvalidRequest, JsonSchema, Message, ToolCall, ToolResult
+from ...protocols import Capabilities, InvalidRequest, JsonSchema, Message, ToolCall, ToolResult
 from ...protocols.steps import Value
 from ..util.json_text import fingerprint
 from .labels import OF_CONTEXT, Chosen, Label, RecalledItem
-from .modes import Needs, Strategy
+from .modes import Strategy
 from .policy import Policy
 from .results import SelectionDecision
 from .rules import Ruling
@@ -23,9 +23,22 @@ Caching = Literal["use", "no-store"]
 """`use`: the task may be answered from a cache and its answers be stored; `no-store`: neither."""
 Prompt = str | Sequence[Message | Mapping[str, Any]]
 """One text, or the messages of a conversation."""
+CHARACTERS_PER_TOKEN: Final = 4
+"""Characters per token of ordinary English under the usual tokenizers: an estimate for prompts before they are sent."""
 _HINT: Final = 'Message.user("...") makes one, and {"role": "user", "content": "..."} is one, too'
 _ROLES: Final = {"developer": "system"}
 """Roles of OpenAI's API that stand for another one."""
+
+
+class Needs(Value):
+    """The capabilities that a task needs from an agent."""
+
+    tools: bool = False
+    json_schema: bool = False
+
+    def missing_in(self, capabilities: Capabilities) -> list[str]:
+        wanted = {"tools": self.tools, "json_schema": self.json_schema}
+        return [name for name, needed in wanted.items() if needed and not getattr(capabilities, name)]
 
 
 class Task(Value):
@@ -210,6 +223,11 @@ def _call(given: object, where: str) -> ToolCall:
     except ValueError as error:
         raise InvalidRequest(f"{where}.function.arguments is no JSON: {error}", hint='a text such as {"path": "a.txt"}') from error
     return ToolCall.model_validate({"id": given.get("id"), "name": function.get("name"), "arguments": parsed})
+
+
+def tokens_by_length(text: str) -> int:
+    """Return an estimate of a text's tokens, from its length."""
+    return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
 def last_words(messages: Sequence[Message]) -> str:

@@ -575,6 +575,23 @@ async def test_a_run_waits_for_approval_in_the_middle_of_a_chain_and_another_pro
     assert [role_of(request) for request in (*again.requests, *farther.requests)] == ["payer"]
 
 
+async def test_a_run_is_not_resumed_under_rules_that_have_become_tighter_for_a_later_role(tmp_path: Path) -> None:
+    def a(request: StepRequest) -> Reply:
+        paid = any(found.name == "pay" for found in results_in(request))
+        return hand_off("b") if paid else ToolCall(id="2", name="pay", arguments={"amount": 5})
+
+    roles = {"a": role("a", tools=[tool(approval=True)(Till().pay)]), "b": role("b")}
+    async with team(acting(a=a), agents=roles, records=tmp_path) as hybrid:
+        with pytest.raises(ApprovalNeeded) as needed:
+            await hybrid.run("Pay 5.", role="a", idempotency_key="r")
+    [request] = needed.value.requests
+    rule = {"name": "b stays", "when": {"role": ["b"]}, "mode": "only_on_device"}
+    tighter = Policy.model_validate({**PUBLIC.model_dump(), "rules": [rule]})
+    async with team(acting(a=a), agents=roles, records=tmp_path, policy=tighter) as other:
+        with pytest.raises(IdempotencyConflict):
+            await other.resume("r", approvals={request.id: True})
+
+
 async def test_a_role_whose_work_is_cut_into_subtasks_keeps_them_apart_from_those_of_another(tmp_path: Path) -> None:
     plan = json.dumps({"subtasks": [{"id": "s1", "task": "part 1", "needs": []}, {"id": "s2", "task": "part 2", "needs": ["s1"]}]})
     asked: list[str] = []
