@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.events import AttemptEnded as AttemptEnded
     from nearfar.orchestrator.task.events import AttemptStarted as AttemptStarted
     from nearfar.orchestrator.task.events import CallEnded as CallEnded
+    from nearfar.orchestrator.task.events import RoleStarted as RoleStarted
     from nearfar.orchestrator.task.events import Routed as Routed
     from nearfar.orchestrator.task.events import Subtask as Subtask
     from nearfar.orchestrator.task.events import SubtaskEnded as SubtaskEnded
@@ -108,10 +109,12 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.results import Estimate as Estimate
     from nearfar.orchestrator.task.results import EstimateSource as EstimateSource
     from nearfar.orchestrator.task.results import Result as Result
+    from nearfar.orchestrator.task.results import RoleWork as RoleWork
     from nearfar.orchestrator.task.results import RouteDecision as RouteDecision
     from nearfar.orchestrator.task.results import SelectionDecision as SelectionDecision
     from nearfar.orchestrator.task.results import SideUsage as SideUsage
     from nearfar.orchestrator.task.results import ToolOutcome as ToolOutcome
+    from nearfar.orchestrator.task.roles import Role as Role
     from nearfar.orchestrator.task.routing_policy import AmountsConfig as AmountsConfig
     from nearfar.orchestrator.task.routing_policy import BreakerConfig as BreakerConfig
     from nearfar.orchestrator.task.routing_policy import EvidenceConfig as EvidenceConfig
@@ -382,6 +385,9 @@ _HOMES = {
     "ResumeLost": "protocols.errors",
     "ResumeOptions": "orchestrator.hybrid.arguments",
     "Retention": "protocols.step_log",
+    "Role": "orchestrator.task.roles",
+    "RoleStarted": "orchestrator.task.events",
+    "RoleWork": "orchestrator.task.results",
     "RouteDecision": "orchestrator.task.results",
     "Routed": "orchestrator.task.events",
     "RouterConfig": "orchestrator.task.routing_policy",

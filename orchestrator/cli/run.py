@@ -17,6 +17,7 @@ from ..task.events import (
     AgentText,
     AttemptEnded,
     AttemptStarted,
+    RoleStarted,
     SubtaskEnded,
     SubtasksPlanned,
     SupervisorSpoke,
@@ -50,6 +51,7 @@ def run(
     mode: options.ModeName = None,
     public: options.Public = False,
     tools: options.Tools = None,
+    role: options.RoleName = "",
     context: Annotated[Path | None, typer.Option(help="Text file that the task is about. `minions` keeps it on this device.")] = None,
     schema: Annotated[Path | None, typer.Option(help="JSON Schema file. The answer must be valid against it.")] = None,
     timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for the whole task.")] = None,
@@ -65,7 +67,7 @@ def run(
     selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
 
     async def work() -> None:
-        given: TaskOptions = {"timeout": timeout, "task_class": task_class, "tags": tag or (), **selection.stated}
+        given: TaskOptions = {"timeout": timeout, "task_class": task_class, "tags": tag or (), "role": role, **selection.stated}
         given["output_schema"] = _read_schema(schema) if schema else None
         if context is not None:
             given["context"] = _read_context(context)
@@ -91,6 +93,7 @@ def chat(
     mode: options.ModeName = None,
     public: options.Public = False,
     tools: options.Tools = None,
+    role: options.RoleName = "",
 ) -> None:
     """Talk to the agents, turn by turn.
 
@@ -104,7 +107,7 @@ def chat(
         try:
             load_langgraph()
             notes.print("end with exit or Ctrl-D", style="dim")
-            _converse(runner, hybrid, chosen, {"session": uuid4().hex, **selection.stated})
+            _converse(runner, hybrid, chosen, {"session": uuid4().hex, "role": role, **selection.stated})
         finally:
             runner.run(hybrid.aclose())
 
@@ -257,6 +260,10 @@ class _Printer:
 
 def _show_event(event: TaskEvent) -> None:
     match event:
+        case RoleStarted() if event.by:
+            notes.print(Text(f"\n{event.by} hands over to {event.role}: {event.task[:_SHOWN_RESULT]}", style="dim italic"), soft_wrap=True)
+        case RoleStarted():
+            notes.print(Text(f"{event.role}:", style="dim italic"), soft_wrap=True)
         case AttemptStarted():
             notes.print(f"{event.agent} ({event.model}):", style="dim")
         case ToolStarted():

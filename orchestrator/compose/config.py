@@ -18,7 +18,9 @@ from ...cloud.admission import GatewayLimits
 from ...cloud.config import ProviderConfig
 from ...protocols import ConfigError, Side
 from ...protocols.steps import Value
+from ..routing.policy_check import role_findings
 from ..task.policy import Policy
+from ..task.roles import Role, RoleName
 from ..task.stores import CacheConfig, MemoryConfig, RunsConfig
 from ..util.arguments import as_path
 from .agents import (
@@ -33,7 +35,7 @@ from .agents import (
     how_to_set,
     usual_variable,
 )
-from .config_lines import line_of
+from .config_lines import key_lines, line_of
 from .hub import AgentName, AttachedConfig, HubConfig
 
 _CONTAINERS = (Mapping, Sequence, dict, list, tuple)
@@ -176,6 +178,8 @@ class Config(Value):
     """Further agents on this device, by the names that rules use."""
     other_far: Mapping[AgentName, FarConfig] = {}
     """Further agents in the cloud."""
+    roles: Mapping[RoleName, Role] = {}
+    """Agents by name, with instructions and tools of their own, which tasks are given to."""
     hub: HubConfig | None = None
     """Further agents that other devices lend."""
     gateway: GatewayLimits = GatewayLimits()
@@ -257,6 +261,10 @@ def parse_config(text: str, source: str) -> Config:
         problems = [_describe(text, source, item) for item in error.errors(include_url=False)]
         raise ConfigError("\n".join(problems)) from error
     _require_models(document, text, source)
+    agents = {"near": Side.NEAR, "far": Side.FAR, **config.agents}  # the command line may name the sides that the file does not
+    for finding in role_findings(config.roles, agents, config.policy):
+        if finding.kind == "error":
+            raise ConfigError(_at(text, source, finding.where.split("."), finding.problem), hint=finding.hint)
     return config
 
 
@@ -277,6 +285,15 @@ def _variables(section: Mapping[str, Any], above: str) -> Iterator[tuple[str, st
             yield from _variables(value, f"{above}{name}.")
         elif isinstance(value, str) and name.endswith(_VARIABLE):
             yield f"{above}{name}", value
+
+
+def with_line(error: ConfigError, path: Path) -> ConfigError:
+    """Return an error about a `Hybrid` that was made from a file, with the line of the key that its message begins with, if it does."""
+    key, _, problem = error.message.partition(": ")
+    text = path.read_text(encoding="utf-8-sig")
+    if not problem or tuple(key.split(".")) not in key_lines(text):
+        return error
+    return ConfigError(_at(text, str(path), key.split("."), problem), hint=error.hint)
 
 
 def _impossible_values(document: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -21,7 +21,7 @@ from ..agents.pool import AgentPool
 from ..cache.agent import put_in_front
 from ..cache.database import ErasedMemory
 from ..compose.agents import FarConfig, NearSection, read_device_state
-from ..compose.config import Config, load_config
+from ..compose.config import Config, load_config, with_line
 from ..compose.hub import AttachedConfig
 from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
@@ -32,6 +32,7 @@ from ..task.events import TaskEvent
 from ..task.modes import Strategy
 from ..task.policy import Policy
 from ..task.results import Result, RouteDecision, SelectionDecision
+from ..task.roles import Role
 from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Prompt
 from ..task.tools import Approver, Tool
@@ -48,6 +49,7 @@ from .arguments import (
     policy_argument,
     require_run,
     require_usable_policy,
+    team_argument,
     tools_argument,
 )
 from .pipeline import Pipeline
@@ -78,7 +80,8 @@ class Hybrid:
             any `Agent`. A mapping is a section of nearfar.toml, here and for the other arguments that have one.
         far: the model in the cloud: `"openai:MODEL"`, `"anthropic:MODEL"`, `"gemini:MODEL"`, `"gateway:HOST:PORT"`, the address of an
             API like OpenAI's (`"URL#MODEL"`), a GGUF file or `"far"` (served by a local gateway process), a `FarConfig`, or any `Agent`.
-        agents: further agents of either side, by the names that the policy uses for them: the router chooses among all.
+        agents: further agents of either side, by the names that the policy uses for them: the router chooses among all. A `Role` among
+            them is an agent by name that tasks are given to with `role=`; its work is served by the others.
         tools: the tools that the agents may call.
         approver: decides about calls that need approval; None: they are refused, or a durable run waits for a decision.
         policy: the default policy of tasks. A `PolicyFile` may be edited while tasks run: each is served to its end under the policy that
@@ -97,7 +100,7 @@ class Hybrid:
         *,
         near: Agent | NearSection | Mapping[str, Any] | str | Path | None = None,
         far: Agent | FarConfig | Mapping[str, Any] | str | Path | None = None,
-        agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig] | None = None,
+        agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig | Role] | None = None,
         tools: Sequence[Tool] = (),
         approver: Approver | None = None,
         policy: Policy | PolicyFile | Mapping[str, Any] | None = None,
@@ -109,7 +112,8 @@ class Hybrid:
         memory, self._store = memory_argument(memory)
         asked = records_argument(records)
         self.pool = AgentPool(tuple(agent_handles(near, far, agents)))
-        require_usable_policy(policy, {handle.name: handle.side for handle in self.pool})
+        sides = {handle.name: handle.side for handle in self.pool}
+        require_usable_policy(policy, sides)
         self._device_state: DeviceStateSource = read_device_state
         self._approver = approver
         self._owns_memory = isinstance(memory, (MemoryConfig, str, PathLike))
@@ -121,6 +125,7 @@ class Hybrid:
                 if self._owns_memory:
                     failing.callback(self._memory.store.close)
             self._tools = tools_argument((*tools_argument(tools), *(() if self._memory is None else self._memory.tools)))
+            self._team = team_argument(agents, sides, self.policy, self._tools)
             self._records = open_records(asked)
             failing.callback(self._records.close)
             failing.callback(self._listening.close)
@@ -134,7 +139,18 @@ class Hybrid:
             put_in_front(self.pool, cache)
         self._router = Router(device_state=self._read_device, paces=self.pool.pace, health=self.pool.health, budgets=records.budgets)
         self._rest = None if memory is None else memory_rest(memory, self.pool, self._read_device)
-        parts = Parts(self.pool, self._router, lambda: self.policy, self._tools, self._approver, memory, self._rest, self._store, records)
+        parts = Parts(
+            pool=self.pool,
+            router=self._router,
+            policy=lambda: self.policy,
+            tools=self._tools,
+            team=self._team,
+            approver=self._approver,
+            memory=memory,
+            rest=self._rest,
+            store=self._store,
+            records=records,
+        )
         self._pipeline = Pipeline(parts)
         if memory is not None:
             preparation = self._pipeline.preparation
@@ -187,15 +203,19 @@ class Hybrid:
         The arguments `given` are those of `Hybrid`; each replaces what the file says. Raises `ConfigError` with key and line.
         """
         policy: Policy | PolicyFile
+        path: Path | None = None
         if isinstance(config, Config):
             loaded, policy = config, config.policy
         else:
             path = as_path("config", config, otherwise="a Config")
             loaded = load_config(path)
             policy = PolicyFile(path) if "policy" not in given else loaded.policy  # `cls` checks it against the agents that it gets
-        arguments: HybridArguments = {"near": loaded.near, "far": loaded.far, "agents": loaded.others, "policy": policy}
+        arguments: HybridArguments = {"near": loaded.near, "far": loaded.far, "agents": {**loaded.others, **loaded.roles}, "policy": policy}
         arguments |= {"memory": loaded.memory, "records": Records(loaded.runs, cache=loaded.cache)}
-        return cls(**(arguments | given))
+        try:
+            return cls(**(arguments | given))
+        except ConfigError as error:
+            raise (error if path is None else with_line(error, path)) from error.__cause__
 
     async def __aenter__(self) -> Self:
         await self.pool.enter()
@@ -229,15 +249,20 @@ class Hybrid:
         """The graph of the policy's strategy; see `graph_of`."""
         return self.graph_of(self.policy.strategy)
 
-    def graph_of(self, strategy: Strategy | str) -> "TaskGraph":
-        """Return the compiled LangGraph graph of a `strategy`; its input is `{"task": Task(...).model_dump(mode="json")}`.
+    def graph_of(self, name: Strategy | str) -> "TaskGraph":
+        """Return the compiled LangGraph graph of a strategy, or of the roles that work on a task which begins with the role `name`.
 
-        Raises `ConfigError` for `auto`, which chooses among the others for each task, and `InvalidRequest` for an unknown name.
+        Its input is `{"task": Task(...).model_dump(mode="json")}`. Raises `ConfigError` for `auto`, which chooses among the other
+        strategies for each task, and `InvalidRequest` for an unknown name.
         """
+        if name in self._team.roles:
+            return self._pipeline.graphs.of_role(name)
         try:
-            known = Strategy(strategy)
+            known = Strategy(name)
         except ValueError:
-            raise InvalidRequest(f"there is no strategy {strategy!r}", hint=f"the strategies are {', '.join(Strategy)}") from None
+            listed = f"the strategies are {', '.join(Strategy)}"
+            hint = f"{listed}; the roles are {', '.join(self._team.roles)}" if self._team else listed
+            raise InvalidRequest(f"there is no strategy {name!r}", hint=hint) from None
         return self._pipeline.graphs[known]
 
     async def run(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
@@ -310,11 +335,16 @@ class Hybrid:
         """
         preparation = self._pipeline.preparation
         asked = preparation.task(prompt, options)
-        refusal = self._router.refusal(asked, list(self.pool), tools=list(preparation.context(options).tools))
+        begun, tools = preparation.begun(asked, options)
+        refusal = self._router.refusal(begun, list(self.pool), tools=tools)
         if refusal is not None:
             return refusal
         task, context = preparation.prepare(preparation.recall(asked, options), options)
-        return self._router.explain(task.with_memory_in_prompt(), list(self.pool), tools=list(context.tools))
+        tools = list(context.tools)
+        if task.role:
+            begun, tools = preparation.begun(task, options)
+            task = self._router.with_strategy(self._router.apply_rules(begun, tools=tools), list(self.pool), tools=tools)
+        return self._router.explain(task.with_memory_in_prompt(), list(self.pool), tools=tools)
 
     def report(self, result: Result, *, score: float, task_class: str = "") -> None:
         """Tell the router, and `auto` where it chose the strategy, how good a `result` was: `score` is 1 for a task well done, 0 for one

@@ -24,6 +24,7 @@ from ..task.labels import OPEN, Label
 from ..task.modes import Strategy
 from ..task.policy import Policy, Verdict
 from ..task.results import Attempt, Call, Result, RouteDecision, ToolOutcome, budget_exceeded, usage_of_side
+from ..task.roles import RolesWork
 from ..task.task import Prompt, Task, scope_of, within_scope
 from ..util.runtime import cancel_task, in_thread, run_cancellable, untraced
 from .arguments import TaskOptions
@@ -94,7 +95,8 @@ def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
     text = state["messages"][-1]["text"]
     accepted = next(attempt for attempt in attempts if attempt.outcome == "accepted")
     given_up = [f"{attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts]
-    doubt = _doubt(task.policy, accepted)
+    decision = value_of(RouteDecision, state["decision"])
+    doubt = _doubt(task.policy, decision.strategy if task.role else task.policy.strategy, accepted)
     return Result(
         id=task.idempotency_key,
         text=text,
@@ -109,9 +111,10 @@ def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
         tool_calls=tuple(value_of(ToolOutcome, outcome) for outcome in state["tool_calls"]),
         budget_exceeded=budget_exceeded(attempts, calls),
         interventions=sum(call.verdict is Verdict.INTERVENE and not call.shadow for call in calls),
-        decision=value_of(RouteDecision, state["decision"]),
+        decision=decision,
         selection=task.selection,
-        reasons=(*state["decision"]["reasons"], *state["reasons"], *given_up, *([] if doubt is None else [doubt])),
+        roles=value_of(RolesWork, state["roles"]).done if "roles" in state else (),
+        reasons=(*decision.reasons, *state["reasons"], *given_up, *([] if doubt is None else [doubt])),
         label=value_of(Label, state["label"]),
         confidence=accepted.confidence,
         low_confidence=doubt is not None,
@@ -121,10 +124,10 @@ def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
     )
 
 
-def _doubt(policy: Policy, accepted: Attempt) -> str | None:
+def _doubt(policy: Policy, strategy: Strategy, accepted: Attempt) -> str | None:
     """Return why an answer is less sure than its cascade wants; None where it is sure enough, or no confidence is known."""
     found, wanted = accepted.confidence, policy.minimum_confidence
-    if policy.strategy is not Strategy.CASCADE or found is None or found >= wanted:
+    if strategy is not Strategy.CASCADE or found is None or found >= wanted:
         return None
     return f"{accepted.agent}: confidence {found:.2f} is below {wanted:.2f}, and stands because no other agent may be asked, or did better"
 
@@ -172,7 +175,7 @@ class Pipeline:
 
         parts = self._parts
         checkpointer = parts.records.checkpointer if self.runs is None else self.runs.checkpointer
-        return Graphs(parts.pool, parts.tools, parts.router, checkpointer=checkpointer, store=parts.store)
+        return Graphs(parts.pool, parts.tools, parts.router, team=parts.team, checkpointer=checkpointer, store=parts.store)
 
     async def run(self, prompt: Prompt, options: TaskOptions) -> Result:
         """Serve a task and return its result."""
@@ -264,7 +267,7 @@ class Pipeline:
     async def _serve(self, work: Work, options: TaskOptions) -> dict[str, Any]:
         """Run the task's graph and return its final state."""
         task, context, parts = work.task, work.context, self._parts
-        graph, config = self.graphs[task.policy.strategy], self._config(task, options)
+        graph, config = self.graphs.of_task(task), self._config(task, options)
         since = None if self._plans is None else await self._plans.clearings()
         agents = {handle.name: handle.side for handle in parts.pool}
         recorded = nullcontext() if context.trace is None else context.trace.record_run(task, agents)
@@ -281,7 +284,7 @@ class Pipeline:
         return state
 
     async def _conclude_plan(self, task: Task, context: TaskContext, state: dict[str, Any] | None, since: int | None) -> None:
-        if self._plans is not None:
+        if self._plans is not None and not task.role:
             await self._plans.conclude(task, context.tools, state, since=since)
 
     async def _concluded(self, work: Work, state: dict[str, Any], seconds: float) -> Result:

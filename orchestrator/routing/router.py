@@ -275,6 +275,7 @@ class Router:
             tokens=_tokens(task),
             now=self._now(),
             task_class=task.task_class,
+            role=task.role,
             tools=frozenset(tools),
             tags=frozenset(task.tags),
             languages=languages_of(task) if asks else frozenset({None}),

@@ -1,6 +1,6 @@
 """Runs, their records, the leases on them, and their LangGraph thread configurations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -132,7 +132,7 @@ class RunFailure(Value):
 
 def digest(asked: Task) -> str:
     """Return a hash of what a task asks for: two tasks with one idempotency key must have the same."""
-    return sha256(asked.model_dump_json(include={"messages", "context", "output_schema", "user"}).encode()).hexdigest()
+    return sha256(asked.model_dump_json(include={"messages", "role", "context", "output_schema", "user"}).encode()).hexdigest()
 
 
 def find_tightened(asked: Task, begun: Task) -> list[str]:
@@ -211,7 +211,18 @@ class RunParts:
 
     checkpointer: "RunCheckpointer"
     lease: Lease
+    scope: str = ""
+    """Name of the part that these are parts of; empty: the run itself."""
 
     def thread(self, part: str) -> dict[str, object]:
         """Return the configuration of a part's graph, which is kept with the run."""
-        return {**thread_config(self.lease), PART: part}
+        return {**thread_config(self.lease), PART: nested_scope(self.scope, part)}
+
+    def within(self, part: str) -> "RunParts":
+        """Return the parts of a part."""
+        return replace(self, scope=nested_scope(self.scope, part))
+
+
+def nested_scope(scope: str, part: str) -> str:
+    """Return the name of a part within a part."""
+    return f"{scope}, {part}" if scope else part

@@ -36,6 +36,17 @@ class SubtaskOutcome(StrEnum):
     """A subtask that it needs failed or was skipped, so it never ran."""
 
 
+class RoleStarted(Value):
+    """A role begins to work on the task: the first one, or one that the role before it has handed the task to."""
+
+    type: Literal["role_started"] = "role_started"
+    role: str
+    by: str = ""
+    """The role that handed the task over; empty: the task began with this role."""
+    task: str = ""
+    """The work that it was asked to do; empty for the first role, whose work is the task itself."""
+
+
 class Routed(Value):
     """The router has decided who tries first."""
 
@@ -149,7 +160,8 @@ class TaskFinished(Value):
 
 
 TaskEvent = Annotated[
-    Routed
+    RoleStarted
+    | Routed
     | AttemptStarted
     | AgentText
     | ApprovalAsked

@@ -116,6 +116,8 @@ class Situation:
     """Local time."""
     task_class: str = ""
     """Class of the task from coarse to fine: `search/hops`; empty: unknown."""
+    role: str = ""
+    """Name of the role whose work it is; empty: of none."""
     tools: frozenset[str] = frozenset()
     """Names of the tools that the task may call."""
     tags: frozenset[str] = frozenset()

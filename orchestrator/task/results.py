@@ -340,6 +340,20 @@ class SideUsage(Value):
         )
 
 
+class RoleWork(Value):
+    """The work of one role on the task, from its start to its answer, or to the hand-off to the next role."""
+
+    role: str
+    """Name of the role."""
+    task: str
+    """The work that the role before it asked for; empty for the first role, whose work is the task itself."""
+    agent: str
+    side: Side
+    model: str
+    attempts: tuple[Attempt, ...]
+    """The attempts at the work; the accepted one is that of `agent`."""
+
+
 class Result(Value):
     """The outcome of a task."""
 
@@ -375,6 +389,10 @@ class Result(Value):
     """The router's choice of the agent, and what it expected of each."""
     selection: SelectionDecision | None = None
     """The strategy that `auto` chose; None: another strategy was asked for."""
+    roles: tuple[RoleWork, ...] = ()
+    """The roles that worked on the task, in order; the last one answered, and `attempts` and `decision` are those of its work. Empty: the
+    task was given to no role.
+    """
     recalled: tuple[RecalledItem, ...] = ()
     """The items of the memory that were put before the task. If one of them may not leave the device, the task did not either."""
     label: Label = Label()

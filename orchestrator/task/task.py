@@ -81,6 +81,8 @@ class Task(Value):
     """Let it be answered from a cache and its answers be stored (`use`), or neither (`no-store`)."""
     unstick: bool = False
     """Choose an agent without regard to the one that answered last in the session."""
+    role: str = ""
+    """Name of the role that the task is given to, and in a part of it of the role whose work it is; empty: none."""
     allowed_tools: frozenset[str] | None = None
     """The only tools that it may call; the guard does not ask about calling them. None: all tools, as far as the guard allows."""
     planned: Chosen = Chosen()

@@ -17,7 +17,7 @@ from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
 from ..storage.tables import DatabaseSession, TableDatabase, Tables
 from ..storage.writer import Change, T, Writer
-from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
+from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, RoleStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
 from ..task.labels import Label, RecalledItem
 from ..task.results import Call, SideUsage
 from ..task.stores import RunsConfig
@@ -100,7 +100,7 @@ class Happened(TraceEntry):
 
     type: Literal["event"] = "event"
     event: Annotated[
-        Routed | AttemptStarted | AttemptEnded | SupervisorSpoke | SubtasksPlanned | SubtaskEnded | ApprovalAsked,
+        RoleStarted | Routed | AttemptStarted | AttemptEnded | SupervisorSpoke | SubtasksPlanned | SubtaskEnded | ApprovalAsked,
         Field(discriminator="type"),
     ]
 
