@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 import typer
 
 from ...protocols import ConfigError, InvalidRequest, NearfarError, UserError
-from .printing import notes, print_json, show_error
+from .printing import error_as_json, notes, print_json, show_error
 
 EXIT_FAILED: Final = 1
 """Exit code if an agent failed or could not be reached."""
@@ -91,7 +91,7 @@ def report_errors(*, as_json: bool = False) -> Iterator[None]:
 def fail(error: NearfarError, *, as_json: bool) -> NoReturn:
     """Print the error and exit."""
     if as_json:
-        print_json({"error": {"type": type(error).__name__, "message": error.message, "hint": error.hint}})
+        print_json(error_as_json(error))
     else:
         show_error(error)
     raise typer.Exit(EXIT_USAGE if isinstance(error, UserError) else EXIT_FAILED)

@@ -4,6 +4,7 @@ A turn is a run, so whatever is kept of it lives and ends with the run: another 
 """
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter
@@ -60,8 +61,8 @@ class SessionSummary(Value):
     """Number of answered turns."""
     title: str
     """Beginning of the last prompt, as much as fits a line."""
-    began: float
-    """Seconds since 1970 at which the last turn began."""
+    last: datetime
+    """When its last turn began, by the clock of the process that began it."""
 
 
 class SessionStore:
@@ -153,7 +154,9 @@ class SessionStore:
         for owner, name, state, title, began in rows:
             if user not in (None, owner):
                 continue
-            known = found.get((owner, name)) or SessionSummary(name=name, user=owner, turns=0, title=title, began=began)
+            known = found.get((owner, name)) or SessionSummary(
+                name=name, user=owner, turns=0, title=title, last=datetime.fromtimestamp(began, UTC)
+            )
             found[owner, name] = known.model_copy(update={"turns": known.turns + (state == RunState.DONE)})
         return [*found.values()]
 
