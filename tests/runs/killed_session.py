@@ -2,8 +2,8 @@
 
     python killed_session.py FOLDER [WHO:TURN]
 
-It continues the conversation that FOLDER keeps. Agents append each of their requests to the file `wire`, the tool `note` each of its effects
-to `notes`. In the end the conversation, and its label, are in the files `conversation` and `label`.
+It continues the conversation that FOLDER keeps. Agents append each of their requests to the file `wire`, the tool `note` each of its
+effects to `notes`. In the end the conversation, and its label, are in the files `conversation` and `label`.
 """
 
 import json

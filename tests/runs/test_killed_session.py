@@ -13,7 +13,7 @@ from nearfar.orchestrator.safety.plan_matching import is_quoted
 from nearfar.protocols import Message
 
 PROGRAM = Path(__file__).with_name("killed_session.py")
-DEATHS = ["near:9", "tool:15", "far:20", "far:30", "near:45"]
+DEATHS = ["near:9", "tool:12", "far:20", "far:30", "near:45"]
 
 
 def live(folder: Path, *dies_at: str) -> int:
@@ -60,7 +60,7 @@ def check_turn(turn: int, messages: list[Message]) -> None:
     assert result is not None
     assert (call.id, call.name, call.arguments, result.call_id) == (f"{side}-{turn}", name, {"turn": turn}, call.id)
     assert is_quoted(result) == (turn >= MAIL)  # a note after that may carry what the mail said, and come back by any tool
-    if turn != 15:  # its process died before it knew what came of the call
+    if turn != 12:  # its process died before it knew what came of the call
         assert {"note": f"noted {turn}", "read_mail": "ten crowns", "read_diary": "the vault opens at nine"}[name] in result.content
 
 
