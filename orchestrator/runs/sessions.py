@@ -86,10 +86,13 @@ class SessionStore:
 
     def interrupted(self, session: str, user: str) -> list[str]:
         """Return the runs of turns whose process has died, the oldest first."""
-        query = "SELECT run FROM turns WHERE user_name = ? AND session = ?"
+        query = (
+            "SELECT turns.run FROM turns JOIN runs ON runs.run = turns.run "
+            "WHERE turns.user_name = ? AND turns.session = ? AND runs.state = ? ORDER BY runs.number"
+        )
         with self._runs.database.reading() as reading:
-            turns = {run for (run,) in reading.execute(query, (user, session)).fetchall()}
-        return [orphan.id for orphan in self._runs.orphans(user=user) if orphan.id in turns] if turns else []
+            running = [run for (run,) in reading.execute(query, (user, session, RunState.RUNNING)).fetchall()]
+        return [run for run in running if self._runs.show(run, user=user).is_orphaned]
 
     def turn(self, run: str) -> SessionTurn | None:
         """Return a turn that has ended; None: it was forgotten meanwhile."""
