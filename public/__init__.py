@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.hybrid.arguments import TaskOptions as TaskOptions
     from nearfar.orchestrator.hybrid.hybrid import Hybrid as Hybrid
     from nearfar.orchestrator.hybrid.records import Records as Records
+    from nearfar.orchestrator.hybrid.session import Session as Session
     from nearfar.orchestrator.memory.changes import Conflict as Conflict
     from nearfar.orchestrator.memory.changes import LostValue as LostValue
     from nearfar.orchestrator.memory.changes import MemoryChange as MemoryChange
@@ -405,6 +406,7 @@ _HOMES = {
     "Sensitivity": "protocols.steps",
     "Server": "protocols.server",
     "ServerTls": "protocols.channel",
+    "Session": "orchestrator.hybrid.session",
     "Shape": "orchestrator.task.modes",
     "Side": "protocols.agent",
     "SideUsage": "orchestrator.task.results",

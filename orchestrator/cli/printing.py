@@ -93,6 +93,11 @@ def print_json(value: object) -> None:
         sys.stdout.flush()
 
 
+def error_as_json(error: NearfarError) -> dict[str, dict[str, str | None]]:
+    """Return an error as scripts read it."""
+    return {"error": {"type": type(error).__name__, "message": error.message, "hint": error.hint}}
+
+
 def warn(text: str) -> None:
     """Print a warning on standard error."""
     notes.print(Text.assemble(("note: ", "bold yellow"), text), soft_wrap=True)

@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 import typer
 
 from ...protocols import ConfigError, InvalidRequest, NearfarError, StoreError, UserError
-from .printing import OutputLost, notes, print_json, show_error
+from .printing import OutputLost, error_as_json, notes, print_json, show_error
 
 EXIT_FAILED: Final = 1
 """Exit code if an agent failed or could not be reached."""
@@ -101,7 +101,7 @@ def end_without_output(error: OSError) -> NoReturn:
 def fail(error: NearfarError, *, as_json: bool) -> NoReturn:
     """Print the error and exit."""
     if as_json:
-        print_json({"error": {"type": type(error).__name__, "message": error.message, "hint": error.hint}})
+        print_json(error_as_json(error))
     else:
         show_error(error)
     raise typer.Exit(EXIT_USAGE if isinstance(error, UserError) else EXIT_FAILED)

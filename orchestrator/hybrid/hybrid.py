@@ -55,6 +55,7 @@ from .arguments import (
 from .pipeline import Pipeline
 from .preparation import Parts
 from .records import Records, open_records, records_argument
+from .session import Session, SessionBook
 
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
@@ -152,6 +153,7 @@ class Hybrid:
             records=records,
         )
         self._pipeline = Pipeline(parts)
+        self._sessions = SessionBook(self._pipeline)
         if memory is not None:
             preparation = self._pipeline.preparation
             preparation.erased_memory = ErasedMemory(cache, memory.store) if cache else None
@@ -318,6 +320,14 @@ class Hybrid:
         async with aclosing(self._pipeline.stream(prompt, options)) as events:
             async for event in events:
                 yield event
+
+    def session(self, name: str, **options: Unpack[TaskOptions]) -> Session:
+        """Return the conversation of that name, which begins with its first turn. The options hold for all its turns.
+
+        Two users (`user=`) may give their conversations one name: neither sees the other's. Apps that keep the messages themselves name
+        the conversation by `session=` in `run`. Raises `InvalidRequest` for options that no session can have.
+        """
+        return self._sessions.open(name, options)
 
     def explain(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> SelectionDecision:
         """Return the strategy that `auto` would choose for a task, the alternatives, and the reasons. Nothing is run.

@@ -116,6 +116,11 @@ class KeptTask(Value):
         return cls(task=task, bounds=bounds, recalled=task.recalled, selection=task.selection, tools=tools, agents=agents)
 
     @property
+    def without_history(self) -> "KeptTask":
+        """Return what is kept of a turn that was answered: its session keeps the earlier turns."""
+        return self.model_copy(update={"task": self.task.without_history})
+
+    @property
     def whole(self) -> Task:
         """Return the task with the parts that are missing in a graph's state."""
         return self.task.model_copy(update={"recalled": self.recalled, "selection": self.selection})

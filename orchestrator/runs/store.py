@@ -20,6 +20,7 @@ from ..util.runtime import in_thread
 from .effects import TABLES as EFFECTS
 from .leases import LocalOwners, Owners, SharedOwners, check_lease
 from .run import VERSION, KeptTask, Lease, Run, RunFailure, RunState, damaged_run, parse_record, title
+from .sessions import TABLES as SESSIONS
 
 if TYPE_CHECKING:
     from .checkpointer import RunCheckpointer
@@ -65,7 +66,7 @@ NAMING: Final = Naming("run store", recovery="name another [runs] folder, or mov
 _COLUMNS: Final = "run, number, user_name, state, strategy, title, steps, epoch, owner, began, version"
 _ENDED: Final = (RunState.DONE, RunState.FAILED, RunState.CANCELLED)
 _SECONDS_PER_DAY: Final = 86_400
-_TABLES: Final = ("checkpoints", "pending", "effects", "tasks", "outcomes", "runs")
+_TABLES: Final = ("checkpoints", "pending", "effects", "tasks", "outcomes", "turns", "runs")
 
 
 class RunStore:
@@ -96,6 +97,7 @@ class RunStore:
         """Callbacks that get the runs about to be forgotten, and forget other records of them."""
         database.require(TABLES)
         database.require(EFFECTS)
+        database.require(SESSIONS)
         self.writer = Writer(database)
 
     @classmethod
@@ -148,12 +150,12 @@ class RunStore:
         await self.writer.write(partial(self._release, lease=lease, state=RunState.WAITING if waiting else RunState.RUNNING))
         self.forget_lease(lease)
 
-    async def finish(self, lease: Lease, outcome: str | RunFailure) -> None:
+    async def finish(self, lease: Lease, outcome: str | RunFailure, *, task: KeptTask | None = None) -> None:
         """Store the outcome: the result as JSON, or the failure. Raises `RunBusy` if another process has taken the run over.
 
-        A run that failed after a request to cancel it counts as cancelled.
+        A run that failed after a request to cancel it counts as cancelled. `task`: what is to be kept of its task from now on.
         """
-        await self.writer.write(partial(self._finish, lease=lease, outcome=outcome))
+        await self.writer.write(partial(self._finish, lease=lease, outcome=outcome, task=task))
         self.forget_lease(lease)
 
     async def find(self, run: str, *, user: str, digest: str) -> Run | None:
@@ -309,6 +311,8 @@ class RunStore:
         if session.execute(insert, row).rowcount != 1:
             raise RunBusy(f"run {run} was begun by another process at the same time", hint="ask again: its result is then returned")
         session.execute("INSERT INTO tasks (run, content) VALUES (?, ?)", (run, kept.model_dump_json()))
+        if task.turn is not None:
+            session.execute("INSERT INTO turns (run, user_name, session) VALUES (?, ?, ?)", (run, task.user, task.session))
         return self._note_lease(Lease(run, 1))
 
     def _claim(self, session: DatabaseSession, *, run: str, user: str) -> Lease:
@@ -343,7 +347,7 @@ class RunStore:
         if found is not None and found[0]:
             self._end(session, lease.run, RunState.CANCELLED)
 
-    def _finish(self, session: DatabaseSession, *, lease: Lease, outcome: str | RunFailure) -> None:
+    def _finish(self, session: DatabaseSession, *, lease: Lease, outcome: str | RunFailure, task: KeptTask | None) -> None:
         from .checkpointer import drop_checkpoints
 
         is_cancelled, has_failed = check_lease(session, lease), isinstance(outcome, RunFailure)
@@ -352,6 +356,8 @@ class RunStore:
         self._end(session, lease.run, state)
         insert = "INSERT INTO outcomes (run, content) VALUES (?, ?) ON CONFLICT (run) DO UPDATE SET content = excluded.content"
         session.execute(insert, (lease.run, content))
+        if task is not None:
+            session.execute("UPDATE tasks SET content = ? WHERE run = ?", (task.model_dump_json(), lease.run))
         if state is RunState.DONE:
             drop_checkpoints(session, run=lease.run)
 

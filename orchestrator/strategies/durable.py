@@ -134,7 +134,8 @@ class DurableRuns:
         """Record the result, so that a later request for the same run gets it."""
         if work.lease is not None:
             with anyio.CancelScope(shield=True):
-                await self.store.finish(work.lease, result.model_dump_json())
+                kept = None if work.task.turn is None else (await in_thread(self.store.task, work.lease.run)).without_history
+                await self.store.finish(work.lease, result.model_dump_json(), task=kept)
                 self._ended += 1
                 if self._ended % TIDIED_EVERY == 1:  # a process may serve one task alone
                     await self._tidy()

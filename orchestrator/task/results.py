@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from ...protocols import AgentCard, BudgetExceeded, EnergySource, Performance, Side, ToolCall, Usage
+from ...protocols import AgentCard, BudgetExceeded, EnergySource, Message, Performance, Side, ToolCall, Usage
 from ...protocols.steps import Value
 from .labels import Label, RecalledItem
 from .modes import Mode, Strategy, TaskProfile
@@ -339,6 +339,15 @@ class SideUsage(Value):
             steps=self.steps + 1,
         )
 
+    def __add__(self, other: "SideUsage") -> "SideUsage":
+        unknown = self.dollars is None or other.dollars is None
+        return SideUsage(
+            usage=self.usage + other.usage,
+            dollars=None if unknown else (self.dollars or Decimal(0)) + (other.dollars or Decimal(0)),
+            energy=self.energy + other.energy,
+            steps=self.steps + other.steps,
+        )
+
 
 class RoleWork(Value):
     """The work of one role on the task, from its start to its answer, or to the hand-off to the next role."""
@@ -363,6 +372,10 @@ class Result(Value):
     """The answer."""
     output: JsonValue = None
     """The parsed answer, where the task gave an `output_schema`."""
+    messages: tuple[Message, ...] = ()
+    """The conversation from the prompt to the answer, with the tool calls and results of the agent that answered; it may be the beginning
+    of the next prompt. Untrusted results stand between marks, as agents see them. A rejected draft is not part of it, nor are the earlier
+    turns of a session, which keeps them itself."""
     agent: str
     """Name of the agent that gave it."""
     side: Side

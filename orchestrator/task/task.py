@@ -75,6 +75,9 @@ class Task(Value):
     """ISO 639-1 code of the prompt's language; None: detected if a rule asks for it."""
     session: str | None = Field(default=None, min_length=1)
     """Id of the conversation that the task belongs to: a follow-up goes to the agent that answered last."""
+    turn: int | None = Field(default=None, ge=1)
+    """Number of its last messages that are the prompt of this turn, if the session keeps the earlier ones. None: all messages are its
+    prompt."""
     user: str = Field(default="", max_length=200)
     """The user for whom the task is served, if an app serves several people."""
     cache: Caching = "use"
@@ -110,6 +113,17 @@ class Task(Value):
         last = max(index for index, message in enumerate(said) if message.role == "user")
         return tuple(self.prompt if index == last and self.prompt is not None else message.text for index, message in enumerate(said))
 
+    @property
+    def without_history(self) -> "Task":
+        """Return the task without the earlier turns of its session."""
+        return self if self.turn is None else self.model_copy(update={"messages": self.messages[-self.turn :]})
+
+    @property
+    def asked(self) -> tuple[Message, ...]:
+        """Return its prompt as the user wrote it: without earlier turns, and without texts that were added behind it."""
+        messages = self.without_history.messages
+        return messages if self.prompt is None else _with_last_prompt(messages, self.prompt)
+
     def with_plan(self, plan: str) -> "Task":
         """Return the task with the user's own `plan` added to the last prompt."""
         return self.model_copy(update={"messages": self._messages_with(f"Plan:\n{plan}"), "planned": Chosen(plan=plan)})
@@ -130,9 +144,13 @@ class Task(Value):
 
     def _messages_with(self, text: str) -> tuple[Message, ...]:
         """Return the messages with a text behind the last prompt."""
-        place = max(index for index, message in enumerate(self.messages) if message.role == "user")
-        prompt = Message.user(f"{self.messages[place].text}\n\n{text}")
-        return (*self.messages[:place], prompt, *self.messages[place + 1 :])
+        return _with_last_prompt(self.messages, f"{last_words(self.messages)}\n\n{text}")
+
+
+def _with_last_prompt(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
+    """Return the messages with another text as the user's last one."""
+    place = max(index for index, message in enumerate(messages) if message.role == "user")
+    return (*messages[:place], Message.user(text), *messages[place + 1 :])
 
 
 def as_messages(prompt: object) -> tuple[Message, ...]:
