@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from nearfar import MemoryStore, Tier
 
-NEARFAR = [sys.executable, "-m", "nearfar"]
+NEARFAR = (sys.executable, "-m", "nearfar")
 HUB = """
 [memory]
 path = "hub.db"
@@ -39,8 +39,8 @@ token_variable = "TOKEN"
 
 def nearfar(*arguments: str, token: str = "") -> dict:
     """Run a command of nearfar and return its JSON."""
-    command = [*NEARFAR, *arguments, "--json"]
-    return json.loads(subprocess.run(command, env={**os.environ, "TOKEN": token}, stdout=subprocess.PIPE, check=True).stdout)
+    environment = {**os.environ, "TOKEN": token}
+    return json.loads(subprocess.run([*NEARFAR, *arguments, "--json"], env=environment, stdout=subprocess.PIPE, check=True).stdout)
 
 
 @contextmanager
@@ -61,7 +61,8 @@ def open_store(device: str) -> MemoryStore:
 def sync(tokens: dict[str, str], *devices: str) -> None:
     for device in devices:
         done = nearfar("memory", "sync", "hub", "--yes", "--config", f"{device}.toml", token=tokens[device])
-        print(f"   {device}: sent {0}, received {0}, keeps {done['stay_here']} to itself")
+        sent, received = done["sent"]["operations"], done["received"]["operations"]
+        print(f"   {device}: sent {sent}, received {received}, keeps {done['stay_here']} to itself")
 
 
 def holders(word: str) -> str:
@@ -97,7 +98,7 @@ def erase(tokens: dict[str, str]) -> None:
     print("3. Bob asks to be forgotten; the laptop erases, and the others follow when they sync")
     print("   'peanuts' is in:", holders("peanuts"))
     with open_store("laptop") as laptop:
-        print("   erased on the laptop:", *(f"{'/'.join(each.namespace)} {each.key}" for each in laptop.erase(subject="bob")))
+        laptop.erase(subject="bob")
     sync(tokens, "laptop", "phone")
     print("   'peanuts' is in:", holders("peanuts"))
     print("   'another job' is in:", holders("another job"))
