@@ -93,7 +93,9 @@ def show(event: TaskEvent) -> None:
         case "task_finished":
             result = event.result
             print(f"{result.agent} answers: {result.text}")
-            print(f"far took {result.far.steps} of {len(result.calls)} steps and cost ${result.dollars:.5f}; near was free")
+            cost = "an unknown price" if result.dollars is None else f"${result.dollars:.5f}"
+            asked = [call.role for call in result.calls if call.side == "far"]
+            print(f"far was asked for {len(asked)} of {len(result.calls)} steps ({', '.join(asked)}): {cost}; near costs nothing")
 
 
 async def main() -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 
@@ -57,7 +58,7 @@ def approve(state: State) -> Command[Any]:
     return Command(goto="work" if said == "yes" else END)
 
 
-def build(hybrid: Hybrid, store: MemoryStore) -> Any:
+def build(hybrid: Hybrid, store: MemoryStore) -> CompiledStateGraph:
     """Return the compiled graph."""
 
     async def work(state: State, runtime: Runtime) -> State:

@@ -76,8 +76,8 @@ async def main() -> None:
         print(f"{one[:WIDTH]:{WIDTH}} | {other[:WIDTH]}".rstrip())
     print()
     for strategy, result in ("pevr", pevr), ("eva", eva):
-        tokens = result.far.usage.input_tokens
-        print(f"{strategy}: {result.text}; far was asked {result.far.steps} times and read {tokens} tokens, ${result.dollars:.5f}")
+        cost = "an unknown price" if result.dollars is None else f"${result.dollars:.5f}"
+        print(f"{strategy}: {result.text}; far was asked {result.far.steps} times and read {result.far.usage.input_tokens} tokens: {cost}")
 
 
 if __name__ == "__main__":
