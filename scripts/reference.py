@@ -36,7 +36,13 @@ GROUPS: Final = {
     "Serving agents": ("protocols.server", "protocols.step_log", "protocols.channel", "protocols.credentials", "protocols.access")
     + ("protocols.tokens", "cloud.admission"),
     "The device": ("protocols.device_state", "protocols.simulated_device"),
-    "Configuration": ("orchestrator.compose", "cloud.config", "cloud.near_server", "orchestrator.task.policy", "orchestrator.task.routing_policy")
+    "Configuration": (
+        "orchestrator.compose",
+        "cloud.config",
+        "cloud.near_server",
+        "orchestrator.task.policy",
+        "orchestrator.task.routing_policy",
+    )
     + ("orchestrator.task.rules", "orchestrator.task.stores"),
     "Decisions": ("orchestrator.task", "orchestrator.strategies"),
     "Memory": ("orchestrator.memory", "protocols.items"),
