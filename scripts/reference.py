@@ -32,9 +32,9 @@ GROUPS: Final = {
     "Events of a stream": ("orchestrator.task.events",),
     "Tools and approvals": ("orchestrator.task.tools", "orchestrator.runs.ledger"),
     "Messages and steps": ("protocols.steps",),
-    "Agents": ("protocols.agent", "device.llama", "device.onnx", "protocols.client", "protocols.fakes"),
+    "Agents": ("protocols.agent", "device.llama", "device.onnx", "protocols.client", "protocols.fakes", "protocols.validation"),
     "Serving agents": ("protocols.server", "protocols.step_log", "protocols.channel", "protocols.credentials", "protocols.access")
-    + ("protocols.tokens", "cloud.admission"),
+    + ("protocols.tokens", "protocols.token_file", "protocols.hub", "protocols.attach", "protocols.heartbeat", "cloud.admission"),
     "The device": ("protocols.device_state", "protocols.simulated_device"),
     "Configuration": (
         "orchestrator.compose",
@@ -47,6 +47,7 @@ GROUPS: Final = {
     "Decisions": ("orchestrator.task", "orchestrator.strategies"),
     "Memory": ("orchestrator.memory", "protocols.items"),
     "Stores": ("orchestrator.runs", "orchestrator.budgets", "orchestrator.cache", "orchestrator.tracing", "orchestrator.safety"),
+    "Sweeps": ("orchestrator.lab",),
     "Errors": ("protocols.errors",),
 }
 """Headings of the page, and the modules whose names stand below them; the first module that fits a name decides."""
