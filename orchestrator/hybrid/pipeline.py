@@ -128,11 +128,15 @@ def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
 def conversation_of(task: Task, state: dict[str, Any], *, has_placeholders: bool) -> tuple[Message, ...]:
     """Return the conversation from the task's prompt to its answer, as its user may read it.
 
-    Requests to correct a reply are left out: nearfar wrote them, and a later task would take them for words of the user. Encrypted thoughts
-    of a provider go where placeholders were filled in: they may have the placeholders' names in them.
+    A reply that could not be used is left out, with the request to correct it: nearfar wrote that, and a later task would take it for
+    words of the user. Encrypted thoughts of a provider go where placeholders were filled in: they may have the placeholders' names in them.
     """
-    said = [value_of(Message, message) for message in state["messages"][len(task.messages) :]]
-    made = [message.without_state if has_placeholders else message for message in said if message.role in ("assistant", "tool")]
+    made: list[Message] = []
+    for message in (value_of(Message, message) for message in state["messages"][len(task.messages) :]):
+        if message.role in ("assistant", "tool"):
+            made.append(message.without_state if has_placeholders else message)
+        elif made and made[-1].role == "assistant":
+            made.pop()
     return (*task.asked, *made)
 
 

@@ -26,6 +26,8 @@ _MOST: Final = 10_000
 """Number of sessions that one process knows; of more, those are forgotten that were used the longest time ago."""
 _OF_SESSION: Final = ("session", "user")
 _OF_TURN: Final = ("idempotency_key", "session", "thread_id")
+_FOR_RESUMING: Final = ("approver", "dependencies", "tools")
+"""Options that no record of a run can hold, and that the next turn most likely shares with the one before."""
 _SERVED: Final[ContextVar[frozenset[int]]] = ContextVar("nearfar_sessions_served", default=frozenset())
 """Sessions, by the identity of their state, a turn of which has led to the running code."""
 
@@ -259,7 +261,7 @@ class Session:
             _logger.warning("an interrupted turn of session %r is not finished: %s; nearfar runs resume %s", self.name, error, run)
 
     async def _resume(self, run: str, given: TaskOptions) -> Result:
-        options = cast(TaskOptions, {name: given[name] for name in ("tools", "approver") if name in given})
+        options = cast(TaskOptions, {name: value for name, value in given.items() if name in _FOR_RESUMING})
         with self._state.served():
             return await self._pipeline.resume(run, options, user=self.user, approvals={})
 
