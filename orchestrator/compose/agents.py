@@ -71,6 +71,8 @@ class LlamaConfig(Value):
     """The adapter for the text inside tool calls; None: the same as for text."""
     prices: Prices | None = None
     """None: free of charge."""
+    instructions: str = ""
+    """Instructions in front of each step that this agent takes for a task, before those of the file and of the task."""
 
 
 class NearConfig(LlamaConfig):
@@ -103,6 +105,8 @@ class GatewayConfig(Value):
     """PEM file of this device's own certificate, where the gateway demands one."""
     client_key: Path | None = None
     """PEM file of its private key."""
+    instructions: str = ""
+    """Instructions in front of each step that this agent takes for a task, before those of the file and of the task."""
 
 
 class ServeOptions(TypedDict, total=False):
@@ -211,14 +215,12 @@ def other_handle(name: str, other: Agent | NearConfig | FarConfig | AttachedConf
     if isinstance(other, NearConfig):
         config = other
         opener = partial(open_local, config, name=name, side=Side.NEAR)
-        return AgentHandle(name, Side.NEAR, opener, pace=partial(find_profile, config))
+        return AgentHandle(name, Side.NEAR, opener, pace=partial(find_profile, config), instructions=other.instructions)
     if isinstance(other, FAR_CONFIGS):
-        if isinstance(other, ProviderConfig):
-            return AgentHandle(name, Side.FAR, _far_opener(other), prices=partial(prices_of, other), model=other.model)
-        prices = partial(_local_prices, other) if isinstance(other, LocalFarConfig) else None
-        return AgentHandle(name, Side.FAR, _far_opener(other), prices=prices)
+        model = other.model if isinstance(other, ProviderConfig) else ""
+        return AgentHandle(name, Side.FAR, _far_opener(other), prices=_expected_prices(other), model=model, instructions=other.instructions)
     if isinstance(other, AttachedConfig):
-        return AgentHandle(name, other.side, partial(open_attached, other), is_elsewhere=True)
+        return AgentHandle(name, other.side, partial(open_attached, other), is_elsewhere=True, instructions=other.instructions)
     return AgentHandle(name, other.card.side, other, is_elsewhere=_is_elsewhere(other))
 
 
@@ -391,6 +393,13 @@ def usual_variable(provider: str) -> str | None:
 def how_to_set(variable: str) -> str:
     """Return a sentence that tells a person how to set a secret."""
     return StoredKey(variable).how_to_set
+
+
+def _expected_prices(config: FarConfig) -> Callable[[], Prices | None] | None:
+    """Return a function that looks for an agent's prices; None for one behind a gateway, which tells them."""
+    if isinstance(config, ProviderConfig):
+        return partial(prices_of, config)
+    return partial(_local_prices, config) if isinstance(config, LocalFarConfig) else None
 
 
 def _local_prices(config: LocalFarConfig) -> Prices:

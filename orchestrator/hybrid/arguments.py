@@ -169,6 +169,7 @@ class HybridArguments(TypedDict, total=False):
     near: Agent | NearConfig | Mapping[str, Any] | str | Path | None
     far: Agent | FarConfig | Mapping[str, Any] | str | Path | None
     agents: Mapping[str, Agent | NearConfig | FarConfig | AttachedConfig] | None
+    instructions: str | None
     tools: Sequence[Tool]
     approver: Approver | None
     policy: Policy | PolicyFile | Mapping[str, Any] | None
@@ -189,6 +190,8 @@ class TaskOptions(TypedDict, total=False):
     """Names of the only tools that the task may call. Untrusted content in the conversation is then no reason to ask for approval of
     these, unless their arguments come from it."""
 
+    instructions: str
+    """Instructions for this task, told after those of the agent and of the `Hybrid`."""
     plan: str
     """How the task is to be done, in the user's or the app's own words; agents see it behind the prompt. Calls in it, written as in
     `pay(account=account_of(contact="Ann").number, amount=500)`, are chosen before anything is read: what they state or name as to be read
@@ -238,6 +241,7 @@ _OF_TASK: Final = (
     "cache",
     "context",
     "idempotency_key",
+    "instructions",
     "language",
     "session",
     "tags",
@@ -278,7 +282,7 @@ def _plan(given: object) -> str:
 def _check_characters(task: Task) -> None:
     """Refuse half of a character, which Python's strings can hold, as of input in another encoding, and no agent could be sent."""
     try:
-        task.model_dump_json(include={"messages", "context", "output_schema", "tags"})
+        task.model_dump_json(include={"messages", "instructions", "context", "output_schema", "tags"})
     except (PydanticSerializationError, UnicodeEncodeError) as error:
         hint = "read it in the encoding that it was written in"
         raise InvalidRequest("the task is not text in UTF-8: it holds half of a surrogate pair", hint=hint) from error

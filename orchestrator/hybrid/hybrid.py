@@ -36,7 +36,7 @@ from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Prompt
 from ..task.tools import Approver, Tool
 from ..tracing.store import TraceStore
-from ..util.arguments import Location, as_path, wrong_type
+from ..util.arguments import Location, as_path, require, wrong_type
 from ..util.runtime import in_thread
 from .arguments import (
     HybridArguments,
@@ -78,6 +78,7 @@ class Hybrid:
         far: the model in the cloud: `"openai:MODEL"`, `"anthropic:MODEL"`, `"gemini:MODEL"`, `"gateway:HOST:PORT"`, a GGUF file or
             `"far"` (served by a local gateway process), a `FarConfig`, or any `Agent`.
         agents: further agents of either side, by the names that the policy uses for them: the router chooses among all.
+        instructions: what all agents are told in front of every task: who they are, and how the app wants them to work.
         tools: the tools that the agents may call.
         approver: decides about calls that need approval; None: they are refused, or a durable run waits for a decision.
         policy: the default policy of tasks. A `PolicyFile` may be edited while tasks run: each is served to its end under the policy that
@@ -97,6 +98,7 @@ class Hybrid:
         near: Agent | NearConfig | Mapping[str, Any] | str | Path | None = None,
         far: Agent | FarConfig | Mapping[str, Any] | str | Path | None = None,
         agents: Mapping[str, Agent | NearConfig | FarConfig | AttachedConfig] | None = None,
+        instructions: str | None = None,
         tools: Sequence[Tool] = (),
         approver: Approver | None = None,
         policy: Policy | PolicyFile | Mapping[str, Any] | None = None,
@@ -104,6 +106,8 @@ class Hybrid:
         records: Records | RunsConfig | Mapping[str, Any] | Location | None = None,
     ) -> None:
         check_approver(approver)
+        require("instructions", instructions, str, "a text", hint='instructions="You are ..."')
+        self._instructions = instructions or ""
         self._policy = policy = policy_argument(policy)
         memory, self._store = memory_argument(memory)
         asked = records_argument(records)
@@ -133,7 +137,18 @@ class Hybrid:
             put_in_front(self.pool, cache)
         self._router = Router(device_state=self._read_device, paces=self.pool.pace, health=self.pool.health, budgets=records.budgets)
         self._rest = None if memory is None else memory_rest(memory, self.pool, self._read_device)
-        parts = Parts(self.pool, self._router, lambda: self.policy, self._tools, self._approver, memory, self._rest, self._store, records)
+        parts = Parts(
+            pool=self.pool,
+            router=self._router,
+            policy=lambda: self.policy,
+            tools=self._tools,
+            approver=self._approver,
+            memory=memory,
+            rest=self._rest,
+            store=self._store,
+            records=records,
+            instructions=self._instructions,
+        )
         self._pipeline = Pipeline(parts)
         if memory is not None:
             preparation = self._pipeline.preparation
@@ -193,6 +208,7 @@ class Hybrid:
             loaded = load_config(path)
             policy = PolicyFile(path) if "policy" not in given else loaded.policy  # `cls` checks it against the agents that it gets
         arguments: HybridArguments = {"near": loaded.near, "far": loaded.far, "agents": loaded.others, "policy": policy}
+        arguments["instructions"] = loaded.instructions
         arguments |= {"memory": loaded.memory, "records": Records(loaded.runs, cache=loaded.cache)}
         return cls(**(arguments | given))
 

@@ -161,7 +161,7 @@ class Pipeline:
 
         parts = self._parts
         checkpointer = parts.records.checkpointer if self.runs is None else self.runs.checkpointer
-        return Graphs(parts.pool, parts.tools, parts.router, checkpointer=checkpointer, store=parts.store)
+        return Graphs(parts.pool, parts.tools, parts.router, instructions=parts.instructions, checkpointer=checkpointer, store=parts.store)
 
     async def run(self, prompt: Prompt, options: TaskOptions) -> Result:
         """Serve a task and return its result."""

@@ -52,6 +52,8 @@ class Parts:
     """Consolidates the memory while no task is served."""
     store: "BaseStore | None"
     """LangGraph's store."""
+    instructions: str
+    """Instructions of all tasks."""
     records: OpenRecords
 
 
@@ -69,6 +71,7 @@ class Preparation:
         self._policy = parts.policy
         self._tools = parts.tools
         self._approver = parts.approver
+        self._instructions = parts.instructions
         self._memory = parts.memory
         self._plans = plans
         self._records = parts.records
@@ -100,7 +103,7 @@ class Preparation:
         """Return the task, with its strategy chosen, and its context."""
         context = self.context(options)
         check_plan(task.planned.plan, context.tools)
-        task = self._with_strategy(quote_untrusted_data(task, context.tools), context)
+        task = self._with_strategy(quote_untrusted_data(task, context.tools), context).with_instructions(self._instructions)
         context = self.equip(task, options=options)
         keeps_apart = task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
         return task if keeps_apart else task.with_context_in_prompt(), context
@@ -120,10 +123,11 @@ class Preparation:
         """Return the context that the task runs with."""
         recollection = Recollection.of(task, stays_here=self._stays_here)
         records = None if self._records.privacy is None else self._records.privacy.of(task.idempotency_key)
-        privacy = RunPrivacy.of(task, records=records, recent=self.sessions.recent_texts(task))
+        instructions = [handle.instructions for handle in self._pool if handle.instructions]
+        privacy = RunPrivacy.of(task, records=records, recent=self.sessions.recent_texts(task), instructions=instructions)
         context = replace(self.context(options), account=self._router.spending.account(task), recollection=recollection, privacy=privacy)
         tools = select_tools(context.tools, task.allowed_tools)
-        guard = Guard(task, tools)
+        guard = Guard(task, tools, instructions)
         trace = None if self._records.traces is None else RunTrace.of(self._records.traces, task, tools)
         tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard)
         return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[])

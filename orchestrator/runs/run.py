@@ -110,7 +110,7 @@ class RunFailure(Value):
 
 def digest(asked: Task) -> str:
     """Return a hash of what a task asks for: two tasks with one idempotency key must have the same."""
-    return sha256(asked.model_dump_json(include={"messages", "context", "output_schema", "user"}).encode()).hexdigest()
+    return sha256(asked.model_dump_json(include={"messages", "instructions", "context", "output_schema", "user"}).encode()).hexdigest()
 
 
 def find_tightened(asked: Task, begun: Task) -> list[str]:

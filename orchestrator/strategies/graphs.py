@@ -58,11 +58,12 @@ _SILENT = "allow more output tokens, or less effort: a model may spend them all 
 
 
 class TaskNodes:
-    """The shared nodes, bound to a pool of agents, a router, and the tools that agents may call where a run brings none of its own."""
+    """The shared nodes, bound to a pool of agents, a router, and the tools and instructions of a run that brings none of its own."""
 
-    def __init__(self, pool: AgentPool, tools: Sequence[Tool], router: Router) -> None:
+    def __init__(self, pool: AgentPool, tools: Sequence[Tool], router: Router, instructions: str) -> None:
         self.pool = pool
         self.router = router
+        self._instructions = instructions
         self._context = TaskContext.of(tools)
         self._escalations: dict[Path, Escalation] = {}
         """The learned escalations that policies name, each loaded once."""
@@ -80,6 +81,8 @@ class TaskNodes:
         """Decide who may serve the task, and in which order."""
         task = value_of(Task, state["task"])
         context = self.context(runtime)
+        if context is self._context:  # the graph runs by itself in another app, which prepares no task
+            task = task.with_instructions(self._instructions)
         spent = Spent() if context.account is None else context.account.spent
         ruled = self.router.apply_rules(task, tools=context.tools).policy
         if ruled != task.policy:
@@ -402,9 +405,16 @@ class Graphs:
     """The compiled graphs of a pool, each built when it is first asked for. Strategies of one shape share a graph."""
 
     def __init__(
-        self, pool: AgentPool, tools: Sequence[Tool], router: Router, *, checkpointer: Checkpointer = None, store: BaseStore | None = None
+        self,
+        pool: AgentPool,
+        tools: Sequence[Tool],
+        router: Router,
+        *,
+        instructions: str = "",
+        checkpointer: Checkpointer = None,
+        store: BaseStore | None = None,
     ) -> None:
-        self._nodes = TaskNodes(pool, tools, router)
+        self._nodes = TaskNodes(pool, tools, router, instructions)
         self._checkpointer = checkpointer
         self._store = store
         self._compiled: dict[Builder, TaskGraph] = {}

@@ -32,6 +32,8 @@ class Task(Value):
     """One task with everything that decides how it is served."""
 
     messages: tuple[Message, ...]
+    instructions: str = ""
+    """The app's instructions. Once the task is prepared, its first message is a system message that begins with them."""
     context: str | None = None
     """A long text that the task is about, separate from its messages: for `minions`, which keeps it on this device, and for `subtasks`."""
     memory: str | None = None
@@ -88,6 +90,11 @@ class Task(Value):
         last = max(index for index, message in enumerate(said) if message.role == "user")
         return tuple(self.prompt if index == last and self.prompt is not None else message.text for index, message in enumerate(said))
 
+    def with_instructions(self, general: str) -> "Task":
+        """Return the task with its instructions, and the general ones before them, in front of its messages."""
+        instructions = join_instructions(general, self.instructions)
+        return self.model_copy(update={"instructions": instructions, "messages": with_instructions(self.messages, instructions)})
+
     def with_plan(self, plan: str) -> "Task":
         """Return the task with the user's own plan added to the last prompt."""
         return self.model_copy(update={"messages": self._messages_with(f"Plan:\n{plan}"), "planned": Chosen(plan=plan)})
@@ -111,6 +118,23 @@ class Task(Value):
         place = max(index for index, message in enumerate(self.messages) if message.role == "user")
         prompt = Message.user(f"{self.messages[place].text}\n\n{text}")
         return (*self.messages[:place], prompt, *self.messages[place + 1 :])
+
+
+def join_instructions(*instructions: str) -> str:
+    """Return several instructions as one text, the empty ones left out."""
+    return "\n\n".join(filter(None, map(str.strip, instructions)))
+
+
+def with_instructions(messages: Sequence[Message], instructions: str) -> tuple[Message, ...]:
+    """Return the messages with instructions in front, as one system message with the one that stands there already.
+
+    Chat templates of many models refuse a second system message.
+    """
+    if not instructions.strip():
+        return tuple(messages)
+    has_system = messages[0].role == "system"
+    own = messages[0].text if has_system else ""
+    return (Message.system(join_instructions(instructions, own)), *messages[has_system:])
 
 
 def as_messages(prompt: object) -> tuple[Message, ...]:

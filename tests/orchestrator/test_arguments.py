@@ -52,7 +52,7 @@ def agent(*texts: str) -> ScriptedAgent:
     return ScriptedAgent([*(texts or ("hi",))])
 
 
-PARTS = ("near", "far", "agents", "tools", "approver", "policy", "memory", "records")
+PARTS = ("near", "far", "agents", "instructions", "tools", "approver", "policy", "memory", "records")
 KEPT = ("where", "runs", "budgets", "privacy", "traces", "cache", "checkpointer")
 
 
