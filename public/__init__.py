@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.runs.tool_calls import effect_transaction as effect_transaction
     from nearfar.orchestrator.safety.privacy_records import PrivacyRecords as PrivacyRecords
     from nearfar.orchestrator.strategies.calls import TaskGraph as TaskGraph
+    from nearfar.orchestrator.task.context import Context as Context
     from nearfar.orchestrator.task.events import AgentText as AgentText
     from nearfar.orchestrator.task.events import ApprovalAsked as ApprovalAsked
     from nearfar.orchestrator.task.events import AttemptEnded as AttemptEnded
@@ -283,6 +284,7 @@ _HOMES = {
     "ConsideredArm": "orchestrator.task.results",
     "ConsolidationConfig": "orchestrator.task.stores",
     "ContentFiltered": "protocols.errors",
+    "Context": "orchestrator.task.context",
     "ContextOverflow": "protocols.errors",
     "DeadlineExceeded": "protocols.errors",
     "DeviceState": "protocols.device_state",

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, ExitStack, aclosing
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import anyio
 
@@ -44,6 +44,7 @@ from .arguments import (
     TaskOptions,
     agent_handles,
     check_approver,
+    check_options,
     memory_argument,
     policy_argument,
     require_run,
@@ -276,12 +277,11 @@ class Hybrid:
             run: the task's idempotency key.
             user: on whose behalf it was begun.
             approvals: decisions about the calls that it waits for, by the requests' ids.
-            options: tools that the task had in addition to those of the `Hybrid`, and an approver.
+            options: what the task had in addition to the `Hybrid`, and no record can hold: see `ResumeOptions`.
         """
         require_run(run, user, approvals)
-        check_approver(options.get("approver"), InvalidRequest)
-        given: TaskOptions = {"tools": options.get("tools", ()), "approver": options.get("approver", self._approver)}
-        return await self._pipeline.resume(run, given, user=user, approvals=approvals or {})
+        check_options(options, ResumeOptions.__optional_keys__)
+        return await self._pipeline.resume(run, cast(TaskOptions, options), user=user, approvals=approvals or {})
 
     @property
     def runs(self) -> RunStore:

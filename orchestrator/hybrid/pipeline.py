@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
+from pydantic import BaseModel
 
-from ...protocols import ConfigError, DeadlineExceeded, NearfarError, Side
-from ...protocols.validation import parse_output
+from ...protocols import ConfigError, DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, Side
 from ..cache.plans import PlanCache
 from ..routing.eligibility import unknown_prices
 from ..routing.router import Router
@@ -24,9 +24,9 @@ from ..task.labels import OPEN, Label
 from ..task.modes import Strategy
 from ..task.policy import Policy, Verdict
 from ..task.results import Attempt, Call, Result, RouteDecision, ToolOutcome, budget_exceeded, usage_of_side
-from ..task.task import Prompt, Task, scope_of, within_scope
+from ..task.task import Prompt, Task, read_output, scope_of, within_scope
 from ..util.runtime import cancel_task, in_thread, run_cancellable
-from .arguments import TaskOptions
+from .arguments import TaskOptions, output_model_of, output_schema_of
 from .preparation import Parts, Preparation
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def queued_events(events: "asyncio.Queue[TaskEvent | None]") -> Iterator[TaskEve
             yield event
 
 
-def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
-    """Return the result that the final state of a task's graph stands for."""
+def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[BaseModel] | None = None) -> Result:
+    """Return the result that the final state of a task's graph stands for. `model`: of its output."""
     attempts = tuple(value_of(Attempt, attempt) for attempt in state["attempts"])
     calls = tuple(value_of(Call, call) for call in state["calls"])
     text = state["messages"][-1]["text"]
@@ -97,7 +97,7 @@ def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
     return Result(
         id=task.idempotency_key,
         text=text,
-        output=parse_output(text, task.output_schema) if task.output_schema is not None else None,
+        output=read_output(text, task.output_schema, model) if task.output_schema is not None else None,
         agent=accepted.agent,
         side=accepted.side,
         model=accepted.model or accepted.agent,
@@ -118,6 +118,29 @@ def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
         far=usage_of_side(calls, Side.FAR),
         seconds=seconds,
     )
+
+
+def with_output(recorded: Result, task: Task, options: TaskOptions) -> Result:
+    """Return a recorded result with an object of the model that is asked for as its output. Raises `InvalidRequest` if it does not fit."""
+    model = output_model_of(options.get("output"))
+    if model is None:
+        return recorded
+    hint = "resume it with the model that it was begun with"
+    if task.output_schema is None:
+        raise InvalidRequest(f"run {recorded.id} was begun without an output, so there is no {model.__name__}", hint=hint)
+    try:
+        return recorded.model_copy(update={"output": read_output(recorded.text, task.output_schema, model)})
+    except InvalidOutput as error:
+        raise InvalidRequest(f"the answer of run {recorded.id} is no {model.__name__}: {error.message}", hint=hint) from error
+
+
+def require_dependencies(context: TaskContext) -> TaskContext:
+    """Return the context. Raises `InvalidRequest` if one of its tools needs dependencies and the task was given none."""
+    needing = [] if context.caller.dependencies is not None else [tool.name for tool in context.tools.values() if tool.needs_dependencies]
+    if needing:
+        hint = "run(..., dependencies=...); they are kept nowhere, so a run is resumed with them again"
+        raise InvalidRequest(f"tool {needing[0]!r} needs dependencies, and none are given", hint=hint)
+    return context
 
 
 def _doubt(policy: Policy, accepted: Attempt) -> str | None:
@@ -185,7 +208,7 @@ class Pipeline:
         self._begin()
         started = time.monotonic()
         with self._awake():
-            async with self.durable.resume(run, user, partial(self.preparation.equip_again, options=options)) as work:
+            async with self.durable.resume(run, user, partial(self._equip_again, options=options)) as work:
                 return await self._served(work, options, started)
 
     def _begin(self) -> None:
@@ -213,25 +236,34 @@ class Pipeline:
                 task = asked
                 if self._parts.memory is not None:
                     task = await anyio.to_thread.run_sync(self.preparation.recall, asked, options, abandon_on_cancel=True)
-                return self.preparation.prepare(task, options)
+                task, context = self.preparation.prepare(task, options)
+                return task, require_dependencies(context)
 
         with self._awake():
             if self.runs is None:
                 yield Work(*await prepare()), started
                 return
-            async with self.runs.begin(asked, prepare, partial(self.preparation.equip_again, options=options)) as work:
+            async with self.runs.begin(asked, prepare, partial(self._equip_again, options=options)) as work:
                 yield work, started
+
+    def _equip_again(self, task: Task, options: TaskOptions) -> TaskContext:
+        """Return the context of a resumed task. Raises `InvalidRequest` for another output than the task's, or lacking dependencies."""
+        model = output_model_of(options.get("output"))
+        if model is not None and output_schema_of(model) != task.output_schema:
+            hint = "resume it with the model that it was begun with"
+            raise InvalidRequest(f"run {task.idempotency_key} was begun with another output than {model.__name__}", hint=hint)
+        return require_dependencies(self.preparation.equip_again(task, options=options))
 
     async def _served(self, work: Work, options: TaskOptions, started: float) -> Result:
         if work.recorded is not None:
-            return work.recorded
+            return with_output(work.recorded, work.task, options)
         with deadline(work.task, started, work.context):
             state = await run_cancellable(self._serve(work, options))
         return await self._concluded(work, state, time.monotonic() - started)
 
     async def _streamed(self, work: Work, options: TaskOptions, started: float) -> AsyncGenerator[TaskEvent, None]:
         if work.recorded is not None:
-            yield TaskFinished(result=work.recorded)
+            yield TaskFinished(result=with_output(work.recorded, work.task, options))
             return
         events: asyncio.Queue[TaskEvent | None] = asyncio.Queue()
         heard = replace(work, context=replace(work.context, listener=events.put_nowait))
@@ -261,7 +293,9 @@ class Pipeline:
         with billed(task, context, parts.router), recorded, nullcontext() if parts.records.cache is None else within_scope(scope_of(task)):
             try:
                 state = await (serve(work, graph, config) if self.runs is None else self.runs.serve(work, graph, config))
-            except (NearfarError, asyncio.CancelledError):
+            except (NearfarError, asyncio.CancelledError) as error:
+                if isinstance(error, InvalidOutput):
+                    error.text = context.privacy.placeholders.fill_for_display(error.text)
                 self.preparation.sessions.note(task, context.privacy.told_label)  # what was streamed by then may come back in the session
                 with anyio.CancelScope(shield=True):  # A task that ran out of time is cancelled, and its plan is none to go by again.
                     await self._conclude_plan(task, context, None, since)
@@ -280,7 +314,7 @@ class Pipeline:
         assert context.privacy is not None, "and with this"
         state = context.privacy.fill_state(state, is_json=task.output_schema is not None)
         context.recollection.restore(state.get("recalled", ()))
-        result = result_of(task, state, seconds)
+        result = result_of(task, state, seconds, context.output_model)
         told = {"recalled": tuple(context.recollection.items), "label": result.label.joined(context.privacy.found)}
         result = result.model_copy(update=told)
         if context.trace is not None:

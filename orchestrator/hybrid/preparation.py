@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...protocols import PermissionDenied, PrivacyViolation, Side
+from ...protocols import InvalidRequest, PermissionDenied, PrivacyViolation, Side
 from ..agents.pool import AgentPool
 from ..cache.database import ErasedMemory
 from ..cache.plans import PlanCache
@@ -19,13 +19,14 @@ from ..safety.labels import SessionLabels
 from ..safety.privacy import RunPrivacy
 from ..strategies.state import TaskContext
 from ..strategies.tool_calls import ToolChecks
+from ..task.context import Context
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.results import SelectionDecision
 from ..task.task import Task
 from ..task.tools import Approver, Tool
 from ..tracing.recorder import RunTrace
-from .arguments import TaskOptions, asked_task, check_options, policy_of, tools_argument
+from .arguments import TaskOptions, asked_task, check_options, output_model_of, policy_of, tools_argument
 from .records import OpenRecords
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ class Preparation:
 
     def task(self, prompt: object, options: TaskOptions) -> Task:
         """Return the task as the user put it. Raises `InvalidRequest` or `ConfigError` for options that cannot be used."""
-        check_options(options, has_checkpointer=self._records.keeps_threads)
+        check_options(options, TaskOptions.__optional_keys__)
+        if "thread_id" in options and not self._records.keeps_threads:
+            raise InvalidRequest("a thread_id needs a checkpointer to keep the thread", hint="records=Records(checkpointer=...)")
         agents = {handle.name: handle.side for handle in self._pool}
         return self.sessions.apply(asked_task(prompt, options, policy_of(options, self._policy(), agents)))
 
@@ -117,7 +120,8 @@ class Preparation:
         """Return a context with the tools and the approver of a task that is not known yet."""
         tools = tools_argument((*self._tools, *tools_argument(options.get("tools"))))
         tool_checks = ToolChecks(approver=options.get("approver", self._approver))
-        return replace(TaskContext.of(tools), plans=self._plans, tool_checks=tool_checks)
+        model = output_model_of(options.get("output"))
+        return replace(TaskContext.of(tools), plans=self._plans, tool_checks=tool_checks, output_model=model)
 
     def equip(self, task: Task, *, options: TaskOptions) -> TaskContext:
         """Return the context that the task runs with."""
@@ -130,7 +134,8 @@ class Preparation:
         guard = Guard(task, tools, instructions)
         trace = None if self._records.traces is None else RunTrace.of(self._records.traces, task, tools)
         tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard)
-        return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[])
+        caller = Context(options.get("dependencies"), user=task.user, session=task.session, task=task.idempotency_key)
+        return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[], caller=caller)
 
     def equip_again(self, task: Task, *, options: TaskOptions) -> TaskContext:
         """Return the context of a resumed task. The limits for all tasks together are those of the present policy."""

@@ -291,6 +291,9 @@ class CallLog:
             except DeadlineExceeded:
                 trial.counts = listening.is_telling
                 raise
+            except InvalidOutput as error:
+                error.text = error.text or listening.said.text
+                raise
             trial.counts = not listening.was_saved
 
     def _idle_timeouts(self, handle: AgentHandle, request: StepRequest) -> IdleTimeouts | None:

@@ -21,6 +21,7 @@ from ..routing.router import Router
 from ..runs.tool_calls import Occurrences
 from ..safety.guard import CallContext
 from ..safety.labels import initial_label
+from ..task.context import calling_for
 from ..task.events import ApprovalAsked, Routed, ToolFinished, ToolStarted
 from ..task.labels import Chosen, Label, join_labels
 from ..task.modes import Strategy
@@ -120,7 +121,7 @@ class TaskNodes:
 
     async def act(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Let the current agent take one turn; a failure that another agent may not have hands over to it."""
-        turn = AgentTurn(state, self.pool)
+        turn = AgentTurn(state, self.pool, self.context(runtime).output_model)
         if turn.is_exhausted:
             error = InvalidOutput(
                 f"no answer within {turn.task.policy.maximum_turns} turns", hint="raise maximum_turns, or cut the task up"
@@ -246,7 +247,8 @@ class TaskNodes:
         async with context.turn_taking or nullcontext():
             started = time.monotonic()  # the wait for others' tools is not this agent's time
             record = record_outcomes(draft["agent"], calls, context.outcomes)
-            with recollection.in_use(draft["agent"], label.joined(calls.label)), record as outcomes:
+            in_use = recollection.in_use(draft["agent"], label.joined(calls.label))
+            with in_use, record as outcomes, calling_for(context.caller):
                 results = await calls.run(
                     lambda call: emit(runtime, ToolStarted(call=call)), lambda result: emit(runtime, ToolFinished(result=result))
                 )
@@ -273,7 +275,7 @@ class TaskNodes:
 
     async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Accept the answer, or hand over to the next agent where the evidence speaks against it."""
-        turn = AgentTurn(state, self.pool)
+        turn = AgentTurn(state, self.pool, self.context(runtime).output_model)
         draft = turn.draft
         assert draft is not None, "an attempt is under way"
         draft = draft.model_copy(update={"answer": state["messages"][-1]["text"]})

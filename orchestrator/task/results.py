@@ -7,7 +7,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import BaseModel, Field, JsonValue, field_serializer, model_validator
 
 from ...protocols import AgentCard, BudgetExceeded, EnergySource, Performance, Side, ToolCall, Usage
 from ...protocols.steps import Value
@@ -316,8 +316,8 @@ class Result(Value):
     id: str
     """The task's idempotency key."""
     text: str
-    output: JsonValue = None
-    """The parsed answer, where the task gave an `output_schema`."""
+    output: Any = None
+    """The answer of a task with `output`: an object of its pydantic model, or the JSON value that its schema describes."""
     agent: str
     side: Side
     model: str
@@ -352,6 +352,10 @@ class Result(Value):
     near: SideUsage
     far: SideUsage
     seconds: float
+
+    @field_serializer("output", when_used="json")
+    def _as_the_schema_names_it(self, output: object) -> object:
+        return output.model_dump(mode="json", by_alias=True) if isinstance(output, BaseModel) else output
 
     @property
     def dollars(self) -> Decimal | None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 from uuid import uuid4
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-from ...protocols import InvalidRequest, JsonSchema, Message, ToolCall, ToolResult
+from ...protocols import InvalidOutput, InvalidRequest, JsonSchema, Message, ToolCall, ToolResult
 from ...protocols.steps import Value
+from ...protocols.validation import parse_output
 from ..util.json_text import fingerprint
 from .labels import OF_CONTEXT, Chosen, Label, RecalledItem
 from .modes import Needs, Strategy
@@ -135,6 +136,22 @@ def with_instructions(messages: Sequence[Message], instructions: str) -> tuple[M
     has_system = messages[0].role == "system"
     own = messages[0].text if has_system else ""
     return (Message.system(join_instructions(instructions, own)), *messages[has_system:])
+
+
+def read_output(text: str, schema: JsonSchema, model: type[BaseModel] | None = None) -> Any:  # noqa: ANN401 - an object of any model
+    """Return an answer as JSON that is valid against its schema or, if the schema is a model's, as an object of that model.
+
+    Raises `InvalidOutput`, which carries the text, and what the model's own validators raise beyond `ValueError` and `AssertionError`.
+    """
+    value = parse_output(text, schema)
+    if model is None:
+        return value
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        problems = [f"at {'.'.join(map(str, ('$', *item['loc'])))}: {item['msg'].removeprefix('Value error, ')}" for item in found]
+        raise InvalidOutput(f"the answer does not fit {model.__name__}: {'; '.join(problems)}", text=text) from error
 
 
 def as_messages(prompt: object) -> tuple[Message, ...]:
