@@ -138,6 +138,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.stores import PeerConfig as PeerConfig
     from nearfar.orchestrator.task.stores import RecallConfig as RecallConfig
     from nearfar.orchestrator.task.stores import RunsConfig as RunsConfig
+    from nearfar.orchestrator.task.task import ForeignMessage as ForeignMessage
     from nearfar.orchestrator.task.task import Task as Task
     from nearfar.orchestrator.task.tools import Approver as Approver
     from nearfar.orchestrator.task.tools import Effect as Effect
@@ -305,6 +306,7 @@ _HOMES = {
     "FarConfig": "orchestrator.compose.agents",
     "FinishReason": "protocols.steps",
     "Finished": "protocols.steps",
+    "ForeignMessage": "orchestrator.task.task",
     "GatewayConfig": "orchestrator.compose.agents",
     "GatewayLimits": "cloud.admission",
     "GuardConfig": "orchestrator.task.policy",

@@ -257,7 +257,7 @@ class Hybrid:
         return self._pipeline.graphs[known]
 
     async def run(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
-        """Serve one task and return its outcome.
+        """Serve one task and return its outcome. The prompt is a text or a list of messages: ours, OpenAI's or LangChain's.
 
         Raises the `NearfarError` of the last agent tried, `DeadlineExceeded` after `timeout` seconds, `InvalidRequest` for options
         that contradict each other.
