@@ -89,7 +89,7 @@ def run(
 
     async def work() -> None:
         given: TaskOptions = {"timeout": timeout, "task_class": task_class, "tags": tag or (), "role": role, **selection.stated}
-        given["output_schema"] = _read_schema(schema) if schema else None
+        given["output"] = _read_schema(schema) if schema else None
         if context is not None:
             given["context"] = _read_context(context)
         chosen = chosen_config(selection)

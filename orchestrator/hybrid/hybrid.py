@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, ExitStack, aclosing
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import anyio
 
@@ -37,7 +37,7 @@ from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Prompt
 from ..task.tools import Approver, Tool
 from ..tracing.store import TraceStore
-from ..util.arguments import Location, as_path, wrong_type
+from ..util.arguments import Location, as_path, require, wrong_type
 from ..util.runtime import in_thread
 from .arguments import (
     HybridArguments,
@@ -45,6 +45,7 @@ from .arguments import (
     TaskOptions,
     agent_handles,
     check_approver,
+    check_options,
     memory_argument,
     policy_argument,
     require_run,
@@ -83,6 +84,7 @@ class Hybrid:
             API like OpenAI's (`"URL#MODEL"`), a GGUF file or `"far"` (served by a local gateway process), a `FarConfig`, or any `Agent`.
         agents: further agents of either side, by the names that the policy uses for them: the router chooses among all. A `Role` among
             them is an agent by name that tasks are given to with `role=`; its work is served by the others.
+        instructions: what all agents are told in front of every task: who they are, and how the app wants them to work.
         tools: the tools that the agents may call.
         approver: decides about calls that need approval; None: they are refused, or a durable run waits for a decision.
         policy: the default policy of tasks. A `PolicyFile` may be edited while tasks run: each is served to its end under the policy that
@@ -102,6 +104,7 @@ class Hybrid:
         near: Agent | NearSection | Mapping[str, Any] | str | Path | None = None,
         far: Agent | FarConfig | Mapping[str, Any] | str | Path | None = None,
         agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig | Role] | None = None,
+        instructions: str | None = None,
         tools: Sequence[Tool] = (),
         approver: Approver | None = None,
         policy: Policy | PolicyFile | Mapping[str, Any] | None = None,
@@ -109,6 +112,8 @@ class Hybrid:
         records: Records | RunsConfig | Mapping[str, Any] | Location | None = None,
     ) -> None:
         check_approver(approver)
+        require("instructions", instructions, str, "a text", hint='instructions="You are ..."')
+        self._instructions = instructions or ""
         self._policy = policy = policy_argument(policy)
         memory, self._store = memory_argument(memory)
         asked = records_argument(records)
@@ -151,6 +156,7 @@ class Hybrid:
             rest=self._rest,
             store=self._store,
             records=records,
+            instructions=self._instructions,
         )
         self._pipeline = Pipeline(parts)
         self._sessions = SessionBook(self._pipeline)
@@ -213,6 +219,7 @@ class Hybrid:
             loaded = load_config(path)
             policy = PolicyFile(path) if "policy" not in given else loaded.policy  # `cls` checks it against the agents that it gets
         arguments: HybridArguments = {"near": loaded.near, "far": loaded.far, "agents": {**loaded.others, **loaded.roles}, "policy": policy}
+        arguments["instructions"] = loaded.instructions
         arguments |= {"memory": loaded.memory, "records": Records(loaded.runs, cache=loaded.cache)}
         try:
             return cls(**(arguments | given))
@@ -268,7 +275,8 @@ class Hybrid:
         return self._pipeline.graphs[known]
 
     async def run(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
-        """Serve one task and return its outcome. `prompt` is a text or a conversation, `options` are the fields of `TaskOptions`.
+        """Serve one task and return its outcome. `prompt` is a text or a conversation of our messages, OpenAI's or LangChain's; `options`
+        are the fields of `TaskOptions`.
 
         Raises the `NearfarError` of the last agent tried, `DeadlineExceeded` after `timeout` seconds, `InvalidRequest` for options that
         contradict each other.
@@ -288,12 +296,11 @@ class Hybrid:
             run: the task's idempotency key.
             user: on whose behalf it was begun.
             approvals: decisions about the calls that it waits for, by the requests' ids.
-            options: tools that the task had in addition to those of the `Hybrid`, and an approver.
+            options: what the task had in addition to the `Hybrid`, and no record can hold: see `ResumeOptions`.
         """
         require_run(run, user, approvals)
-        check_approver(options.get("approver"), InvalidRequest)
-        given: TaskOptions = {"tools": options.get("tools", ()), "approver": options.get("approver", self._approver)}
-        return await self._pipeline.resume(run, given, user=user, approvals=approvals or {})
+        check_options(options, ResumeOptions.__optional_keys__)
+        return await self._pipeline.resume(run, cast(TaskOptions, options), user=user, approvals=approvals or {})
 
     @property
     def runs(self) -> RunStore:
