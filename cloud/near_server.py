@@ -98,7 +98,7 @@ class NearServerConfig(Value):
         return f"a server at {self.host}, which the configuration trusts as the user's own"
 
     def located(self, environment: Mapping[str, str] = os.environ) -> Self:
-        """Return the configuration with its address filled in: what the environment says later does not move the agent.
+        """Return the configuration with its address filled in from `environment`: what that says later does not move the agent.
 
         Raise `ConfigError` for an OLLAMA_HOST that is malformed, or is another machine which the configuration does not trust.
         """

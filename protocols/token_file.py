@@ -227,7 +227,9 @@ class NewToken:
     """A new token. It cannot be read back from the file."""
 
     token: str = field(repr=False)
+    """The token itself, for its caller alone."""
     record: TokenRecord
+    """The record that the file keeps, with the digest of the token."""
 
 
 def add_token(
@@ -238,7 +240,8 @@ def add_token(
     lifetime: timedelta | None = None,
     now: Callable[[], datetime] = system_time,
 ) -> NewToken:
-    """Create a token for `caller` and add it to `path`, which is created if it is missing.
+    """Create a token for `caller` that allows `scopes`, and add it to `path`, which is created if it is missing. It expires after
+    `lifetime`, counted from `now`, which returns the present moment; None: never.
 
     Raise `ConfigError` if the caller has one already, or if the file cannot be used.
     """

@@ -43,7 +43,7 @@ def parse_json(text: str) -> JsonValue:
 
 
 def check_request(card: AgentCard, request: StepRequest) -> None:
-    """Refuse the requests that every agent refuses before it computes or sends anything.
+    """Refuse the requests that every agent refuses before it computes or sends anything: does the agent of this `card` take the `request`?
 
     Raise `PrivacyViolation` for private text at a far agent, `Unsupported` for tools, a schema or an adapter that the agent does not
     handle, `InvalidRequest` for an empty prompt or a broken schema. A seed is a hint: agents without seeds ignore it.

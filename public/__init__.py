@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.hybrid.arguments import TaskOptions as TaskOptions
     from nearfar.orchestrator.hybrid.hybrid import Hybrid as Hybrid
     from nearfar.orchestrator.hybrid.records import Records as Records
+    from nearfar.orchestrator.hybrid.session import Session as Session
+    from nearfar.orchestrator.lab.worlds.world import Grade as Grade
+    from nearfar.orchestrator.lab.worlds.world import WorldTask as WorldTask
     from nearfar.orchestrator.memory.changes import Conflict as Conflict
     from nearfar.orchestrator.memory.changes import LostValue as LostValue
     from nearfar.orchestrator.memory.changes import MemoryChange as MemoryChange
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.events import AttemptEnded as AttemptEnded
     from nearfar.orchestrator.task.events import AttemptStarted as AttemptStarted
     from nearfar.orchestrator.task.events import CallEnded as CallEnded
+    from nearfar.orchestrator.task.events import RoleStarted as RoleStarted
     from nearfar.orchestrator.task.events import Routed as Routed
     from nearfar.orchestrator.task.events import Subtask as Subtask
     from nearfar.orchestrator.task.events import SubtaskEnded as SubtaskEnded
@@ -108,10 +112,12 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.results import Estimate as Estimate
     from nearfar.orchestrator.task.results import EstimateSource as EstimateSource
     from nearfar.orchestrator.task.results import Result as Result
+    from nearfar.orchestrator.task.results import RoleWork as RoleWork
     from nearfar.orchestrator.task.results import RouteDecision as RouteDecision
     from nearfar.orchestrator.task.results import SelectionDecision as SelectionDecision
     from nearfar.orchestrator.task.results import SideUsage as SideUsage
     from nearfar.orchestrator.task.results import ToolOutcome as ToolOutcome
+    from nearfar.orchestrator.task.roles import Role as Role
     from nearfar.orchestrator.task.routing_policy import AmountsConfig as AmountsConfig
     from nearfar.orchestrator.task.routing_policy import BreakerConfig as BreakerConfig
     from nearfar.orchestrator.task.routing_policy import EvidenceConfig as EvidenceConfig
@@ -159,6 +165,7 @@ if TYPE_CHECKING:
     from nearfar.protocols.agent import StepStream as StepStream
     from nearfar.protocols.agent import complete as complete
     from nearfar.protocols.agent import stream as stream
+    from nearfar.protocols.attach import Worker as Worker
     from nearfar.protocols.channel import ClientTls as ClientTls
     from nearfar.protocols.channel import ServerTls as ServerTls
     from nearfar.protocols.client import RemoteAgent as RemoteAgent
@@ -210,6 +217,10 @@ if TYPE_CHECKING:
     from nearfar.protocols.fakes import ReplayAgent as ReplayAgent
     from nearfar.protocols.fakes import ScriptedAgent as ScriptedAgent
     from nearfar.protocols.fakes import record as record
+    from nearfar.protocols.heartbeat import Heartbeat as Heartbeat
+    from nearfar.protocols.hub import Hub as Hub
+    from nearfar.protocols.hub import WorkerTerms as WorkerTerms
+    from nearfar.protocols.hub import serve_hub as serve_hub
     from nearfar.protocols.items import ItemAddress as ItemAddress
     from nearfar.protocols.items import Source as Source
     from nearfar.protocols.items import Tier as Tier
@@ -236,9 +247,13 @@ if TYPE_CHECKING:
     from nearfar.protocols.steps import ToolResult as ToolResult
     from nearfar.protocols.steps import ToolSpec as ToolSpec
     from nearfar.protocols.steps import Usage as Usage
+    from nearfar.protocols.token_file import NewToken as NewToken
+    from nearfar.protocols.token_file import add_token as add_token
+    from nearfar.protocols.token_file import load_tokens as load_tokens
     from nearfar.protocols.tokens import ClientCertificate as ClientCertificate
     from nearfar.protocols.tokens import Scope as Scope
     from nearfar.protocols.tokens import TokenRecord as TokenRecord
+    from nearfar.protocols.validation import check_request as check_request
 
     __version__: str
 
@@ -306,9 +321,12 @@ _HOMES = {
     "Finished": "protocols.steps",
     "GatewayConfig": "orchestrator.compose.agents",
     "GatewayLimits": "cloud.admission",
+    "Grade": "orchestrator.lab.worlds.world",
     "GuardConfig": "orchestrator.task.policy",
+    "Heartbeat": "protocols.heartbeat",
     "HedgeConfig": "orchestrator.task.routing_policy",
     "Hours": "orchestrator.task.rules",
+    "Hub": "protocols.hub",
     "HubConfig": "orchestrator.compose.hub",
     "Hybrid": "orchestrator.hybrid.hybrid",
     "HybridArguments": "orchestrator.hybrid.arguments",
@@ -342,6 +360,7 @@ _HOMES = {
     "NearServerConfig": "cloud.near_server",
     "NearfarError": "protocols.errors",
     "Needs": "orchestrator.task.task",
+    "NewToken": "protocols.token_file",
     "NoSuchModel": "protocols.errors",
     "NotFound": "protocols.errors",
     "ObjectiveConfig": "orchestrator.task.routing_policy",
@@ -382,6 +401,9 @@ _HOMES = {
     "ResumeLost": "protocols.errors",
     "ResumeOptions": "orchestrator.hybrid.arguments",
     "Retention": "protocols.step_log",
+    "Role": "orchestrator.task.roles",
+    "RoleStarted": "orchestrator.task.events",
+    "RoleWork": "orchestrator.task.results",
     "RouteDecision": "orchestrator.task.results",
     "Routed": "orchestrator.task.events",
     "RouterConfig": "orchestrator.task.routing_policy",
@@ -399,6 +421,7 @@ _HOMES = {
     "Sensitivity": "protocols.steps",
     "Server": "protocols.server",
     "ServerTls": "protocols.channel",
+    "Session": "orchestrator.hybrid.session",
     "Shape": "orchestrator.task.modes",
     "Side": "protocols.agent",
     "SideUsage": "orchestrator.task.results",
@@ -459,17 +482,24 @@ _HOMES = {
     "VersionConflict": "protocols.errors",
     "Weekday": "orchestrator.task.rules",
     "When": "orchestrator.task.rules",
+    "Worker": "protocols.attach",
     "WorkerConfig": "orchestrator.compose.hub",
     "WorkerCrashed": "protocols.errors",
+    "WorkerTerms": "protocols.hub",
     "WorkingMemory": "orchestrator.memory.recall.agent_memory",
+    "WorldTask": "orchestrator.lab.worlds.world",
+    "add_token": "protocols.token_file",
+    "check_request": "protocols.validation",
     "complete": "protocols.agent",
     "effect_key": "orchestrator.runs.tool_calls",
     "effect_transaction": "orchestrator.runs.tool_calls",
     "load_config": "orchestrator.compose.config",
+    "load_tokens": "protocols.token_file",
     "memory_tools": "orchestrator.memory.in_tasks",
     "record": "protocols.fakes",
     "render": "orchestrator.memory.recall.retrieval",
     "serve": "protocols.server",
+    "serve_hub": "protocols.hub",
     "stream": "protocols.agent",
     "tool": "orchestrator.task.tools",
     "writing_as": "orchestrator.memory.provenance",

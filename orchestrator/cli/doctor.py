@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -22,9 +23,11 @@ from ..compose.agents import (
     GatewayConfig,
     NearServerConfig,
     find_servers,
+    how_to_set,
     model_path,
     probe_hardware,
     provider_keys,
+    runs_on_onnx,
     sends_key_in_plain_text,
 )
 from ..compose.config import Config
@@ -232,9 +235,17 @@ def _packages() -> Iterator[Checkup]:
     for extra, names in _EXTRAS.items():
         missing = [name for name in names if _version(name) is None]
         found = ", ".join(f"{name} {_version(name)}" for name in names if name not in missing)
-        advice = f'"{sys.executable}" -m pip install "nearfar[{extra}]"' if missing else ""
-        status: Status = "absent" if missing else "ok"
-        yield Checkup(area="packages", name=f"[{extra}]", status=status, detail=found or f"without {', '.join(missing)}", advice=advice)
+        without = f"without {', '.join(missing)}" if missing else ""
+        detail = ", ".join(filter(None, (found, without)))
+        advice = _how_to_add(extra) if missing else ""
+        yield Checkup(area="packages", name=f"[{extra}]", status="absent" if missing else "ok", detail=detail, advice=advice)
+
+
+def _how_to_add(extra: str) -> str:
+    """Return the command that adds an extra. The environments of uvx and pipx have no pip."""
+    if find_spec("pip") is not None:
+        return f'"{sys.executable}" -m pip install "nearfar[{extra}]"'
+    return f'start it with the extra: uvx --from "nearfar[{extra}]" nearfar, or pipx run --spec "nearfar[{extra}]" nearfar'
 
 
 def _version(package: str) -> str | None:
@@ -248,7 +259,9 @@ def _embedded_models() -> Iterator[Checkup]:
     for name in EMBEDDED:
         path = model_path(name)
         if path.is_file():
-            yield Checkup(area="models", name=name, status="ok", detail=f"{path.stat().st_size / 1e6:.1f} MB, search world only")
+            engine = ", run by onnxruntime: llama.cpp is not installed" if runs_on_onnx(name) else ""
+            detail = f"{path.stat().st_size / 1e6:.1f} MB, knows the worlds search and apps only{engine}"
+            yield Checkup(area="models", name=name, status="ok", detail=detail)
         else:
             yield Checkup(area="models", name=name, status="broken", detail="missing from the installation", advice="reinstall nearfar")
 
@@ -261,7 +274,7 @@ def _keys() -> Iterator[Checkup]:
             yield Checkup(area="keys", name=variable, status="broken", detail=error.message, advice=error.hint)
             continue
         status: Status = "ok" if present else "absent"
-        advice = "" if present else f"export {variable}=... where the gateway runs, if you use this provider"
+        advice = "" if present else f"if you use this provider: {how_to_set(variable)}, where the gateway runs"
         yield Checkup(area="keys", name=variable, status=status, detail="set" if present else "not set", advice=advice)
 
 

@@ -50,6 +50,7 @@ TaskClass = Annotated[
 ]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="A word that rules of the policy can match. May be repeated.")]
 Tools = Annotated[Path | None, typer.Option(help="Python file with @tool functions that the agents may call.")]
+RoleName = Annotated[str, typer.Option("--role", help="Role that the task is given to: a [roles.NAME] section of the configuration.")]
 RunName = Annotated[
     str | None, typer.Argument(help="Id of the run, or its beginning. `nearfar runs list` shows the ids.", show_default=False)
 ]
@@ -164,12 +165,17 @@ class RunChoice:
 
 def full_id(given: str, store: KnowsRuns) -> str:
     """Return the only id that begins with `given`, or `given` if there is none. Raises `InvalidRequest` if there are several."""
-    found = store.ids(given)
+    return pick_id(given, store.ids(given), "run")
+
+
+def pick_id(given: str, known: Sequence[str], noun: str) -> str:
+    """Return the only id of `known` that begins with `given`, or `given` if there is none. Raises `InvalidRequest` if there are several."""
+    found = [each for each in known if each.startswith(given)]
     if given in found or not found:
         return given
     if len(found) > 1:
         listed = ", ".join(map(spell_out, found[:_SHOWN])) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
-        raise InvalidRequest(f"{len(found)} runs begin with {given!r}: {listed}", hint="give more of the id")
+        raise InvalidRequest(f"{len(found)} {noun}s begin with {given!r}: {listed}", hint="give more of the id")
     return found[0]
 
 

@@ -6,10 +6,11 @@ from contextlib import AbstractAsyncContextManager
 from datetime import date
 from functools import partial
 from importlib.resources import as_file, files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypedDict, Unpack
 
-from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError
+from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, field_validator
 
 from ...cloud.admission import GatewayLimits as GatewayLimits
 from ...cloud.config import ProviderConfig, build_provider, prices_of, usual_key
@@ -21,7 +22,7 @@ from ...protocols.secrets import StoredKey
 from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
 from ..util.credentials import find_secret
-from .hub import AttachedConfig, open_attached
+from .hub import AttachedConfig, checked_address, open_attached
 
 if TYPE_CHECKING:
     from ...cloud.prices import PriceLine as PriceLine
@@ -123,6 +124,8 @@ class GatewayConfig(Value):
     """PEM file of this device's own certificate, where the gateway demands one."""
     client_key: Path | None = None
     """PEM file of its private key."""
+
+    _names_a_port = field_validator("address")(checked_address)
 
 
 class ServeOptions(TypedDict, total=False):
@@ -288,7 +291,8 @@ async def open_near(config: NearSection, *, name: str) -> Agent:
 
 
 async def open_local(config: LlamaConfig, *, name: str, side: Side) -> Agent:
-    """Load a model that runs on this machine: a GGUF file in llama.cpp, a folder in onnxruntime-genai.
+    """Load a model that runs on this machine: a GGUF file in llama.cpp, a folder in onnxruntime-genai. Without llama.cpp, an embedded
+    model runs in onnxruntime-genai, too.
 
     Raises `ModelNotFound` or `ModelError`, and `ConfigError` where the engine is not installed.
     """
@@ -308,15 +312,20 @@ async def open_local(config: LlamaConfig, *, name: str, side: Side) -> Agent:
         "call_adapter": config.call_adapter,
         "prices": config.prices,
     }
-    if not path.is_dir():
+    if not path.is_dir() and not runs_on_onnx(config.model):
         from ...device.llama import LlamaAgent
 
         return await LlamaAgent.load(path, gpu_layers=config.gpu_layers, **options)
     from ...device.onnx import OnnxAgent
 
     if config.gpu_layers is not None:
-        raise ConfigError(f"gpu_layers is set, and {path} is no GGUF file", hint="leave gpu_layers out: onnxruntime moves whole models")
+        raise ConfigError(f"gpu_layers is set, and onnxruntime runs {path}", hint="leave gpu_layers out: onnxruntime moves whole models")
     return await OnnxAgent.load(path, **options)
+
+
+def runs_on_onnx(model: str) -> bool:
+    """Return True for an embedded model that onnxruntime runs, because llama.cpp is not installed."""
+    return model in EMBEDDED and find_spec("llama_cpp") is None and find_spec("onnxruntime_genai") is not None
 
 
 def find_profile(config: NearConfig) -> "Profile | None":

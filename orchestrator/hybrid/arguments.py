@@ -1,5 +1,6 @@
 """The arguments of `Hybrid` and the options of a single task: validate them, and convert them into the values that the package uses."""
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,9 +16,10 @@ from ..agents.pool import AgentHandle
 from ..compose.agents import FAR_CONFIGS, NEAR_CONFIGS, FarConfig, NearSection, far_handle, near_handle, other_handle
 from ..compose.hub import AttachedConfig
 from ..compose.policy_file import PolicyFile
-from ..routing.policy_check import require_usable
+from ..routing.policy_check import require_usable, role_findings
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
+from ..task.roles import Role, Team
 from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Caching, Task, as_messages
 from ..task.tools import Approver, Tool
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from .records import Records
 
 
+_logger = logging.getLogger(__name__)
 _NEAR = "the path or name of a model, a NearConfig, a mapping or an Agent"
 _FAR = 'a text such as "openai:MODEL", a FarConfig, a mapping or an Agent'
 _AGENT = ("card", "step", "aclose")
@@ -61,12 +64,30 @@ def agents_argument(given: object) -> dict[str, Agent | NearSection | FarConfig 
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(name, str) and name for name in given):
         raise wrong_type("agents", given, "a mapping from names to agents", hint='agents={"second": agent}')
-    kinds = (*NEAR_CONFIGS, *FAR_CONFIGS, AttachedConfig)
+    kinds, wanted = (*NEAR_CONFIGS, *FAR_CONFIGS, AttachedConfig, Role), "an Agent, a NearConfig, a FarConfig or a Role"
     for name, other in given.items():
         if other is None or isinstance(other, (str, os.PathLike)):
-            raise wrong_type(f"agents[{name!r}]", other, "an Agent, a NearConfig or a FarConfig")
-        _agent(f"agents[{name!r}]", other, kinds, "an Agent, a NearConfig or a FarConfig")
-    return dict(given)
+            raise wrong_type(f"agents[{name!r}]", other, wanted)
+        _agent(f"agents[{name!r}]", other, kinds, wanted)
+    return {name: other for name, other in given.items() if not isinstance(other, Role)}
+
+
+def team_argument(agents: Mapping[str, object] | None, sides: Mapping[str, Side], policy: Policy, tools: Sequence[Tool]) -> Team:
+    """Return the roles among the further agents. Raises `ConfigError` for roles that could not work; logs what else is strange.
+
+    Args:
+        agents: the argument `agents`, which was checked.
+        sides: the sides of the agents that serve their work.
+        policy: the policy that their work is served under.
+        tools: the tools that they may name.
+    """
+    team = Team({name: role for name, role in (agents or {}).items() if isinstance(role, Role)})
+    every = tools_argument((*tools, *(each for each in team.tools if each not in tools)))
+    for finding in role_findings(team.roles, sides, policy, {each.spec.name for each in every}):
+        if finding.kind == "error":
+            raise ConfigError(f"{finding.where}: {finding.problem}", hint=finding.hint)
+        _logger.warning("%s", finding)
+    return team
 
 
 def tools_argument(given: object) -> tuple[Tool, ...]:
@@ -163,11 +184,11 @@ def _agent(name: str, given: object, configs: tuple[type, ...], wanted: str) -> 
 
 
 class HybridArguments(TypedDict, total=False):
-    """The arguments of `Hybrid`; `Hybrid` says what each means."""
+    """The arguments of `Hybrid`, which describes them: `near`, `far`, `agents`, `tools`, `approver`, `policy`, `memory`, `records`."""
 
     near: Agent | NearSection | Mapping[str, Any] | str | Path | None
     far: Agent | FarConfig | Mapping[str, Any] | str | Path | None
-    agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig] | None
+    agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig | Role] | None
     tools: Sequence[Tool]
     approver: Approver | None
     policy: Policy | PolicyFile | Mapping[str, Any] | None
@@ -188,6 +209,8 @@ class TaskOptions(TypedDict, total=False):
     """Names of the only tools that the task may call. Untrusted content in the conversation is then no reason to ask for approval of
     these, unless their arguments come from it."""
 
+    role: str
+    """Name of the role that the task is given to: it works on the task first, and may hand it to others. Empty: no role."""
     plan: str
     """How the task is to be done, in the user's or the app's own words; agents see it behind the prompt. Calls in it, written as in
     `pay(account=account_of(contact="Ann").number, amount=500)`, are chosen before anything is read: what they state or name as to be read
@@ -212,8 +235,11 @@ class TaskOptions(TypedDict, total=False):
     """`no-store`: neither look for the answers of this task in a cache, nor keep them."""
 
     strategy: Strategy | str
+    """Way in which both sides work on the task; stands above the policy's."""
     mode: Mode | str
+    """Sides that may serve the task; stands above the policy's."""
     sensitivity: Sensitivity | str
+    """`private`: the text stays on this device; `public`: it may be sent to far agents."""
     output_schema: JsonSchema | type[BaseModel] | None
     """The answer must be JSON valid against this schema; `Result.output` is the parsed value. A pydantic model stands for its schema, and
     its `model_validate(result.output)` makes an object of it."""
@@ -229,7 +255,9 @@ class ResumeOptions(TypedDict, total=False):
     """Things that a run needs to be resumed and that are no part of the `Hybrid`."""
 
     tools: Sequence[Tool]
+    """Tools that the task had in addition to the `Hybrid`'s own."""
     approver: Approver | None
+    """Stands in for the `Hybrid`'s."""
 
 
 _OF_TASK: Final = (
@@ -238,6 +266,7 @@ _OF_TASK: Final = (
     "context",
     "idempotency_key",
     "language",
+    "role",
     "session",
     "tags",
     "task_class",

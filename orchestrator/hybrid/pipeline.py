@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from ...protocols import ConfigError, DeadlineExceeded, NearfarError, Side
+from ...protocols import ConfigError, DeadlineExceeded, Message, NearfarError, Side, StoreError
 from ...protocols.validation import parse_output
 from ..cache.plans import PlanCache
 from ..routing.eligibility import unknown_prices
 from ..routing.router import Router
+from ..runs.sessions import SessionStore
 from ..strategies.durable import DurableRuns, Work
 from ..strategies.state import TaskContext, graph_input, recursion_limit, told_of, value_of
 from ..task.events import TaskEvent, TaskFinished
@@ -24,6 +25,7 @@ from ..task.labels import OPEN, Label
 from ..task.modes import Strategy
 from ..task.policy import Policy, Verdict
 from ..task.results import Attempt, Call, Result, RouteDecision, ToolOutcome, budget_exceeded, usage_of_side
+from ..task.roles import RolesWork
 from ..task.task import Prompt, Task, scope_of, within_scope
 from ..util.runtime import cancel_task, in_thread, run_cancellable, untraced
 from .arguments import TaskOptions
@@ -94,7 +96,8 @@ def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
     text = state["messages"][-1]["text"]
     accepted = next(attempt for attempt in attempts if attempt.outcome == "accepted")
     given_up = [f"{attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts]
-    doubt = _doubt(task.policy, accepted)
+    decision = value_of(RouteDecision, state["decision"])
+    doubt = _doubt(task.policy, decision.strategy if task.role else task.policy.strategy, accepted)
     return Result(
         id=task.idempotency_key,
         text=text,
@@ -109,9 +112,10 @@ def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
         tool_calls=tuple(value_of(ToolOutcome, outcome) for outcome in state["tool_calls"]),
         budget_exceeded=budget_exceeded(attempts, calls),
         interventions=sum(call.verdict is Verdict.INTERVENE and not call.shadow for call in calls),
-        decision=value_of(RouteDecision, state["decision"]),
+        decision=decision,
         selection=task.selection,
-        reasons=(*state["decision"]["reasons"], *state["reasons"], *given_up, *([] if doubt is None else [doubt])),
+        roles=value_of(RolesWork, state["roles"]).done if "roles" in state else (),
+        reasons=(*decision.reasons, *state["reasons"], *given_up, *([] if doubt is None else [doubt])),
         label=value_of(Label, state["label"]),
         confidence=accepted.confidence,
         low_confidence=doubt is not None,
@@ -121,10 +125,25 @@ def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
     )
 
 
-def _doubt(policy: Policy, accepted: Attempt) -> str | None:
+def conversation_of(task: Task, state: dict[str, Any], *, has_placeholders: bool) -> tuple[Message, ...]:
+    """Return the conversation from the task's prompt to its answer, as its user may read it.
+
+    A reply that could not be used is left out, with the request to correct it: nearfar wrote that, and a later task would take it for
+    words of the user. Encrypted thoughts of a provider go where placeholders were filled in: they may have the placeholders' names in them.
+    """
+    made: list[Message] = []
+    for message in (value_of(Message, message) for message in state["messages"][len(task.messages) :]):
+        if message.role in ("assistant", "tool"):
+            made.append(message.without_state if has_placeholders else message)
+        elif made and made[-1].role == "assistant":
+            made.pop()
+    return (*task.asked, *made)
+
+
+def _doubt(policy: Policy, strategy: Strategy, accepted: Attempt) -> str | None:
     """Return why an answer is less sure than its cascade wants; None where it is sure enough, or no confidence is known."""
     found, wanted = accepted.confidence, policy.minimum_confidence
-    if policy.strategy is not Strategy.CASCADE or found is None or found >= wanted:
+    if strategy is not Strategy.CASCADE or found is None or found >= wanted:
         return None
     return f"{accepted.agent}: confidence {found:.2f} is below {wanted:.2f}, and stands because no other agent may be asked, or did better"
 
@@ -140,6 +159,7 @@ async def _final_state(work: Work, graph: "TaskGraph", config: "RunnableConfig")
 
 
 _logger = logging.getLogger(__name__)
+_STOPPED = "This turn was stopped before it was answered. Its tool calls stay done:"
 
 
 class Pipeline:
@@ -157,6 +177,9 @@ class Pipeline:
         self.preparation = Preparation(parts, self._plans)
         agents, runs = tuple(handle.name for handle in parts.pool), parts.records.runs
         self.runs = None if runs is None else DurableRuns(runs, agents, self.preparation.bounds)
+        self.sessions = None if runs is None else SessionStore(runs)
+        self.stopped: dict[str, tuple[Message, ...]] = {}
+        """By run: the conversation to keep of turns that ended without an answer, until their session takes it; empty with a store."""
 
     @property
     def durable(self) -> DurableRuns:
@@ -172,17 +195,17 @@ class Pipeline:
 
         parts = self._parts
         checkpointer = parts.records.checkpointer if self.runs is None else self.runs.checkpointer
-        return Graphs(parts.pool, parts.tools, parts.router, checkpointer=checkpointer, store=parts.store)
+        return Graphs(parts.pool, parts.tools, parts.router, team=parts.team, checkpointer=checkpointer, store=parts.store)
 
-    async def run(self, prompt: Prompt, options: TaskOptions) -> Result:
-        """Serve a task and return its result."""
-        async with self._begun(self.preparation.task(prompt, options), options) as (work, started):
+    async def run(self, prompt: Prompt, options: TaskOptions, *, turn: int | None = None) -> Result:
+        """Serve a task and return its result. `turn`: number of its last messages that are the prompt of a session's turn."""
+        async with self._begun(await self._asked(prompt, options, turn), options) as (work, started):
             return await self._served(work, options, started)
 
-    async def stream(self, prompt: Prompt, options: TaskOptions) -> AsyncGenerator[TaskEvent, None]:
-        """Serve a task and yield its events; the last one is `TaskFinished`."""
+    async def stream(self, prompt: Prompt, options: TaskOptions, *, turn: int | None = None) -> AsyncGenerator[TaskEvent, None]:
+        """Serve a task and yield its events; the last one is `TaskFinished`. `turn`: see `run`."""
         async with (
-            self._begun(self.preparation.task(prompt, options), options) as (work, started),
+            self._begun(await self._asked(prompt, options, turn), options) as (work, started),
             aclosing(self._streamed(work, options, started)) as events,
         ):
             async for event in events:
@@ -198,6 +221,38 @@ class Pipeline:
         with self._awake():
             async with self.durable.resume(run, user, partial(self.preparation.equip_again, options=options)) as work:
                 return await self._served(work, options, started)
+
+    def forget_session(self, session: str, user: str) -> None:
+        """Forget what this process knows of a session: its label, the texts that left last, and the agent that answered last."""
+        self.preparation.sessions.forget(session, user)
+        self._parts.router.sessions.forget(session, user=user)
+
+    async def _asked(self, prompt: Prompt, options: TaskOptions, turn: int | None) -> Task:
+        """Return the task as the user put it, with the label of its session, which another process may have added to."""
+        session, user = options.get("session"), options.get("user", "")
+        if self.sessions is not None and isinstance(session, str) and isinstance(user, str):
+            self.preparation.sessions.add(session, user, await in_thread(self.sessions.label, session, user))
+        task = self.preparation.task(prompt, options)
+        return task if turn is None else task.model_copy(update={"turn": turn})
+
+    async def _note_label(self, task: Task, label: Label) -> None:
+        """Record the label with which a task of a session has ended, so that it holds for later tasks in any process."""
+        if self.preparation.sessions.note(task, label) and self.sessions is not None and task.turn is not None:
+            await in_thread(self.sessions.note, task.idempotency_key, label)
+
+    async def _note_stopped(self, task: Task, context: TaskContext) -> None:
+        """Record what a task of a session leaves behind that ends without an answer: its label, and the tool calls that stay done."""
+        assert context.privacy is not None, "every task is prepared with it"
+        label = context.privacy.told_label  # what was streamed by then may come back in the session
+        done = told_of(context.outcomes or (), label)
+        if task.turn is not None and done:
+            stopped = Message.assistant(f"{_STOPPED}\n{context.privacy.placeholders.fill_for_display(done)}")
+            conversation = (*task.asked, stopped)
+            if self.sessions is None:
+                self.stopped[task.idempotency_key] = conversation
+            else:
+                await in_thread(self.sessions.stop, task.idempotency_key, conversation)
+        await self._note_label(task, label)
 
     def _begin(self) -> None:
         """Prepare the first task before its clock runs: load LangGraph, and warn of agents without known prices."""
@@ -264,7 +319,7 @@ class Pipeline:
     async def _serve(self, work: Work, options: TaskOptions) -> dict[str, Any]:
         """Run the task's graph and return its final state."""
         task, context, parts = work.task, work.context, self._parts
-        graph, config = self.graphs[task.policy.strategy], self._config(task, options)
+        graph, config = self.graphs.of_task(task), self._config(task, options)
         since = None if self._plans is None else await self._plans.clearings()
         agents = {handle.name: handle.side for handle in parts.pool}
         recorded = nullcontext() if context.trace is None else context.trace.record_run(task, agents)
@@ -273,15 +328,16 @@ class Pipeline:
             try:
                 state = await (_final_state(work, graph, config) if self.runs is None else self.runs.serve(work, graph, config))
             except (NearfarError, asyncio.CancelledError):
-                self.preparation.sessions.note(task, context.privacy.told_label)  # what was streamed by then may come back in the session
                 with anyio.CancelScope(shield=True):  # A task that ran out of time is cancelled, and its plan is none to go by again.
+                    with suppress(StoreError):  # this process knows it all the same, and the error of the task is the one to raise
+                        await self._note_stopped(task, context)
                     await self._conclude_plan(task, context, None, since)
                 raise
         await self._conclude_plan(task, context, context.privacy.fill_state(state, is_json=False), since)
         return state
 
     async def _conclude_plan(self, task: Task, context: TaskContext, state: dict[str, Any] | None, since: int | None) -> None:
-        if self._plans is not None:
+        if self._plans is not None and not task.role:
             await self._plans.conclude(task, context.tools, state, since=since)
 
     async def _concluded(self, work: Work, state: dict[str, Any], seconds: float) -> Result:
@@ -289,15 +345,16 @@ class Pipeline:
         task, context = work.task, work.context
         assert context.recollection is not None, "every task is prepared with one"
         assert context.privacy is not None, "and with this"
+        has_placeholders = bool(len(context.privacy.placeholders))
         state = context.privacy.fill_state(state, is_json=task.output_schema is not None)
         context.recollection.restore(state.get("recalled", ()))
         result = result_of(task, state, seconds)
         told = {"recalled": tuple(context.recollection.items), "label": result.label.joined(context.privacy.found)}
-        result = result.model_copy(update=told)
+        result = result.model_copy(update={**told, "messages": conversation_of(task, state, has_placeholders=has_placeholders)})
         if context.trace is not None:
             context.trace.conclude(result)
         self._parts.router.conclude(task, result, tools=list(context.tools))
-        self.preparation.sessions.note(task, result.label)
+        await self._note_label(task, result.label)
         if self._parts.memory is not None:
             result = await in_thread(self._parts.memory.conclude, task, result, state["messages"])
         result = result if self.runs is None else await self.runs.keep(work, result)

@@ -261,7 +261,7 @@ class Spending:
 
 
 def _limited(limits: LimitsConfig, task: Task) -> Iterator[tuple[BudgetScope, AmountsConfig]]:
-    session = () if task.session is None else ((BudgetScope("session", task.session), limits.session),)
+    session = () if task.session is None else ((BudgetScope.of_session(task.session, task.user), limits.session),)
     for scope, amounts in (*session, (BudgetScope("user", task.user), limits.user), (BudgetScope("day"), limits.day)):
         if amounts != AmountsConfig():
             yield scope, amounts

@@ -1,6 +1,6 @@
 """Runs, their records, the leases on them, and their LangGraph thread configurations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -45,8 +45,11 @@ class Run(Value):
     number: int
     """Runs are numbered in the order in which they began."""
     user: str
+    """User on whose behalf it was begun."""
     state: RunState
+    """Its state."""
     strategy: str
+    """Its strategy."""
     title: str
     """Beginning of the prompt, as much as fits a line."""
     steps: int
@@ -113,6 +116,11 @@ class KeptTask(Value):
         return cls(task=task, bounds=bounds, recalled=task.recalled, selection=task.selection, tools=tools, agents=agents)
 
     @property
+    def without_history(self) -> "KeptTask":
+        """Return what is kept of a turn that was answered: its session keeps the earlier turns."""
+        return self.model_copy(update={"task": self.task.without_history})
+
+    @property
     def whole(self) -> Task:
         """Return the task with the parts that are missing in a graph's state."""
         return self.task.model_copy(update={"recalled": self.recalled, "selection": self.selection})
@@ -129,7 +137,7 @@ class RunFailure(Value):
 
 def digest(asked: Task) -> str:
     """Return a hash of what a task asks for: two tasks with one idempotency key must have the same."""
-    return sha256(asked.model_dump_json(include={"messages", "context", "output_schema", "user"}).encode()).hexdigest()
+    return sha256(asked.model_dump_json(include={"messages", "role", "context", "output_schema", "user"}).encode()).hexdigest()
 
 
 def find_tightened(asked: Task, begun: Task) -> list[str]:
@@ -208,7 +216,18 @@ class RunParts:
 
     checkpointer: "RunCheckpointer"
     lease: Lease
+    scope: str = ""
+    """Name of the part that these are parts of; empty: the run itself."""
 
     def thread(self, part: str) -> dict[str, object]:
         """Return the configuration of a part's graph, which is kept with the run."""
-        return {**thread_config(self.lease), PART: part}
+        return {**thread_config(self.lease), PART: nested_scope(self.scope, part)}
+
+    def within(self, part: str) -> "RunParts":
+        """Return the parts of a part."""
+        return replace(self, scope=nested_scope(self.scope, part))
+
+
+def nested_scope(scope: str, part: str) -> str:
+    """Return the name of a part within a part."""
+    return f"{scope}, {part}" if scope else part

@@ -198,6 +198,8 @@ class TrustedHistory:
             self.is_tainted = self.is_tainted or tool.declared.effect is not Effect.READ
         elif self._is_clean or _is_repeated(call, self.made) or _reads_named_record(call, tool, self._trusted_texts):
             self._trusted_ids.add(call.id)
+            return
+        self._trusted_ids.discard(call.id)  # a later turn may use an id again
 
     def _trust(self, text: str) -> None:
         self.trusted.append(text)
@@ -243,8 +245,13 @@ def check_plan(plan: str, tools: Mapping[str, Tool]) -> None:
 
 
 def quote_untrusted_data(task: Task, tools: Mapping[str, Tool]) -> Task:
-    """Return the task with the untrusted content in its own conversation quoted as data."""
-    return task.model_copy(update={"messages": tuple(_quote_untrusted(message, tools) for message in task.messages)})
+    """Return the task with the untrusted content in its own conversation quoted as data.
+
+    The turns that its session keeps are as agents saw them, and stay so.
+    """
+    begun = 0 if task.turn is None else len(task.messages) - task.turn
+    quoted = (_quote_untrusted(message, tools) for message in task.messages[begun:])
+    return task.model_copy(update={"messages": (*task.messages[:begun], *quoted)})
 
 
 def _quote_untrusted(message: Message, tools: Mapping[str, Tool]) -> Message:

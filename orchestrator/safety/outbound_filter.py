@@ -165,7 +165,7 @@ class OwnMessages:
     """
 
     def __init__(self, begun: int) -> None:
-        self._begun = begun
+        self.begun = begun
         self._written: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
         """Texts of each message, by agent."""
 
@@ -180,7 +180,7 @@ class OwnMessages:
         An executor has written all since the user's last message, even if that was in another process.
         """
         since = len(messages) - len(list(takewhile(lambda message: message.role != "user", reversed(messages))))
-        begin = max(since, self._begun) if role == _EXECUTOR else len(messages)
+        begin = max(since, self.begun) if role == _EXECUTOR else len(messages)
         written = self._written[member.name]
         said = ((position, message) for position, message in enumerate(messages) if message.role == "assistant")
         return frozenset(position for position, message in said if position >= begin or tuple(texts_of([message])) in written)

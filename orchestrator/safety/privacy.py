@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 V = TypeVar("V", bound=Value)
 
-_READ = ("messages", "attempts", "guidance", "tool_calls")
+_READ = ("messages", "attempts", "guidance", "tool_calls", "roles")
 """Parts of a task's state that its user, its memory and its plans are made from."""
 _WHOLE = "private"
 """Type of the placeholders for whole results of tools."""
@@ -125,6 +125,10 @@ class RunPrivacy:
         self.world = world
         if self._records is not None:
             await in_thread(self._records.spill, world)
+
+    def begin_part(self, messages: int) -> None:
+        """Begin a part of the run whose conversations begin with so many messages. None of them counts as the next agent's own words."""
+        self._own_messages.begun = messages
 
     def add_private_results(self, messages: Sequence[Message], private: Iterable[PrivateResult]) -> None:
         """Add the private results of a conversation to the known secrets.

@@ -79,7 +79,7 @@ class TaskGraph(CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]
         return cls(**vars(builder.compile(**options)))  # as LangGraph's own `copy` makes one
 
     def astream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> AsyncIterator[Any]:  # noqa: ANN401 - as LangGraph has it
-        """Run the graph as LangGraph does, without the callbacks of `config`."""
+        """Run the graph on `input` as LangGraph does, with its `options`, without the callbacks of `config`."""
         parts = super().astream(input, without_callbacks(config), **options)
         return parts if is_untraced() else self._untraced(parts)
 
@@ -94,8 +94,8 @@ class TaskGraph(CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]
                 yield part
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - as LangGraph has it
-        """Run the graph as `astream` does. LangGraph refuses it, as the nodes are asynchronous, but would show the input to tracers
-        first."""
+        """Run the graph as `astream` does, with the same `input`, `config` and `options`. LangGraph refuses it, as the nodes are
+        asynchronous, but would show the input to tracers first."""
         with closing(super().stream(input, without_callbacks(config), **options)) as parts:  # type: ignore[type-var]
             ended = object()
             while True:

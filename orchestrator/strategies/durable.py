@@ -134,7 +134,8 @@ class DurableRuns:
         """Record the result, so that a later request for the same run gets it."""
         if work.lease is not None:
             with anyio.CancelScope(shield=True):
-                await self.store.finish(work.lease, result.model_dump_json())
+                kept = None if work.task.turn is None else (await in_thread(self.store.task, work.lease.run)).without_history
+                await self.store.finish(work.lease, result.model_dump_json(), task=kept)
                 self._ended += 1
                 if self._ended % TIDIED_EVERY == 1:  # a process may serve one task alone
                     await self._tidy()
@@ -162,12 +163,10 @@ class DurableRuns:
         assert isinstance(effects, EffectLedger), "which has a ledger"
         with untraced(), self._cancelling.cancel_on_request(work.lease.run, lambda: effects.is_at_work):
             state = await graph.ainvoke(None if work.goes_on else graph_input(work.task), config, context=work.context, durability="sync")
-        if state is None or "attempts" not in state:
-            state = (await graph.aget_state(config)).values
-        error = approval_error(work.lease.run, state)
+        error = None if state is None else approval_error(work.lease.run, state)
         if error is not None:
             raise error
-        return dict(state)
+        return dict(state if state is not None and "attempts" in state else (await graph.aget_state(config)).values)
 
     def _configured(self, work: Work, config: "RunnableConfig") -> "RunnableConfig":
         """Return the graph's configuration, with its thread."""

@@ -37,7 +37,7 @@ from ..task.policy import CompressionConfig, CompressionUse, Verdict
 from ..task.results import Attempt, Call, Energy, RouteDecision
 from ..task.routing_policy import FallbackTrigger
 from ..task.task import Task
-from ..task.tools import Effect
+from ..task.tools import Effect, Tool
 from .calls import CallLog, TaskRuntime, emit, is_heard
 from .state import Json, TaskContext, TaskState, as_json, done_note, fresh_start, label_of, step_request, value_of
 
@@ -282,17 +282,22 @@ _PLANS: Final = ("plan", "adapt")
 def act_doubt(turn: AgentTurn, calls: Sequence[ToolCall], made: Sequence[Json], pool: AgentPool, context: TaskContext) -> str | None:
     """Return why `calls` may not run before another agent was asked; None where they may.
 
-    Calls of tools that are declared `read` always may. Others need a step that has passed the evidence so far, where the draft will have to
-    pass it in the end, or where an agent far away may be asked in place of a near one. `made`: all calls of agents so far, with the step of
-    `calls`.
+    Calls of tools that are declared `read` always may, but for hand-offs to other roles. Others need a step that has passed the evidence
+    so far, where the draft will have to pass it in the end, or where an agent far away may be asked in place of a near one. `made`: all
+    calls of agents so far, with the step of `calls`.
     """
-    acting = [call.name for call in calls if (tool := context.tools.get(call.name)) and tool.declared.effect is not Effect.READ]
+    acting = [call.name for call in calls if (tool := context.tools.get(call.name)) and _acts(tool, context)]
     if not acting:
         return None
     confidence, limit = _confidence(turn, made), turn.task.policy.minimum_confidence
     if confidence is None or confidence >= limit or not (turn.is_judged or _may_ask_far(turn, pool, context)):
         return None
     return f"confidence {confidence:.2f} is below {limit:.2f}, so {acting[0]} was not called"
+
+
+def _acts(tool: Tool, context: TaskContext) -> bool:
+    """Return whether a call of a tool settles something: it may change the world, or hands the task to another role."""
+    return tool.declared.effect is not Effect.READ or tool.name in context.hand_offs
 
 
 def _may_ask_far(turn: AgentTurn, pool: AgentPool, context: TaskContext) -> bool:

@@ -109,17 +109,23 @@ class Situation:
     """One task, and the device and the budgets as they are now. None means unknown."""
 
     sensitivity: Sensitivity
+    """The task's sensitivity."""
     tokens: int
     """Estimated tokens of the prompt."""
     now: datetime
     """Local time."""
     task_class: str = ""
     """Class of the task from coarse to fine: `search/hops`; empty: unknown."""
+    role: str = ""
+    """Name of the role whose work it is; empty: of none."""
     tools: frozenset[str] = frozenset()
+    """Names of the tools that the task may call."""
     tags: frozenset[str] = frozenset()
+    """The task's tags."""
     languages: frozenset[str | None] = frozenset({None})
     """ISO 639-1 codes of the user's texts; None among them: the language of a text is unknown."""
     device: DeviceState = DeviceState()
+    """The state of this device now."""
     budget_left: float | None = None
     """Smallest share that is left of the limits for the session and the day, 0 to 1; None: there are no limits."""
 
@@ -172,9 +178,11 @@ class TaskProfile(Value):
     context_words: int = 0
     """Number of words of the context, which is separate from the prompt."""
     shape: Shape
+    """The form of the answer that it asks for."""
     length: str
     """Class of the prompt's number of words: very short (to 8), short (to 20), medium (to 60), long (to 1000) or huge."""
     is_question: bool
+    """The prompt ends with a question mark."""
 
     @classmethod
     def of(cls, prompt: str, tools: Sequence[str] = (), *, context_words: int = 0) -> "TaskProfile":

@@ -34,9 +34,12 @@ class Needs(Value):
     """The capabilities that a task needs from an agent."""
 
     tools: bool = False
+    """It calls tools."""
     json_schema: bool = False
+    """Its answer must be valid against a JSON Schema."""
 
     def missing_in(self, capabilities: Capabilities) -> list[str]:
+        """Return the names of the needed capabilities that `capabilities` lack."""
         wanted = {"tools": self.tools, "json_schema": self.json_schema}
         return [name for name, needed in wanted.items() if needed and not getattr(capabilities, name)]
 
@@ -45,6 +48,7 @@ class Task(Value):
     """One task with everything that decides how it is served."""
 
     messages: tuple[Message, ...]
+    """The conversation, the prompt last."""
     context: str | None = None
     """A long text that the task is about, separate from its messages: for `minions`, which keeps it on this device, and for `subtasks`."""
     memory: str | None = None
@@ -52,11 +56,13 @@ class Task(Value):
     recalled: tuple[RecalledItem, ...] = Field(default=(), exclude=True)
     """The items that `memory` quotes; not part of the graph's state."""
     output_schema: JsonSchema | None = None
+    """JSON Schema that the answer must be valid against; None: a text."""
     timeout: float | None = Field(default=None, gt=0)
     """Seconds for the whole task, over all attempts."""
     idempotency_key: str = Field(default_factory=lambda: uuid4().hex, min_length=1, max_length=100)
     """Names the task: its steps' keys derive from it, so a repeated task is not paid twice within the gateway's window."""
     policy: Policy = Policy()
+    """The policy that serves the task."""
     ruling: Ruling | None = None
     """The decision of the policy's rules on the task, which are evaluated once; None: not evaluated yet."""
     stated: frozenset[str] = frozenset()
@@ -69,12 +75,17 @@ class Task(Value):
     """ISO 639-1 code of the prompt's language; None: detected if a rule asks for it."""
     session: str | None = Field(default=None, min_length=1)
     """Id of the conversation that the task belongs to: a follow-up goes to the agent that answered last."""
+    turn: int | None = Field(default=None, ge=1)
+    """Number of its last messages that are the prompt of this turn, if the session keeps the earlier ones. None: all messages are its
+    prompt."""
     user: str = Field(default="", max_length=200)
     """The user for whom the task is served, if an app serves several people."""
     cache: Caching = "use"
     """Let it be answered from a cache and its answers be stored (`use`), or neither (`no-store`)."""
     unstick: bool = False
     """Choose an agent without regard to the one that answered last in the session."""
+    role: str = ""
+    """Name of the role that the task is given to, and in a part of it of the role whose work it is; empty: none."""
     allowed_tools: frozenset[str] | None = None
     """The only tools that it may call; the guard does not ask about calling them. None: all tools, as far as the guard allows."""
     planned: Chosen = Chosen()
@@ -89,7 +100,8 @@ class Task(Value):
     """The choice that `auto` made; not part of the graph's state."""
 
     def needs(self, *, has_tools: bool) -> Needs:
-        """Return the capabilities that its agents need. Those of `minions` and `subtasks` plan and sum up, and call no tools."""
+        """Return the capabilities that its agents need, where it `has_tools` or not. Those of `minions` and `subtasks` plan and sum up, and
+        call no tools."""
         if self.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS):
             return Needs()
         return Needs(tools=has_tools, json_schema=self.output_schema is not None)
@@ -101,8 +113,19 @@ class Task(Value):
         last = max(index for index, message in enumerate(said) if message.role == "user")
         return tuple(self.prompt if index == last and self.prompt is not None else message.text for index, message in enumerate(said))
 
+    @property
+    def without_history(self) -> "Task":
+        """Return the task without the earlier turns of its session."""
+        return self if self.turn is None else self.model_copy(update={"messages": self.messages[-self.turn :]})
+
+    @property
+    def asked(self) -> tuple[Message, ...]:
+        """Return its prompt as the user wrote it: without earlier turns, and without texts that were added behind it."""
+        messages = self.without_history.messages
+        return messages if self.prompt is None else _with_last_prompt(messages, self.prompt)
+
     def with_plan(self, plan: str) -> "Task":
-        """Return the task with the user's own plan added to the last prompt."""
+        """Return the task with the user's own `plan` added to the last prompt."""
         return self.model_copy(update={"messages": self._messages_with(f"Plan:\n{plan}"), "planned": Chosen(plan=plan)})
 
     def with_context_in_prompt(self) -> "Task":
@@ -121,9 +144,13 @@ class Task(Value):
 
     def _messages_with(self, text: str) -> tuple[Message, ...]:
         """Return the messages with a text behind the last prompt."""
-        place = max(index for index, message in enumerate(self.messages) if message.role == "user")
-        prompt = Message.user(f"{self.messages[place].text}\n\n{text}")
-        return (*self.messages[:place], prompt, *self.messages[place + 1 :])
+        return _with_last_prompt(self.messages, f"{last_words(self.messages)}\n\n{text}")
+
+
+def _with_last_prompt(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
+    """Return the messages with another text as the user's last one."""
+    place = max(index for index, message in enumerate(messages) if message.role == "user")
+    return (*messages[:place], Message.user(text), *messages[place + 1 :])
 
 
 def as_messages(prompt: object) -> tuple[Message, ...]:

@@ -107,17 +107,24 @@ class ToolDeclaration:
     """The declared effects and data flows of a tool."""
 
     effect: Effect = Effect.AT_MOST_ONCE
+    """The kind of change that a call makes, which decides whether it may be repeated."""
     approval: bool = False
+    """Each call needs approval."""
     returns: Tier = Tier.SHARED
+    """Privacy tier of its results."""
     source: Source = Source.INTERNAL_TOOL
+    """Author of its results."""
     sends: Tier = Tier.DEVICE
+    """Privacy tier to which its arguments go."""
     sinks: frozenset[str] = frozenset()
+    """Arguments that decide what is done, and to whom."""
     keys: frozenset[str] = frozenset()
+    """Arguments that name a record of the user's own data."""
     has_source: bool = True
     """Its source was declared."""
 
     def label(self, name: str, result: str = "") -> Label:
-        """Return the label of its results. `result`: one of them, which matters if no source was declared."""
+        """Return the label of the results of the tool called `name`. `result`: one of them, which matters if no source was declared."""
         is_foreign = self.source in (Source.EXTERNAL_TOOL, Source.DOCUMENT) or (not self.has_source and is_prose(result))
         if self.returns is Tier.SHARED and not is_foreign:
             return OPEN
@@ -131,6 +138,7 @@ class Tool:
     """
 
     def __init__(self, function: ToolFunction, **options: Unpack[ToolOptions]) -> None:
+        """Make a tool of a typed `function`, sync or async; `options` are those of `ToolOptions`. The decorator `tool` does the same."""
         _check_options(function, options)
         self.name = options.get("name") or _name_of(function)
         self.function = function
@@ -148,10 +156,11 @@ class Tool:
             self._tell("it takes an address of the network")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - keeps the wrapped function's own signature
+        """Call the function itself, with `args` and `kwargs` as it takes them."""
         return self.function(*args, **kwargs)
 
     def label_of(self, result: ToolResult) -> Label:
-        """Return the label of one of its results."""
+        """Return the label of one `result` of the tool."""
         said = "" if result.is_error else result.content.removesuffix(LOOKED_UP)  # errors are a program's words, nearfar's or the tool's
         label = self.declared.label(self.name, said)
         if label.integrity is Integrity.UNTRUSTED and not self.declared.has_source and not self._was_told:
@@ -165,12 +174,12 @@ class Tool:
         logger.warning("tool %r has no source, and %s: its results count as untrusted content; %s", self.name, reason, advice)
 
     def arguments(self, call: ToolCall) -> dict[str, object]:
-        """Return the arguments for the function. Raises pydantic's `ValidationError` if the call does not fit."""
+        """Return the arguments of a `call` as the function takes them. Raises pydantic's `ValidationError` if the call does not fit."""
         arguments = self._arguments_type.model_validate(call.arguments)
         return {parameter.name: getattr(arguments, f"argument_{number}") for number, parameter in enumerate(self._parameters)}
 
     async def run(self, call: ToolCall, *, overdue: Callable[["asyncio.Task[ToolResult]"], None] | None = None) -> ToolResult:
-        """Run the call. Any failure inside the tool becomes an error result that the model can react to.
+        """Run the `call`. Any failure inside the tool becomes an error result that the model can react to.
 
         `overdue` takes the task of a plain function that ran past the limit, or was to be cancelled: it runs in a thread, which cannot be
         stopped.
@@ -247,9 +256,9 @@ def tool(**options: Unpack[ToolOptions]) -> Callable[[ToolFunction], Tool]: ...
 
 
 def tool(function: ToolFunction | None = None, /, **options: Unpack[ToolOptions]) -> Tool | Callable[[ToolFunction], Tool]:
-    """Make a tool of a typed function, sync or async. Its annotations become the schema, its docstring the description.
+    """Make a tool of a typed `function`, sync or async. Its annotations become the schema, its docstring the description.
 
-    `ToolOptions` lists the declarations: limits, effects, and where its data come from and go to.
+    The `options` are those of `ToolOptions`: limits, effects, and where its data come from and go to.
 
     Raises `ConfigError` if an argument has no annotation, or one that JSON cannot express, and for unknown options.
     """

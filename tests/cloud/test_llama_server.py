@@ -6,14 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from llama_engine import require_llama
 
 pytest.importorskip("uvicorn", reason="the server needs packages of its own: pip install 'nearfar[test]'")
-if find_spec("llama_cpp") is None:
-    pytest.skip("the server is llama.cpp's: pip install 'nearfar[llama]'", allow_module_level=True)
+require_llama()
 
 from llama_server import llama_server
 

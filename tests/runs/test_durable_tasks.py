@@ -12,7 +12,7 @@ from run_stores import Opener
 from nearfar import Hybrid, Mode, Policy, Records, Strategy, Tool, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.runs import watching as cancelling
-from nearfar.orchestrator.runs.run import Bounds, Lease, RunFailure, RunState
+from nearfar.orchestrator.runs.run import Bounds, KeptTask, Lease, RunFailure, RunState
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.strategies.durable import DurableRuns
 from nearfar.orchestrator.strategies.state import TaskContext
@@ -424,7 +424,7 @@ async def test_a_run_waits_for_a_yes_across_processes(config: RunsConfig) -> Non
 class NoRoomAtTheEnd(RunStore):
     """Cannot keep any result."""
 
-    async def finish(self, lease: Lease, outcome: str | RunFailure) -> None:
+    async def finish(self, lease: Lease, outcome: str | RunFailure, *, task: KeptTask | None = None) -> None:
         raise StoreUnavailable("the disk is full")
 
 
