@@ -310,3 +310,13 @@ async def test_a_step_whose_time_is_over_while_the_gateway_is_replaced_says_so_a
         await gateway.aclose()
     left = {child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE}
     assert left <= before
+
+
+async def test_where_sockets_have_no_files_the_gateway_has_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows."""
+    monkeypatch.setattr("nearfar.orchestrator.agents.pool._HAS_SOCKET_FILES", False)
+    gateway = await GatewayProcess.start(FAR)
+    try:
+        assert gateway.card.name == "far"
+    finally:
+        await gateway.aclose()
