@@ -73,6 +73,8 @@ class ProviderConfig(BaseModel):
     """Seconds for a whole step, retries included."""
     max_calls: int = Field(default=3, ge=1, le=10)
     """Upstream calls per step, retries included."""
+    instructions: str = ""
+    """Instructions in front of each step that this agent takes for a task, before those of the file and of the task."""
 
     @field_validator("base_url")
     @classmethod

@@ -62,6 +62,8 @@ class NearServerConfig(Value):
     """Environment variable, or keyring entry, that holds the server's key; None: it needs none."""
     trusted: bool = False
     """The server is the user's own although it is on another machine: it may see private text."""
+    instructions: str = ""
+    """Instructions in front of each step that this agent takes for a task, before those of the file and of the task."""
 
     @field_validator("base_url")
     @classmethod

@@ -218,7 +218,12 @@ class ContentFiltered(AgentError):
 
 
 class InvalidOutput(AgentError):
-    """The agent broke the contract: a malformed stream or output that does not match the schema."""
+    """The agent broke the contract: a malformed stream, or an answer that does not fit the schema or model that was asked for."""
+
+    def __init__(self, message: str, *, hint: str = "", retry_after: float | None = None, text: str = "") -> None:
+        super().__init__(message, hint=hint, retry_after=retry_after)
+        self.text = text
+        """The answer that could not be used; empty where there is none. It does not travel over the wire."""
 
 
 class Cancelled(AgentError):

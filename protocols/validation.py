@@ -115,9 +115,9 @@ def parse_output(text: str, schema: JsonSchema) -> JsonValue:
     try:
         value = parse_json(text)
     except ValueError as error:
-        raise InvalidOutput(f"the output is not JSON: {error}; it starts with {_short(text)!r}") from error
+        raise InvalidOutput(f"the output is not JSON: {error}; it starts with {_short(text)!r}", text=text) from error
     if problem := _first_problem(value, schema, "output_schema"):
-        raise InvalidOutput(f"the output does not match output_schema: {problem}")
+        raise InvalidOutput(f"the output does not fit its schema: {problem}", text=text)
     return value
 
 

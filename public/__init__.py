@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.runs.tool_calls import effect_transaction as effect_transaction
     from nearfar.orchestrator.safety.privacy_records import PrivacyRecords as PrivacyRecords
     from nearfar.orchestrator.strategies.calls import TaskGraph as TaskGraph
+    from nearfar.orchestrator.task.context import Context as Context
     from nearfar.orchestrator.task.events import AgentText as AgentText
     from nearfar.orchestrator.task.events import ApprovalAsked as ApprovalAsked
     from nearfar.orchestrator.task.events import AttemptEnded as AttemptEnded
@@ -143,6 +144,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.stores import PeerConfig as PeerConfig
     from nearfar.orchestrator.task.stores import RecallConfig as RecallConfig
     from nearfar.orchestrator.task.stores import RunsConfig as RunsConfig
+    from nearfar.orchestrator.task.task import ForeignMessage as ForeignMessage
     from nearfar.orchestrator.task.task import Needs as Needs
     from nearfar.orchestrator.task.task import Task as Task
     from nearfar.orchestrator.task.tools import Approver as Approver
@@ -299,6 +301,7 @@ _HOMES = {
     "ConsideredArm": "orchestrator.task.results",
     "ConsolidationConfig": "orchestrator.task.stores",
     "ContentFiltered": "protocols.errors",
+    "Context": "orchestrator.task.context",
     "ContextOverflow": "protocols.errors",
     "DeadlineExceeded": "protocols.errors",
     "DeviceState": "protocols.device_state",
@@ -319,6 +322,7 @@ _HOMES = {
     "FarConfig": "orchestrator.compose.agents",
     "FinishReason": "protocols.steps",
     "Finished": "protocols.steps",
+    "ForeignMessage": "orchestrator.task.task",
     "GatewayConfig": "orchestrator.compose.agents",
     "GatewayLimits": "cloud.admission",
     "Grade": "orchestrator.lab.worlds.world",

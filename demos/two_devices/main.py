@@ -61,7 +61,7 @@ def open_store(device: str) -> MemoryStore:
 def sync(tokens: dict[str, str], *devices: str) -> None:
     for device in devices:
         done = nearfar("memory", "sync", "hub", "--yes", "--config", f"{device}.toml", token=tokens[device])
-        sent, received = done["sent"]["operations"], done["received"]["operations"]
+        sent, received = (done[way]["operations"] for way in ("sent", "received"))
         print(f"   {device}: sent {sent}, received {received}, keeps {done['stay_here']} to itself")
 
 
@@ -100,8 +100,7 @@ def erase(tokens: dict[str, str]) -> None:
     with open_store("laptop") as laptop:
         laptop.erase(subject="bob")
     sync(tokens, "laptop", "phone")
-    print("   'peanuts' is in:", holders("peanuts"))
-    print("   'another job' is in:", holders("another job"))
+    print("   'peanuts' is in:", holders("peanuts"), "\n   'another job' is in:", holders("another job"))
 
 
 def main() -> None:

@@ -76,6 +76,8 @@ class LlamaConfig(Value):
     """The adapter for the text inside tool calls; None: the same as for text."""
     prices: Prices | None = None
     """None: free of charge."""
+    instructions: str = ""
+    """Instructions in front of each step that this agent takes for a task, before those of the file and of the task."""
 
 
 class NearConfig(LlamaConfig):
@@ -124,6 +126,8 @@ class GatewayConfig(Value):
     """PEM file of this device's own certificate, where the gateway demands one."""
     client_key: Path | None = None
     """PEM file of its private key."""
+    instructions: str = ""
+    """Instructions in front of each step that this agent takes for a task, before those of the file and of the task."""
 
     _names_a_port = field_validator("address")(checked_address)
 
@@ -186,8 +190,6 @@ def anchored_model(name: str, folder: Path) -> str:
 def model_store() -> "ModelStore":
     """Return the models of this user on this device."""
     from ...device.store import ModelStore
-    from ...device.store import StoredModel as StoredModel
-    from ...device.store.fit import ModelFit as ModelFit
 
     return ModelStore()
 
@@ -232,18 +234,18 @@ def other_handle(name: str, other: Agent | NearSection | FarConfig | AttachedCon
     """Return a handle for an agent, opened on first use, under the name that the policy uses. Its side is that of its kind, or of its
     card."""
     if isinstance(other, NearConfig):
-        return AgentHandle(name, Side.NEAR, partial(open_near, other, name=name), pace=partial(find_profile, other))
+        pace = partial(find_profile, other)
+        return AgentHandle(name, Side.NEAR, partial(open_near, other, name=name), pace=pace, instructions=other.instructions)
     if isinstance(other, NearServerConfig):
         server = other.located()
         opener = partial(open_near, server, name=name)
-        return AgentHandle(name, Side.NEAR, opener, is_elsewhere=server.is_elsewhere, place=server.place, model=server.model or "")
+        handle = partial(AgentHandle, name, Side.NEAR, opener, model=server.model or "", instructions=server.instructions)
+        return handle(is_elsewhere=server.is_elsewhere, place=server.place)
     if isinstance(other, FAR_CONFIGS):
-        if isinstance(other, ProviderConfig):
-            return AgentHandle(name, Side.FAR, _far_opener(other), prices=partial(prices_of, other), model=other.model or "")
-        prices = partial(_local_prices, other) if isinstance(other, LocalFarConfig) else None
-        return AgentHandle(name, Side.FAR, _far_opener(other), prices=prices)
+        model = (other.model or "") if isinstance(other, ProviderConfig) else ""
+        return AgentHandle(name, Side.FAR, _far_opener(other), prices=_expected_prices(other), model=model, instructions=other.instructions)
     if isinstance(other, AttachedConfig):
-        return AgentHandle(name, other.side, partial(open_attached, other), is_elsewhere=True)
+        return AgentHandle(name, other.side, partial(open_attached, other), is_elsewhere=True, instructions=other.instructions)
     return AgentHandle(name, other.card.side, other, is_elsewhere=_is_elsewhere(other))
 
 
@@ -411,8 +413,7 @@ def imported_prices_day() -> date | None:
     """Return the day on which prices were imported, or None if none were."""
     from ...cloud.prices import imported_table
 
-    table = imported_table()
-    return None if table is None else table.imported
+    return getattr(imported_table(), "imported", None)
 
 
 def import_price_table(file: Path, *, source: str, as_of: date) -> tuple[int, Path]:
@@ -454,6 +455,13 @@ def usual_variable(provider: str) -> str | None:
 def how_to_set(variable: str) -> str:
     """Return a sentence that tells a person how to set a secret."""
     return StoredKey(variable).how_to_set
+
+
+def _expected_prices(config: FarConfig) -> Callable[[], Prices | None] | None:
+    """Return a function that looks for an agent's prices; None for one behind a gateway, which tells them."""
+    if isinstance(config, ProviderConfig):
+        return partial(prices_of, config)
+    return partial(_local_prices, config) if isinstance(config, LocalFarConfig) else None
 
 
 def _local_prices(config: LocalFarConfig) -> Prices:

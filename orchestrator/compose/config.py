@@ -160,6 +160,8 @@ Section = TypeVar("Section", bound=Value)
 _MODEL_HINT = 'name a GGUF file, a folder with an ONNX model or a stored model; "near" and "far" are small demonstration models'
 _DEEPEST = 32
 """Levels of sections and lists."""
+_ABOVE: Final = "instructions"
+"""A key that TOML takes for one of the section above it unless it stands at the top."""
 _PROVIDERS = "openai, anthropic, gemini, llama, gateway"
 _TAG_DEPTHS: Final = {"near": 1, "far": 1, "other_near": 2, "other_far": 2}
 """Places of the kind of an agent in the paths of pydantic's errors, by section."""
@@ -170,6 +172,8 @@ class Config(Value):
 
     model_config = ConfigDict(hide_input_in_errors=True)  # a secret may stand in the wrong place
 
+    instructions: str = ""
+    """The app's instructions for all agents and tasks, above the first section of the file."""
     near: NearSection | None = None
     """The agent on this device."""
     far: FarConfig | None = None
@@ -408,5 +412,7 @@ def _suggestion(path: Sequence[str], tag: str) -> str:
     if homes:
         return f"; it belongs in {' or '.join(homes)}"
     known = sorted(fields_at(Config, path[:-1], tag))
+    if path[-1] == _ABOVE:
+        return f"; {_ABOVE} for all agents stand above the first section of the file"
     near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else f"; known keys here: {', '.join(known)}"

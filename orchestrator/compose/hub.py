@@ -34,6 +34,8 @@ class WorkerConfig(Value):
     """Share of a full charge below which the device gets no steps while it runs on its battery."""
     user: str | None = Field(default=None, min_length=1, max_length=200)
     """Whose device it is: it is brought into step with what of the hub's memory is theirs or shared. None: it sees no memory."""
+    instructions: str = ""
+    """Instructions in front of each step that this agent takes for a task, before those of the file and of the task."""
 
 
 def checked_address(address: str) -> str:
@@ -68,7 +70,10 @@ class HubConfig(Value):
     @property
     def agents(self) -> dict[str, "AttachedConfig"]:
         """The workers as agents that tasks may be given to."""
-        return {name: AttachedConfig(socket=self.socket, worker=name, side=worker.trust) for name, worker in self.workers.items()}
+        return {
+            name: AttachedConfig(socket=self.socket, worker=name, side=worker.trust, instructions=worker.instructions)
+            for name, worker in self.workers.items()
+        }
 
     def anchored(self, folder: Path) -> "HubConfig":
         """Return the section with its relative paths made absolute, starting at `folder`."""
@@ -85,6 +90,7 @@ class AttachedConfig(Value):
     """Name of the device."""
     side: Side
     """The side that it counts as."""
+    instructions: str = ""
 
 
 async def open_attached(config: AttachedConfig) -> Agent:

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
@@ -189,6 +189,7 @@ class HybridArguments(TypedDict, total=False):
     near: Agent | NearSection | Mapping[str, Any] | str | Path | None
     far: Agent | FarConfig | Mapping[str, Any] | str | Path | None
     agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig | Role] | None
+    instructions: str | None
     tools: Sequence[Tool]
     approver: Approver | None
     policy: Policy | PolicyFile | Mapping[str, Any] | None
@@ -211,6 +212,8 @@ class TaskOptions(TypedDict, total=False):
 
     role: str
     """Name of the role that the task is given to: it works on the task first, and may hand it to others. Empty: no role."""
+    instructions: str
+    """Instructions for this task, told after those of the agent and of the `Hybrid`."""
     plan: str
     """How the task is to be done, in the user's or the app's own words; agents see it behind the prompt. Calls in it, written as in
     `pay(account=account_of(contact="Ann").number, amount=500)`, are chosen before anything is read: what they state or name as to be read
@@ -240,9 +243,12 @@ class TaskOptions(TypedDict, total=False):
     """Sides that may serve the task; stands above the policy's."""
     sensitivity: Sensitivity | str
     """`private`: the text stays on this device; `public`: it may be sent to far agents."""
-    output_schema: JsonSchema | type[BaseModel] | None
-    """The answer must be JSON valid against this schema; `Result.output` is the parsed value. A pydantic model stands for its schema, and
-    its `model_validate(result.output)` makes an object of it."""
+    output: type[BaseModel] | JsonSchema | None
+    """The answer must be JSON that fits this pydantic model, with its validators, or this JSON Schema; `Result.output` is an object of the
+    model, or the JSON value. An answer that does not fit is shown to its agent once, with what is wrong with it; a second one is an
+    `InvalidOutput`, whose `text` is the answer, unless another agent takes over."""
+    dependencies: object
+    """Any object for the task's tools, which take it as `context.dependencies`. It is kept nowhere: give it again to resume a run."""
     timeout: float | None
     """Seconds for the whole task."""
     idempotency_key: str
@@ -258,6 +264,10 @@ class ResumeOptions(TypedDict, total=False):
     """Tools that the task had in addition to the `Hybrid`'s own."""
     approver: Approver | None
     """Stands in for the `Hybrid`'s."""
+    output: type[BaseModel] | None
+    """The model that the run was begun with: then `Result.output` is an object of it."""
+    dependencies: object
+    """The object for the task's tools that the run was begun with, which is kept nowhere."""
 
 
 _OF_TASK: Final = (
@@ -265,6 +275,7 @@ _OF_TASK: Final = (
     "cache",
     "context",
     "idempotency_key",
+    "instructions",
     "language",
     "role",
     "session",
@@ -279,7 +290,7 @@ _OF_TASK: Final = (
 
 def asked_task(prompt: object, options: TaskOptions, policy: Policy) -> Task:
     """Return the task as the user put it, under a policy. Raises `InvalidRequest` for options that make no sense."""
-    output_schema = _schema_of(options.get("output_schema"))
+    output_schema = output_schema_of(options.get("output"))
     keys = {name: value for name, value in options.items() if name in _OF_TASK}
     stated = frozenset(options) & {"mode", "strategy"}
     messages = as_messages(prompt)
@@ -307,40 +318,44 @@ def _plan(given: object) -> str:
 def _check_characters(task: Task) -> None:
     """Refuse half of a character, which Python's strings can hold, as of input in another encoding, and no agent could be sent."""
     try:
-        task.model_dump_json(include={"messages", "context", "output_schema", "tags"})
+        task.model_dump_json(include={"messages", "instructions", "context", "output_schema", "tags"})
     except (PydanticSerializationError, UnicodeEncodeError) as error:
         hint = "read it in the encoding that it was written in"
         raise InvalidRequest("the task is not text in UTF-8: it holds half of a surrogate pair", hint=hint) from error
 
 
-def _schema_of(given: object) -> JsonSchema | None:
-    """Return the JSON Schema that is given, or that of a pydantic model. Raises `InvalidRequest`."""
+def output_model_of(given: object) -> type[BaseModel] | None:
+    """Return the pydantic model that is given as `output`; None where it is something else."""
+    return given if isinstance(given, type) and issubclass(given, BaseModel) else None
+
+
+def output_schema_of(given: object) -> JsonSchema | None:
+    """Return the JSON Schema that is given as `output`, or that of a pydantic model. Raises `InvalidRequest`."""
     if given is None:
         return None
-    if isinstance(given, type) and issubclass(given, BaseModel):
+    if (model := output_model_of(given)) is not None:
         try:
-            given = given.model_json_schema()
+            given = model.model_json_schema()
         except PydanticUserError as error:
-            raise InvalidRequest(f"output_schema: the model has no JSON Schema: {error.message}", hint="give a JSON Schema") from error
+            raise InvalidRequest(f"output: {model.__name__} has no JSON Schema: {error.message}", hint="give a JSON Schema") from error
     if not isinstance(given, dict):
-        hint = "Model.model_json_schema() makes one of a pydantic model, and the class itself is taken, too"
-        raise InvalidRequest(f"output_schema must be a JSON Schema or a pydantic model class, not {type(given).__name__}", hint=hint)
-    check_schema(given, "output_schema")
+        hint = "any other type goes into a model: class Towns(RootModel[list[str]])"
+        raise InvalidRequest(f"output must be a pydantic model class or a JSON Schema, not {type(given).__name__}", hint=hint)
+    check_schema(given, "output")
     return given
 
 
-def check_options(options: TaskOptions, *, has_checkpointer: bool) -> None:
+def check_options(options: Mapping[str, object], known: Set[str]) -> None:
     """Refuse unknown options, as a misspelt `sensitivity` or `timeout`. Raises `InvalidRequest`."""
-    known = TaskOptions.__optional_keys__
     unknown = sorted(set(options) - known)
     if unknown:
         raise InvalidRequest(f"unknown option {unknown[0]!r}", hint=f"the options are {', '.join(sorted(known))}")
     for name, value in options.items():
+        if name == "dependencies":
+            continue
         if isinstance(value, (bytes, bytearray)) or (isinstance(value, bool) and name != "unstick"):
             raise InvalidRequest(f"{name} cannot be {type(value).__name__}", hint="see TaskOptions for what it takes")
     check_approver(options.get("approver"), InvalidRequest)
-    if "thread_id" in options and not has_checkpointer:
-        raise InvalidRequest("a thread_id needs a checkpointer to keep the thread", hint="records=Records(checkpointer=...)")
 
 
 def policy_of(options: TaskOptions, usual: Policy, agents: Mapping[str, Side]) -> Policy:

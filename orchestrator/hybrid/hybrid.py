@@ -1,12 +1,12 @@
 """`Hybrid`: the near and the far agent, the tools and the policy behind one `run`."""
 
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import anyio
 
@@ -37,7 +37,7 @@ from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Prompt
 from ..task.tools import Approver, Tool
 from ..tracing.store import TraceStore
-from ..util.arguments import Location, as_path, wrong_type
+from ..util.arguments import Location, as_path, require, wrong_type
 from ..util.runtime import in_thread
 from .arguments import (
     HybridArguments,
@@ -45,6 +45,7 @@ from .arguments import (
     TaskOptions,
     agent_handles,
     check_approver,
+    check_options,
     memory_argument,
     policy_argument,
     require_run,
@@ -52,6 +53,7 @@ from .arguments import (
     team_argument,
     tools_argument,
 )
+from .blocking import BlockingCalls
 from .pipeline import Pipeline
 from .preparation import Parts
 from .records import Records, open_records, records_argument
@@ -70,10 +72,12 @@ _logger = logging.getLogger(__name__)
 class Hybrid:
     """A near and a far agent that serve tasks together.
 
-    Use it as an async context manager: it closes the agents, models and gateway processes that it opened, and leaves open those that were
-    passed in. Everything is opened on first use, so a task that stays on the device needs no key and no network. It works in one event loop
-    at a time: when the next loop begins, it opens its agents again. Raises `ConfigError` at once if a second loop uses it while the first
-    is not closed.
+    Use it as a context manager, `async with` or `with`: it closes the agents, models and gateway processes that it opened, and leaves open
+    those that were passed in. Everything is opened on first use, so a task that stays on the device needs no key and no network.
+
+    It works in one event loop at a time: when the next loop begins, it opens its agents again. Raises `ConfigError` at once if a second
+    loop uses it while the first is not closed. `run_sync` and its like may be called in any thread: their tasks run in that loop, or in one
+    of the `Hybrid`'s own, in a daemon thread, until `close`.
 
     Args:
         near: the model on this device: a GGUF file, `"near"` (the small one that ships with nearfar), one that a server runs
@@ -83,6 +87,7 @@ class Hybrid:
             API like OpenAI's (`"URL#MODEL"`), a GGUF file or `"far"` (served by a local gateway process), a `FarConfig`, or any `Agent`.
         agents: further agents of either side, by the names that the policy uses for them: the router chooses among all. A `Role` among
             them is an agent by name that tasks are given to with `role=`; its work is served by the others.
+        instructions: what all agents are told in front of every task: who they are, and how the app wants them to work.
         tools: the tools that the agents may call.
         approver: decides about calls that need approval; None: they are refused, or a durable run waits for a decision.
         policy: the default policy of tasks. A `PolicyFile` may be edited while tasks run: each is served to its end under the policy that
@@ -102,6 +107,7 @@ class Hybrid:
         near: Agent | NearSection | Mapping[str, Any] | str | Path | None = None,
         far: Agent | FarConfig | Mapping[str, Any] | str | Path | None = None,
         agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig | Role] | None = None,
+        instructions: str | None = None,
         tools: Sequence[Tool] = (),
         approver: Approver | None = None,
         policy: Policy | PolicyFile | Mapping[str, Any] | None = None,
@@ -109,6 +115,8 @@ class Hybrid:
         records: Records | RunsConfig | Mapping[str, Any] | Location | None = None,
     ) -> None:
         check_approver(approver)
+        require("instructions", instructions, str, "a text", hint='instructions="You are ..."')
+        self._instructions = instructions or ""
         self._policy = policy = policy_argument(policy)
         memory, self._store = memory_argument(memory)
         asked = records_argument(records)
@@ -119,6 +127,7 @@ class Hybrid:
         self._approver = approver
         self._owns_memory = isinstance(memory, (MemoryConfig, str, PathLike))
         self._listening = ExitStack()
+        self._blocking = BlockingCalls(self.pool.home)
         with ExitStack() as failing:
             self._memory = task_memory(memory)
             if self._memory is not None:
@@ -151,6 +160,7 @@ class Hybrid:
             rest=self._rest,
             store=self._store,
             records=records,
+            instructions=self._instructions,
         )
         self._pipeline = Pipeline(parts)
         self._sessions = SessionBook(self._pipeline)
@@ -213,6 +223,7 @@ class Hybrid:
             loaded = load_config(path)
             policy = PolicyFile(path) if "policy" not in given else loaded.policy  # `cls` checks it against the agents that it gets
         arguments: HybridArguments = {"near": loaded.near, "far": loaded.far, "agents": {**loaded.others, **loaded.roles}, "policy": policy}
+        arguments["instructions"] = loaded.instructions
         arguments |= {"memory": loaded.memory, "records": Records(loaded.runs, cache=loaded.cache)}
         try:
             return cls(**(arguments | given))
@@ -228,8 +239,21 @@ class Hybrid:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.aclose()
 
+    def __enter__(self) -> Self:
+        return self._blocking.run(self.__aenter__)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Do what `aclose` does, in any thread: cancel the tasks of synchronous calls, close what was opened, and stop their loop."""
+        self._blocking.close(self.aclose)
+
     async def aclose(self) -> None:
         """Close what was opened; shielded, so that Ctrl-C leaves no process behind, and no file where it comes while this runs."""
+        if self._blocking.is_elsewhere:
+            await in_thread(self.close)
+            return
         await self.pool.home.enter()
         with anyio.CancelScope(shield=True):
             async with AsyncExitStack() as closing:  # in reverse order, each also where one before it fails
@@ -268,7 +292,8 @@ class Hybrid:
         return self._pipeline.graphs[known]
 
     async def run(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
-        """Serve one task and return its outcome. `prompt` is a text or a conversation, `options` are the fields of `TaskOptions`.
+        """Serve one task and return its outcome. `prompt` is a text or a conversation of our messages, OpenAI's or LangChain's; `options`
+        are the fields of `TaskOptions`.
 
         Raises the `NearfarError` of the last agent tried, `DeadlineExceeded` after `timeout` seconds, `InvalidRequest` for options that
         contradict each other.
@@ -288,12 +313,11 @@ class Hybrid:
             run: the task's idempotency key.
             user: on whose behalf it was begun.
             approvals: decisions about the calls that it waits for, by the requests' ids.
-            options: tools that the task had in addition to those of the `Hybrid`, and an approver.
+            options: what the task had in addition to the `Hybrid`, and no record can hold: see `ResumeOptions`.
         """
         require_run(run, user, approvals)
-        check_approver(options.get("approver"), InvalidRequest)
-        given: TaskOptions = {"tools": options.get("tools", ()), "approver": options.get("approver", self._approver)}
-        return await self._pipeline.resume(run, given, user=user, approvals=approvals or {})
+        check_options(options, ResumeOptions.__optional_keys__)
+        return await self._pipeline.resume(run, cast(TaskOptions, options), user=user, approvals=approvals or {})
 
     @property
     def runs(self) -> RunStore:
@@ -328,6 +352,30 @@ class Hybrid:
         the conversation by `session=` in `run`. Raises `InvalidRequest` for options that no session can have.
         """
         return self._sessions.open(name, options)
+
+    def run_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
+        """Do what `run` does, for callers that are not async: scripts, threads, notebooks, web frameworks. Ctrl-C cancels the task.
+
+        Raises what `run` raises, and `ConfigError` in the very event loop that the `Hybrid` belongs to, which the call would stop.
+        """
+        return self._blocking.run(lambda: self.run(prompt, **options))
+
+    def resume_sync(
+        self, run: str, *, user: str = "", approvals: Mapping[str, bool] | None = None, **options: Unpack[ResumeOptions]
+    ) -> Result:
+        """Do what `resume` does, as `run_sync` does what `run` does.
+
+        Args:
+            run: the task's idempotency key.
+            user: on whose behalf it was begun.
+            approvals: decisions about the calls that it waits for, by the requests' ids.
+            options: what the task had in addition to the `Hybrid`, and no record can hold: see `ResumeOptions`.
+        """
+        return self._blocking.run(lambda: self.resume(run, user=user, approvals=approvals, **options))
+
+    def stream_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Generator[TaskEvent, None, None]:
+        """Do what `stream` does, as `run_sync` does what `run` does. An iterator that is closed or dropped cancels its task."""
+        return self._blocking.stream(lambda: self.stream(prompt, **options))
 
     def explain(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> SelectionDecision:
         """Return the strategy that `auto` would choose for a task, the alternatives, and the reasons. Nothing is run.

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
+from pydantic import BaseModel
 
-from ...protocols import ConfigError, DeadlineExceeded, Message, NearfarError, Side, StoreError
-from ...protocols.validation import parse_output
+from ...protocols import ConfigError, DeadlineExceeded, InvalidOutput, InvalidRequest, Message, NearfarError, Side, StoreError
 from ..cache.plans import PlanCache
 from ..routing.eligibility import unknown_prices
 from ..routing.router import Router
@@ -26,9 +26,9 @@ from ..task.modes import Strategy
 from ..task.policy import Policy, Verdict
 from ..task.results import Attempt, Call, Result, RouteDecision, ToolOutcome, budget_exceeded, usage_of_side
 from ..task.roles import RolesWork
-from ..task.task import Prompt, Task, scope_of, within_scope
+from ..task.task import Prompt, Task, read_output, scope_of, within_scope
 from ..util.runtime import cancel_task, in_thread, run_cancellable, untraced
-from .arguments import TaskOptions
+from .arguments import TaskOptions, output_model_of, output_schema_of
 from .preparation import Parts, Preparation
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ def queued_events(events: "asyncio.Queue[TaskEvent | None]") -> Iterator[TaskEve
             yield event
 
 
-def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
-    """Return the result that the final state of a task's graph stands for."""
+def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[BaseModel] | None = None) -> Result:
+    """Return the result that the final state of a task's graph stands for. `model`: of its output."""
     attempts = tuple(value_of(Attempt, attempt) for attempt in state["attempts"])
     calls = tuple(value_of(Call, call) for call in state["calls"])
     text = state["messages"][-1]["text"]
@@ -101,7 +101,7 @@ def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
     return Result(
         id=task.idempotency_key,
         text=text,
-        output=parse_output(text, task.output_schema) if task.output_schema is not None else None,
+        output=read_output(text, task.output_schema, model) if task.output_schema is not None else None,
         agent=accepted.agent,
         side=accepted.side,
         model=accepted.model or accepted.agent,
@@ -138,6 +138,29 @@ def conversation_of(task: Task, state: dict[str, Any], *, has_placeholders: bool
         elif made and made[-1].role == "assistant":
             made.pop()
     return (*task.asked, *made)
+
+
+def with_output(recorded: Result, task: Task, options: TaskOptions) -> Result:
+    """Return a recorded result with an object of the model that is asked for as its output. Raises `InvalidRequest` if it does not fit."""
+    model = output_model_of(options.get("output"))
+    if model is None:
+        return recorded
+    hint = "resume it with the model that it was begun with"
+    if task.output_schema is None:
+        raise InvalidRequest(f"run {recorded.id} was begun without an output, so there is no {model.__name__}", hint=hint)
+    try:
+        return recorded.model_copy(update={"output": read_output(recorded.text, task.output_schema, model)})
+    except InvalidOutput as error:
+        raise InvalidRequest(f"the answer of run {recorded.id} is no {model.__name__}: {error.message}", hint=hint) from error
+
+
+def require_dependencies(context: TaskContext) -> TaskContext:
+    """Return the context. Raises `InvalidRequest` if one of its tools needs dependencies and the task was given none."""
+    needing = [] if context.caller.dependencies is not None else [tool.name for tool in context.tools.values() if tool.needs_dependencies]
+    if needing:
+        hint = "run(..., dependencies=...); they are kept nowhere, so a run is resumed with them again"
+        raise InvalidRequest(f"tool {needing[0]!r} needs dependencies, and none are given", hint=hint)
+    return context
 
 
 def _doubt(policy: Policy, strategy: Strategy, accepted: Attempt) -> str | None:
@@ -195,7 +218,15 @@ class Pipeline:
 
         parts = self._parts
         checkpointer = parts.records.checkpointer if self.runs is None else self.runs.checkpointer
-        return Graphs(parts.pool, parts.tools, parts.router, team=parts.team, checkpointer=checkpointer, store=parts.store)
+        return Graphs(
+            parts.pool,
+            parts.tools,
+            parts.router,
+            instructions=parts.instructions,
+            team=parts.team,
+            checkpointer=checkpointer,
+            store=parts.store,
+        )
 
     async def run(self, prompt: Prompt, options: TaskOptions, *, turn: int | None = None) -> Result:
         """Serve a task and return its result. `turn`: number of its last messages that are the prompt of a session's turn."""
@@ -219,7 +250,7 @@ class Pipeline:
         self._begin()
         started = time.monotonic()
         with self._awake():
-            async with self.durable.resume(run, user, partial(self.preparation.equip_again, options=options)) as work:
+            async with self.durable.resume(run, user, partial(self._equip_again, options=options)) as work:
                 return await self._served(work, options, started)
 
     def forget_session(self, session: str, user: str) -> None:
@@ -279,25 +310,34 @@ class Pipeline:
                 task = asked
                 if self._parts.memory is not None:
                     task = await anyio.to_thread.run_sync(self.preparation.recall, asked, options, abandon_on_cancel=True)
-                return self.preparation.prepare(task, options)
+                task, context = self.preparation.prepare(task, options)
+                return task, require_dependencies(context)
 
         with self._awake():
             if self.runs is None:
                 yield Work(*await prepare()), started
                 return
-            async with self.runs.begin(asked, prepare, partial(self.preparation.equip_again, options=options)) as work:
+            async with self.runs.begin(asked, prepare, partial(self._equip_again, options=options)) as work:
                 yield work, started
+
+    def _equip_again(self, task: Task, options: TaskOptions) -> TaskContext:
+        """Return the context of a resumed task. Raises `InvalidRequest` for another output than the task's, or lacking dependencies."""
+        model = output_model_of(options.get("output"))
+        if model is not None and output_schema_of(model) != task.output_schema:
+            hint = "resume it with the model that it was begun with"
+            raise InvalidRequest(f"run {task.idempotency_key} was begun with another output than {model.__name__}", hint=hint)
+        return require_dependencies(self.preparation.equip_again(task, options=options))
 
     async def _served(self, work: Work, options: TaskOptions, started: float) -> Result:
         if work.recorded is not None:
-            return work.recorded
+            return with_output(work.recorded, work.task, options)
         with deadline(work.task, started, work.context):
             state = await run_cancellable(self._serve(work, options))
         return await self._concluded(work, state, time.monotonic() - started)
 
     async def _streamed(self, work: Work, options: TaskOptions, started: float) -> AsyncGenerator[TaskEvent, None]:
         if work.recorded is not None:
-            yield TaskFinished(result=work.recorded)
+            yield TaskFinished(result=with_output(work.recorded, work.task, options))
             return
         events: asyncio.Queue[TaskEvent | None] = asyncio.Queue()
         heard = replace(work, context=replace(work.context, listener=events.put_nowait))
@@ -327,7 +367,9 @@ class Pipeline:
         with billed(task, context, parts.router), recorded, nullcontext() if parts.records.cache is None else within_scope(scope_of(task)):
             try:
                 state = await (_final_state(work, graph, config) if self.runs is None else self.runs.serve(work, graph, config))
-            except (NearfarError, asyncio.CancelledError):
+            except (NearfarError, asyncio.CancelledError) as error:
+                if isinstance(error, InvalidOutput):
+                    error.text = context.privacy.placeholders.fill_for_display(error.text)
                 with anyio.CancelScope(shield=True):  # A task that ran out of time is cancelled, and its plan is none to go by again.
                     with suppress(StoreError):  # this process knows it all the same, and the error of the task is the one to raise
                         await self._note_stopped(task, context)
@@ -348,7 +390,7 @@ class Pipeline:
         has_placeholders = bool(len(context.privacy.placeholders))
         state = context.privacy.fill_state(state, is_json=task.output_schema is not None)
         context.recollection.restore(state.get("recalled", ()))
-        result = result_of(task, state, seconds)
+        result = result_of(task, state, seconds, context.output_model)
         told = {"recalled": tuple(context.recollection.items), "label": result.label.joined(context.privacy.found)}
         result = result.model_copy(update={**told, "messages": conversation_of(task, state, has_placeholders=has_placeholders)})
         if context.trace is not None:

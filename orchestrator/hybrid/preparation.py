@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...protocols import PermissionDenied, PrivacyViolation, Sensitivity, Side
+from ...protocols import InvalidRequest, PermissionDenied, PrivacyViolation, Sensitivity, Side
 from ..agents.pool import AgentPool
 from ..cache.database import ErasedMemory
 from ..cache.plans import PlanCache
@@ -18,6 +18,7 @@ from ..safety.labels import SessionLabels
 from ..safety.privacy import RunPrivacy
 from ..strategies.state import TaskContext
 from ..strategies.tool_calls import ToolChecks
+from ..task.context import Context
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.results import SelectionDecision
@@ -25,7 +26,7 @@ from ..task.roles import Team
 from ..task.task import Task
 from ..task.tools import Approver, Effect, Tool
 from ..tracing.recorder import RunTrace
-from .arguments import TaskOptions, asked_task, check_options, policy_of, tools_argument
+from .arguments import TaskOptions, asked_task, check_options, output_model_of, policy_of, tools_argument
 from .records import OpenRecords
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Parts:
     """Consolidates the memory while no task is served."""
     store: "BaseStore | None"
     """LangGraph's store."""
+    instructions: str
+    """Instructions of all tasks."""
     records: OpenRecords
 
 
@@ -72,13 +75,16 @@ class Preparation:
         self._tools = parts.tools
         self._team = parts.team
         self._approver = parts.approver
+        self._instructions = parts.instructions
         self._memory = parts.memory
         self._plans = plans
         self._records = parts.records
 
     def task(self, prompt: object, options: TaskOptions) -> Task:
         """Return the task as the user put it. Raises `InvalidRequest` or `ConfigError` for options that cannot be used."""
-        check_options(options, has_checkpointer=self._records.keeps_threads)
+        check_options(options, TaskOptions.__optional_keys__)
+        if "thread_id" in options and not self._records.keeps_threads:
+            raise InvalidRequest("a thread_id needs a checkpointer to keep the thread", hint="records=Records(checkpointer=...)")
         agents = {handle.name: handle.side for handle in self._pool}
         if "role" in options:
             self._team.require(options["role"])
@@ -106,7 +112,7 @@ class Preparation:
         context = self.context(options, task.role)
         if task.planned.plan:
             check_plan(task.planned.plan, context.tools)
-        task = self._with_strategy(quote_untrusted_data(task, context.tools), context)
+        task = self._with_strategy(quote_untrusted_data(task, context.tools), context).with_instructions(self._instructions)
         context = self.equip(task, options=options)
         # Each role's work has a strategy of its own, which says where the context stands.
         keeps_apart = bool(task.role) or task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
@@ -126,24 +132,28 @@ class Preparation:
 
     def context(self, options: TaskOptions, role: str = "") -> TaskContext:
         """Return a context with the tools and the approver of a task that is not known yet. `role`: the role that it is given to."""
-        own = tools_argument(options.get("tools"))
+        given = options.get("tools")
+        own = () if given is None else tools_argument(given)
         of_roles = [each for each in self._team.tools if each not in self._tools] if role else []
         tools = tools_argument((*self._tools, *of_roles, *own)) if own or of_roles else self._tools
         tool_checks = ToolChecks(approver=options.get("approver", self._approver))
-        return replace(TaskContext.of(tools), plans=self._plans, tool_checks=tool_checks)
+        model = output_model_of(options.get("output"))
+        return replace(TaskContext.of(tools), plans=self._plans, tool_checks=tool_checks, output_model=model)
 
     def equip(self, task: Task, *, options: TaskOptions) -> TaskContext:
         """Return the context that the task runs with."""
         recollection = Recollection.of(task, stays_here=self._stays_here)
         records = None if self._records.privacy is None else self._records.privacy.of(task.idempotency_key)
-        privacy = RunPrivacy.of(task, records=records, recent=self.sessions.recent_texts(task))
+        instructions = [handle.instructions for handle in self._pool if handle.instructions]
+        privacy = RunPrivacy.of(task, records=records, recent=self.sessions.recent_texts(task), instructions=instructions)
         account = self._router.spending.account(task)
         context = replace(self.context(options, task.role), account=account, recollection=recollection, privacy=privacy)
         tools = select_tools(context.tools, task.allowed_tools)
-        guard = Guard(task, tools)
+        guard = Guard(task, tools, instructions)
         trace = None if self._records.traces is None else RunTrace.of(self._records.traces, task, tools)
         tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard)
-        return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[])
+        caller = Context(options.get("dependencies"), user=task.user, session=task.session, task=task.idempotency_key)
+        return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[], caller=caller)
 
     def equip_again(self, task: Task, *, options: TaskOptions) -> TaskContext:
         """Return the context of a resumed task. The limits for all tasks together are those of the present policy."""

@@ -137,7 +137,8 @@ class RunFailure(Value):
 
 def digest(asked: Task) -> str:
     """Return a hash of what a task asks for: two tasks with one idempotency key must have the same."""
-    return sha256(asked.model_dump_json(include={"messages", "role", "context", "output_schema", "user"}).encode()).hexdigest()
+    asks = {"messages", "instructions", "role", "context", "output_schema", "user"}
+    return sha256(asked.model_dump_json(include=asks).encode()).hexdigest()
 
 
 def find_tightened(asked: Task, begun: Task) -> list[str]:

@@ -57,13 +57,14 @@ class Guard:
     Args:
         task: the task, with what its conversation called before it read untrusted content.
         tools: the tools that a plan may name.
+        instructions: the app's instructions for single agents.
     """
 
-    def __init__(self, task: Task, tools: Mapping[str, Tool]) -> None:
+    def __init__(self, task: Task, tools: Mapping[str, Tool], instructions: Sequence[str] = ()) -> None:
         history = TrustedHistory(task, tools)
         memory = [task.memory] if task.memory is not None and task.label.integrity is Integrity.TRUSTED else []
         self._policy = task.policy.guard
-        self._said = task.said
+        self._said = (*task.said, *instructions)
         """The words of the user and the app."""
         self._known = (*history.trusted, *memory)
         """Other trusted texts of the task."""

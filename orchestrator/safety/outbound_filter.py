@@ -161,7 +161,7 @@ class OwnMessages:
     An agent learns nothing from its own words. If a private value among them were replaced, it would learn which of its guesses is right.
 
     Args:
-        begun: number of messages of the task, which the conversation begins with.
+        begun: number of messages of the task, which the conversation begins with; a system message at its beginning is not counted.
     """
 
     def __init__(self, begun: int) -> None:
@@ -180,7 +180,8 @@ class OwnMessages:
         An executor has written all since the user's last message, even if that was in another process.
         """
         since = len(messages) - len(list(takewhile(lambda message: message.role != "user", reversed(messages))))
-        begin = max(since, self.begun) if role == _EXECUTOR else len(messages)
+        begun = self.begun + (messages[0].role == "system")  # an agent's own instructions may have put it there
+        begin = max(since, begun) if role == _EXECUTOR else len(messages)
         written = self._written[member.name]
         said = ((position, message) for position, message in enumerate(messages) if message.role == "assistant")
         return frozenset(position for position, message in said if position >= begin or tuple(texts_of([message])) in written)

@@ -57,7 +57,7 @@ class RunPrivacy:
         records: keep placeholders and the outbound log; None: both end with this process.
         detector: scans outbound texts.
         recent: the ends of the last texts that left in the same conversation; the run adds to them.
-        begun: number of messages of the task, which conversations of the run begin with.
+        begun: number of messages of the task, which conversations of the run begin with; a system message at its beginning is not counted.
     """
 
     def __init__(
@@ -87,9 +87,13 @@ class RunPrivacy:
         """Label of private data that went into tools which change something, and may come back from any tool, in any part of the run."""
 
     @classmethod
-    def of(cls, task: Task, *, records: RunRecords | None = None, recent: deque[str] | None = None) -> "RunPrivacy":
-        """Return the privacy of a task's run."""
-        return cls(task.policy.privacy, texts_of(task.messages), records=records, recent=recent, begun=len(task.messages))
+    def of(
+        cls, task: Task, *, records: RunRecords | None = None, recent: deque[str] | None = None, instructions: Sequence[str] = ()
+    ) -> "RunPrivacy":
+        """Return the privacy of a task's run. `instructions`: those of its agents."""
+        public = [*texts_of(task.messages), *instructions]
+        begun = len(task.messages) - (task.messages[0].role == "system")
+        return cls(task.policy.privacy, public, records=records, recent=recent, begun=begun)
 
     @cached_property
     def known_secrets(self) -> KnownSecrets:

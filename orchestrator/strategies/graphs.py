@@ -21,6 +21,7 @@ from ..routing.router import Router
 from ..runs.tool_calls import Occurrences
 from ..safety.guard import CallContext
 from ..safety.labels import initial_label
+from ..task.context import calling_for
 from ..task.events import ApprovalAsked, Routed, ToolFinished, ToolStarted
 from ..task.labels import Chosen, Label, join_labels
 from ..task.modes import Strategy
@@ -61,11 +62,12 @@ _SILENT = "allow more output tokens, or less effort: a model may spend them all 
 
 
 class TaskNodes:
-    """The shared nodes, bound to a pool of agents, a router, and the tools that agents may call where a run brings none of its own."""
+    """The shared nodes, bound to a pool of agents, a router, and the tools and instructions of a run that brings none of its own."""
 
-    def __init__(self, pool: AgentPool, tools: Sequence[Tool], router: Router) -> None:
+    def __init__(self, pool: AgentPool, tools: Sequence[Tool], router: Router, instructions: str) -> None:
         self.pool = pool
         self.router = router
+        self._instructions = instructions
         self._context = TaskContext.of(tools)
         self._escalations: dict[Path, Escalation] = {}
         """The learned escalations that policies name, each loaded once."""
@@ -95,6 +97,8 @@ class TaskNodes:
         """Decide who may serve the task, and in which order."""
         task = value_of(Task, state["task"])
         context = self.context(runtime)
+        if context is self._context:  # the graph runs by itself in another app, which prepares no task
+            task = task.with_instructions(self._instructions)
         spent = Spent() if context.account is None else context.account.spent
         ruled = self.router.apply_rules(task, tools=context.tools).policy
         if ruled != task.policy:
@@ -134,7 +138,7 @@ class TaskNodes:
         """Let the current agent take one turn; a failure that another agent may not have hands over to it."""
         if is_accepted(state):  # its tools have handed the task to another role
             return {}
-        turn = AgentTurn(state, self.pool)
+        turn = AgentTurn(state, self.pool, self.context(runtime).output_model)
         if turn.is_exhausted:
             error = InvalidOutput(
                 f"no answer within {turn.task.policy.maximum_turns} turns", hint="raise maximum_turns, or cut the task up"
@@ -261,7 +265,8 @@ class TaskNodes:
         async with context.turn_taking or nullcontext():
             started = time.monotonic()  # the wait for others' tools is not this agent's time
             record = record_outcomes(draft["agent"], calls, context.outcomes)
-            with recollection.in_use(draft["agent"], label.joined(calls.label)), record as outcomes:
+            in_use = recollection.in_use(draft["agent"], label.joined(calls.label))
+            with in_use, record as outcomes, calling_for(context.caller):
                 results = await calls.run(
                     lambda call: emit(runtime, ToolStarted(call=call)), lambda result: emit(runtime, ToolFinished(result=result))
                 )
@@ -284,7 +289,7 @@ class TaskNodes:
 
     def _handed_over(self, state: TaskState, hand_off: HandOff, runtime: TaskRuntime) -> TaskState:
         """Return the state after the current agent has handed the task to another role, which ends its attempt."""
-        turn = AgentTurn(state, self.pool)
+        turn = AgentTurn(state, self.pool, self.context(runtime).output_model)
         assert turn.draft is not None, "an attempt is under way"
         self._learn_costs(turn, state["calls"], runtime)
         return {**turn.end(turn.draft, "accepted", f"handed over to {hand_off.role}", runtime), "hand_off": as_json(hand_off)}
@@ -297,7 +302,7 @@ class TaskNodes:
 
     async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Accept the answer, or hand over to the next agent where the evidence speaks against it."""
-        turn = AgentTurn(state, self.pool)
+        turn = AgentTurn(state, self.pool, self.context(runtime).output_model)
         draft = turn.draft
         assert draft is not None, "an attempt is under way"
         draft = draft.model_copy(update={"answer": state["messages"][-1]["text"]})
@@ -434,11 +439,12 @@ class Graphs:
         tools: Sequence[Tool],
         router: Router,
         *,
+        instructions: str = "",
         team: Team = Team({}),  # noqa: B008 - nothing is added to it
         checkpointer: Checkpointer = None,
         store: BaseStore | None = None,
     ) -> None:
-        self._nodes = TaskNodes(pool, tools, router)
+        self._nodes = TaskNodes(pool, tools, router, instructions)
         self._team = team
         self._checkpointer = checkpointer
         self._store = store

@@ -11,6 +11,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, TypeVar
 
 import anyio
+from pydantic import BaseModel
 
 from ...protocols import Message, Side, StepRequest, ToolResult, ToolSpec
 from ...protocols.items import Tier
@@ -25,6 +26,7 @@ from ..safety.labels import initial_label
 from ..safety.placeholders import map_message_texts
 from ..safety.plan_matching import quote_data
 from ..safety.privacy import PrivateResult, RunPrivacy
+from ..task.context import Context
 from ..task.events import TaskEvent
 from ..task.labels import OPEN, Chosen, Integrity, Label, join_labels
 from ..task.modes import Strategy
@@ -307,6 +309,10 @@ class TaskContext:
     """Records what happens in the run; None: nothing is recorded."""
     listener: Callable[[TaskEvent], None] | None = None
     """Takes the events as they happen, those of a run being cancelled too; without one they go to LangGraph's custom stream."""
+    caller: Context[Any] = field(default_factory=Context)
+    """The context of the task's tool calls, with the dependencies that the app gave for it."""
+    output_model: type[BaseModel] | None = None
+    """The model of the answer; None: its schema is all that it has to fit."""
 
     @classmethod
     def of(cls, tools: Sequence[Tool]) -> "TaskContext":

@@ -15,10 +15,10 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphInterrupt
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Interrupt
+from pydantic import BaseModel
 
 from ...protocols import BudgetExceeded, DeadlineExceeded, InvalidOutput, JsonSchema, Message, NearfarError
 from ...protocols.steps import Value
-from ...protocols.validation import parse_output
 from ..budgets.account import Account
 from ..budgets.book import Spent
 from ..safety.privacy import PrivateResult
@@ -41,7 +41,7 @@ from ..task.labels import OPEN, Chosen, Label, join_labels
 from ..task.policy import Policy, SubtasksConfig
 from ..task.results import Attempt, Call, ToolOutcome
 from ..task.routing_policy import FALLBACK_ERRORS, AmountsConfig, LimitsConfig
-from ..task.task import Task
+from ..task.task import Task, read_output
 from ..util.runtime import run_cancellable
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, show
 from .panel import Answered, Panel, Question, attempt_with
@@ -446,7 +446,7 @@ class SubtasksNodes:
         question = Question(
             "aggregate",
             aggregate_request(task_text(task) + form, results),
-            partial(_read_answer, output_schema=task.output_schema),
+            partial(_read_answer, output_schema=task.output_schema, output_model=self._nodes.context(runtime).output_model),
             key="aggregate",
             schema=task.output_schema,
             is_heard=True,
@@ -491,9 +491,9 @@ class SubtasksNodes:
         )
 
 
-def _read_answer(reply: str, *, output_schema: JsonSchema | None) -> str:
+def _read_answer(reply: str, *, output_schema: JsonSchema | None, output_model: type[BaseModel] | None) -> str:
     if output_schema is not None:
-        parse_output(reply, output_schema)
+        read_output(reply, output_schema, output_model)
     elif not reply.strip():
         raise InvalidOutput("it is empty")
     return reply

@@ -315,7 +315,7 @@ class SupervisorNodes:
 
     async def _look(self, view: Oversight, doubt: str, log: CallLog, runtime: TaskRuntime) -> TaskState:
         """Ask the supervisor about calls that have not run yet. Unless it lets them run, or intervenes, the next agent takes over."""
-        turn = AgentTurn(view.state, self._nodes.pool)
+        turn = AgentTurn(view.state, self._nodes.pool, self._nodes.context(runtime).output_model)
         problem: NearfarError = InvalidOutput(f"{doubt}, and no agent is left to check that", hint="name a far agent that can use tools")
         try:
             judgement = await self._judged(view, log, "act", runtime) if view.is_on else None

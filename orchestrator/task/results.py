@@ -7,7 +7,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import BaseModel, Field, JsonValue, field_serializer, model_validator
 
 from ...protocols import AgentCard, BudgetExceeded, EnergySource, Message, Performance, Side, ToolCall, Usage
 from ...protocols.steps import Value
@@ -370,8 +370,8 @@ class Result(Value):
     """The task's idempotency key."""
     text: str
     """The answer."""
-    output: JsonValue = None
-    """The parsed answer, where the task gave an `output_schema`."""
+    output: Any = None
+    """The answer of a task with `output`: an object of its pydantic model, or the JSON value that its schema describes."""
     messages: tuple[Message, ...] = ()
     """The conversation from the prompt to the answer, with the tool calls and results of the agent that answered; it may be the beginning
     of the next prompt. Untrusted results stand between marks, as agents see them. A rejected draft is not part of it, nor are the earlier
@@ -422,6 +422,10 @@ class Result(Value):
     """Usage of the far side."""
     seconds: float
     """Seconds from the task's begin to its end."""
+
+    @field_serializer("output", when_used="json")
+    def _as_the_schema_names_it(self, output: object) -> object:
+        return output.model_dump(mode="json", by_alias=True) if isinstance(output, BaseModel) else output
 
     @property
     def dollars(self) -> Decimal | None:

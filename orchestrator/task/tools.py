@@ -21,6 +21,7 @@ from ...protocols import ApprovalRequest, ConfigError, ToolCall, ToolResult, Too
 from ...protocols.items import Source, Tier
 from ..util.arguments import as_tuple, require, wrong_type
 from ..util.runtime import run_in_daemon_thread
+from .context import context_parameter, current_context
 from .labels import OPEN, Integrity, Label, is_prose, takes_addresses
 
 NOT_RUN: Final = "not run: "
@@ -146,7 +147,9 @@ class Tool:
         self.time_limit = options.get("time_limit", DEFAULT_TIME_LIMIT)
         self.result_limit = options.get("result_limit", DEFAULT_RESULT_LIMIT)
         _check_limits(self.name, self.time_limit, self.result_limit)
-        self._parameters = _parameters(function, self.name)
+        parameters = _parameters(function, self.name)
+        self._context = context_parameter(parameters, self.name)
+        self._parameters = [each for each in parameters if self._context is None or each.name != self._context.name]
         self._arguments_type = _arguments_model(self._parameters, self.name)
         self.spec = _spec(self.name, inspect.getdoc(function) or "", self._arguments_type)
         self.declared = _declared(self.name, [parameter.name for parameter in self._parameters], options)
@@ -154,6 +157,11 @@ class Tool:
         self._was_told = False
         if self.declared.source is Source.EXTERNAL_TOOL and not self.declared.has_source:
             self._tell("it takes an address of the network")
+
+    @property
+    def needs_dependencies(self) -> bool:
+        """It takes a `Context` whose dependencies must be given with each task."""
+        return self._context is not None and self._context.needs_dependencies
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - keeps the wrapped function's own signature
         """Call the function itself, with `args` and `kwargs` as it takes them."""
@@ -178,16 +186,23 @@ class Tool:
         arguments = self._arguments_type.model_validate(call.arguments)
         return {parameter.name: getattr(arguments, f"argument_{number}") for number, parameter in enumerate(self._parameters)}
 
-    async def run(self, call: ToolCall, *, overdue: Callable[["asyncio.Task[ToolResult]"], None] | None = None) -> ToolResult:
-        """Run the `call`. Any failure inside the tool becomes an error result that the model can react to.
+    async def run(
+        self, call: ToolCall, *, effect_key: str = "", overdue: Callable[["asyncio.Task[ToolResult]"], None] | None = None
+    ) -> ToolResult:
+        """Run the call. Any failure inside the tool becomes an error result that the model can react to.
 
-        `overdue` takes the task of a plain function that ran past the limit, or was to be cancelled: it runs in a thread, which cannot be
-        stopped.
+        `effect_key` names the effect for the tool's context. `overdue` takes the task of a plain function that ran past the limit, or was
+        to be cancelled: it runs in a thread, which cannot be stopped.
         """
         try:
             keywords = self.arguments(call)
         except ValidationError as error:
             return self._result(call, _explain(error), is_error=True)
+        if self._context is not None:
+            context = current_context().of_call(call.id, effect_key)
+            if self.needs_dependencies and context.dependencies is None:
+                return self._result(call, "the app has not given the tool its dependencies", is_error=True)
+            keywords[self._context.name] = context
         if not self._is_async:
             return await self._run_in_thread(call, keywords, overdue)
         with anyio.move_on_after(self.time_limit) as scope:

@@ -120,7 +120,7 @@ async def test_a_result_that_untrusted_content_has_influenced_stays_untrusted_in
 
 
 async def test_a_rejected_draft_and_a_corrected_reply_are_no_part_of_the_conversation() -> None:
-    near = ScriptedAgent(["a draft"], name="near", confidence=0.1)
+    near = ScriptedAgent(['{"town": "Rome"}'], name="near", confidence=0.1)
     far = ScriptedAgent(["no JSON", '{"town": "Lima"}', "well"], name="far", side=Side.FAR)
     policy = Policy.model_validate({"strategy": "cascade", "sensitivity": "public", "minimum_confidence": 0.9})
     schema = {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}

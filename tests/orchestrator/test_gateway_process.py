@@ -124,7 +124,7 @@ async def test_a_killed_gateway_means_the_device_answers_until_there_is_a_new_on
 
 async def _run_and_kill_in_mid_step(hybrid: Hybrid, process_id: int) -> Result:
     """Run a task in the cloud, and kill the gateway when the first words of its answer arrive."""
-    async for event in hybrid.stream("Talk to me.", strategy="cloud", output_schema=LONG):
+    async for event in hybrid.stream("Talk to me.", strategy="cloud", output=LONG):
         if event.type == "text" and psutil.pid_exists(process_id):
             os.kill(process_id, signal.SIGKILL)
         if event.type == "task_finished":
