@@ -16,7 +16,7 @@ from .channel import ServerTls
 from .device_state import DeviceState, PowerSource
 from .errors import ConfigError, InvalidRequest, NearfarError, NotFound, StepLost, Unauthenticated, Unavailable
 from .heartbeat import Heartbeat
-from .hub_session import AttachedStep, Registration, Session, device_state_to_proto, registration_from_proto
+from .hub_session import AttachedStep, Registration, WorkerSession, device_state_to_proto, registration_from_proto
 from .limits import REGISTRATION_SECONDS
 from .security import IDENTITY
 from .server import listening
@@ -58,7 +58,7 @@ class HubService:
         logger.info("worker %r is attached with %s", session.worker, ", ".join(session.cards))
         await self._converse(session, context)
 
-    async def _converse(self, session: Session, context: Context) -> None:
+    async def _converse(self, session: WorkerSession, context: Context) -> None:
         """Send and receive until the session ends. Raise the error that it ended with."""
         registered = pb.Registered(
             worker=session.worker, heartbeat_interval=self._hub.heartbeat.interval, silence_limit=self._hub.heartbeat.silence_limit
@@ -92,7 +92,7 @@ async def _read_registration(context: Context) -> Registration:
     return registration_from_proto(message.register)
 
 
-async def _receive(session: Session, context: Context) -> None:
+async def _receive(session: WorkerSession, context: Context) -> None:
     """Receive the worker's messages until it closes its half of the stream."""
     try:
         while isinstance(message := await context.read(), pb.WorkerMessage):
@@ -104,7 +104,7 @@ async def _receive(session: Session, context: Context) -> None:
         session.close(Unavailable("the connection was lost"))
 
 
-async def _send(session: Session, context: Context, sent: asyncio.Event) -> None:
+async def _send(session: WorkerSession, context: Context, sent: asyncio.Event) -> None:
     try:
         while message := await session.outbox.get():
             await context.write(message)
@@ -114,7 +114,7 @@ async def _send(session: Session, context: Context, sent: asyncio.Event) -> None
         sent.set()
 
 
-async def _watch(session: Session) -> None:
+async def _watch(session: WorkerSession) -> None:
     await session.pulse.run(session.beat)
     session.close(Unavailable("the worker was silent for too long"))
 
@@ -140,12 +140,12 @@ class _Worker:
     """The hub's record of one worker."""
 
     policy: WorkerTerms
-    session: Session | None = None
+    session: WorkerSession | None = None
     cards: Mapping[str, AgentCard] = field(default_factory=dict)
     """The agent cards by name, as last registered."""
 
     @property
-    def live_session(self) -> Session | None:
+    def live_session(self) -> WorkerSession | None:
         return self.session if self.session is not None and not self.session.is_closed else None
 
 
@@ -154,6 +154,11 @@ class Hub:
 
     An agent's name is its worker's name, or `worker/agent` if the worker offers several. The agent counts as far, whatever its card
     says, unless the worker's policy says that the device is the user's own.
+
+    Arguments of several functions:
+        name: an agent, as `worker` or `worker/agent`
+        worker: a worker's name, which is its token's
+        request: the conversation so far, the tools and the limits
     """
 
     def __init__(
@@ -165,8 +170,9 @@ class Hub:
         idle_timeout: float = _IDLE_TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
-        """Set up the hub. `tokens` maps each worker's name to its bearer token, or holds the records of a token file. Tokens expire by
-        `clock`.
+        """Set up the hub. `tokens` maps each worker's name to its bearer token, or holds the records of a token file. `policies` are the
+        owner's terms by worker, `heartbeat` says how soon a silent worker counts as gone, `idle_timeout` how many seconds a step may be
+        silent. Tokens expire by `clock`.
 
         Raise `ConfigError` if there is no token, or a name has a slash.
         """
@@ -225,7 +231,7 @@ class Hub:
         return agent
 
     @property
-    def attached(self) -> dict[str, Session]:
+    def attached(self) -> dict[str, WorkerSession]:
         """Return the sessions of the attached workers, by worker."""
         sessions = {name: worker.live_session for name, worker in self._workers.items()}
         return {name: session for name, session in sessions.items() if session is not None}
@@ -241,7 +247,7 @@ class Hub:
         side = card.side if worker.policy.side is Side.NEAR else Side.FAR
         return card.model_copy(update={"name": name, "side": side})
 
-    def start(self, name: str, request: StepRequest) -> tuple[Session, AttachedStep]:
+    def start(self, name: str, request: StepRequest) -> tuple[WorkerSession, AttachedStep]:
         """Give a step to the worker of `name`. Raise `Unavailable` if the worker is not attached or its battery is too low."""
         worker, card = self._registered(name)
         session = worker.live_session
@@ -250,7 +256,7 @@ class Hub:
         _check_battery(name, worker.policy, session.state)
         return session, session.start(card.name, request, idle_timeout=self._idle_timeout)
 
-    def register(self, name: str, registration: Registration) -> Session:
+    def register(self, name: str, registration: Registration) -> WorkerSession:
         """Attach a worker that has shown its token.
 
         A new stream of the same process replaces the broken one at once. Another process is refused while the first is alive: raise
@@ -268,7 +274,7 @@ class Hub:
             )
         if old is not None:
             old.close(Unavailable("the worker attached again"))
-        session = Session(name, registration, heartbeat=self._heartbeat, numbers=self._numbers)
+        session = WorkerSession(name, registration, heartbeat=self._heartbeat, numbers=self._numbers)
         worker.session, worker.cards = session, session.cards
         self._offer(name, further=tuple(session.cards)[1:])
         self._arrival.set()
@@ -319,7 +325,7 @@ class Hub:
         if worker.session is not None:
             worker.session.close(Unauthenticated(f"the token of worker {name!r} was revoked", hint="pair the worker again"))
 
-    def _session_of(self, name: str) -> Session | None:
+    def _session_of(self, name: str) -> WorkerSession | None:
         worker = self._workers.get(name.partition("/")[0])
         return worker.live_session if worker is not None else None
 
@@ -346,7 +352,7 @@ class AttachedAgent:
     def __init__(self, hub: Hub, name: str) -> None:
         self._hub = hub
         self._name = name
-        self._steps: dict[AttachedStep, Session] = {}
+        self._steps: dict[AttachedStep, WorkerSession] = {}
         self._is_closed = False
 
     @property
@@ -392,7 +398,8 @@ async def serve_hub(
     insecure: bool = False,
     further: Mapping[str, grpc.GenericRpcHandler] | None = None,
 ) -> AsyncIterator[str]:
-    """Let workers attach at `address` until the context ends; yield the address that is bound. TLS is required beyond this machine.
+    """Let workers attach to `hub` at `address` until the context ends; yield the address that is bound. Beyond this machine `tls` is
+    required; `insecure` confirms plain text on it.
 
     `further` holds more services, by name, for the same callers. Raise `ConfigError` if the address is malformed, taken or too exposed.
     """

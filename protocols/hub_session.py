@@ -285,7 +285,7 @@ class Outbox:
         self._messages.put_nowait(None)
 
 
-class Session:
+class WorkerSession:
     """One stream of one worker, from its registration to its end. All steps on it end with it."""
 
     def __init__(self, worker: str, registration: Registration, *, heartbeat: Heartbeat, numbers: Iterator[int]) -> None:

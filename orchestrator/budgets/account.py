@@ -137,7 +137,8 @@ class Account:
         own = () if limits.task == _NO_LIMIT else (Claim(self._task, _caps(limits.task), allows),)
         if self._whole is not None:
             return (*own, *self._whole._claims)
-        session = () if self._session is None else (Claim(BudgetScope("session", self._session), _caps(limits.session), allows),)
+        scope = None if self._session is None else BudgetScope.of_session(self._session, self._user)
+        session = () if scope is None else (Claim(scope, _caps(limits.session), allows),)
         user = (Claim(BudgetScope("user", self._user), _caps(limits.user), allows),) if self._user or limits.user != _NO_LIMIT else ()
         minute = (Claim(BudgetScope("minute"), allows_unpriced=True),) if self._is_paced else ()
         return (*own, *session, *user, Claim(BudgetScope("day"), _caps(limits.day), allows), *minute)

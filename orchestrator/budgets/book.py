@@ -163,6 +163,11 @@ class BudgetScope(NamedTuple):
     name: str = ""
     """The task's or session's own name; of a day the date, of a minute its number, and empty for the one that it is now."""
 
+    @classmethod
+    def of_session(cls, session: str, user: str) -> "BudgetScope":
+        """Return the scope of a user's session: two users may give their sessions one name."""
+        return cls("session", f"{user}/{session}" if user else session)
+
 
 class Claim(NamedTuple):
     """A scope that a call belongs to, and what may be spent in it."""
@@ -307,7 +312,7 @@ class BudgetBook:
                 session.execute("UPDATE budget_day SET latest = ?", (name,))
 
     def forget_tasks(self, tasks: Sequence[str]) -> None:
-        """Remove what tasks and their parts have spent. It still counts for their sessions, users and days."""
+        """Remove what `tasks`, named by their ids, and their parts have spent. It still counts for their sessions, users and days."""
         with self._writing() as session:
             for task in tasks:
                 parts = f"{task}/"

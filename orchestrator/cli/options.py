@@ -26,11 +26,17 @@ Config = Annotated[
     Path | None, typer.Option("--config", "-c", help="Configuration file. Default: ./nearfar.toml, if it exists.", show_default=False)
 ]
 Near = Annotated[
-    str | None, typer.Option(help="Model on this device: a name from `nearfar models list`, a GGUF file, or a folder with an ONNX model.")
+    str | None,
+    typer.Option(
+        help="Model on this device: ollama:MODEL, lmstudio:MODEL, llama-server:, vllm:MODEL, the URL of a server, a name from "
+        "`nearfar models list`, a GGUF file, or a folder with an ONNX model."
+    ),
 ]
 Far = Annotated[
     str | None,
-    typer.Option(help="Model in the cloud: openai:MODEL, anthropic:MODEL, gemini:MODEL, gateway:HOST:PORT, a GGUF file, or `far`."),
+    typer.Option(
+        help="Model in the cloud: openai:MODEL, anthropic:MODEL, gemini:MODEL, gateway:HOST:PORT, the URL of an API, a GGUF file, or `far`."
+    ),
 ]
 StrategyName = Annotated[
     str | None, typer.Option("--strategy", "-s", help="device, cloud, route, cascade, pevr, eva, minions, subtasks or auto.")
@@ -44,6 +50,7 @@ TaskClass = Annotated[
 ]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="A word that rules of the policy can match. May be repeated.")]
 Tools = Annotated[Path | None, typer.Option(help="Python file with @tool functions that the agents may call.")]
+RoleName = Annotated[str, typer.Option("--role", help="Role that the task is given to: a [roles.NAME] section of the configuration.")]
 RunName = Annotated[
     str | None, typer.Argument(help="Id of the run, or its beginning. `nearfar runs list` shows the ids.", show_default=False)
 ]
@@ -158,12 +165,17 @@ class RunChoice:
 
 def full_id(given: str, store: KnowsRuns) -> str:
     """Return the only id that begins with `given`, or `given` if there is none. Raises `InvalidRequest` if there are several."""
-    found = store.ids(given)
+    return pick_id(given, store.ids(given), "run")
+
+
+def pick_id(given: str, known: Sequence[str], noun: str) -> str:
+    """Return the only id of `known` that begins with `given`, or `given` if there is none. Raises `InvalidRequest` if there are several."""
+    found = [each for each in known if each.startswith(given)]
     if given in found or not found:
         return given
     if len(found) > 1:
         listed = ", ".join(map(spell_out, found[:_SHOWN])) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
-        raise InvalidRequest(f"{len(found)} runs begin with {given!r}: {listed}", hint="give more of the id")
+        raise InvalidRequest(f"{len(found)} {noun}s begin with {given!r}: {listed}", hint="give more of the id")
     return found[0]
 
 

@@ -2,21 +2,27 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+import shlex
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
 import typer
+from rich.table import Column
 from rich.text import Text
 
-from ...protocols import ConfigError, Message, NearfarError
+from ...protocols import ConfigError, InvalidRequest, NearfarError, NotFound
 from ..compose.config import Config
+from ..runs.erasing import rewrite
+from ..runs.opening import open_store
+from ..runs.sessions import SessionStore, SessionSummary
 from ..task.events import (
     AgentText,
     AttemptEnded,
     AttemptStarted,
+    RoleStarted,
     SubtaskEnded,
     SubtasksPlanned,
     SupervisorSpoke,
@@ -25,15 +31,31 @@ from ..task.events import (
     ToolFinished,
     ToolStarted,
 )
-from ..task.results import Result
+from ..task.results import Result, SideUsage
+from ..task.stores import RunsConfig
+from ..util.escaping import spell_out
 from . import options
-from .printing import notes, output, print_json, show_error
+from .printing import (
+    Line,
+    Note,
+    ago,
+    count_text,
+    error_as_json,
+    fact_table,
+    notes,
+    output,
+    print_json,
+    right,
+    show,
+    show_error,
+    table,
+)
 from .running import execute, load_langgraph, read_prompt, report_errors
 from .selection import chosen_config, open_hybrid, terminal_approver, warn_outside_world
 
 if TYPE_CHECKING:
     from ..hybrid.arguments import TaskOptions
-    from ..hybrid.hybrid import Hybrid
+    from ..hybrid.session import Session
 
 _SHOWN_RESULT = 200
 """Characters of a tool's result that are shown."""
@@ -50,6 +72,7 @@ def run(
     mode: options.ModeName = None,
     public: options.Public = False,
     tools: options.Tools = None,
+    role: options.RoleName = "",
     context: Annotated[Path | None, typer.Option(help="Text file that the task is about. `minions` keeps it on this device.")] = None,
     schema: Annotated[Path | None, typer.Option(help="JSON Schema file. The answer must be valid against it.")] = None,
     timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for the whole task.")] = None,
@@ -65,8 +88,8 @@ def run(
     selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
 
     async def work() -> None:
-        given: TaskOptions = {"timeout": timeout, "task_class": task_class, "tags": tag or (), **selection.stated}
-        given["output_schema"] = _read_schema(schema) if schema else None
+        given: TaskOptions = {"timeout": timeout, "task_class": task_class, "tags": tag or (), "role": role, **selection.stated}
+        given["output"] = _read_schema(schema) if schema else None
         if context is not None:
             given["context"] = _read_context(context)
         chosen = chosen_config(selection)
@@ -78,7 +101,7 @@ def run(
             if as_json:
                 print_json((await hybrid.run(text, **given)).model_dump(mode="json"))
             else:
-                show_end(await show_task(hybrid, text, given))
+                show_end(await show_events(hybrid.stream(text, **given)))
 
     execute(work(), as_json=as_json)
 
@@ -91,20 +114,35 @@ def chat(
     mode: options.ModeName = None,
     public: options.Public = False,
     tools: options.Tools = None,
+    role: options.RoleName = "",
+    session: Annotated[str | None, typer.Option(help="Name of a conversation that is kept: continue it, or begin it.")] = None,
+    user: Annotated[str, typer.Option(help="User whose conversation it is.")] = "",
+    lists: Annotated[bool, typer.Option("--list", help="Print the conversations that are kept.")] = False,
+    forget: Annotated[str | None, typer.Option(metavar="NAME", help="Forget a conversation, with all records of its turns.")] = None,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Talk to the agents, turn by turn.
+    """Talk to the agents, turn by turn. /help lists the commands.
 
-    Ctrl-C stops the current turn; at the prompt it ends the chat. If a turn fails, the chat goes on.
+    Ctrl-C stops the current turn; at the prompt it ends the chat. If a turn fails, the chat goes on. With --session, or with [runs] in the
+    configuration, the conversation is kept.
     """
     selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
     # The event loop runs only during a turn: a thread that waits for input could not be stopped.
-    with report_errors(), asyncio.Runner() as runner:
+    with report_errors(as_json=as_json), asyncio.Runner() as runner:
+        if sum((session is not None, lists, forget is not None)) > 1:
+            raise ConfigError("--session, --list and --forget do not go together", hint="use one of them")
+        if lists or forget is not None:
+            _manage_sessions(config, forget, user, as_json=as_json)
+            return
         chosen = chosen_config(selection)
-        hybrid = open_hybrid(selection, chosen, terminal_approver())
+        if session is not None and chosen.runs is None:
+            chosen = chosen.model_copy(update={"runs": RunsConfig()})
+        hybrid = open_hybrid(selection, chosen, None if as_json else terminal_approver())
         try:
             load_langgraph()
-            notes.print("end with exit or Ctrl-D", style="dim")
-            _converse(runner, hybrid, chosen, {"session": uuid4().hex, **selection.stated})
+            given: TaskOptions = {"user": user, "role": role, **selection.stated}
+            talk = hybrid.session(uuid4().hex if session is None else session, **given)
+            _Chat(runner, talk, chosen, as_json=as_json).converse()
         finally:
             runner.run(hybrid.aclose())
 
@@ -138,40 +176,164 @@ def _read_schema(path: Path) -> dict[str, Any]:
     return schema
 
 
-def _converse(runner: asyncio.Runner, hybrid: "Hybrid", config: Config, given: "TaskOptions") -> None:
-    history: list[Message] = []
-    while (said := _read_turn()) is not None:
-        if not said.strip():
-            continue
-        if said.strip().lower() in _ENDINGS:
+def _manage_sessions(config: Path | None, forget: str | None, user: str, *, as_json: bool) -> None:
+    """Forget a session that is kept, or list all of them."""
+    section = options.read_section(config, "runs", RunsConfig)
+    with closing(open_store(section)) as store:
+        sessions = SessionStore(store)
+        if forget is None:
+            found = sessions.list()
+            show({"sessions": [each.model_dump(mode="json") for each in found]}, _session_lines(found), as_json=as_json)
             return
-        warn_outside_world(said, config)
+        turns = sessions.forget(forget, user)
+    if not turns:
+        raise NotFound(
+            f"there is no conversation {forget!r}", hint="nearfar chat --list shows them; one of a user is named with --user, too"
+        )
+    rewrite(section)
+    show(
+        {"session": forget, "turns": turns},
+        [Note(f"{spell_out(forget)} is forgotten, with {count_text(turns, 'turn')}", "")],
+        as_json=as_json,
+    )
+
+
+def _session_lines(found: Sequence[SessionSummary]) -> Iterator[Line]:
+    if not found:
+        yield Note("no conversation is kept yet; nearfar chat --session NAME begins one", style="")
+        return
+    rows = ((spell_out(each.name), spell_out(each.user), str(each.turns), ago(each.last), spell_out(each.title)) for each in found)
+    yield table([Column(name, overflow="fold") for name in ("session", "user", "turns", "last", "prompt")], rows)
+
+
+class _Chat:
+    """Reads lines from standard input: each is a turn of a session, or a command about it."""
+
+    def __init__(self, runner: asyncio.Runner, session: "Session", config: Config, *, as_json: bool) -> None:
+        self._runner = runner
+        self._session = session
+        self._config = config
+        self._as_json = as_json
+        self._commands = {"/help": self._help, "/reset": self._reset, "/cost": self._cost, "/why": self._why}
+
+    def converse(self) -> None:
+        """Serve turns until the user ends the chat."""
+        self._begin()
+        while (said := self._read()) is not None and said.strip().lower() not in _ENDINGS:
+            word = said.rstrip()
+            if not word:
+                continue
+            try:
+                if word in self._commands:
+                    self._commands[word]()
+                elif said.startswith("/"):
+                    raise InvalidRequest(
+                        f"there is no command {word.split()[0]}", hint="/help lists them; to send the line, begin it with a space"
+                    )
+                else:
+                    warn_outside_world(said, self._config)
+                    self._end(self._runner.run(self._turn(said)))
+            except NearfarError as error:
+                self._report(error)
+            except KeyboardInterrupt:
+                notes.print("\nstopped; Ctrl-D ends the chat", style="dim")
+        if self._config.runs is not None and self._session.messages:
+            names = ["--session", self._session.name, *(("--user", self._session.user) if self._session.user else ())]
+            notes.print(f"to continue: nearfar chat {shlex.join(names)}", style="dim", soft_wrap=True)
+
+    def _begin(self) -> None:
+        """Say how the chat ends, and finish a turn that was left unfinished."""
+        turns = sum(message.role == "user" for message in self._session.messages)
+        known = f"; {count_text(turns, 'prompt')} so far" if turns else ""
+        notes.print(f"end with exit or Ctrl-D; /help lists the commands{known}", style="dim")
         try:
-            result = runner.run(show_task(hybrid, [*history, Message.user(said)], given))
-        except NearfarError as error:
+            resumed = self._runner.run(self._session.resume())
+        except NearfarError as error:  # the conversation goes on without it
+            self._report(error)
+            return
+        if resumed is not None:
+            notes.print("the turn that was interrupted is finished:", style="dim")
+            show(resumed.model_dump(mode="json"), [Text(resumed.text)], as_json=self._as_json)
+
+    def _read(self) -> str | None:
+        return _read_turn(prompt="" if self._as_json else "> ")
+
+    async def _turn(self, said: str) -> Result:
+        if self._as_json:
+            return await self._session.send(said)
+        return await show_events(self._session.stream(said))
+
+    def _end(self, result: Result) -> None:
+        if self._as_json:
+            print_json(result.model_dump(mode="json"))
+        else:
+            show_end(result)
+
+    def _report(self, error: NearfarError) -> None:
+        if self._as_json:
+            print_json(error_as_json(error))
+        else:
             show_error(error)
-            continue
-        except KeyboardInterrupt:
-            notes.print("\nstopped; Ctrl-D ends the chat", style="dim")
-            continue
-        show_end(result)
-        history += [Message.user(said), Message.assistant(result.text)]
+
+    def _help(self) -> None:
+        rows = {
+            "/cost": "tokens and dollars of this conversation, by side",
+            "/why": "how the last answer came about",
+            "/reset": "begin a new conversation under this name",
+            "exit": "end the chat; so do quit and Ctrl-D",
+        }
+        show({"commands": rows}, [fact_table(rows.items())], as_json=self._as_json)
+
+    def _reset(self) -> None:
+        self._runner.run(self._session.reset())
+        show({"session": self._session.name, "state": "empty"}, [Note("a new conversation begins")], as_json=self._as_json)
+
+    def _cost(self) -> None:
+        sides = {"near": self._session.near, "far": self._session.far}
+        rows = (
+            (side, str(usage.steps), f"{usage.usage.input_tokens:,}", f"{usage.usage.output_tokens:,}", _dollars(usage))
+            for side, usage in sides.items()
+        )
+        lines = [table(["side", *right("calls", "tokens read", "tokens written", "dollars")], rows)]
+        show({side: usage.model_dump(mode="json") for side, usage in sides.items()}, lines, as_json=self._as_json)
+
+    def _why(self) -> None:
+        result = self._session.last_result
+        if result is None:
+            raise InvalidRequest("nothing was answered yet", hint="/why explains the last answer")
+        told = result.model_dump(mode="json", include={"decision", "selection", "reasons", "attempts", "label"})
+        show(told, _why_lines(result), as_json=self._as_json)
 
 
-def _read_turn() -> str | None:
+def _dollars(usage: SideUsage) -> str:
+    return "unknown" if usage.dollars is None else f"{usage.dollars:.6f}"
+
+
+def _why_lines(result: Result) -> Iterator[Line]:
+    for reason in result.reasons:
+        yield Text(f"- {reason}")
+    for each in result.decision.considered:
+        if each.objection is not None:
+            yield Text(f"- {each.agent} was left out: {each.objection}")
+    if result.label.told_origins:
+        yield Text(f"label: {result.label.tier}, {result.label.integrity}, because of {', '.join(result.label.told_origins)}")
+    yield Note(summary(result))
+
+
+def _read_turn(prompt: str) -> str | None:
     """Return the line that the user types; None at the end of input."""
     try:
-        return output.input("> ")
+        return output.input(prompt)
     except EOFError:
         notes.print()
         return None
 
 
-async def show_task(hybrid: "Hybrid", prompt: str | list[Message], given: "TaskOptions") -> Result:
-    """Run a task and print it as it happens; print the answer on standard output, once."""
+async def show_events(stream: AsyncGenerator[TaskEvent, None]) -> Result:
+    """Print a task as it happens; print the answer on standard output, once."""
     printer = _Printer()
     try:
-        async with aclosing(hybrid.stream(prompt, **given)) as events:
+        async with aclosing(stream) as events:
             async for event in events:
                 printer.show(event)
                 if isinstance(event, TaskFinished):
@@ -257,6 +419,10 @@ class _Printer:
 
 def _show_event(event: TaskEvent) -> None:
     match event:
+        case RoleStarted() if event.by:
+            notes.print(Text(f"\n{event.by} hands over to {event.role}: {event.task[:_SHOWN_RESULT]}", style="dim italic"), soft_wrap=True)
+        case RoleStarted():
+            notes.print(Text(f"{event.role}:", style="dim italic"), soft_wrap=True)
         case AttemptStarted():
             notes.print(f"{event.agent} ({event.model}):", style="dim")
         case ToolStarted():

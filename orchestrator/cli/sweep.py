@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ...protocols import ConfigError, Unavailable, WorkerCrashed
-from ..compose.agents import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig
+from ..compose.agents import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig, runs_on_onnx
 from ..lab.figures import require_matplotlib
 from ..lab.report import SWEEP_SUMMARY, render_sweep, sweep_summary, write_sweep_report
 from ..lab.study.outcomes import Outcomes
@@ -109,6 +109,8 @@ def demo(
         if report.is_dir() or not report.absolute().parent.is_dir():
             raise ConfigError(f"the report cannot be written to {report}", hint="--report names a file in a folder that exists")
         notes.print("starting the near model in this process and the far one behind a gateway process ...", style="dim")
+        if runs_on_onnx("near"):
+            notes.print("llama.cpp is not installed: onnxruntime runs both models")
         async with Workbench(_demo_study(max(tasks, STORY_TASK + 1), seed)) as bench:
             story = await _tell_story(bench, shown=not as_json)
             records = await _run_all(bench, _demo_study(tasks, seed))

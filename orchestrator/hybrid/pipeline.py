@@ -4,34 +4,37 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
+from pydantic import BaseModel
 
-from ...protocols import ConfigError, DeadlineExceeded, NearfarError, Side
-from ...protocols.validation import parse_output
+from ...protocols import ConfigError, DeadlineExceeded, InvalidOutput, InvalidRequest, Message, NearfarError, Side, StoreError
 from ..cache.plans import PlanCache
 from ..routing.eligibility import unknown_prices
 from ..routing.router import Router
-from ..strategies.durable import DurableRuns, Work, serve
-from ..strategies.state import TaskContext, recursion_limit, told_of, value_of
+from ..runs.sessions import SessionStore
+from ..strategies.durable import DurableRuns, Work
+from ..strategies.state import TaskContext, graph_input, recursion_limit, told_of, value_of
 from ..task.events import TaskEvent, TaskFinished
 from ..task.labels import OPEN, Label
 from ..task.modes import Strategy
 from ..task.policy import Policy, Verdict
 from ..task.results import Attempt, Call, Result, RouteDecision, ToolOutcome, budget_exceeded, usage_of_side
-from ..task.task import Prompt, Task, scope_of, within_scope
-from ..util.runtime import cancel_task, in_thread, run_cancellable
-from .arguments import TaskOptions
+from ..task.roles import RolesWork
+from ..task.task import Prompt, Task, read_output, scope_of, within_scope
+from ..util.runtime import cancel_task, in_thread, run_cancellable, untraced
+from .arguments import TaskOptions, output_model_of, output_schema_of
 from .preparation import Parts, Preparation
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
+    from ..strategies.calls import TaskGraph
     from ..strategies.graphs import Graphs
 
 
@@ -86,18 +89,19 @@ def queued_events(events: "asyncio.Queue[TaskEvent | None]") -> Iterator[TaskEve
             yield event
 
 
-def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
-    """Return the result that the final state of a task's graph stands for."""
+def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[BaseModel] | None = None) -> Result:
+    """Return the result that the final state of a task's graph stands for. `model`: of its output."""
     attempts = tuple(value_of(Attempt, attempt) for attempt in state["attempts"])
     calls = tuple(value_of(Call, call) for call in state["calls"])
     text = state["messages"][-1]["text"]
     accepted = next(attempt for attempt in attempts if attempt.outcome == "accepted")
     given_up = [f"{attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts]
-    doubt = _doubt(task.policy, accepted)
+    decision = value_of(RouteDecision, state["decision"])
+    doubt = _doubt(task.policy, decision.strategy if task.role else task.policy.strategy, accepted)
     return Result(
         id=task.idempotency_key,
         text=text,
-        output=parse_output(text, task.output_schema) if task.output_schema is not None else None,
+        output=read_output(text, task.output_schema, model) if task.output_schema is not None else None,
         agent=accepted.agent,
         side=accepted.side,
         model=accepted.model or accepted.agent,
@@ -108,9 +112,10 @@ def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
         tool_calls=tuple(value_of(ToolOutcome, outcome) for outcome in state["tool_calls"]),
         budget_exceeded=budget_exceeded(attempts, calls),
         interventions=sum(call.verdict is Verdict.INTERVENE and not call.shadow for call in calls),
-        decision=value_of(RouteDecision, state["decision"]),
+        decision=decision,
         selection=task.selection,
-        reasons=(*state["decision"]["reasons"], *state["reasons"], *given_up, *([] if doubt is None else [doubt])),
+        roles=value_of(RolesWork, state["roles"]).done if "roles" in state else (),
+        reasons=(*decision.reasons, *state["reasons"], *given_up, *([] if doubt is None else [doubt])),
         label=value_of(Label, state["label"]),
         confidence=accepted.confidence,
         low_confidence=doubt is not None,
@@ -120,15 +125,64 @@ def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
     )
 
 
-def _doubt(policy: Policy, accepted: Attempt) -> str | None:
+def conversation_of(task: Task, state: dict[str, Any], *, has_placeholders: bool) -> tuple[Message, ...]:
+    """Return the conversation from the task's prompt to its answer, as its user may read it.
+
+    A reply that could not be used is left out, with the request to correct it: nearfar wrote that, and a later task would take it for
+    words of the user. Encrypted thoughts of a provider go where placeholders were filled in: they may have the placeholders' names in them.
+    """
+    made: list[Message] = []
+    for message in (value_of(Message, message) for message in state["messages"][len(task.messages) :]):
+        if message.role in ("assistant", "tool"):
+            made.append(message.without_state if has_placeholders else message)
+        elif made and made[-1].role == "assistant":
+            made.pop()
+    return (*task.asked, *made)
+
+
+def with_output(recorded: Result, task: Task, options: TaskOptions) -> Result:
+    """Return a recorded result with an object of the model that is asked for as its output. Raises `InvalidRequest` if it does not fit."""
+    model = output_model_of(options.get("output"))
+    if model is None:
+        return recorded
+    hint = "resume it with the model that it was begun with"
+    if task.output_schema is None:
+        raise InvalidRequest(f"run {recorded.id} was begun without an output, so there is no {model.__name__}", hint=hint)
+    try:
+        return recorded.model_copy(update={"output": read_output(recorded.text, task.output_schema, model)})
+    except InvalidOutput as error:
+        raise InvalidRequest(f"the answer of run {recorded.id} is no {model.__name__}: {error.message}", hint=hint) from error
+
+
+def require_dependencies(context: TaskContext) -> TaskContext:
+    """Return the context. Raises `InvalidRequest` if one of its tools needs dependencies and the task was given none."""
+    needing = [] if context.caller.dependencies is not None else [tool.name for tool in context.tools.values() if tool.needs_dependencies]
+    if needing:
+        hint = "run(..., dependencies=...); they are kept nowhere, so a run is resumed with them again"
+        raise InvalidRequest(f"tool {needing[0]!r} needs dependencies, and none are given", hint=hint)
+    return context
+
+
+def _doubt(policy: Policy, strategy: Strategy, accepted: Attempt) -> str | None:
     """Return why an answer is less sure than its cascade wants; None where it is sure enough, or no confidence is known."""
     found, wanted = accepted.confidence, policy.minimum_confidence
-    if policy.strategy is not Strategy.CASCADE or found is None or found >= wanted:
+    if strategy is not Strategy.CASCADE or found is None or found >= wanted:
         return None
     return f"{accepted.agent}: confidence {found:.2f} is below {wanted:.2f}, and stands because no other agent may be asked, or did better"
 
 
+async def _final_state(work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
+    """Return the final state of the graph of a task that is no durable run."""
+    state: dict[str, Any] = {}
+    # `ainvoke` also looks for interrupts after each node, which costs a tenth of a task; only a durable run is interrupted.
+    with untraced():
+        async for each in graph.astream(graph_input(work.task), config, context=work.context, stream_mode="values"):
+            state = each
+    return state
+
+
 _logger = logging.getLogger(__name__)
+_STOPPED = "This turn was stopped before it was answered. Its tool calls stay done:"
 
 
 class Pipeline:
@@ -146,6 +200,9 @@ class Pipeline:
         self.preparation = Preparation(parts, self._plans)
         agents, runs = tuple(handle.name for handle in parts.pool), parts.records.runs
         self.runs = None if runs is None else DurableRuns(runs, agents, self.preparation.bounds)
+        self.sessions = None if runs is None else SessionStore(runs)
+        self.stopped: dict[str, tuple[Message, ...]] = {}
+        """By run: the conversation to keep of turns that ended without an answer, until their session takes it; empty with a store."""
 
     @property
     def durable(self) -> DurableRuns:
@@ -161,17 +218,25 @@ class Pipeline:
 
         parts = self._parts
         checkpointer = parts.records.checkpointer if self.runs is None else self.runs.checkpointer
-        return Graphs(parts.pool, parts.tools, parts.router, checkpointer=checkpointer, store=parts.store)
+        return Graphs(
+            parts.pool,
+            parts.tools,
+            parts.router,
+            instructions=parts.instructions,
+            team=parts.team,
+            checkpointer=checkpointer,
+            store=parts.store,
+        )
 
-    async def run(self, prompt: Prompt, options: TaskOptions) -> Result:
-        """Serve a task and return its result."""
-        async with self._begun(self.preparation.task(prompt, options), options) as (work, started):
+    async def run(self, prompt: Prompt, options: TaskOptions, *, turn: int | None = None) -> Result:
+        """Serve a task and return its result. `turn`: number of its last messages that are the prompt of a session's turn."""
+        async with self._begun(await self._asked(prompt, options, turn), options) as (work, started):
             return await self._served(work, options, started)
 
-    async def stream(self, prompt: Prompt, options: TaskOptions) -> AsyncGenerator[TaskEvent, None]:
-        """Serve a task and yield its events; the last one is `TaskFinished`."""
+    async def stream(self, prompt: Prompt, options: TaskOptions, *, turn: int | None = None) -> AsyncGenerator[TaskEvent, None]:
+        """Serve a task and yield its events; the last one is `TaskFinished`. `turn`: see `run`."""
         async with (
-            self._begun(self.preparation.task(prompt, options), options) as (work, started),
+            self._begun(await self._asked(prompt, options, turn), options) as (work, started),
             aclosing(self._streamed(work, options, started)) as events,
         ):
             async for event in events:
@@ -185,8 +250,40 @@ class Pipeline:
         self._begin()
         started = time.monotonic()
         with self._awake():
-            async with self.durable.resume(run, user, partial(self.preparation.equip_again, options=options)) as work:
+            async with self.durable.resume(run, user, partial(self._equip_again, options=options)) as work:
                 return await self._served(work, options, started)
+
+    def forget_session(self, session: str, user: str) -> None:
+        """Forget what this process knows of a session: its label, the texts that left last, and the agent that answered last."""
+        self.preparation.sessions.forget(session, user)
+        self._parts.router.sessions.forget(session, user=user)
+
+    async def _asked(self, prompt: Prompt, options: TaskOptions, turn: int | None) -> Task:
+        """Return the task as the user put it, with the label of its session, which another process may have added to."""
+        session, user = options.get("session"), options.get("user", "")
+        if self.sessions is not None and isinstance(session, str) and isinstance(user, str):
+            self.preparation.sessions.add(session, user, await in_thread(self.sessions.label, session, user))
+        task = self.preparation.task(prompt, options)
+        return task if turn is None else task.model_copy(update={"turn": turn})
+
+    async def _note_label(self, task: Task, label: Label) -> None:
+        """Record the label with which a task of a session has ended, so that it holds for later tasks in any process."""
+        if self.preparation.sessions.note(task, label) and self.sessions is not None and task.turn is not None:
+            await in_thread(self.sessions.note, task.idempotency_key, label)
+
+    async def _note_stopped(self, task: Task, context: TaskContext) -> None:
+        """Record what a task of a session leaves behind that ends without an answer: its label, and the tool calls that stay done."""
+        assert context.privacy is not None, "every task is prepared with it"
+        label = context.privacy.told_label  # what was streamed by then may come back in the session
+        done = told_of(context.outcomes or (), label)
+        if task.turn is not None and done:
+            stopped = Message.assistant(f"{_STOPPED}\n{context.privacy.placeholders.fill_for_display(done)}")
+            conversation = (*task.asked, stopped)
+            if self.sessions is None:
+                self.stopped[task.idempotency_key] = conversation
+            else:
+                await in_thread(self.sessions.stop, task.idempotency_key, conversation)
+        await self._note_label(task, label)
 
     def _begin(self) -> None:
         """Prepare the first task before its clock runs: load LangGraph, and warn of agents without known prices."""
@@ -213,25 +310,34 @@ class Pipeline:
                 task = asked
                 if self._parts.memory is not None:
                     task = await anyio.to_thread.run_sync(self.preparation.recall, asked, options, abandon_on_cancel=True)
-                return self.preparation.prepare(task, options)
+                task, context = self.preparation.prepare(task, options)
+                return task, require_dependencies(context)
 
         with self._awake():
             if self.runs is None:
                 yield Work(*await prepare()), started
                 return
-            async with self.runs.begin(asked, prepare, partial(self.preparation.equip_again, options=options)) as work:
+            async with self.runs.begin(asked, prepare, partial(self._equip_again, options=options)) as work:
                 yield work, started
+
+    def _equip_again(self, task: Task, options: TaskOptions) -> TaskContext:
+        """Return the context of a resumed task. Raises `InvalidRequest` for another output than the task's, or lacking dependencies."""
+        model = output_model_of(options.get("output"))
+        if model is not None and output_schema_of(model) != task.output_schema:
+            hint = "resume it with the model that it was begun with"
+            raise InvalidRequest(f"run {task.idempotency_key} was begun with another output than {model.__name__}", hint=hint)
+        return require_dependencies(self.preparation.equip_again(task, options=options))
 
     async def _served(self, work: Work, options: TaskOptions, started: float) -> Result:
         if work.recorded is not None:
-            return work.recorded
+            return with_output(work.recorded, work.task, options)
         with deadline(work.task, started, work.context):
             state = await run_cancellable(self._serve(work, options))
         return await self._concluded(work, state, time.monotonic() - started)
 
     async def _streamed(self, work: Work, options: TaskOptions, started: float) -> AsyncGenerator[TaskEvent, None]:
         if work.recorded is not None:
-            yield TaskFinished(result=work.recorded)
+            yield TaskFinished(result=with_output(work.recorded, work.task, options))
             return
         events: asyncio.Queue[TaskEvent | None] = asyncio.Queue()
         heard = replace(work, context=replace(work.context, listener=events.put_nowait))
@@ -253,24 +359,27 @@ class Pipeline:
     async def _serve(self, work: Work, options: TaskOptions) -> dict[str, Any]:
         """Run the task's graph and return its final state."""
         task, context, parts = work.task, work.context, self._parts
-        graph, config = self.graphs[task.policy.strategy], self._config(task, options)
+        graph, config = self.graphs.of_task(task), self._config(task, options)
         since = None if self._plans is None else await self._plans.clearings()
         agents = {handle.name: handle.side for handle in parts.pool}
         recorded = nullcontext() if context.trace is None else context.trace.record_run(task, agents)
         assert context.privacy is not None, "every task is prepared with it"
         with billed(task, context, parts.router), recorded, nullcontext() if parts.records.cache is None else within_scope(scope_of(task)):
             try:
-                state = await (serve(work, graph, config) if self.runs is None else self.runs.serve(work, graph, config))
-            except (NearfarError, asyncio.CancelledError):
-                self.preparation.sessions.note(task, context.privacy.told_label)  # what was streamed by then may come back in the session
+                state = await (_final_state(work, graph, config) if self.runs is None else self.runs.serve(work, graph, config))
+            except (NearfarError, asyncio.CancelledError) as error:
+                if isinstance(error, InvalidOutput):
+                    error.text = context.privacy.placeholders.fill_for_display(error.text)
                 with anyio.CancelScope(shield=True):  # A task that ran out of time is cancelled, and its plan is none to go by again.
+                    with suppress(StoreError):  # this process knows it all the same, and the error of the task is the one to raise
+                        await self._note_stopped(task, context)
                     await self._conclude_plan(task, context, None, since)
                 raise
         await self._conclude_plan(task, context, context.privacy.fill_state(state, is_json=False), since)
         return state
 
     async def _conclude_plan(self, task: Task, context: TaskContext, state: dict[str, Any] | None, since: int | None) -> None:
-        if self._plans is not None:
+        if self._plans is not None and not task.role:
             await self._plans.conclude(task, context.tools, state, since=since)
 
     async def _concluded(self, work: Work, state: dict[str, Any], seconds: float) -> Result:
@@ -278,15 +387,16 @@ class Pipeline:
         task, context = work.task, work.context
         assert context.recollection is not None, "every task is prepared with one"
         assert context.privacy is not None, "and with this"
+        has_placeholders = bool(len(context.privacy.placeholders))
         state = context.privacy.fill_state(state, is_json=task.output_schema is not None)
         context.recollection.restore(state.get("recalled", ()))
-        result = result_of(task, state, seconds)
+        result = result_of(task, state, seconds, context.output_model)
         told = {"recalled": tuple(context.recollection.items), "label": result.label.joined(context.privacy.found)}
-        result = result.model_copy(update=told)
+        result = result.model_copy(update={**told, "messages": conversation_of(task, state, has_placeholders=has_placeholders)})
         if context.trace is not None:
             context.trace.conclude(result)
         self._parts.router.conclude(task, result, tools=list(context.tools))
-        self.preparation.sessions.note(task, result.label)
+        await self._note_label(task, result.label)
         if self._parts.memory is not None:
             result = await in_thread(self._parts.memory.conclude, task, result, state["messages"])
         result = result if self.runs is None else await self.runs.keep(work, result)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal
 from ...protocols import Capabilities, ConfigError, PermissionDenied, PrivacyViolation, Sensitivity, Side, StoreUnavailable, Unsupported
 from ...protocols.steps import Value
 from ..budgets.book import MEASURES, BudgetBook, BudgetScope, Spent
-from ..task.modes import FAR_FIRST, SUPERVISED, AgentView, Mode, Needs, Strategy, language_of, primary_language
+from ..task.modes import FAR_FIRST, SUPERVISED, AgentView, Mode, Strategy, language_of, primary_language
 from ..task.policy import Policy
 from ..task.routing_policy import AmountsConfig, LimitsConfig
 from ..task.rules import RESTRICTIONS, Ruling
-from ..task.task import Task
+from ..task.task import Needs, Task
 
 if TYPE_CHECKING:
     from ..budgets.account import Account
@@ -261,7 +261,7 @@ class Spending:
 
 
 def _limited(limits: LimitsConfig, task: Task) -> Iterator[tuple[BudgetScope, AmountsConfig]]:
-    session = () if task.session is None else ((BudgetScope("session", task.session), limits.session),)
+    session = () if task.session is None else ((BudgetScope.of_session(task.session, task.user), limits.session),)
     for scope, amounts in (*session, (BudgetScope("user", task.user), limits.user), (BudgetScope("day"), limits.day)):
         if amounts != AmountsConfig():
             yield scope, amounts

@@ -20,12 +20,12 @@ from ..agents.breaker import Health
 from ..agents.pool import PaceSource, no_pace
 from ..budgets.book import BudgetBook, Commitment, Spent
 from ..budgets.storage import MemoryStorage
-from ..task.modes import AgentView, Mode, Situation, Strategy, tokens_by_length
+from ..task.modes import AgentView, Mode, Situation, Strategy
 from ..task.policy import Policy
 from ..task.results import AgentEstimate, Call, ConsideredAgent, Estimate, EstimateSource, Result, RouteDecision, SelectionDecision
 from ..task.routing_policy import LimitsConfig, ObjectiveConfig, RouterConfig
 from ..task.rules import Ruling, ruling
-from ..task.task import Task, last_words
+from ..task.task import Task, last_words, tokens_by_length
 from .auto import Selector
 from .costs import TaskKind, TaskTaken
 from .eligibility import (
@@ -218,7 +218,7 @@ class Router:
     def conclude(self, task: Task, result: Result, *, tools: Collection[str]) -> None:
         """Take note of a task that was answered."""
         if task.session is not None:
-            self.sessions.keep(task.session, result.agent)
+            self.sessions.keep(task.session, result.agent, user=task.user)
         if task.policy.router.log is not None:
             try:
                 log_task(task.policy.router.log, task, result, tools=tools, time=self._now())
@@ -275,6 +275,7 @@ class Router:
             tokens=_tokens(task),
             now=self._now(),
             task_class=task.task_class,
+            role=task.role,
             tools=frozenset(tools),
             tags=frozenset(task.tags),
             languages=languages_of(task) if asks else frozenset({None}),
@@ -392,7 +393,7 @@ class Router:
         stickiness = task.policy.stickiness
         if task.session is None or not stickiness.follow_ups or task.unstick:
             return None
-        agent = self.sessions.agent_of(task.session, seconds=stickiness.seconds)
+        agent = self.sessions.agent_of(task.session, seconds=stickiness.seconds, user=task.user)
         if agent is None or agent not in names:
             return None
         remaining.reasons.append(f"{agent} answered last in this session")

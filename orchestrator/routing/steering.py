@@ -237,18 +237,23 @@ class Sessions:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = Lock()
-        self._served: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._served: OrderedDict[tuple[str, str], tuple[str, float]] = OrderedDict()
 
-    def keep(self, session: str, agent: str) -> None:
-        """Remember who answered."""
+    def keep(self, session: str, agent: str, *, user: str = "") -> None:
+        """Remember which agent answered in a user's session."""
         with self._lock:
-            self._served.pop(session, None)
-            self._served[session] = (agent, self._clock())
+            self._served.pop((user, session), None)
+            self._served[user, session] = (agent, self._clock())
             if len(self._served) > _KEPT:
                 self._served.popitem(last=False)
 
-    def agent_of(self, session: str, *, seconds: float) -> str | None:
+    def forget(self, session: str, *, user: str = "") -> None:
+        """Forget which agent answered, so that the next task of the session is routed by itself."""
+        with self._lock:
+            self._served.pop((user, session), None)
+
+    def agent_of(self, session: str, *, seconds: float, user: str = "") -> str | None:
         """Return the agent that answered last, at most so many seconds ago; None if there is none."""
         with self._lock:
-            agent, when = self._served.get(session, ("", float("-inf")))
+            agent, when = self._served.get((user, session), ("", float("-inf")))
             return agent if agent and self._clock() - when <= seconds else None

@@ -18,6 +18,7 @@ from ..storage.tables import DatabaseSession, Tables
 from ..task.stores import RunsConfig
 from ..tracing.store import TraceStore
 from .opening import address_of, open_store
+from .sessions import with_later_turns
 from .store import FILE, RunStore
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ _NAMING: Final = Naming("run store", recovery="check the disk")
 _TEXTS: Final = (
     "SELECT title FROM runs WHERE run = ?",
     "SELECT user_name FROM runs WHERE run = ?",
+    "SELECT session FROM turns WHERE run = ?",
+    "SELECT stopped FROM turns WHERE run = ? AND stopped IS NOT NULL",
     "SELECT content FROM tasks WHERE run = ?",
     "SELECT content FROM outcomes WHERE run = ?",
     "SELECT request FROM effects WHERE run = ? AND request IS NOT NULL",
@@ -68,8 +71,11 @@ def find_holding(config: RunsConfig, erased: Erased) -> Holding:
 
 
 def find_runs_holding(store: RunStore, erased: Erased) -> list[str]:
-    """Return the runs of a store that hold a part of erased items: in the task, a step, an effect or the outcome."""
-    return [run for run, records in run_records(store) if any(map(erased.is_in, records))]
+    """Return the runs of a store that hold a part of erased items: in the task, a step, an effect or the outcome.
+
+    With a turn of a session go its later turns, whose agents were told it.
+    """
+    return [*with_later_turns(store, [run for run, records in run_records(store) if any(map(erased.is_in, records))])]
 
 
 def run_records(store: RunStore) -> Iterator[tuple[str, Iterator[Any]]]:
@@ -196,7 +202,8 @@ class ErasedRuns:
         lacking = {address for address in set().union(*recalled.values()) if address_tag(address) in forgotten}
         with self._memory.engine.transaction() as transaction:
             gone = lacking - transaction.heads(sorted(lacking)).keys()  # the others were written again
-        return [run for run, addresses in recalled.items() if addresses & gone]
+        affected = [run for run, addresses in recalled.items() if addresses & gone]
+        return affected if self._runs is None else [*with_later_turns(self._runs, affected)]
 
     def _records(self) -> Iterator[tuple[str, Iterator[Any]]]:
         if self._runs is not None:

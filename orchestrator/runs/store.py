@@ -20,6 +20,7 @@ from ..util.runtime import in_thread
 from .effects import TABLES as EFFECTS
 from .leases import LocalOwners, Owners, SharedOwners, check_lease
 from .run import VERSION, KeptTask, Lease, Run, RunFailure, RunState, damaged_run, parse_record, title
+from .sessions import TABLES as SESSIONS
 
 if TYPE_CHECKING:
     from .checkpointer import RunCheckpointer
@@ -65,7 +66,7 @@ NAMING: Final = Naming("run store", recovery="name another [runs] folder, or mov
 _COLUMNS: Final = "run, number, user_name, state, strategy, title, steps, epoch, owner, began, version"
 _ENDED: Final = (RunState.DONE, RunState.FAILED, RunState.CANCELLED)
 _SECONDS_PER_DAY: Final = 86_400
-_TABLES: Final = ("checkpoints", "pending", "effects", "tasks", "outcomes", "runs")
+_TABLES: Final = ("checkpoints", "pending", "effects", "tasks", "outcomes", "turns", "runs")
 
 
 class RunStore:
@@ -77,6 +78,12 @@ class RunStore:
         database: opened by `open`, and closed with the store.
         owners: says which processes are alive.
         keep, keep_days: see `RunsConfig`.
+
+    Arguments of several functions:
+        run: the run's id, which is its task's idempotency key
+        runs: ids of runs
+        user: the user on whose behalf it was begun; None: any
+        limit: most runs to return
     """
 
     def __init__(self, database: TableDatabase, owners: Owners, *, keep: int = 10_000, keep_days: float | None = None) -> None:
@@ -90,11 +97,12 @@ class RunStore:
         """Callbacks that get the runs about to be forgotten, and forget other records of them."""
         database.require(TABLES)
         database.require(EFFECTS)
+        database.require(SESSIONS)
         self.writer = Writer(database)
 
     @classmethod
     def open(cls, config: RunsConfig | None = None, *, address: str | None = None) -> Self:
-        """Open the store in the folder of a `[runs]` section, or in Postgres at `address`."""
+        """Open the store in the folder of a `[runs]` section (`config`), or in Postgres at `address`."""
         config = config or RunsConfig()
         database: TableDatabase
         with ExitStack() as failing:
@@ -142,20 +150,21 @@ class RunStore:
         await self.writer.write(partial(self._release, lease=lease, state=RunState.WAITING if waiting else RunState.RUNNING))
         self.forget_lease(lease)
 
-    async def finish(self, lease: Lease, outcome: str | RunFailure) -> None:
+    async def finish(self, lease: Lease, outcome: str | RunFailure, *, task: KeptTask | None = None) -> None:
         """Store the outcome: the result as JSON, or the failure. Raises `RunBusy` if another process has taken the run over.
 
-        A run that failed after a request to cancel it counts as cancelled.
+        A run that failed after a request to cancel it counts as cancelled. `task`: what is to be kept of its task from now on.
         """
-        await self.writer.write(partial(self._finish, lease=lease, outcome=outcome))
+        await self.writer.write(partial(self._finish, lease=lease, outcome=outcome, task=task))
         self.forget_lease(lease)
 
     async def find(self, run: str, *, user: str, digest: str) -> Run | None:
-        """Return the run of an idempotency key; None if the key is new. Raises `IdempotencyConflict` if it is another task's."""
+        """Return the run of an idempotency key; None if the key is new. Raises `IdempotencyConflict` if it is another task's: `digest` is
+        the hash of the task that is about to begin."""
         return await in_thread(self._find, run, user, digest)
 
     def list(self, *, state: RunState | None = None, user: str | None = None, limit: int = 100) -> list[Run]:
-        """Return runs, the newest first; `user` None: those of all users."""
+        """Return runs, the newest first; `state` None: those in any state, `user` None: those of all users."""
         conditions = {"state": state, "user_name": user}
         given = {column: value for column, value in conditions.items() if value is not None}
         where = " AND ".join([*(f"{column} = ?" for column in given), "1 = 1"])
@@ -302,6 +311,8 @@ class RunStore:
         if session.execute(insert, row).rowcount != 1:
             raise RunBusy(f"run {run} was begun by another process at the same time", hint="ask again: its result is then returned")
         session.execute("INSERT INTO tasks (run, content) VALUES (?, ?)", (run, kept.model_dump_json()))
+        if task.turn is not None:
+            session.execute("INSERT INTO turns (run, user_name, session) VALUES (?, ?, ?)", (run, task.user, task.session))
         return self._note_lease(Lease(run, 1))
 
     def _claim(self, session: DatabaseSession, *, run: str, user: str) -> Lease:
@@ -336,7 +347,7 @@ class RunStore:
         if found is not None and found[0]:
             self._end(session, lease.run, RunState.CANCELLED)
 
-    def _finish(self, session: DatabaseSession, *, lease: Lease, outcome: str | RunFailure) -> None:
+    def _finish(self, session: DatabaseSession, *, lease: Lease, outcome: str | RunFailure, task: KeptTask | None) -> None:
         from .checkpointer import drop_checkpoints
 
         is_cancelled, has_failed = check_lease(session, lease), isinstance(outcome, RunFailure)
@@ -345,6 +356,8 @@ class RunStore:
         self._end(session, lease.run, state)
         insert = "INSERT INTO outcomes (run, content) VALUES (?, ?) ON CONFLICT (run) DO UPDATE SET content = excluded.content"
         session.execute(insert, (lease.run, content))
+        if task is not None:
+            session.execute("UPDATE tasks SET content = ? WHERE run = ?", (task.model_dump_json(), lease.run))
         if state is RunState.DONE:
             drop_checkpoints(session, run=lease.run)
 

@@ -9,6 +9,7 @@ from ...protocols.items import Tier
 from ..task.labels import OF_CONTEXT, OPEN, Integrity, Label, join_labels
 from ..task.task import Task
 from ..task.tools import Tool
+from .plan_matching import is_quoted
 
 THE_TASK = "the task"
 """Origin of a label that is private because the policy says so of the task."""
@@ -33,13 +34,18 @@ def _labels(task: Task, tools: Mapping[str, Tool]) -> Iterator[Label]:
 
 
 def label_of_result(message: Message, tools: Mapping[str, Tool]) -> Label:
-    """Return the label of a tool's message in the conversation that a task brings along."""
+    """Return the label of a tool's message in the conversation that a task brings along.
+
+    A result that an earlier task has quoted is untrusted, however its tool is declared: untrusted content has influenced it.
+    """
     assert message.tool_result is not None, "the caller has looked"
     name = message.tool_result.name
     tool = tools.get(name)
+    untrusted = Label(integrity=Integrity.UNTRUSTED, origins=(f"tool {name}",))
     if tool is None:
-        return Label(integrity=Integrity.UNTRUSTED, origins=(f"tool {name}",))
-    return tool.label_of(message.tool_result)
+        return untrusted
+    label = tool.label_of(message.tool_result)
+    return label.joined(untrusted) if is_quoted(message.tool_result) else label
 
 
 _TEXTS: Final = 8
@@ -89,7 +95,21 @@ class SessionLabels:
         policy = task.policy.model_copy(update={"sensitivity": Sensitivity.PRIVATE})
         return task.model_copy(update={"policy": policy, "reasons": (*task.reasons, because)})
 
-    def note(self, task: Task, label: Label) -> None:
-        """Record the label with which a task of the session ended. Being private by its own policy does not make later tasks private."""
-        if task.session is not None and set(label.origins) - {THE_TASK}:
-            self._labels[task.user, task.session] = self.label_of(task).joined(label)
+    def note(self, task: Task, label: Label) -> bool:
+        """Record the label with which a task of the session ended, and return whether it counts for later tasks.
+
+        Being private by its own policy does not make later tasks private.
+        """
+        if task.session is None or not set(label.origins) - {THE_TASK}:
+            return False
+        self.add(task.session, task.user, label)
+        return True
+
+    def add(self, session: str, user: str, label: Label) -> None:
+        """Join a label to that of a session."""
+        self._labels[user, session] = self._labels.get((user, session), OPEN).joined(label)
+
+    def forget(self, session: str, user: str) -> None:
+        """Forget a session: a new conversation begins under its name."""
+        self._labels.pop((user, session), None)
+        self._recent.pop((user, session), None)

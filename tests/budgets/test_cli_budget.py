@@ -63,7 +63,7 @@ async def test_the_table_names_spent_and_cap_of_each_scope(configuration: Path) 
     assert done.exit_code == 0
     assert "1000 of 2000" in done.stdout
     assert "of 2.0000" in done.stdout
-    assert "session:chat" in done.stdout
+    assert "session:ana/chat" in done.stdout
 
 
 @pytest.mark.parametrize("scope", ["week", "user", "day:2026-11-21", "user:nobody"])

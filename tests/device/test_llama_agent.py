@@ -6,8 +6,9 @@ from pathlib import Path
 
 import anyio
 import pytest
+from llama_engine import require_llama
 
-pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+require_llama()
 from near_model import OPEN, QUESTION, ask, long_prompt, near_agent
 from tiny_gguf import WIDTH, TinyModel, write_tiny_gguf
 

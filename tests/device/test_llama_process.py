@@ -13,8 +13,9 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
+from llama_engine import require_llama
 
-pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+require_llama()
 from near_model import NEAR, QUESTION, ask, long_prompt, near_agent
 from tiny_gguf import TinyModel, write_tiny_gguf
 

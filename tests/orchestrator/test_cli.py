@@ -16,6 +16,7 @@ import psutil
 import pytest
 from keyring.backend import KeyringBackend
 from keyring.errors import KeyringLocked
+from llama_engine import HAS_LLAMA
 from typer.testing import CliRunner, Result
 
 from nearfar import Config, Hybrid
@@ -150,7 +151,7 @@ def test_doctor_finds_the_shipped_models_working() -> None:
     agents = {finding["name"]: finding for finding in report["findings"] if finding["area"] == "agents"}
     assert agents["near"]["status"] == agents["far"]["status"] == "ok"
     assert "answered" in agents["near"]["detail"]
-    assert "on cpu (llama.cpp)" in agents["near"]["detail"]
+    assert f"on cpu ({'llama.cpp' if HAS_LLAMA else 'onnxruntime-genai'})" in agents["near"]["detail"]
     assert report["hardware"]["cpu"]["presence"] == "present"
     assert {engine["name"] for engine in report["hardware"]["engines"]} == {"llama.cpp", "onnxruntime"}
 

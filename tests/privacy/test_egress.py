@@ -29,7 +29,7 @@ from nearfar.protocols.agent import complete
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.device_state import DeviceState
 from nearfar.protocols.heartbeat import Heartbeat
-from nearfar.protocols.hub_session import Registration, Session
+from nearfar.protocols.hub_session import Registration, WorkerSession
 from nearfar.protocols.secrets import inspected_by
 from nearfar.protocols.server import serve
 
@@ -268,7 +268,7 @@ async def test_what_goes_to_an_agent_on_another_device_is_looked_at_before_it_is
         raise PrivacyViolation("it must not leave")
 
     registration = Registration(instance="1", cards=(pair()[0].card,), state=DeviceState())
-    session = Session("laptop", registration, heartbeat=Heartbeat(interval=10.0, silence_limit=30.0), numbers=count(1))
+    session = WorkerSession("laptop", registration, heartbeat=Heartbeat(interval=10.0, silence_limit=30.0), numbers=count(1))
     with inspected_by(refuse), pytest.raises(PrivacyViolation):
         session.start("near", StepRequest(messages=(Message.user(SECRET),)), idle_timeout=1.0)
     assert SECRET.encode() in seen[0]

@@ -23,7 +23,7 @@ from nearfar.protocols import (
     Unavailable,
 )
 from nearfar.protocols.hub import Hub
-from nearfar.protocols.hub_session import AttachedStep, Registration, Session
+from nearfar.protocols.hub_session import AttachedStep, Registration, WorkerSession
 from nearfar.protocols.v1 import agent_pb2, hub_pb2
 
 Returned = TypeVar("Returned")
@@ -36,7 +36,7 @@ FINISHED = agent_pb2.StepEvent(finished=agent_pb2.Finished(reason=agent_pb2.FINI
 class Known:
     """What the test knows of a step."""
 
-    session: Session
+    session: WorkerSession
     step: AttachedStep
     said: list[str] = field(default_factory=list)
     """Texts that came while somebody read."""
@@ -52,7 +52,7 @@ class Books(RuleBasedStateMachine):
         super().__init__()
         self.runner = asyncio.Runner()
         self.hub = self.run(self.make_hub())
-        self.live: dict[str, Session] = {}
+        self.live: dict[str, WorkerSession] = {}
         self.steps: list[Known] = []
 
     def run(self, work: Coroutine[Any, Any, Returned]) -> Returned:
@@ -61,7 +61,7 @@ class Books(RuleBasedStateMachine):
     async def make_hub(self) -> Hub:
         return Hub(TOKENS, policies=OWN)
 
-    def lose(self, session: Session) -> None:
+    def lose(self, session: WorkerSession) -> None:
         """The session is over in the test's own books too."""
         for known in self.steps:
             if known.session is session:
@@ -95,7 +95,7 @@ class Books(RuleBasedStateMachine):
 
     @rule(worker=WORKERS)
     def start(self, worker: str) -> None:
-        async def start() -> tuple[Session, AttachedStep]:
+        async def start() -> tuple[WorkerSession, AttachedStep]:
             return self.hub.start(worker, ask())
 
         session = self.live.get(worker)

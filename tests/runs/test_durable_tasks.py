@@ -12,7 +12,7 @@ from run_stores import Opener
 from nearfar import Hybrid, Mode, Policy, Records, Strategy, Tool, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.runs import watching as cancelling
-from nearfar.orchestrator.runs.run import Bounds, Lease, RunFailure, RunState
+from nearfar.orchestrator.runs.run import Bounds, KeptTask, Lease, RunFailure, RunState
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.strategies.durable import DurableRuns
 from nearfar.orchestrator.strategies.state import TaskContext
@@ -143,6 +143,30 @@ async def test_a_run_that_let_findings_leave_is_not_resumed_under_the_preset_pri
     assert len(far.requests) == 1
     async with Hybrid(far=far, records=config, policy=loose) as opened:
         assert (await opened.resume("k")).text == "Written."
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        ({"privacy": {"detect": ["email"]}}, {"privacy": {"detect": ["email", "card"]}}, "privacy"),
+        ({"privacy": {"placeholders": True}}, {}, "privacy"),
+        ({"guard": {"tools": "allow"}}, {}, "guard"),
+        ({"guard": {"arguments": "ask"}}, {"guard": {"arguments": "refuse"}}, "guard"),
+    ],
+)
+async def test_a_run_is_not_resumed_under_more_detectors_or_a_stricter_guard(
+    config: RunsConfig, before: dict[str, object], now: dict[str, object], told: str
+) -> None:
+    far = ScriptedAgent([Unavailable("gone"), "Hello."], name="far", side=Side.FAR)
+    loose = Policy.model_validate(before)
+    async with Hybrid(far=far, records=config, policy=loose) as opened:
+        with pytest.raises(Unavailable):
+            await opened.run("Hi", **(ASKED_PUBLICLY | {"idempotency_key": "k"}))
+    async with Hybrid(far=far, records=config, policy=Policy.model_validate(now)) as opened:
+        with pytest.raises(IdempotencyConflict, match=told):
+            await opened.resume("k")
+    async with Hybrid(far=far, records=config, policy=loose) as opened:
+        assert (await opened.resume("k")).text == "Hello."
 
 
 async def test_a_rule_about_public_tasks_holds_for_a_run_that_was_public_by_its_own_word(config: RunsConfig) -> None:
@@ -400,7 +424,7 @@ async def test_a_run_waits_for_a_yes_across_processes(config: RunsConfig) -> Non
 class NoRoomAtTheEnd(RunStore):
     """Cannot keep any result."""
 
-    async def finish(self, lease: Lease, outcome: str | RunFailure) -> None:
+    async def finish(self, lease: Lease, outcome: str | RunFailure, *, task: KeptTask | None = None) -> None:
         raise StoreUnavailable("the disk is full")
 
 

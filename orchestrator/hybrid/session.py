@@ -1,0 +1,285 @@
+"""`Session`: a conversation of one user that a `Hybrid` keeps under a name."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any, Final, Unpack, cast
+from uuid import uuid4
+
+import anyio
+
+from ...protocols import DeadlineExceeded, InvalidRequest, Message, NearfarError, NotFound, Side, StoreError
+from ..runs.sessions import SessionStore, SessionTurn
+from ..task.events import TaskEvent, TaskFinished
+from ..task.results import Result, SideUsage
+from ..task.task import Prompt, as_messages
+from ..util.runtime import in_thread
+from .arguments import TaskOptions
+from .pipeline import Pipeline
+
+_logger = logging.getLogger(__name__)
+
+_MOST: Final = 10_000
+"""Number of sessions that one process knows; of more, those are forgotten that were used the longest time ago."""
+_OF_SESSION: Final = ("session", "user")
+_OF_TURN: Final = ("idempotency_key", "session", "thread_id")
+_FOR_RESUMING: Final = ("approver", "dependencies", "tools")
+"""Options that no record of a run can hold, and that the next turn most likely shares with the one before."""
+_SERVED: Final[ContextVar[frozenset[int]]] = ContextVar("nearfar_sessions_served", default=frozenset())
+"""Sessions, by the identity of their state, a turn of which has led to the running code."""
+
+
+class SessionState:
+    """The conversation of a session as this process knows it, shared by all `Session` objects of its name and user."""
+
+    def __init__(self, name: str, user: str, store: SessionStore | None) -> None:
+        self.name = name
+        self.user = user
+        self.turns: tuple[SessionTurn, ...] = ()
+        self.last: Result | None = None
+        self._store = store
+        self._lock = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._holder: asyncio.Task[Any] | None = None
+        """The task that waits for the turn under way."""
+
+    def refresh(self) -> None:
+        """Read the turns that any process has added, and drop those that were forgotten. Waits for the database."""
+        if self._store is not None:
+            known = {turn.run: turn for turn in self.turns}
+            found = (known.get(run) or self._store.turn(run) for run in self._store.ended(self.name, self.user))
+            self.turns = tuple(turn for turn in found if turn is not None)
+
+    def add(self, turn: SessionTurn) -> None:
+        """Add a turn that has ended. One that is known is replaced."""
+        self.turns = (*(known for known in self.turns if known.run != turn.run), turn)
+
+    def messages(self, *, before: str = "") -> tuple[Message, ...]:
+        """Return the conversation up to the turn of a run; the whole conversation without such a turn."""
+        runs = [turn.run for turn in self.turns]
+        turns = self.turns[: runs.index(before)] if before in runs else self.turns
+        return tuple(message for turn in turns for message in turn.messages)
+
+    @asynccontextmanager
+    async def alone(self, seconds: object = None) -> AsyncIterator[None]:
+        """Wait until no other turn of the session is served here. Raises `DeadlineExceeded` after `seconds`, if they are a number."""
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            self._lock, self._loop = asyncio.Lock(), loop
+        lock, mine = self._lock, asyncio.current_task()
+        if id(self) in _SERVED.get() or (lock.locked() and self._holder is mine):
+            hint = "wait for its answer, or close its stream, first; a tool may use a session of another name"
+            raise InvalidRequest(f"session {self.name!r} is asked again from within its own turn, and would wait for itself", hint=hint)
+        limit = float(seconds) if isinstance(seconds, (int, float)) else None
+        with anyio.move_on_after(limit) as waiting:
+            await lock.acquire()
+        if waiting.cancelled_caught:
+            raise DeadlineExceeded(f"an earlier turn of session {self.name!r} takes longer than {limit:g} s", hint="raise the timeout")
+        self._holder = mine
+        try:
+            yield
+        finally:
+            self._holder = None
+            lock.release()
+
+    @contextmanager
+    def served(self) -> Iterator[None]:
+        """Mark what runs within the block as caused by a turn of this session."""
+        token = _SERVED.set(_SERVED.get() | {id(self)})
+        try:
+            yield
+        finally:
+            _SERVED.reset(token)
+
+
+class SessionBook:
+    """The sessions of one `Hybrid`."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._states: OrderedDict[tuple[str, str], SessionState] = OrderedDict()
+
+    def open(self, name: object, options: TaskOptions) -> "Session":
+        """Return a session. Raises `InvalidRequest` for a name or an option that it cannot have."""
+        if not isinstance(name, str) or not name.strip():
+            raise InvalidRequest("a session needs a name", hint='hybrid.session("ana")')
+        user = options.get("user", "")
+        if not isinstance(user, str):
+            raise InvalidRequest(f"user must be a text, not {type(user).__name__}", hint="on whose behalf the session is served")
+        _refuse(options, _OF_TURN, "belongs to one turn, and not to a session")
+        self._pipeline.preparation.task("?", options)  # a mistake in the options is reported here rather than in the first turn
+        state = self._states.setdefault((user, name), SessionState(name, user, self._pipeline.sessions))
+        self._states.move_to_end((user, name))
+        if len(self._states) > _MOST:
+            self._states.popitem(last=False)
+        return Session(self._pipeline, state, options)
+
+
+class Session:
+    """A conversation that a `Hybrid` keeps; made by `Hybrid.session`.
+
+    Turns are served one after the other, whoever asks for them. Each is a task of its own: it is told the whole conversation, with all tool
+    calls and results, goes first to the agent that answered last, and is as private, and as little trusted, as the turns before it. What
+    is too long for an agent is compressed for it, and kept whole here. A turn that fails or is cancelled is no part of the conversation,
+    unless its tool calls changed something: then a message says which.
+
+    With `Hybrid(records=...)` the conversation outlives the process. A turn that a killed process left unfinished is finished before the
+    next one begins. Without records, the process keeps the 10,000 sessions used last.
+    """
+
+    def __init__(self, pipeline: Pipeline, state: SessionState, options: TaskOptions) -> None:
+        self._pipeline = pipeline
+        self._state = state
+        self._options = options
+
+    @property
+    def name(self) -> str:
+        return self._state.name
+
+    @property
+    def user(self) -> str:
+        return self._state.user
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation so far. Where it is kept on record it is read from there. Raises `StoreError`."""
+        self._state.refresh()
+        return self._state.messages()
+
+    @property
+    def near(self) -> SideUsage:
+        """Usage of the near agents over all answered turns."""
+        return self._usage(Side.NEAR)
+
+    @property
+    def far(self) -> SideUsage:
+        """Usage of the far agents over all answered turns."""
+        return self._usage(Side.FAR)
+
+    @property
+    def last_result(self) -> Result | None:
+        """The result of the last turn that was answered; None: none was. Raises `StoreError`."""
+        self._state.refresh()
+        store = self._pipeline.sessions
+        if store is None:
+            return self._state.last
+        results = (store.result(turn.run) for turn in reversed(self._state.turns))
+        return next((result for result in results if result is not None), None)
+
+    async def send(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
+        """Serve the next turn and return its outcome; `Result.messages` holds the turn's own messages.
+
+        Raises what `Hybrid.run` raises, and `InvalidRequest` from within a turn of the same session. `timeout` counts from the moment at
+        which the turns before it have ended, for which it waits as long at most.
+        """
+        asked, given = self._asked(prompt, options)
+        async with self._turn(given) as earlier:
+            with self._state.served():
+                result = await self._pipeline.run([*earlier, *asked], given, turn=len(asked))
+            self._keep(result)
+        return result
+
+    async def stream(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
+        """Serve the next turn and yield what happens; the last event is `TaskFinished`. Raises what `send` raises.
+
+        A stream that is closed before its end cancels the turn. Others wait until it has ended or is closed.
+        """
+        asked, given = self._asked(prompt, options)
+        async with (
+            self._turn(given) as earlier,
+            aclosing(self._pipeline.stream([*earlier, *asked], given, turn=len(asked))) as events,
+        ):
+            while True:
+                with self._state.served():  # around each part: between two of them the caller's own code runs in the same context
+                    event = await anext(events, None)
+                if event is None:
+                    return
+                if isinstance(event, TaskFinished):
+                    self._keep(event.result)
+                yield event
+
+    async def resume(self) -> Result | None:
+        """Finish the turns that a killed process left unfinished, as `send` does before a new one; return the result of the last.
+
+        None: there is no such turn. Raises what `Hybrid.resume` raises.
+        """
+        last: Result | None = None
+        async with self._state.alone():
+            for run in await self._interrupted():
+                last = await self._resume(run, self._options)
+            await in_thread(self._state.refresh)
+        return last
+
+    async def reset(self) -> None:
+        """Begin a new conversation under the same name: no turn of the old one, and no label of it, counts from now on.
+
+        What is on record of the old turns stays there, as of any run, until it is forgotten. Raises `StoreError`.
+        """
+        name, user = self.name, self.user
+        async with self._state.alone():
+            if self._pipeline.sessions is not None:
+                await in_thread(self._pipeline.sessions.begin_again, name, user)
+            self._state.turns, self._state.last = (), None
+            self._pipeline.forget_session(name, user)
+
+    def _usage(self, side: Side) -> SideUsage:
+        self._state.refresh()
+        return sum((turn.near if side is Side.NEAR else turn.far for turn in self._state.turns), SideUsage())
+
+    def _asked(self, prompt: Prompt, options: TaskOptions) -> tuple[tuple[Message, ...], TaskOptions]:
+        """Return the turn's own messages, and its options with those of the session."""
+        _refuse(options, _OF_SESSION, "is an option of the session, and not of a turn")
+        given: dict[str, Any] = {"idempotency_key": uuid4().hex, **self._options, **options, "session": self.name, "user": self.user}
+        return as_messages(prompt), cast(TaskOptions, given)
+
+    @asynccontextmanager
+    async def _turn(self, given: TaskOptions) -> AsyncIterator[tuple[Message, ...]]:
+        """Yield the conversation before the turn, when it is its time. Keep what is left of a turn that ends without an answer."""
+        run = given["idempotency_key"]
+        async with self._state.alone(given.get("timeout")):
+            for interrupted in await self._interrupted():
+                await self._resume_if_possible(interrupted, given)
+            await in_thread(self._state.refresh)
+            try:
+                yield self._state.messages(before=run)
+            except BaseException as error:  # raised again
+                with anyio.CancelScope(shield=True):
+                    await self._give_up(run, is_cancelled=isinstance(error, (asyncio.CancelledError, GeneratorExit)))
+                raise
+
+    async def _interrupted(self) -> list[str]:
+        store = self._pipeline.sessions
+        return [] if store is None else await in_thread(store.interrupted, self.name, self.user)
+
+    async def _resume_if_possible(self, run: str, given: TaskOptions) -> None:
+        """Finish an interrupted turn. One that cannot be finished waits as a run does, and must not hold the next turn up."""
+        try:
+            await self._resume(run, given)
+        except NearfarError as error:
+            _logger.warning("an interrupted turn of session %r is not finished: %s; nearfar runs resume %s", self.name, error, run)
+
+    async def _resume(self, run: str, given: TaskOptions) -> Result:
+        options = cast(TaskOptions, {name: value for name, value in given.items() if name in _FOR_RESUMING})
+        with self._state.served():
+            return await self._pipeline.resume(run, options, user=self.user, approvals={})
+
+    def _keep(self, result: Result) -> None:
+        self._state.last = result
+        self._state.add(SessionTurn(run=result.id, messages=result.messages, near=result.near, far=result.far))
+
+    async def _give_up(self, run: str, *, is_cancelled: bool) -> None:
+        """End a turn without an answer. One that was cancelled is not resumed: whoever stops a turn means it."""
+        stopped = self._pipeline.stopped.pop(run, None)
+        if stopped is not None and self._pipeline.sessions is None:
+            self._state.add(SessionTurn(run=run, messages=stopped))
+        if is_cancelled and self._pipeline.runs is not None:
+            with suppress(NotFound, StoreError):  # it has not begun, or is left as an interrupted run is
+                await in_thread(self._pipeline.runs.store.cancel, run, user=self.user)
+
+
+def _refuse(options: Mapping[str, Any], names: tuple[str, ...], because: str) -> None:
+    for name in names:
+        if name in options:
+            raise InvalidRequest(f"the option {name!r} {because}", hint="hybrid.session(NAME, user=...) names both; see TaskOptions")
