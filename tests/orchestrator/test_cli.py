@@ -205,10 +205,29 @@ def test_the_demo_compares_strategies_in_both_worlds_and_writes_its_report(empty
         "plan_score_share",
         "plan_far_token_share",
     }
+    runs = outcome["story"]["runs"]
+    assert [run["configuration"] for run in runs] == ["device", "cloud", "pevr/inf"]
+    assert [run["answer"] == outcome["story"]["right_answer"] for run in runs] == [run["success"] for run in runs] == [False, True, True]
+    assert runs[0]["far_calls"] == runs[0]["dollars"] == 0 < runs[2]["dollars"] < runs[1]["dollars"]
     page = (empty_folder / "out.html").read_text(encoding="utf-8")
     assert "<svg" in page
     assert not re.search(r'\b(src|href)="(?!data:|#)', page.replace("xlink:href", "href"))
     assert not re.search(r"url\((?!#)", page)
+
+
+def test_the_demo_shows_one_task_step_by_step_first_and_names_three_demos_last(empty_folder: Path) -> None:
+    result = nearfar("demo", "--tasks", "1")
+    assert result.exit_code == 0
+    lines = [line for line in result.stdout.splitlines() if line.strip()]
+    assert lines[0].startswith("one task, three ways: ")
+    ways = [lines.index(title) for title in ("near alone", "far alone", "together: far plans, near does the work")]
+    assert ways == sorted(ways)
+    answers = [line for line in lines if " answers: " in line]
+    assert ["wrong" in answer for answer in answers] == [True, False, False]
+    assert any("together they found the same answer at " in line for line in lines)
+    named = re.findall(r"demos/\w+/main\.py", lines[-1])
+    assert len(named) == 3
+    assert all((Path(__file__).parents[2] / name).is_file() for name in named)
 
 
 def test_the_demo_refuses_a_report_in_a_folder_that_does_not_exist() -> None:
