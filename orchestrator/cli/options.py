@@ -49,7 +49,7 @@ TaskClass = Annotated[
     str, typer.Option("--class", help="Kind of task, from coarse to fine, such as billing/refund. Used by rules and for learning.")
 ]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="A word that rules of the policy can match. May be repeated.")]
-Tools = Annotated[Path | None, typer.Option(help="Python file with @tool functions that the agents may call.")]
+Tools = Annotated[Path | None, typer.Option(help="Python file with @tool functions that the agents may call, or a tool plugin.")]
 RoleName = Annotated[str, typer.Option("--role", help="Role that the task is given to: a [roles.NAME] section of the configuration.")]
 RunName = Annotated[
     str | None, typer.Argument(help="Id of the run, or its beginning. `nearfar runs list` shows the ids.", show_default=False)

@@ -11,24 +11,37 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypedDict, Unpack
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from ...cloud.admission import GatewayLimits as GatewayLimits
-from ...cloud.config import ProviderConfig, build_provider, prices_of, usual_key
+from ...cloud.config import ProviderConfig, prices_of, usual_key
 from ...cloud.near_server import PROGRAMS, NearServerConfig, parse_server
 from ...protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
 from ...protocols.secrets import StoredKey
 from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
 from ..util.credentials import find_secret
+from ..util.plugins import PLUGIN_TAG, FarPluginConfig, NearPluginConfig, has_plugin, names_plugin, open_plugin_agent, provider_tag
 from .hub import AttachedConfig, open_attached
 
 if TYPE_CHECKING:
     from ...cloud.prices import PriceLine as PriceLine
     from ...cloud.server_info import RunningServer as RunningServer
-    from ...device.hardware.components import Accelerator as Accelerator
-    from ...device.hardware.components import Cpu as Cpu
-    from ...device.hardware.components import EngineProvider as EngineProvider
-    from ...device.hardware.components import Hardware as Hardware
-    from ...device.hardware.components import InferenceEngine as InferenceEngine
-    from ...device.hardware.components import Memory as Memory
+    from ...device.hardware.components import (
+        Accelerator as Accelerator,
+    )
+    from ...device.hardware.components import (
+        Cpu as Cpu,
+    )
+    from ...device.hardware.components import (
+        EngineProvider as EngineProvider,
+    )
+    from ...device.hardware.components import (
+        Hardware as Hardware,
+    )
+    from ...device.hardware.components import (
+        InferenceEngine as InferenceEngine,
+    )
+    from ...device.hardware.components import (
+        Memory as Memory,
+    )
     from ...device.profiles import Profile as Profile
     from ...device.store import ModelStore
     from ...device.store import StoredModel as StoredModel
@@ -86,12 +99,17 @@ SERVER_TAG: Final = "openai"
 
 def _near_tag(given: object) -> str:
     """Return the kind of a `[near]` section: the keys of a server, or those of a model that nearfar itself runs."""
+    if names_plugin(given):
+        return PLUGIN_TAG
     is_server = isinstance(given, NearServerConfig) or (isinstance(given, Mapping) and not {"provider", "base_url"}.isdisjoint(given))
     return SERVER_TAG if is_server else LOCAL_TAG
 
 
-NearSection = Annotated[Annotated[NearConfig, Tag(LOCAL_TAG)] | Annotated[NearServerConfig, Tag(SERVER_TAG)], Discriminator(_near_tag)]
-NEAR_CONFIGS: Final = (NearConfig, NearServerConfig)
+NearSection = Annotated[
+    Annotated[NearConfig, Tag(LOCAL_TAG)] | Annotated[NearServerConfig, Tag(SERVER_TAG)] | Annotated[NearPluginConfig, Tag(PLUGIN_TAG)],
+    Discriminator(_near_tag),
+]
+NEAR_CONFIGS: Final = (NearConfig, NearServerConfig, NearPluginConfig)
 """The classes that `NearSection` stands for."""
 
 
@@ -148,8 +166,14 @@ class LocalOptions(TypedDict):
     prices: Prices | None
 
 
-FarConfig = Annotated[ProviderConfig | LocalFarConfig | GatewayConfig, Field(discriminator="provider")]
-FAR_CONFIGS: Final = (ProviderConfig, LocalFarConfig, GatewayConfig)
+FarConfig = Annotated[
+    Annotated[ProviderConfig, Tag("openai")]
+    | Annotated[LocalFarConfig, Tag("llama")]
+    | Annotated[GatewayConfig, Tag("gateway")]
+    | Annotated[FarPluginConfig, Tag(PLUGIN_TAG)],
+    Discriminator(provider_tag),
+]
+FAR_CONFIGS: Final = (ProviderConfig, LocalFarConfig, GatewayConfig, FarPluginConfig)
 """The classes that `FarConfig` stands for."""
 
 
@@ -232,6 +256,8 @@ def other_handle(name: str, other: Agent | NearSection | FarConfig | AttachedCon
         server = other.located()
         opener = partial(open_near, server, name=name)
         return AgentHandle(name, Side.NEAR, opener, is_elsewhere=server.is_elsewhere, place=server.place, model=server.model or "")
+    if isinstance(other, NearPluginConfig):
+        return AgentHandle(name, Side.NEAR, partial(open_near, other, name=name), model=other.model)
     if isinstance(other, FAR_CONFIGS):
         if isinstance(other, ProviderConfig):
             return AgentHandle(name, Side.FAR, _far_opener(other), prices=partial(prices_of, other), model=other.model or "")
@@ -249,7 +275,9 @@ def parse_near(text: str) -> NearSection:
     """
     if (server := parse_server(text)) is not None:
         return server
-    provider, colon, _ = text.partition(":")
+    provider, colon, model = text.partition(":")
+    if colon and has_plugin("agents", provider):
+        return NearPluginConfig(provider=provider, model=model)
     if colon and provider in (*_PROVIDERS, "gateway"):
         known = ", ".join(f"{program}:MODEL" for program in PROGRAMS)
         raise ConfigError(f"{text!r} is a far agent", hint=f"give it as far; near servers are {known}, or an address on this machine")
@@ -282,6 +310,8 @@ async def open_near(config: NearSection, *, name: str) -> Agent:
     """Open a near agent: load its model, or try out the one of a server. Raises what `open_local` or `open_near_server` raises."""
     if isinstance(config, NearConfig):
         return await open_local(config, name=name, side=Side.NEAR)
+    if isinstance(config, NearPluginConfig):
+        return await open_plugin_agent(config, name=name, side=Side.NEAR)
     try:
         from ...cloud.server_trials import open_near_server
     except ModuleNotFoundError as error:
@@ -356,33 +386,11 @@ async def bench_model(config: NearConfig, *, watts: float | None, progress: Call
     return profile, save_profile(profile)
 
 
-async def open_far_in_process(config: FarConfig) -> Agent:
-    """Open the far agent itself, as the gateway process does. Raises `ConfigError` for a `GatewayConfig`, whose agent is elsewhere."""
-    if isinstance(config, GatewayConfig):
-        raise ConfigError("a gateway cannot forward to another gateway", hint="name a provider or a model in [far]")
-    if isinstance(config, LocalFarConfig):
-        return await open_local(config, name="far", side=Side.FAR)
-    if config.model is None:
-        from ...cloud.server_info import with_only_model
-
-        config = await with_only_model(config)
-    return build_provider(config)
-
-
 def serve_near(agent: Agent, address: str, **options: Unpack[ServeOptions]) -> "AbstractAsyncContextManager[Server]":
     """Serve a near agent to other processes."""
     from ...protocols.server import serve
 
     return serve(agent, address, **options)
-
-
-def serve_far(
-    agent: Agent, address: str, *, limits: GatewayLimits | None = None, **options: Unpack[ServeOptions]
-) -> "AbstractAsyncContextManager[Server]":
-    """Serve a far agent as a gateway does: callers are known by their tokens, and each step is logged without its content."""
-    from ...cloud.gateway import serve_gateway
-
-    return serve_gateway({agent.card.name: agent}, address, limits=limits, **options)
 
 
 def caller_tokens(path: Path | None) -> "Tokens":

@@ -46,6 +46,7 @@ from .arguments import (
     agent_handles,
     check_approver,
     memory_argument,
+    plugin_tools,
     policy_argument,
     require_run,
     require_usable_policy,
@@ -200,7 +201,8 @@ class Hybrid:
     def from_config(cls, config: Config | str | Path = "nearfar.toml", **given: Unpack[HybridArguments]) -> Self:
         """Create a `Hybrid` from a `nearfar.toml`. Its policy is read again when the file changes.
 
-        The other arguments are those of `Hybrid`; each replaces what the file says. Raises `ConfigError` with key and line.
+        The other arguments are those of `Hybrid`; each replaces what the file says, but `tools` come in addition to those that it names.
+        Raises `ConfigError` with key and line.
         """
         policy: Policy | PolicyFile
         path: Path | None = None
@@ -213,6 +215,8 @@ class Hybrid:
         arguments: HybridArguments = {"near": loaded.near, "far": loaded.far, "agents": {**loaded.others, **loaded.roles}, "policy": policy}
         arguments |= {"memory": loaded.memory, "records": Records(loaded.runs, cache=loaded.cache)}
         try:
+            if loaded.tools:
+                given["tools"] = (*plugin_tools(loaded.tools), *tools_argument(given.get("tools")))
             return cls(**(arguments | given))
         except ConfigError as error:
             raise (error if path is None else with_line(error, path)) from error.__cause__

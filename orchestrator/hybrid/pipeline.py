@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from ...protocols import ConfigError, DeadlineExceeded, NearfarError, Side
+from ...protocols import ConfigError, DeadlineExceeded, InternalError, NearfarError, Side
 from ...protocols.validation import parse_output
 from ..cache.plans import PlanCache
 from ..routing.eligibility import unknown_prices
@@ -93,7 +93,9 @@ def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
     attempts = tuple(value_of(Attempt, attempt) for attempt in state["attempts"])
     calls = tuple(value_of(Call, call) for call in state["calls"])
     text = state["messages"][-1]["text"]
-    accepted = next(attempt for attempt in attempts if attempt.outcome == "accepted")
+    accepted = next((attempt for attempt in attempts if attempt.outcome == "accepted"), None)
+    if accepted is None:
+        raise InternalError(f"strategy {task.policy.strategy} has ended without an answer", hint="its graph must end behind `judge`")
     given_up = [f"{attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts]
     decision = value_of(RouteDecision, state["decision"])
     doubt = _doubt(task.policy, decision.strategy if task.role else task.policy.strategy, accepted)
