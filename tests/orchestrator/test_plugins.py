@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from nearfar import ConfigError, Hybrid, InvalidRequest, Policy, PrivacyViolation, Role, ScriptedAgent, Side, Strategy, load_config
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.doctor import plugin_findings
+from nearfar.orchestrator.hybrid.arguments import plugin_tools
 from nearfar.orchestrator.safety.detection.standard import standard_detectors
 from nearfar.orchestrator.strategies.graphs import plugin_builder
 from nearfar.orchestrator.util.plugins import find_plugin, find_plugins
@@ -399,6 +400,18 @@ def test_doctor_shows_each_plugin_with_its_distribution_and_state(install: Insta
     assert found["agents: parrot"].detail == "nearfar-extra 1.2.3"
     assert "the name is taken" in found["strategies: cascade"].detail
     assert "AttributeError" in found["tools: bad"].detail
+
+
+async def test_the_templates_of_the_page_are_plugins_of_each_kind(install: Install) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
+    code = page.partition("# nearfar_extra.py\n")[2].partition("```")[0]
+    entries = {"agents": {"parrot": "make_agent"}, "tools": {"tide": "tide"}, "strategies": {"plain": "build"}}
+    install(code, {**entries, "detectors": {"patients": "Patients"}})
+    assert {each.status for each in plugin_findings()} == {"ok"}
+    policy = Policy.model_validate({"strategy": "plain", "privacy": {"detectors": ["patients"]}})
+    async with Hybrid(near="parrot:", tools=plugin_tools(["tide"]), policy=policy) as hybrid:
+        assert (await hybrid.run("Hello?")).text == "Pieces of eight!"
+    assert [each.type for each in standard_detectors(None, ("patients",)).find("PT-123456")][-1] == "plugin_patient"
 
 
 def test_two_plugins_of_one_name_are_refused(install: Install) -> None:
