@@ -61,8 +61,15 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.runs.store import RunStore as RunStore
     from nearfar.orchestrator.runs.tool_calls import effect_key as effect_key
     from nearfar.orchestrator.runs.tool_calls import effect_transaction as effect_transaction
+    from nearfar.orchestrator.safety.detection.detector import Detector as Detector
+    from nearfar.orchestrator.safety.detection.detector import PrivateFinding as PrivateFinding
     from nearfar.orchestrator.safety.privacy_records import PrivacyRecords as PrivacyRecords
     from nearfar.orchestrator.strategies.calls import TaskGraph as TaskGraph
+    from nearfar.orchestrator.strategies.graphs import TaskNodes as TaskNodes
+    from nearfar.orchestrator.strategies.graphs import after_judge as after_judge
+    from nearfar.orchestrator.strategies.state import TaskContext as TaskContext
+    from nearfar.orchestrator.strategies.state import TaskState as TaskState
+    from nearfar.orchestrator.strategies.turn import after_step as after_step
     from nearfar.orchestrator.task.context import Context as Context
     from nearfar.orchestrator.task.events import AgentText as AgentText
     from nearfar.orchestrator.task.events import ApprovalAsked as ApprovalAsked
@@ -154,6 +161,8 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.tools import ToolOptions as ToolOptions
     from nearfar.orchestrator.task.tools import tool as tool
     from nearfar.orchestrator.tracing.store import TraceStore as TraceStore
+    from nearfar.orchestrator.util.plugins import FarPluginConfig as FarPluginConfig
+    from nearfar.orchestrator.util.plugins import NearPluginConfig as NearPluginConfig
     from nearfar.protocols.access import Clock as Clock
     from nearfar.protocols.agent import Agent as Agent
     from nearfar.protocols.agent import AgentCard as AgentCard
@@ -304,6 +313,7 @@ _HOMES = {
     "Context": "orchestrator.task.context",
     "ContextOverflow": "protocols.errors",
     "DeadlineExceeded": "protocols.errors",
+    "Detector": "orchestrator.safety.detection.detector",
     "DeviceState": "protocols.device_state",
     "DeviceStateSource": "protocols.device_state",
     "Effect": "orchestrator.task.tools",
@@ -320,6 +330,7 @@ _HOMES = {
     "FallbackConfig": "orchestrator.task.routing_policy",
     "FallbackTrigger": "orchestrator.task.routing_policy",
     "FarConfig": "orchestrator.compose.agents",
+    "FarPluginConfig": "orchestrator.util.plugins",
     "FinishReason": "protocols.steps",
     "Finished": "protocols.steps",
     "ForeignMessage": "orchestrator.task.task",
@@ -361,6 +372,7 @@ _HOMES = {
     "ModelError": "protocols.errors",
     "ModelNotFound": "protocols.errors",
     "NearConfig": "orchestrator.compose.agents",
+    "NearPluginConfig": "orchestrator.util.plugins",
     "NearServerConfig": "cloud.near_server",
     "NearfarError": "protocols.errors",
     "Needs": "orchestrator.task.task",
@@ -384,6 +396,7 @@ _HOMES = {
     "PrivacyConfig": "orchestrator.task.policy",
     "PrivacyRecords": "orchestrator.safety.privacy_records",
     "PrivacyViolation": "protocols.errors",
+    "PrivateFinding": "orchestrator.safety.detection.detector",
     "ProviderAuthError": "protocols.errors",
     "ProviderConfig": "cloud.config",
     "ProviderState": "protocols.steps",
@@ -452,12 +465,15 @@ _HOMES = {
     "SupervisorSpoke": "orchestrator.task.events",
     "SyncRefused": "protocols.errors",
     "Task": "orchestrator.task.task",
+    "TaskContext": "orchestrator.strategies.state",
     "TaskEvent": "orchestrator.task.events",
     "TaskFinished": "orchestrator.task.events",
     "TaskGraph": "orchestrator.strategies.calls",
     "TaskMemory": "orchestrator.memory.in_tasks",
+    "TaskNodes": "orchestrator.strategies.graphs",
     "TaskOptions": "orchestrator.hybrid.arguments",
     "TaskProfile": "orchestrator.task.modes",
+    "TaskState": "orchestrator.strategies.state",
     "TextDelta": "protocols.steps",
     "Thermal": "protocols.device_state",
     "Tier": "protocols.items",
@@ -494,6 +510,8 @@ _HOMES = {
     "WorldTask": "orchestrator.lab.worlds.world",
     "add_token": "protocols.token_file",
     "check_request": "protocols.validation",
+    "after_judge": "orchestrator.strategies.graphs",
+    "after_step": "orchestrator.strategies.turn",
     "complete": "protocols.agent",
     "effect_key": "orchestrator.runs.tool_calls",
     "effect_transaction": "orchestrator.runs.tool_calls",

@@ -43,7 +43,9 @@ GROUPS: Final = {
         "orchestrator.task.policy",
         "orchestrator.task.routing_policy",
     )
-    + ("orchestrator.task.rules", "orchestrator.task.stores"),
+    + ("orchestrator.task.rules", "orchestrator.task.roles", "orchestrator.task.stores"),
+    "Plugins": ("orchestrator.util.plugins", "orchestrator.safety.detection", "orchestrator.strategies.graphs")
+    + ("orchestrator.strategies.state", "orchestrator.strategies.turn"),
     "Decisions": ("orchestrator.task", "orchestrator.strategies"),
     "Memory": ("orchestrator.memory", "protocols.items"),
     "Stores": ("orchestrator.runs", "orchestrator.budgets", "orchestrator.cache", "orchestrator.tracing", "orchestrator.safety"),

@@ -1,9 +1,10 @@
 """`nearfar doctor`: show what is installed, what this machine has, what works, and how to fix the rest."""
 
 import platform
+import re
 import shlex
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -32,8 +33,11 @@ from ..compose.agents import (
 )
 from ..compose.config import Config
 from ..routing.eligibility import unknown_prices
+from ..safety.detection.standard import load_detector
+from ..task.modes import Strategy
 from ..task.policy import Policy
 from ..task.stores import LEAST_THRESHOLD, PeerConfig
+from ..util.plugins import KINDS, PLUGIN_NAME, TAKEN, Plugin, find_plugin, find_plugins
 from ..util.runtime import deadly_switches, tracing_switches
 from . import options
 from .printing import output, print_json
@@ -53,6 +57,8 @@ _STYLES: Final = {
     "unknown": "dim",
     "broken": "red",
 }
+_OK: Final[Status] = "ok"
+_BROKEN: Final[Status] = "broken"
 _EXTRAS: Final = {
     "llama": ("llama-cpp-python", "llguidance"),
     "onnx": ("onnxruntime-genai", "tokenizers"),
@@ -129,7 +135,7 @@ def _print(area: str, name: str, status: str, detail: str, note: str) -> None:
 
 
 async def _examine(config: Path | None) -> AsyncIterator[Checkup]:
-    for finding in (*_packages(), *tracing_findings(), *_embedded_models(), *await server_findings()):
+    for finding in (*_packages(), *tracing_findings(), *plugin_findings(), *_embedded_models(), *await server_findings()):
         yield finding
     try:
         loaded = options.read_config(config)
@@ -150,6 +156,42 @@ async def _examine(config: Path | None) -> AsyncIterator[Checkup]:
         yield finding
     async for finding in _agents(loaded):
         yield finding
+
+
+def plugin_findings() -> Iterator[Checkup]:
+    """Load each installed plugin, and yield a finding about it. One that fails harms nothing until it is named."""
+    for kind in KINDS:
+        installed = find_plugins(kind)
+        for plugin in installed:
+            name, status, detail, advice = f"{kind}: {plugin.name}", _OK, plugin.distribution, ""
+            try:
+                _try_plugin(plugin, [other.name for other in installed])
+            except ConfigError as error:
+                status, detail, advice = _BROKEN, error.message, error.hint
+            yield Checkup(area="plugins", name=name, status=status, detail=detail, advice=advice)
+
+
+def _try_plugin(plugin: Plugin, names: Sequence[str]) -> None:
+    """Raise `ConfigError` where a plugin cannot be used. `names`: of all plugins of its kind."""
+    taken = (*TAKEN.get(plugin.kind, ()), *(Strategy if plugin.kind == "strategies" else ()))
+    if plugin.name in taken:
+        raise ConfigError(f"{plugin.described}: the name is taken by nearfar itself, so that it can never be used")
+    if re.match(PLUGIN_NAME, plugin.name) is None:
+        raise ConfigError(f"{plugin.described}: a name begins with a letter, and has letters, digits, _ and -")
+    if names.count(plugin.name) > 1:
+        find_plugin(plugin.kind, plugin.name)
+    if plugin.kind == "tools":
+        from ..hybrid.arguments import load_plugin_tools
+
+        load_plugin_tools(plugin)
+    elif plugin.kind == "strategies":
+        from ..strategies.graphs import plugin_builder
+
+        plugin_builder(plugin)
+    elif plugin.kind == "detectors":
+        load_detector(plugin)
+    elif not callable(made := plugin.load()):
+        raise plugin.misfit("a function that returns an Agent", made)
 
 
 def threshold_findings(config: Config) -> Iterator[Checkup]:

@@ -52,7 +52,7 @@ Tags = Annotated[list[str] | None, typer.Option("--tag", help="A word that rules
 Instructions = Annotated[
     str | None, typer.Option(help="What the agents are told before the task, such as who they are. @FILE reads it from a text file.")
 ]
-Tools = Annotated[Path | None, typer.Option(help="Python file with @tool functions that the agents may call.")]
+Tools = Annotated[Path | None, typer.Option(help="Python file with @tool functions that the agents may call, or a tool plugin.")]
 RoleName = Annotated[str, typer.Option("--role", help="Role that the task is given to: a [roles.NAME] section of the configuration.")]
 RunName = Annotated[
     str | None, typer.Argument(help="Id of the run, or its beginning. `nearfar runs list` shows the ids.", show_default=False)

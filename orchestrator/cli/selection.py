@@ -14,13 +14,14 @@ from rich.text import Text
 
 from ...protocols import ApprovalRequest, ConfigError
 from ..compose.agents import EMBEDDED, EMBEDDED_CONFIDENCE, LlamaConfig, NearConfig, parse_far, parse_near
-from ..compose.config import Config
+from ..compose.config import Config, with_line
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.tools import Approver, Tool
 from ..util.escaping import spell_out
+from ..util.plugins import has_plugin
 from ..util.runtime import run_in_daemon_thread
-from .options import AgentChoice, read_config
+from .options import DEFAULT_CONFIG, AgentChoice, read_config
 from .printing import notes, warn
 
 if TYPE_CHECKING:
@@ -52,9 +53,13 @@ def open_hybrid(selection: AgentChoice, config: Config, approver: Approver | Non
     from ..hybrid.hybrid import Hybrid
 
     tools = load_tools(selection.tools) if selection.tools else []
-    if not tools and _all_embedded(config):
+    if not tools and not config.tools and _all_embedded(config):
         tools = list(_world_tools())
-    return Hybrid.from_config(config, tools=tools, approver=approver)
+    try:
+        return Hybrid.from_config(config, tools=tools, approver=approver)
+    except ConfigError as error:
+        path = selection.config or DEFAULT_CONFIG
+        raise (with_line(error, path) if path.is_file() else error) from error.__cause__
 
 
 def warn_outside_world(prompt: str, config: Config) -> None:
@@ -82,10 +87,17 @@ def _world_tools() -> Sequence[Tool]:
 
 
 def load_tools(path: Path) -> list[Tool]:
-    """Return the `@tool` functions of a Python file. Raises `ConfigError` if the file cannot be run or has none."""
+    """Return the `@tool` functions of a Python file, or the tools of a plugin of this name.
+
+    Raises `ConfigError` if the file cannot be run or has none, or if the plugin cannot be used.
+    """
+    if not path.exists() and has_plugin("tools", str(path)):
+        from ..hybrid.arguments import plugin_tools
+
+        return plugin_tools([str(path)])
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise ConfigError(f"{path} is not a Python file", hint="--tools names a .py file with @tool functions")
+        raise ConfigError(f"{path} is not a Python file", hint="--tools names a .py file with @tool functions, or a plugin")
     module = importlib.util.module_from_spec(spec)
     folder = str(path.absolute().parent)
     if folder not in sys.path:

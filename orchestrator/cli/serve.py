@@ -30,13 +30,12 @@ from ..compose.agents import (
     NearConfig,
     NearSection,
     caller_tokens,
-    open_far_in_process,
     open_near,
     parse_far,
     parse_near,
-    serve_far,
     serve_near,
 )
+from ..compose.gateway_child import open_far_in_process, serve_far
 from ..compose.hub import HubConfig, accept_workers
 from ..compose.memory import open_memory
 from . import options

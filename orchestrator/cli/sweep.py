@@ -272,7 +272,7 @@ async def _tell_story(bench: Workbench, *, shown: bool) -> dict[str, object]:
     return {
         "task": task.prompt,
         "right_answer": expected,
-        "runs": [record.model_dump(mode="json", include=_STORY_FIELDS) for record in records],
+        "runs": [record.model_dump(mode="json", include=set(_STORY_FIELDS)) for record in records],
     }
 
 

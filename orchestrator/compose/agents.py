@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypedDict, Unpack
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, field_validator
 
 from ...cloud.admission import GatewayLimits as GatewayLimits
-from ...cloud.config import ProviderConfig, build_provider, prices_of, usual_key
+from ...cloud.config import ProviderConfig, prices_of, usual_key
 from ...cloud.near_server import PROGRAMS, open_server, parse_server
 from ...cloud.near_server import NearServerConfig as NearServerConfig
 from ...cloud.near_server import find_servers as find_servers
@@ -22,6 +22,7 @@ from ...protocols.secrets import StoredKey
 from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
 from ..util.credentials import find_secret
+from ..util.plugins import PLUGIN_TAG, FarPluginConfig, NearPluginConfig, has_plugin, names_plugin, open_plugin_agent, provider_tag
 from .hub import AttachedConfig, checked_address, open_attached
 
 if TYPE_CHECKING:
@@ -91,12 +92,17 @@ SERVER_TAG: Final = "openai"
 
 def _near_tag(given: object) -> str:
     """Return the kind of a `[near]` section: the keys of a server, or those of a model that nearfar itself runs."""
+    if names_plugin(given):
+        return PLUGIN_TAG
     is_server = isinstance(given, NearServerConfig) or (isinstance(given, Mapping) and not {"provider", "base_url"}.isdisjoint(given))
     return SERVER_TAG if is_server else LOCAL_TAG
 
 
-NearSection = Annotated[Annotated[NearConfig, Tag(LOCAL_TAG)] | Annotated[NearServerConfig, Tag(SERVER_TAG)], Discriminator(_near_tag)]
-NEAR_CONFIGS: Final = (NearConfig, NearServerConfig)
+NearSection = Annotated[
+    Annotated[NearConfig, Tag(LOCAL_TAG)] | Annotated[NearServerConfig, Tag(SERVER_TAG)] | Annotated[NearPluginConfig, Tag(PLUGIN_TAG)],
+    Discriminator(_near_tag),
+]
+NEAR_CONFIGS: Final = (NearConfig, NearServerConfig, NearPluginConfig)
 """The classes that `NearSection` stands for."""
 
 
@@ -157,8 +163,14 @@ class LocalOptions(TypedDict):
     prices: Prices | None
 
 
-FarConfig = Annotated[ProviderConfig | LocalFarConfig | GatewayConfig, Field(discriminator="provider")]
-FAR_CONFIGS: Final = (ProviderConfig, LocalFarConfig, GatewayConfig)
+FarConfig = Annotated[
+    Annotated[ProviderConfig, Tag("openai")]
+    | Annotated[LocalFarConfig, Tag("llama")]
+    | Annotated[GatewayConfig, Tag("gateway")]
+    | Annotated[FarPluginConfig, Tag(PLUGIN_TAG)],
+    Discriminator(provider_tag),
+]
+FAR_CONFIGS: Final = (ProviderConfig, LocalFarConfig, GatewayConfig, FarPluginConfig)
 """The classes that `FarConfig` stands for."""
 
 
@@ -241,6 +253,8 @@ def other_handle(name: str, other: Agent | NearSection | FarConfig | AttachedCon
         opener = partial(open_near, server, name=name)
         handle = partial(AgentHandle, name, Side.NEAR, opener, model=server.model or "", instructions=server.instructions)
         return handle(is_elsewhere=server.is_elsewhere, place=server.place)
+    if isinstance(other, NearPluginConfig):
+        return AgentHandle(name, Side.NEAR, partial(open_near, other, name=name), model=other.model, instructions=other.instructions)
     if isinstance(other, FAR_CONFIGS):
         model = (other.model or "") if isinstance(other, ProviderConfig) else ""
         return AgentHandle(name, Side.FAR, _far_opener(other), prices=_expected_prices(other), model=model, instructions=other.instructions)
@@ -256,7 +270,9 @@ def parse_near(text: str) -> NearSection:
     """
     if (server := parse_server(text)) is not None:
         return server
-    provider, colon, _ = text.partition(":")
+    provider, colon, model = text.partition(":")
+    if colon and has_plugin("agents", provider):
+        return NearPluginConfig(provider=provider, model=model)
     if colon and provider in (*_PROVIDERS, "gateway"):
         known = ", ".join(f"{program}:MODEL" for program in PROGRAMS)
         raise ConfigError(f"{text!r} is a far agent", hint=f"give it as far; near servers are {known}, or an address on this machine")
@@ -289,6 +305,8 @@ async def open_near(config: NearSection, *, name: str) -> Agent:
     """Open a near agent: load its model, or try out the one of a server. Raises what `open_local` or `open_server` raises."""
     if isinstance(config, NearConfig):
         return await open_local(config, name=name, side=Side.NEAR)
+    if isinstance(config, NearPluginConfig):
+        return await open_plugin_agent(config, name=name, side=Side.NEAR)
     return await open_server(config, name=name)
 
 
@@ -358,33 +376,11 @@ async def bench_model(config: NearConfig, *, watts: float | None, progress: Call
     return profile, save_profile(profile)
 
 
-async def open_far_in_process(config: FarConfig) -> Agent:
-    """Open the far agent itself, as the gateway process does. Raises `ConfigError` for a `GatewayConfig`, whose agent is elsewhere."""
-    if isinstance(config, GatewayConfig):
-        raise ConfigError("a gateway cannot forward to another gateway", hint="name a provider or a model in [far]")
-    if isinstance(config, LocalFarConfig):
-        return await open_local(config, name="far", side=Side.FAR)
-    if config.model is None:
-        from ...cloud.server_info import with_only_model
-
-        config = await with_only_model(config)
-    return build_provider(config)
-
-
 def serve_near(agent: Agent, address: str, **options: Unpack[ServeOptions]) -> "AbstractAsyncContextManager[Server]":
     """Serve a near agent to other processes."""
     from ...protocols.server import serve
 
     return serve(agent, address, **options)
-
-
-def serve_far(
-    agent: Agent, address: str, *, limits: GatewayLimits | None = None, **options: Unpack[ServeOptions]
-) -> "AbstractAsyncContextManager[Server]":
-    """Serve a far agent as a gateway does: callers are known by their tokens, and each step is logged without its content."""
-    from ...cloud.gateway import serve_gateway
-
-    return serve_gateway({agent.card.name: agent}, address, limits=limits, **options)
 
 
 def caller_tokens(path: Path | None) -> "Tokens":

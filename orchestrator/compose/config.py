@@ -23,6 +23,7 @@ from ..task.policy import Policy
 from ..task.roles import Role, RoleName
 from ..task.stores import CacheConfig, MemoryConfig, RunsConfig
 from ..util.arguments import as_path
+from ..util.plugins import PLUGIN_TAG, PluginConfig, find_plugins, has_plugin
 from .agents import (
     LOCAL_TAG,
     FarConfig,
@@ -47,7 +48,9 @@ def fields_at(root: type[BaseModel], section: Sequence[str], provider: str = "")
     found: dict[str, FieldInfo] = {}
     for model in _models_at(root, section):
         field = model.model_fields.get("provider")
-        if not provider or (provider == LOCAL_TAG if field is None else provider in get_args(field.annotation)):
+        is_plugin = issubclass(model, PluginConfig)
+        tags = (LOCAL_TAG,) if field is None else (PLUGIN_TAG,) if is_plugin else get_args(field.annotation)
+        if not provider or provider in tags or (is_plugin and has_plugin("agents", provider)):
             found.update(model.model_fields)
     return found
 
@@ -174,6 +177,8 @@ class Config(Value):
 
     instructions: str = ""
     """The app's instructions for all agents and tasks, above the first section of the file."""
+    tools: tuple[str, ...] = ()
+    """Names of tool plugins whose tools the agents may call, above the first section of the file."""
     near: NearSection | None = None
     """The agent on this device."""
     far: FarConfig | None = None
@@ -386,7 +391,9 @@ def _describe(text: str, source: str, error: ErrorDetails) -> str:
     if kind in ("missing", "union_tag_not_found"):
         return f"{where} is missing" + (f"; choose one of {_PROVIDERS}" if kind.startswith("union_tag") else "")
     if kind == "union_tag_invalid":
-        return f"{where}: there is no provider {error['ctx']['tag']!r}; choose one of {_PROVIDERS}"
+        plugins = ", ".join(plugin.name for plugin in find_plugins("agents"))
+        listed = f"{_PROVIDERS}, or a plugin: {plugins or 'none is installed'}"
+        return f"{where}: there is no provider {error['ctx']['tag']!r}; choose one of {listed}"
     if kind == "model_type" or kind.endswith("_attributes_type"):
         return f"{where} must be a section: [{'.'.join(path)}]"
     may_be_secret = path[:1] in (["far"], ["other_far"]) or "".join(path[-1:]).endswith("_variable")

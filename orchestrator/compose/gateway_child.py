@@ -1,4 +1,4 @@
-"""The child process of `GatewayProcess`: open the far agent and serve it until the parent leaves."""
+"""The far agent of a gateway: opened and served, in a process of its own by `GatewayProcess` until the parent leaves."""
 
 import asyncio
 import contextlib
@@ -7,16 +7,23 @@ import logging
 import os
 import signal
 import sys
+from contextlib import AbstractAsyncContextManager
 from functools import partial
+from typing import TYPE_CHECKING, Unpack
 
 from pydantic import TypeAdapter
 
 from ...cloud.admission import GatewayLimits
-from ...protocols import NearfarError
+from ...cloud.config import build_provider
+from ...protocols import Agent, ConfigError, NearfarError, Side
 from ...protocols.limits import ask_for_open_files
 from ..storage.owners import remove_abandoned
+from ..util.plugins import FarPluginConfig, open_plugin_agent
 from ..util.runtime import run_in_daemon_thread
-from .agents import FarConfig, open_far_in_process, serve_far
+from .agents import FarConfig, GatewayConfig, LocalFarConfig, ServeOptions, open_local
+
+if TYPE_CHECKING:
+    from ...protocols.server import Server
 
 _PIECE = 65_536
 _ALONE = GatewayLimits(waiting=1_000_000, longest_wait=86_400)
@@ -24,6 +31,30 @@ _ALONE = GatewayLimits(waiting=1_000_000, longest_wait=86_400)
 
 
 _CONFIG: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
+
+
+async def open_far_in_process(config: FarConfig) -> Agent:
+    """Open the far agent itself, as the gateway process does. Raises `ConfigError` for a `GatewayConfig`, whose agent is elsewhere."""
+    if isinstance(config, GatewayConfig):
+        raise ConfigError("a gateway cannot forward to another gateway", hint="name a provider or a model in [far]")
+    if isinstance(config, LocalFarConfig):
+        return await open_local(config, name="far", side=Side.FAR)
+    if isinstance(config, FarPluginConfig):
+        return await open_plugin_agent(config, name="far", side=Side.FAR)
+    if config.model is None:
+        from ...cloud.server_info import with_only_model
+
+        config = await with_only_model(config)
+    return build_provider(config)
+
+
+def serve_far(
+    agent: Agent, address: str, *, limits: GatewayLimits | None = None, **options: Unpack[ServeOptions]
+) -> "AbstractAsyncContextManager[Server]":
+    """Serve a far agent as a gateway does: callers are known by their tokens, and each step is logged without its content."""
+    from ...cloud.gateway import serve_gateway
+
+    return serve_gateway({agent.card.name: agent}, address, limits=limits, **options)
 
 
 async def serve_until_parent_leaves() -> None:

@@ -24,6 +24,7 @@ from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Caching, Task, as_messages
 from ..task.tools import Approver, Tool
 from ..util.arguments import Location, as_path, as_tuple, parse_section, require, require_methods, wrong_type
+from ..util.plugins import Plugin, find_plugin
 
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
@@ -104,6 +105,26 @@ def tools_argument(given: object) -> tuple[Tool, ...]:
         if names.count(name) > 1:
             raise ConfigError(f"two tools are called {name!r}", hint="give one of them another name: @tool(name=...)")
     return tools
+
+
+def plugin_tools(names: Iterable[str]) -> list[Tool]:
+    """Return the tools of plugins. Raises `ConfigError` that names a plugin which is not there, fails, or is no tool or list of tools."""
+    found: list[Tool] = []
+    for name in names:
+        try:
+            found += load_plugin_tools(find_plugin("tools", name))
+        except ConfigError as error:
+            raise ConfigError(f"tools: {error.message}", hint=error.hint) from error
+    return found
+
+
+def load_plugin_tools(plugin: Plugin) -> list[Tool]:
+    """Load a plugin and return its tools. Raises `ConfigError` where it fails, or is no tool or list of tools."""
+    loaded = plugin.load()
+    found = [loaded] if isinstance(loaded, Tool) else loaded
+    if not isinstance(found, (list, tuple)) or not found or not all(isinstance(each, Tool) for each in found):
+        raise plugin.misfit("a tool or a list of tools", loaded)
+    return list(found)
 
 
 def policy_argument(given: object) -> Policy | PolicyFile:

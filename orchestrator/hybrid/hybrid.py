@@ -47,6 +47,7 @@ from .arguments import (
     check_approver,
     check_options,
     memory_argument,
+    plugin_tools,
     policy_argument,
     require_run,
     require_usable_policy,
@@ -212,7 +213,8 @@ class Hybrid:
     def from_config(cls, config: Config | str | Path = "nearfar.toml", **given: Unpack[HybridArguments]) -> Self:
         """Create a `Hybrid` from `config`: a `Config`, or the path of a `nearfar.toml`, whose policy is read again when the file changes.
 
-        The arguments `given` are those of `Hybrid`; each replaces what the file says. Raises `ConfigError` with key and line.
+        The arguments `given` are those of `Hybrid`; each replaces what the file says, but `tools` come in addition to those that it names.
+        Raises `ConfigError` with key and line.
         """
         policy: Policy | PolicyFile
         path: Path | None = None
@@ -226,6 +228,8 @@ class Hybrid:
         arguments["instructions"] = loaded.instructions
         arguments |= {"memory": loaded.memory, "records": Records(loaded.runs, cache=loaded.cache)}
         try:
+            if loaded.tools:
+                given["tools"] = (*plugin_tools(loaded.tools), *tools_argument(given.get("tools")))
             return cls(**(arguments | given))
         except ConfigError as error:
             raise (error if path is None else with_line(error, path)) from error.__cause__

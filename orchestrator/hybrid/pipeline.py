@@ -13,7 +13,17 @@ import anyio
 import anyio.to_thread
 from pydantic import BaseModel
 
-from ...protocols import ConfigError, DeadlineExceeded, InvalidOutput, InvalidRequest, Message, NearfarError, Side, StoreError
+from ...protocols import (
+    ConfigError,
+    DeadlineExceeded,
+    InternalError,
+    InvalidOutput,
+    InvalidRequest,
+    Message,
+    NearfarError,
+    Side,
+    StoreError,
+)
 from ..cache.plans import PlanCache
 from ..routing.eligibility import unknown_prices
 from ..routing.router import Router
@@ -94,7 +104,9 @@ def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[Bas
     attempts = tuple(value_of(Attempt, attempt) for attempt in state["attempts"])
     calls = tuple(value_of(Call, call) for call in state["calls"])
     text = state["messages"][-1]["text"]
-    accepted = next(attempt for attempt in attempts if attempt.outcome == "accepted")
+    accepted = next((attempt for attempt in attempts if attempt.outcome == "accepted"), None)
+    if accepted is None:
+        raise InternalError(f"strategy {task.policy.strategy} has ended without an answer", hint="its graph must end behind `judge`")
     given_up = [f"{attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts]
     decision = value_of(RouteDecision, state["decision"])
     doubt = _doubt(task.policy, decision.strategy if task.role else task.policy.strategy, accepted)

@@ -15,6 +15,7 @@ from ..task.roles import PREFIX, ROLE_NAME, Role, Team
 from ..task.routing_policy import FallbackTrigger
 from ..task.rules import RESTRICTIONS, Range, Rule, When, is_of_class
 from ..task.task import Needs
+from ..util.plugins import find_plugins, has_plugin
 from .eligibility import SIDES_OF_MODE, PolicyFinding, eligible
 from .escalation import Escalation
 from .head import read_card
@@ -315,6 +316,10 @@ def _on_pairs(policy: Policy) -> Iterator[PolicyFinding]:
 
 
 def _on_settings(policy: Policy) -> Iterator[PolicyFinding]:
+    for name in policy.privacy.detectors:
+        if not has_plugin("detectors", name):
+            known = _listed("plugins", [plugin.name for plugin in find_plugins("detectors")])
+            yield _error("policy.privacy.detectors", f"there is no plugin {name!r} of nearfar.detectors", known)
     router, route = policy.router, Strategy.ROUTE
     strategies = {policy.strategy, policy.subtasks.strategy, *(rule.strategy for rule in policy.rules)}
     steers = router.far_share is not None or router.dollars_per_hour is not None or router.explore_share or router.threshold

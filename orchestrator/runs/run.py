@@ -81,6 +81,8 @@ class Bounds(Value):
     """Treatment of texts in which something private is found."""
     detect: frozenset[FindingType] = frozenset()
     """Types of findings that count."""
+    detectors: frozenset[str] = frozenset()
+    """Plugins whose findings count, too."""
     placeholders: bool = True
     """Far agents may continue with placeholders for private tool results."""
     guard: GuardConfig = GuardConfig(tools=OnDoubt.ALLOW, arguments=OnDoubt.ALLOW)
@@ -95,6 +97,7 @@ class Bounds(Value):
             mode=mode or policy.mode,
             findings=privacy.findings,
             detect=frozenset(privacy.detect),
+            detectors=frozenset(privacy.detectors),
             placeholders=privacy.placeholders,
             guard=policy.guard,
         )
@@ -175,7 +178,7 @@ def _is_more_private(one: Bounds, other: Bounds) -> bool:
     """Return whether less may leave under one than under the other, by what is found or by what tools return."""
     strictest_first = list(OnFinding)
     is_stricter = strictest_first.index(one.findings) < strictest_first.index(other.findings)
-    finds_more = one.findings is not OnFinding.ALLOW and not one.detect <= other.detect
+    finds_more = one.findings is not OnFinding.ALLOW and not (one.detect <= other.detect and one.detectors <= other.detectors)
     return is_stricter or finds_more or (other.placeholders and not one.placeholders)
 
 

@@ -105,7 +105,7 @@ class RunPrivacy:
 
     @cached_property
     def _scanner(self) -> OutboundScanner:
-        return OutboundScanner(self._detector or standard_detectors(self._policy.spacy_model), self._policy)
+        return OutboundScanner(self._detector or standard_detectors(self._policy.spacy_model, self._policy.detectors), self._policy)
 
     def may_read(self, member: AgentHandle, label: Label) -> bool:
         """Return whether an agent may be told data with this label."""

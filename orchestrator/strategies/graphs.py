@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from langgraph.graph import END, START, StateGraph
@@ -31,6 +31,7 @@ from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
 from ..task.task import Task
 from ..task.tools import Tool
 from ..util.json_text import canonical
+from ..util.plugins import Plugin, find_plugin
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, warn_of_refusal
 from .hedging import Hedge, hedge_of
 from .judging import Judging
@@ -74,8 +75,8 @@ class TaskNodes:
         self._part_graphs: dict[tuple[Strategy, bool], TaskGraph] = {}
 
     def build(self, strategy: Strategy) -> TaskGraphBuilder:
-        """Return the graph of a strategy, not compiled yet."""
-        return BUILDERS[strategy](self)
+        """Return the graph of a strategy, not compiled yet. Raises what `builder_of` and the builder of a plugin raise."""
+        return builder_of(strategy)(self)
 
     def part_graph(self, strategy: Strategy, keeping: Keeping | None) -> TaskGraph:
         """Return the graph of a part of a task.
@@ -430,6 +431,37 @@ BUILDERS: Mapping[Strategy, Builder] = {
 behind."""
 
 
+def builder_of(strategy: Strategy) -> Builder:
+    """Return the builder of a strategy's graph.
+
+    Raises `ConfigError` for `auto`, which only chooses among the others, and for a plugin that cannot be used.
+    """
+    if strategy is Strategy.AUTO:
+        raise ConfigError(f"strategy {strategy} has no graph of its own", hint="name one of " + ", ".join(BUILDERS))
+    return BUILDERS.get(strategy) or plugin_builder(find_plugin("strategies", strategy))
+
+
+@cache
+def plugin_builder(plugin: Plugin) -> Builder:
+    """Load a plugin and return its builder. Raises `ConfigError` where it fails, or is no function."""
+    loaded = plugin.load()
+    if not callable(loaded):
+        raise plugin.misfit("a function from `TaskNodes` to a StateGraph", loaded)
+
+    def build(nodes: TaskNodes) -> TaskGraphBuilder:
+        try:
+            graph = loaded(nodes)
+        except NearfarError:
+            raise
+        except Exception as error:  # a task boundary: a plugin is third-party code
+            raise plugin.failure("has built no graph", error) from error
+        if not isinstance(graph, StateGraph):
+            raise plugin.misfit("a function from `TaskNodes` to a StateGraph", graph)
+        return graph
+
+    return build
+
+
 class Graphs:
     """The compiled graphs of a pool, each built when it is first asked for. Strategies of one shape share a graph."""
 
@@ -452,10 +484,8 @@ class Graphs:
         self._of_roles: dict[str, TaskGraph] = {}
 
     def __getitem__(self, strategy: Strategy) -> TaskGraph:
-        """Return the graph of a strategy. Raises `ConfigError` for one that only chooses among the others."""
-        build = BUILDERS.get(strategy)
-        if build is None:
-            raise ConfigError(f"strategy {strategy} has no graph of its own", hint="name one of " + ", ".join(BUILDERS))
+        """Return the graph of a strategy. Raises what `builder_of` raises."""
+        build = builder_of(strategy)
         if build not in self._compiled:
             self._compiled[build] = self._compile(build(self._nodes))
         return self._compiled[build]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ...protocols import Capabilities, ConfigError, DeviceState, Prices, Sensitivity, Side
 from ...protocols.steps import Value
+from ..util.plugins import has_plugin
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
@@ -63,7 +64,7 @@ class Mode(StrEnum):
 
 
 class Strategy(StrEnum):
-    """The way in which the two sides work on a task."""
+    """The way in which the two sides work on a task: one of these, or an installed plugin of `nearfar.strategies`."""
 
     DEVICE = "device"
     """The near agent alone."""
@@ -83,6 +84,17 @@ class Strategy(StrEnum):
     """The task is cut into subtasks; independent ones run in parallel, each routed on its own."""
     AUTO = "auto"
     """One of the others, chosen per task from the outcomes of similar tasks."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Strategy | None":
+        """Return the strategy that a plugin offers under this name: always the same object, which the list of strategies leaves out."""
+        if not isinstance(value, str) or not has_plugin("strategies", value):
+            return None
+        found = str.__new__(cls, value)
+        found._name_ = found._value_ = value
+        known = cls._value2member_map_.setdefault(value, found)
+        assert isinstance(known, cls), "the map holds members alone"
+        return known
 
 
 SUPERVISED = frozenset({Strategy.PEVR, Strategy.EVA})

@@ -154,6 +154,8 @@ class PrivacyConfig(Value):
     """Types of findings that count; a text that could not be scanned always does."""
     spacy_model: str | None = None
     """Package or folder of the spaCy model with which Presidio finds names (the extra `presidio`); None: names are not looked for."""
+    detectors: tuple[str, ...] = ()
+    """Names of detector plugins to look with, too. All their findings count. Where one fails, the text counts as a finding."""
     patience: float = Field(default=5.0, gt=0, allow_inf_nan=False)
     """Seconds that scanning the texts of one request may take; a text that takes longer counts as a finding."""
     placeholders: bool = False

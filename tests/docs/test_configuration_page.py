@@ -30,6 +30,7 @@ from nearfar.orchestrator.task.policy import (
     SubtasksConfig,
     SupervisionConfig,
 )
+from nearfar.orchestrator.task.roles import Role
 from nearfar.orchestrator.task.routing_policy import (
     AmountsConfig,
     BreakerConfig,
@@ -69,6 +70,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "sleep": ConsolidationConfig,
     "peer": PeerConfig,
     "cache": CacheConfig,
+    "role": Role,
     "runs": RunsConfig,
     "category": CategoryConfig,
     "policy": Policy,
@@ -102,9 +104,9 @@ def test_table_matches_the_model(section: str) -> None:
     assert documented == {name: shown_default(field) for name, field in SECTIONS[section].model_fields.items()}
 
 
-def test_every_section_of_the_file_has_a_heading() -> None:
-    for name in Config.model_fields:
-        assert f"## `[{name}]`" in PAGE
+def test_every_section_of_the_file_has_a_heading_and_every_key_above_them_is_named() -> None:
+    for name, field in Config.model_fields.items():
+        assert f"## `[{name}]`" in PAGE or (field.annotation == tuple[str, ...] and f"`{name} = " in PAGE), name
 
 
 def shown_default(field: FieldInfo) -> str:

@@ -7,6 +7,8 @@ from typing import Final, NamedTuple, Protocol
 
 UNCHECKED: Final = "unchecked"
 """Type of a whole text that a detector could not look through: it may hold anything."""
+PLUGIN: Final = "plugin_"
+"""Beginning of the types of what a plugin found, which always count."""
 _SPECIFIC: Final = ("key", "iban", "card", "ssn", "national_id", "email", "ip", "birth_date", "phone", "address", "url")
 """Types from the most to the least specific. The order decides between findings of the same length."""
 _RANKS: Final = {type: rank for rank, type in enumerate(_SPECIFIC)}
@@ -144,4 +146,5 @@ class Detectors:
         return resolve(finding for finding in found if self._counts(finding))
 
     def _counts(self, finding: PrivateFinding) -> bool:
-        return self._types is None or finding.type == UNCHECKED or finding.type in self._types
+        always_counts = finding.type == UNCHECKED or finding.type.startswith(PLUGIN)
+        return self._types is None or always_counts or finding.type in self._types

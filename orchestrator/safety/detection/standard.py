@@ -4,19 +4,24 @@ Disguises are undone first: other digits, invisible characters, spaces in betwee
 positions in the original. There are a few clear texts, each at most a few times as long as the text.
 """
 
+import logging
 import re
 import unicodedata
 from binascii import a2b_base64, a2b_hex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, lru_cache
-from typing import Final, NamedTuple
+from functools import cache, cached_property, lru_cache
+from typing import Final, NamedTuple, cast
 
+from ....protocols import ConfigError
+from ...util.plugins import Plugin, find_plugin
 from .accounts import CARD, GROUPED_CARD, IBAN
 from .contacts import ADDRESSES, EMAIL, IP4, IP6, MAC, URL, PhoneDetector, has_numbering_plans
-from .detector import Detector, PrivateFinding
+from .detector import PLUGIN, UNCHECKED, Detector, PrivateFinding
 from .id_numbers import BIRTH_DATE, DOCUMENT, SSN, NationalIdDetector, has_check_digits
 from .keys import KEYS
 from .presidio import PresidioDetector
+
+logger = logging.getLogger(__name__)
 
 _SUSPICIOUS: Final = re.compile(
     r"[\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u2010-\u2015\u2060-\u2064\u2212\ufe00-\ufe0f\ufeff\U000e0000-\U000e01ef]"
@@ -217,14 +222,68 @@ def _findings(detectors: Sequence[Detector], text: str) -> Iterator[PrivateFindi
         yield from detector.find(text)
 
 
-@cache
-def standard_detectors(spacy_model: str | None = None) -> StandardDetectors:
-    """Return all installed detectors, made once; with a spaCy model, also for names of people.
+_TYPE: Final = re.compile(r"[a-z][a-z_]{0,29}")
+
+
+class PluginDetector:
+    """A detector of another distribution, loaded when the first text comes. It fails closed.
+
+    Its findings are checked, and count whatever types the policy lists.
 
     Raises:
-        ConfigError: the model, or the extra `presidio`, is not installed.
+        ConfigError: there is no such plugin.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._plugin = find_plugin("detectors", name)
+
+    def find(self, text: str) -> list[PrivateFinding]:
+        """Return the findings, or the whole text as one if the plugin fails, or returns something that is no finding in the text."""
+        try:
+            return [_checked(finding, text) for finding in self._detector.find(text)]
+        except Exception as error:  # a task boundary: a plugin is third-party code, and a failing one must let nothing pass
+            logger.warning("%s has failed, so that the text counts as private: %s", self._plugin.described, _cause(error))
+            return [PrivateFinding(0, len(text), UNCHECKED, text)]
+
+    @cached_property
+    def _detector(self) -> Detector:
+        return load_detector(self._plugin)
+
+
+def load_detector(plugin: Plugin) -> Detector:
+    """Load a plugin and return its detector: the object itself, or that of a class or function. Raises `ConfigError` for anything else."""
+    loaded = plugin.load()
+    try:
+        found = loaded() if callable(loaded) and not hasattr(type(loaded), "find") else loaded
+    except Exception as error:  # a task boundary: a plugin is third-party code
+        raise plugin.failure("has made no detector", error) from error
+    if not callable(getattr(found, "find", None)):
+        raise plugin.misfit("a detector with a method `find`", found)
+    return cast(Detector, found)
+
+
+def _checked(finding: object, text: str) -> PrivateFinding:
+    """Return a plugin's finding, with a type that says whose it is. Raises `ValueError` or `TypeError` for anything else."""
+    start, end, kind, _ = cast(PrivateFinding, finding)
+    if not 0 <= start < end <= len(text) or _TYPE.fullmatch(kind) is None:
+        raise ValueError("no finding in the text")
+    return PrivateFinding(start, end, f"{PLUGIN}{kind}", text[start:end])
+
+
+def _cause(error: Exception) -> str:
+    """Return an error without the text that it may quote: the plugin's own, or its class alone."""
+    return error.message if isinstance(error, ConfigError) else type(error).__name__
+
+
+@cache
+def standard_detectors(spacy_model: str | None = None, plugins: tuple[str, ...] = ()) -> StandardDetectors:
+    """Return all installed detectors, made once; with a spaCy model, also for names of people, and those of plugins.
+
+    Raises:
+        ConfigError: the model, the extra `presidio` or a plugin is not installed.
     """
     by_form: list[Detector] = [*_BY_FORM, PhoneDetector(numbering_plans=has_numbering_plans())]
     if has_check_digits():
         by_form.append(NationalIdDetector())
-    return StandardDetectors(by_form, [] if spacy_model is None else [PresidioDetector(spacy_model)])
+    slow: list[Detector] = [] if spacy_model is None else [PresidioDetector(spacy_model)]
+    return StandardDetectors(by_form, [*slow, *map(PluginDetector, plugins)])
