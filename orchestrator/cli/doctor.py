@@ -26,11 +26,10 @@ from ..compose.agents import (
     how_to_set,
     model_path,
     probe_hardware,
-    provider_keys,
     runs_on_onnx,
     sends_key_in_plain_text,
 )
-from ..compose.config import Config
+from ..compose.config import Config, provider_keys
 from ..routing.eligibility import unknown_prices
 from ..task.policy import Policy
 from ..task.stores import LEAST_THRESHOLD, PeerConfig

@@ -329,10 +329,11 @@ class Hybrid:
                 yield event
 
     def session(self, name: str, **options: Unpack[TaskOptions]) -> Session:
-        """Return the conversation of that name, which begins with its first turn. The options hold for all its turns.
+        """Return the conversation called `name`, which begins with its first turn. The `options` are those of `run`, and hold for all its
+        turns.
 
-        Two users (`user=`) may give their conversations one name: neither sees the other's. Apps that keep the messages themselves name
-        the conversation by `session=` in `run`. Raises `InvalidRequest` for options that no session can have.
+        Two users (`user=`) may give their conversations one name: neither sees the other's. Apps that keep the messages themselves name the
+        conversation by `session=` in `run`. Raises `InvalidRequest` for options that no session can have.
         """
         return self._sessions.open(name, options)
 
