@@ -190,8 +190,6 @@ def anchored_model(name: str, folder: Path) -> str:
 def model_store() -> "ModelStore":
     """Return the models of this user on this device."""
     from ...device.store import ModelStore
-    from ...device.store import StoredModel as StoredModel
-    from ...device.store.fit import ModelFit as ModelFit
 
     return ModelStore()
 
@@ -240,16 +238,9 @@ def other_handle(name: str, other: Agent | NearSection | FarConfig | AttachedCon
         return AgentHandle(name, Side.NEAR, partial(open_near, other, name=name), pace=pace, instructions=other.instructions)
     if isinstance(other, NearServerConfig):
         server = other.located()
-        opener, model = partial(open_near, server, name=name), server.model or ""
-        return AgentHandle(
-            name,
-            Side.NEAR,
-            opener,
-            model=model,
-            is_elsewhere=server.is_elsewhere,
-            place=server.place,
-            instructions=server.instructions,
-        )
+        opener = partial(open_near, server, name=name)
+        handle = partial(AgentHandle, name, Side.NEAR, opener, model=server.model or "", instructions=server.instructions)
+        return handle(is_elsewhere=server.is_elsewhere, place=server.place)
     if isinstance(other, FAR_CONFIGS):
         model = (other.model or "") if isinstance(other, ProviderConfig) else ""
         return AgentHandle(name, Side.FAR, _far_opener(other), prices=_expected_prices(other), model=model, instructions=other.instructions)
@@ -422,8 +413,7 @@ def imported_prices_day() -> date | None:
     """Return the day on which prices were imported, or None if none were."""
     from ...cloud.prices import imported_table
 
-    table = imported_table()
-    return None if table is None else table.imported
+    return getattr(imported_table(), "imported", None)
 
 
 def import_price_table(file: Path, *, source: str, as_of: date) -> tuple[int, Path]:

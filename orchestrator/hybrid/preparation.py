@@ -132,7 +132,8 @@ class Preparation:
 
     def context(self, options: TaskOptions, role: str = "") -> TaskContext:
         """Return a context with the tools and the approver of a task that is not known yet. `role`: the role that it is given to."""
-        own = tools_argument(options.get("tools"))
+        given = options.get("tools")
+        own = () if given is None else tools_argument(given)
         of_roles = [each for each in self._team.tools if each not in self._tools] if role else []
         tools = tools_argument((*self._tools, *of_roles, *own)) if own or of_roles else self._tools
         tool_checks = ToolChecks(approver=options.get("approver", self._approver))
