@@ -357,7 +357,8 @@ class Hybrid:
     def run_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
         """Do what `run` does, for callers that are not async: scripts, threads, notebooks, web frameworks. Ctrl-C cancels the task.
 
-        Raises what `run` raises, and `ConfigError` in the very event loop that the `Hybrid` belongs to, which the call would stop.
+        `prompt` and `options` are those of `run`. Raises what `run` raises, and `ConfigError` in the very event loop that the `Hybrid`
+        belongs to, which the call would stop.
         """
         return self._blocking.run(lambda: self.run(prompt, **options))
 
@@ -375,7 +376,8 @@ class Hybrid:
         return self._blocking.run(lambda: self.resume(run, user=user, approvals=approvals, **options))
 
     def stream_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Generator[TaskEvent, None, None]:
-        """Do what `stream` does, as `run_sync` does what `run` does. An iterator that is closed or dropped cancels its task."""
+        """Do what `stream` does, with its `prompt` and `options`, as `run_sync` does what `run` does. An iterator that is closed or dropped
+        cancels its task."""
         return self._blocking.stream(lambda: self.stream(prompt, **options))
 
     def explain(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> SelectionDecision:
