@@ -221,6 +221,7 @@ class InvalidOutput(AgentError):
     """The agent broke the contract: a malformed stream, or an answer that does not fit the schema or model that was asked for."""
 
     def __init__(self, message: str, *, hint: str = "", retry_after: float | None = None, text: str = "") -> None:
+        """Make the error of an answer (`text`) that cannot be used. `message`, `hint` and `retry_after` are those of every error."""
         super().__init__(message, hint=hint, retry_after=retry_after)
         self.text = text
         """The answer that could not be used; empty where there is none. It does not travel over the wire."""

@@ -76,7 +76,7 @@ class OnnxAgent(LocalAgent):
 
     @staticmethod
     def check_model(path: Path) -> None:
-        """Look through the folder, or the file."""
+        """Look through the folder, or the file, at `path`."""
         read_model(path)
 
     @classmethod

@@ -27,11 +27,10 @@ from ..compose.agents import (
     how_to_set,
     model_path,
     probe_hardware,
-    provider_keys,
     runs_on_onnx,
     sends_key_in_plain_text,
 )
-from ..compose.config import Config
+from ..compose.config import Config, provider_keys
 from ..routing.eligibility import unknown_prices
 from ..safety.detection.standard import load_detector
 from ..task.modes import Strategy

@@ -21,10 +21,8 @@ from ..compose.agents import (
     model_store,
     parse_far,
     parse_near,
-    provider_keys,
-    usual_variable,
 )
-from ..compose.config import parse_config
+from ..compose.config import parse_config, provider_keys, usual_variable
 from ..task.policy import Preset
 from ..util.arguments import as_choice
 from . import options

@@ -11,8 +11,7 @@ import typer
 
 from ...protocols import ConfigError
 from ...protocols.secrets import StoredKey
-from ..compose.agents import provider_keys
-from ..compose.config import Config, holds_secret, named_variables
+from ..compose.config import Config, holds_secret, named_variables, provider_keys
 from . import options
 from .printing import Line, Note, show, table
 from .running import report_errors

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypedDict, Unpack
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, field_validator
 
 from ...cloud.admission import GatewayLimits as GatewayLimits
-from ...cloud.config import ProviderConfig, prices_of, usual_key
+from ...cloud.config import ProviderConfig, prices_of
 from ...cloud.near_server import PROGRAMS, open_server, parse_server
 from ...cloud.near_server import NearServerConfig as NearServerConfig
 from ...cloud.near_server import find_servers as find_servers
@@ -179,7 +179,7 @@ def sends_key_in_plain_text(config: FarConfig) -> bool:
     return isinstance(config, ProviderConfig) and config.sends_key_in_plain_text
 
 
-_PROVIDERS: tuple[Literal["openai", "anthropic", "gemini"], ...] = ("openai", "anthropic", "gemini")
+PROVIDERS: tuple[Literal["openai", "anthropic", "gemini"], ...] = ("openai", "anthropic", "gemini")
 _FAR: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
 
 
@@ -273,7 +273,7 @@ def parse_near(text: str) -> NearSection:
     provider, colon, model = text.partition(":")
     if colon and has_plugin("agents", provider):
         return NearPluginConfig(provider=provider, model=model)
-    if colon and provider in (*_PROVIDERS, "gateway"):
+    if colon and provider in (*PROVIDERS, "gateway"):
         known = ", ".join(f"{program}:MODEL" for program in PROGRAMS)
         raise ConfigError(f"{text!r} is a far agent", hint=f"give it as far; near servers are {known}, or an address on this machine")
     return NearConfig(model=text)
@@ -432,20 +432,6 @@ async def probe_hardware() -> "Hardware":
     from ...device.hardware.probe import probe_hardware as probe
 
     return await probe()
-
-
-def provider_keys() -> dict[str, Callable[[], bool]]:
-    """Return, for the usual key variable of each provider, a function that tells whether the environment or the keyring holds the key.
-
-    The function raises `ConfigError` if the keyring cannot be read.
-    """
-    keys = [usual_key(provider) for provider in _PROVIDERS]
-    return {key.variable: key.is_set for key in keys}
-
-
-def usual_variable(provider: str) -> str | None:
-    """Return the usual key variable of a provider; None for an unknown one."""
-    return next((usual_key(known).variable for known in _PROVIDERS if known == provider), None)
 
 
 def how_to_set(variable: str) -> str:

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar, get_args, get_origin
@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from ...cloud.admission import GatewayLimits
-from ...cloud.config import ProviderConfig
+from ...cloud.config import ProviderConfig, usual_key
 from ...protocols import ConfigError, Side
 from ...protocols.steps import Value
 from ..routing.policy_check import role_findings
@@ -26,6 +26,7 @@ from ..util.arguments import as_path
 from ..util.plugins import PLUGIN_TAG, PluginConfig, find_plugins, has_plugin
 from .agents import (
     LOCAL_TAG,
+    PROVIDERS,
     FarConfig,
     GatewayConfig,
     LlamaConfig,
@@ -34,7 +35,6 @@ from .agents import (
     NearSection,
     anchored_model,
     how_to_set,
-    usual_variable,
 )
 from .config_lines import key_lines, line_of
 from .hub import AgentName, AttachedConfig, HubConfig
@@ -275,6 +275,20 @@ def parse_config(text: str, source: str) -> Config:
         if finding.kind == "error":
             raise ConfigError(_at(text, source, finding.where.split("."), finding.problem), hint=finding.hint)
     return config
+
+
+def provider_keys() -> dict[str, Callable[[], bool]]:
+    """Return, for the usual key variable of each provider, a function that tells whether the environment or the keyring holds the key.
+
+    The function raises `ConfigError` if the keyring cannot be read.
+    """
+    keys = [usual_key(provider) for provider in PROVIDERS]
+    return {key.variable: key.is_set for key in keys}
+
+
+def usual_variable(provider: str) -> str | None:
+    """Return the usual key variable of a provider; None for an unknown one."""
+    return next((usual_key(known).variable for known in PROVIDERS if known == provider), None)
 
 
 def named_variables(config: Config) -> dict[str, str]:

@@ -91,6 +91,7 @@ class AttachedConfig(Value):
     side: Side
     """The side that it counts as."""
     instructions: str = ""
+    """Instructions of the agent, in front of every conversation."""
 
 
 async def open_attached(config: AttachedConfig) -> Agent:

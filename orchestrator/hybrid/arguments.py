@@ -205,7 +205,8 @@ def _agent(name: str, given: object, configs: tuple[type, ...], wanted: str) -> 
 
 
 class HybridArguments(TypedDict, total=False):
-    """The arguments of `Hybrid`, which describes them: `near`, `far`, `agents`, `tools`, `approver`, `policy`, `memory`, `records`."""
+    """The arguments of `Hybrid`, which describes them: `near`, `far`, `agents`, `instructions`, `tools`, `approver`, `policy`, `memory` and
+    `records`."""
 
     near: Agent | NearSection | Mapping[str, Any] | str | Path | None
     far: Agent | FarConfig | Mapping[str, Any] | str | Path | None

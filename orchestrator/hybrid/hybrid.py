@@ -350,17 +350,19 @@ class Hybrid:
                 yield event
 
     def session(self, name: str, **options: Unpack[TaskOptions]) -> Session:
-        """Return the conversation of that name, which begins with its first turn. The options hold for all its turns.
+        """Return the conversation called `name`, which begins with its first turn. The `options` are those of `run`, and hold for all its
+        turns.
 
-        Two users (`user=`) may give their conversations one name: neither sees the other's. Apps that keep the messages themselves name
-        the conversation by `session=` in `run`. Raises `InvalidRequest` for options that no session can have.
+        Two users (`user=`) may give their conversations one name: neither sees the other's. Apps that keep the messages themselves name the
+        conversation by `session=` in `run`. Raises `InvalidRequest` for options that no session can have.
         """
         return self._sessions.open(name, options)
 
     def run_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
         """Do what `run` does, for callers that are not async: scripts, threads, notebooks, web frameworks. Ctrl-C cancels the task.
 
-        Raises what `run` raises, and `ConfigError` in the very event loop that the `Hybrid` belongs to, which the call would stop.
+        `prompt` and `options` are those of `run`. Raises what `run` raises, and `ConfigError` in the very event loop that the `Hybrid`
+        belongs to, which the call would stop.
         """
         return self._blocking.run(lambda: self.run(prompt, **options))
 
@@ -378,7 +380,8 @@ class Hybrid:
         return self._blocking.run(lambda: self.resume(run, user=user, approvals=approvals, **options))
 
     def stream_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Generator[TaskEvent, None, None]:
-        """Do what `stream` does, as `run_sync` does what `run` does. An iterator that is closed or dropped cancels its task."""
+        """Do what `stream` does, with its `prompt` and `options`, as `run_sync` does what `run` does. An iterator that is closed or dropped
+        cancels its task."""
         return self._blocking.stream(lambda: self.stream(prompt, **options))
 
     def explain(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> SelectionDecision:

@@ -169,7 +169,8 @@ class Session:
         return next((result for result in results if result is not None), None)
 
     async def send(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
-        """Serve the next turn and return its outcome; `Result.messages` holds the turn's own messages.
+        """Serve the next turn and return its outcome; `Result.messages` holds the turn's own messages. `prompt` and `options` are those of
+        `Hybrid.run`.
 
         Raises what `Hybrid.run` raises, and `InvalidRequest` from within a turn of the same session. `timeout` counts from the moment at
         which the turns before it have ended, for which it waits as long at most.
@@ -182,7 +183,7 @@ class Session:
         return result
 
     async def stream(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
-        """Serve the next turn and yield what happens; the last event is `TaskFinished`. Raises what `send` raises.
+        """Serve the next turn and yield what happens; the last event is `TaskFinished`. `prompt`, `options` and errors are those of `send`.
 
         A stream that is closed before its end cancels the turn. Others wait until it has ended or is closed.
         """

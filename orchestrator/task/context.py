@@ -28,6 +28,8 @@ class Context(Generic[Dependencies]):
         call_id: str = "",
         effect_key: str = "",
     ) -> None:
+        """Make a context, as for a test of a tool: `dependencies`, `user`, `session`, `task`, `call_id` and `effect_key` as the tool reads
+        them."""
         self.dependencies = dependencies
         """The object that `run(..., dependencies=...)` was given; None: none was."""
         self.user = user
@@ -45,7 +47,7 @@ class Context(Generic[Dependencies]):
         return f"Context(user={self.user!r}, session={self.session!r}, task={self.task!r}, call_id={self.call_id!r})"
 
     def of_call(self, call_id: str, effect_key: str) -> "Context[Dependencies]":
-        """Return the context of one call of the task."""
+        """Return the context of one call of the task, which has this `call_id` and `effect_key`."""
         return Context(self.dependencies, user=self.user, session=self.session, task=self.task, call_id=call_id, effect_key=effect_key)
 
 

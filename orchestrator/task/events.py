@@ -41,6 +41,7 @@ class RoleStarted(Value):
 
     type: Literal["role_started"] = "role_started"
     role: str
+    """Name of the role."""
     by: str = ""
     """The role that handed the task over; empty: the task began with this role."""
     task: str = ""

@@ -357,8 +357,11 @@ class RoleWork(Value):
     task: str
     """The work that the role before it asked for; empty for the first role, whose work is the task itself."""
     agent: str
+    """Name of the agent that did it."""
     side: Side
+    """The agent's side."""
     model: str
+    """Name of its model."""
     attempts: tuple[Attempt, ...]
     """The attempts at the work; the accepted one is that of `agent`."""
 

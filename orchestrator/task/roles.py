@@ -75,7 +75,7 @@ class Role(Value):
         return tuple(each.spec.name if isinstance(each, Tool) else each for each in self.tools)
 
     def mode_for(self, task: Task, name: str) -> Mode:
-        """Return the mode of its work on a task. Raises `PermissionDenied` if the two leave no side for it."""
+        """Return the mode of the work on `task` of the role called `name`. Raises `PermissionDenied` if the two leave no side for it."""
         own, wanted = task.policy.mode, self.mode
         if wanted is None or wanted is own:
             return own
@@ -86,7 +86,7 @@ class Role(Value):
         return wanted
 
     def policy_for(self, task: Task, name: str) -> Policy:
-        """Return the policy of its work on a task. Raises `PermissionDenied` as `mode_for` does.
+        """Return the policy of the work on `task` of the role called `name`. Raises `PermissionDenied` as `mode_for` does.
 
         The work is private as soon as a role before it was told something private.
         """

@@ -144,7 +144,7 @@ class Task(Value):
         return messages if self.prompt is None else _with_last_prompt(messages, self.prompt)
 
     def with_instructions(self, general: str) -> "Task":
-        """Return the task with its instructions, and the general ones before them, in front of its messages."""
+        """Return the task with its instructions, and the `general` ones before them, in front of its messages."""
         instructions = join_instructions(general, self.instructions)
         return self.model_copy(update={"instructions": instructions, "messages": with_instructions(self.messages, instructions)})
 

@@ -189,7 +189,7 @@ class Tool:
     async def run(
         self, call: ToolCall, *, effect_key: str = "", overdue: Callable[["asyncio.Task[ToolResult]"], None] | None = None
     ) -> ToolResult:
-        """Run the call. Any failure inside the tool becomes an error result that the model can react to.
+        """Run the `call`. Any failure inside the tool becomes an error result that the model can react to.
 
         `effect_key` names the effect for the tool's context. `overdue` takes the task of a plain function that ran past the limit, or was
         to be cancelled: it runs in a thread, which cannot be stopped.
