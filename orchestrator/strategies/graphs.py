@@ -63,7 +63,8 @@ _SILENT = "allow more output tokens, or less effort: a model may spend them all 
 
 
 class TaskNodes:
-    """The shared nodes, bound to a pool of agents, a router, and the tools and instructions of a run that brings none of its own."""
+    """The shared nodes, bound to agents, a router, and the tools and instructions of a run that brings none of its own. A node takes the
+    `state` of a task and the `runtime` in which LangGraph runs it, and returns what it changes."""
 
     def __init__(self, pool: AgentPool, tools: Sequence[Tool], router: Router, instructions: str) -> None:
         self.pool = pool
@@ -75,14 +76,11 @@ class TaskNodes:
         self._part_graphs: dict[tuple[Strategy, bool], TaskGraph] = {}
 
     def build(self, strategy: Strategy) -> TaskGraphBuilder:
-        """Return the graph of a strategy, not compiled yet. Raises what `builder_of` and the builder of a plugin raise."""
+        """Return the graph of a `strategy`, not compiled yet. Raises what `builder_of` and the builder of a plugin raise."""
         return builder_of(strategy)(self)
 
     def part_graph(self, strategy: Strategy, keeping: Keeping | None) -> TaskGraph:
-        """Return the graph of a part of a task.
-
-        Without a thread for each part it has no checkpointer: all parts would share the task's thread.
-        """
+        """Return the graph of a part of a task. Parts without a thread of their own get no checkpointer: they would share the task's."""
         kind = strategy, keeping is not None
         if kind not in self._part_graphs:
             checkpointer = False if keeping is None else keeping.checkpointer
@@ -356,7 +354,7 @@ def build_single(nodes: TaskNodes) -> TaskGraphBuilder:
 
 
 def after_judge(state: TaskState) -> str:
-    """Let the next agent act after a rejected draft."""
+    """Choose the node after `judge` by the `state`: `act` with the next agent after a rejected draft, else the end."""
     return END if is_accepted(state) else "act"
 
 
@@ -418,17 +416,13 @@ def build_eva(nodes: TaskNodes) -> TaskGraphBuilder:
 
 
 BUILDERS: Mapping[Strategy, Builder] = {
-    Strategy.DEVICE: build_single,
-    Strategy.CLOUD: build_single,
-    Strategy.ROUTE: build_single,
-    Strategy.CASCADE: build_single,
+    **dict.fromkeys((Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE), build_single),
     Strategy.PEVR: build_pevr,
     Strategy.EVA: build_eva,
     Strategy.MINIONS: build_minions,
     Strategy.SUBTASKS: build_subtasks,
 }
-"""The builder of each strategy's graph. Every graph takes `{"task": Task.model_dump(mode="json")}` and leaves the accepted attempt
-behind."""
+"""The builder of each strategy's graph. Every graph takes `{"task": Task.model_dump(mode="json")}` and leaves the accepted attempt."""
 
 
 def builder_of(strategy: Strategy) -> Builder:
