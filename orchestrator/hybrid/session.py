@@ -187,10 +187,10 @@ class _Turns:
 class Session(_Turns):
     """A conversation that a `Hybrid` keeps; made by `Hybrid.session`.
 
-    Turns are served one after the other, also if several tasks ask for them at once. Each is a task of its own: it is told the whole conversation, with all tool
-    calls and results, goes first to the agent that answered last, and is as private, and as little trusted, as the turns before it. What
-    is too long for an agent is compressed for it, and kept whole here. A turn that fails or is cancelled is no part of the conversation,
-    unless its tool calls changed something: then a message says which.
+    Turns are served one after the other, also if several tasks ask for them at once. Each is a task of its own: it is told the whole
+    conversation, with all tool calls and results, goes first to the agent that answered last, and is as private, and as little trusted, as
+    the turns before it. What is too long for an agent is compressed for it, and kept whole here. A turn that fails or is cancelled is no
+    part of the conversation, unless its tool calls changed something: then a message says which.
 
     With `Hybrid(records=...)` the conversation outlives the process. A turn that a killed process left unfinished is finished before the
     next one begins. Without records, the process keeps the 10,000 sessions used last.
