@@ -6,11 +6,12 @@
 # make bars    every benchmark with --quick, within ten minutes, and which bars are missed
 # make bench   all benchmarks in full, which takes hours; keeps the figures and writes docs/benchmarks.md
 # make pictures   draw the graphs in docs/strategies.md from the strategies
-# make reference  write docs/api.md and docs/cli.md from the docstrings and the commands
+# make reference  write docs/api.md from the docstrings, docs/cli.md and the shells' completions from the commands
 # make generate   write the gRPC code from protocols/proto/nearfar/v1/*.proto
 # make accept-protos   let the .proto files be the contract that later ones are compared with
 #
-# Each target sets up what it needs and does so again when pyproject.toml has changed.
+# Each target sets up what it needs and does so again when pyproject.toml has changed. llama.cpp comes as a wheel where pip finds one (its
+# index, PIP_FIND_LINKS, NEARFAR_LLAMA=FOLDER), else it is compiled; without a compiler, or with NEARFAR_LLAMA=no, it is left out.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -24,7 +25,10 @@ NODE_VENV := .venv-node
 
 export PYTHONUNBUFFERED := 1
 
-.PHONY: demo test judges node check bars bench generate lint types generated protos accept-protos pictures reference clean
+# Where llama.cpp was left out, set up again once the machine has a compiler, or another source of wheels is named.
+CHANGED := $(if $(wildcard $(VENV)/.without-llama),$(shell $(VENV)/bin/python scripts/install.py --changed && echo changed))
+
+.PHONY: $(CHANGED) demo test judges node check bars bench generate lint types generated protos accept-protos pictures reference clean
 
 demo: $(VENV)/.ready-to-run
 	@$(VENV)/bin/nearfar demo
@@ -77,16 +81,16 @@ reference: $(VENV)/.ready-to-run
 clean:
 	rm -rf $(VENV) $(PROTO_VENV) $(CHECK_VENV) $(NODE_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-$(VENV)/.ready-to-run: pyproject.toml
+$(VENV)/.ready-to-run: pyproject.toml $(CHANGED)
 	@scripts/set_up.sh $(VENV) --editable '.[all]'
 	@touch $@
 
-$(VENV)/.ready-to-test: pyproject.toml
+$(VENV)/.ready-to-test: pyproject.toml $(CHANGED)
 	@scripts/set_up.sh $(VENV) --editable '.[all,test,train]'
 	@touch $(VENV)/.ready-to-run $@
 
 $(CHECK_VENV)/.ready: pyproject.toml
-	@scripts/set_up.sh $(CHECK_VENV) '.[check]'
+	@scripts/set_up.sh $(CHECK_VENV) '.[all,test,check]'
 	@touch $@
 
 $(PROTO_VENV)/.ready: scripts/set_up.sh

@@ -4,7 +4,8 @@ import re
 from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from ..protocols import ConfigError, Effort, Limits, Prices
 from ..protocols.address import is_this_machine
@@ -31,14 +32,14 @@ class ProviderConfig(BaseModel):
 
     provider: Literal["openai", "anthropic", "gemini"]
     """The API's dialect; "openai" also means every compatible server."""
-    model: str = Field(min_length=1)
-    """Name of the model at the provider."""
     api: Literal["responses", "chat"] | None = None
     """OpenAI API to use. None: chat completions if `base_url` is set and for models up to GPT-4, else responses."""
     name: str | None = Field(default=None, min_length=1)
     """The agent's name; None: the model's."""
     base_url: str | None = None
     """Root of the API; None: the provider's own."""
+    model: str | None = Field(default=None, min_length=1, validate_default=True)
+    """Name of the model at the provider; None: the only one that the server at `base_url` has (only "openai")."""
     key_variable: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     """Environment variable, or keyring entry, with the key. None: the provider's usual one, or no key if `base_url` is set."""
     prices: Prices | None = None
@@ -72,19 +73,19 @@ class ProviderConfig(BaseModel):
     """Seconds for a whole step, retries included."""
     max_calls: int = Field(default=3, ge=1, le=10)
     """Upstream calls per step, retries included."""
+    instructions: str = ""
+    """Instructions in front of each step that this agent takes for a task, before those of the file and of the task."""
 
     @field_validator("base_url")
     @classmethod
     def _address_is_complete(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        if not _is_address(value):
-            raise ValueError("give the whole address, such as http://127.0.0.1:8000/v1")
-        parts = urlsplit(value)
-        if parts.username or parts.password or parts.query or parts.fragment:
-            raise ValueError("no credentials, query or fragment in base_url: name the key's environment variable in key_variable")
-        if ending := _ENDPOINT.search(parts.path):
-            raise ValueError(f"base_url is the root of the API: leave out {ending[0]}")
+        return None if value is None else api_root(value)
+
+    @field_validator("model")
+    @classmethod
+    def _model_is_known(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None and (info.data.get("provider") != "openai" or info.data.get("base_url") is None):
+            raise PydanticCustomError("missing", "Field required")
         return value
 
     @model_validator(mode="after")
@@ -110,7 +111,7 @@ class ProviderConfig(BaseModel):
         if self.provider != "openai" or self.api is not None:
             return self.api == "responses"
         is_chat_only = self.base_url is not None or self.logprobs or self.seed or self.json_schema == "llama"
-        return not is_chat_only and not openai_traits(self.model, hosted=True, reasoning=self.reasoning).stops
+        return not is_chat_only and not openai_traits(self.model or "", hosted=True, reasoning=self.reasoning).stops
 
 
 def build_provider(config: ProviderConfig) -> "ProviderAgent":
@@ -125,6 +126,8 @@ def build_provider(config: ProviderConfig) -> "ProviderAgent":
         raise ConfigError(f"providers need the module {error.name}", hint="pip install 'nearfar[cloud]'") from error
     from .failures import RetryPolicy
 
+    if config.model is None:
+        raise ConfigError("the model of the far agent is not known yet", hint="name it, or open the agent as a gateway does")
     dialect = _dialect(config)
     hosted = config.base_url is None
     variable = config.key_variable or (dialect.default_key_variable if hosted else None)
@@ -139,6 +142,18 @@ def build_provider(config: ProviderConfig) -> "ProviderAgent":
         timeouts=Timeouts(connect=config.connect_timeout, idle=config.idle_timeout, step=config.step_timeout),
         retry=RetryPolicy(calls=config.max_calls),
     )
+
+
+def api_root(value: str) -> str:
+    """Return the root of an API. Raise `ValueError`, which never quotes it: it may hold a password."""
+    if not _is_address(value):
+        raise ValueError("give the whole address, such as http://127.0.0.1:8000/v1")
+    parts = urlsplit(value)
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise ValueError("no credentials, query or fragment in base_url: name the key's environment variable in key_variable")
+    if ending := _ENDPOINT.search(parts.path):
+        raise ValueError(f"base_url is the root of the API: leave out {ending[0]}")
+    return value
 
 
 def _is_address(text: str) -> bool:
@@ -162,11 +177,11 @@ def prices_of(config: ProviderConfig) -> Prices | None:
     if config.prices is not None:
         return config.prices
     if config.base_url is None:
-        return price_of(config.provider, config.model)
+        return price_of(config.provider, config.model or "")
     host = urlsplit(config.base_url).hostname or ""
     if is_this_machine(host):
         return Prices.free("served on this machine")
-    return price_at(host, config.model) if config.provider == "openai" else None
+    return price_at(host, config.model or "") if config.provider == "openai" else None
 
 
 def usual_key(provider: Literal["openai", "anthropic", "gemini"]) -> StoredKey:

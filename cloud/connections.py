@@ -1,7 +1,7 @@
-"""The HTTP connections of one agent to its provider."""
+"""The HTTP connections of one agent to its provider, or to a near server."""
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -12,8 +12,81 @@ import httpx
 from ..protocols import ConfigError
 from ..protocols.address import is_this_machine
 from ..protocols.secrets import quote
+from .near_server import IpAddress, near_addresses
 
 _OF_A_POOL = 16
+_HEADERS = {"User-Agent": "nearfar", "Accept-Encoding": "identity"}  # a packed kilobyte may unpack to gigabytes
+
+
+class NearTransport(httpx.AsyncBaseTransport):
+    """Sends requests to addresses that may see private text, and to no others.
+
+    The address that was checked is the one that is connected to, so that a name that resolves to another one a moment later gains nothing.
+    Proxies of the environment are not used. Raises `ConfigError` for any other address; `trusted` is that of `NearServerConfig`.
+    """
+
+    def __init__(self, base_url: str, *, trusted: bool) -> None:
+        # Reading the system's authorities takes longer than a whole exchange with a server on this machine.
+        verify = tls_context() if base_url.startswith("https:") else False
+        self._is_encrypted = verify is not False
+        self._trusted = trusted
+        limits = httpx.Limits(max_connections=_OF_A_POOL, max_keepalive_connections=_OF_A_POOL)
+        self._transport = httpx.AsyncHTTPTransport(verify=verify, limits=limits, trust_env=False)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        url = request.url
+        if (url.scheme == "https") is not self._is_encrypted:
+            raise ConfigError(f"the near server at {url.host} was to be reached in another way than by {url.scheme}")
+        *others, last = await near_addresses(url.scheme, url.host, url.port, trusted=self._trusted)
+        for address in others:
+            try:
+                return await self._transport.handle_async_request(_at(request, address))
+            except httpx.ConnectError:
+                continue  # many servers listen at one of the two addresses of localhost only
+        return await self._transport.handle_async_request(_at(request, last))
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+def near_client(base_url: str, timeout: httpx.Timeout, *, trusted: bool) -> httpx.AsyncClient:
+    """Return a client for a near server; see `NearTransport`. Raise `ConfigError` if the TLS settings cannot be used."""
+    transport = NearTransport(base_url, trusted=trusted)
+    return httpx.AsyncClient(
+        headers=_HEADERS, cookies=_no_cookies(), transport=transport, timeout=timeout, follow_redirects=False, trust_env=False
+    )
+
+
+def provider_client(base_url: str, timeout: httpx.Timeout, tls: ssl.SSLContext) -> httpx.AsyncClient:
+    """Return a client for a provider, through the environment's proxies. Raise `ConfigError` if they cannot be used."""
+    with _usable("proxy settings", "correct or unset ALL_PROXY, HTTPS_PROXY, HTTP_PROXY and NO_PROXY; SOCKS: pip install 'httpx[socks]'"):
+        return httpx.AsyncClient(
+            headers=_HEADERS,
+            cookies=_no_cookies(),
+            verify=tls,
+            timeout=timeout,
+            limits=httpx.Limits(max_connections=_OF_A_POOL, max_keepalive_connections=_OF_A_POOL),
+            follow_redirects=False,
+            mounts=_unproxied(base_url),
+        )
+
+
+def tls_context() -> ssl.SSLContext:
+    """Return the TLS settings of the system and the environment. Raise `ConfigError` if they cannot be used."""
+    with _usable("TLS settings", "correct or unset SSL_CERT_FILE, SSL_CERT_DIR and SSLKEYLOGFILE"):
+        return httpx.create_ssl_context()
+
+
+def _at(request: httpx.Request, address: IpAddress) -> httpx.Request:
+    """Return the request for an IP address, with the host's name in its headers and for the check of the certificate."""
+    extensions = {**request.extensions, "sni_hostname": request.url.host}
+    url = request.url.copy_with(host=str(address))
+    return httpx.Request(request.method, url, headers=request.headers, stream=request.stream, extensions=extensions)
+
+
+def _no_cookies() -> CookieJar:
+    """Return a jar that keeps no cookie: several callers share the connections."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=()))
 
 
 @dataclass(slots=True)
@@ -31,9 +104,11 @@ class Connections:
     computing per request. So there are pools of 16, each opened when the earlier ones are full.
     """
 
-    def __init__(self, base_url: str, most: int, timeout: httpx.Timeout) -> None:
+    def __init__(self, base_url: str, most: int, timeout: httpx.Timeout, *, open_client: Callable[[], httpx.AsyncClient] | None) -> None:
+        """`open_client`: opens each client; None: for a provider, through the environment's proxies."""
         self._base_url = base_url
         self._timeout = timeout
+        self._open_client = open_client or self._provider_client
         self._free = anyio.Semaphore(most)
         self._tls: ssl.SSLContext | None = None
         self._pools: list[Pool] = []
@@ -63,23 +138,13 @@ class Connections:
             await pool.client.aclose()
 
     def _open(self) -> Pool:
-        if self._tls is None:  # reading the system's authorities takes longer than anything else here
-            with _usable("TLS settings", "correct or unset SSL_CERT_FILE, SSL_CERT_DIR and SSLKEYLOGFILE"):
-                self._tls = httpx.create_ssl_context()
-        with _usable(
-            "proxy settings", "correct or unset ALL_PROXY, HTTPS_PROXY, HTTP_PROXY and NO_PROXY; SOCKS: pip install 'httpx[socks]'"
-        ):
-            client = httpx.AsyncClient(
-                headers={"User-Agent": "nearfar", "Accept-Encoding": "identity"},  # a packed kilobyte may unpack to gigabytes
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # none: strangers share the connections
-                verify=self._tls,
-                timeout=self._timeout,
-                limits=httpx.Limits(max_connections=_OF_A_POOL, max_keepalive_connections=_OF_A_POOL),
-                follow_redirects=False,
-                mounts=_unproxied(self._base_url),
-            )
-        self._pools.append(Pool(client))
+        self._pools.append(Pool(self._open_client()))
         return self._pools[-1]
+
+    def _provider_client(self) -> httpx.AsyncClient:
+        if self._tls is None:  # reading the system's authorities takes longer than anything else here
+            self._tls = tls_context()
+        return provider_client(self._base_url, self._timeout, self._tls)
 
 
 @contextmanager

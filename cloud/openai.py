@@ -80,6 +80,7 @@ class OpenAIDialect:
         tools: bool = True,
         json_schema: JsonSchemaForm | None = "native",
         logprobs: bool = False,
+        logprobs_with_tools: bool = True,
         seed: bool = False,
         temperature: bool | None = None,
         reasoning: bool | None = None,
@@ -92,6 +93,7 @@ class OpenAIDialect:
             tools: True if the server enforces tool calls.
             json_schema: form of an output schema; None: not supported.
             logprobs: ask for token log-probabilities.
+            logprobs_with_tools: False if the server refuses to stream them in a step with tools.
             seed: True if the server repeats itself for the same seed.
             temperature: True if the model takes one; None: decided by its name.
             reasoning: True for a reasoning model of OpenAI's; None: decided by its name.
@@ -102,6 +104,7 @@ class OpenAIDialect:
         self._effort = effort
         self._json_schema = json_schema
         self._logprobs = logprobs
+        self._logprobs_with_tools = logprobs_with_tools
         self._temperature = temperature
         self.capabilities = Capabilities(tools=tools, json_schema=json_schema is not None, confidence=logprobs, seed=seed)
 
@@ -126,7 +129,7 @@ class OpenAIDialect:
             "stream_options": {"include_usage": True},
             **self._sampling(request, model, max_output_tokens),
         }
-        if self._logprobs:
+        if self._logprobs and (self._logprobs_with_tools or not request.tools):
             # llama-cpp-python's server ignores the first without the second.
             body |= {"logprobs": True, "top_logprobs": 1}
         if request.tools:

@@ -1,4 +1,4 @@
-"""A far agent: a model behind a provider's HTTP API."""
+"""A model behind an HTTP API: a far agent at a provider, or a near one at a server of the user's."""
 
 import json
 import logging
@@ -37,7 +37,7 @@ from ..protocols.limits import most_calls_upstream
 from ..protocols.secrets import Key
 from ..protocols.security import IDENTITY
 from ..protocols.validation import check_request
-from .connections import Connections
+from .connections import Connections, near_client
 from .dialect import Decoder, Dialect, EndedEarly, Ending, JsonObject
 from .failures import (
     Deadline,
@@ -75,8 +75,18 @@ class Timeouts:
     """The whole step with its retries; a shorter `StepRequest.timeout` wins."""
 
 
+@dataclass(frozen=True, slots=True)
+class NearPlace:
+    """The server of a near agent."""
+
+    label: str
+    """Name of the server for messages."""
+    trusted: bool = False
+    """It is the user's own although it may be on another machine."""
+
+
 class ProviderAgent:
-    """An `Agent` over one model of one provider. It never sends private text."""
+    """An `Agent` over one model of one provider. It never sends private text, unless it is near: at a server of the user's."""
 
     def __init__(
         self,
@@ -91,8 +101,9 @@ class ProviderAgent:
         prices: Prices | None = None,
         timeouts: Timeouts | None = None,
         retry: RetryPolicy | None = None,
+        near: NearPlace | None = None,
     ) -> None:
-        """Set up the agent. Without `key`, no key is sent; without `capabilities`, the dialect's apply."""
+        """Set up the agent. Without `key`, no key is sent; without `capabilities`, the dialect's apply; without `near`, it is far."""
         self._dialect = dialect
         self._model = model
         self._key = key
@@ -100,11 +111,12 @@ class ProviderAgent:
         self._timeouts = timeouts or Timeouts()
         self._retry = retry or RetryPolicy()
         self._pause = Pause()
+        self._near = near
         self._card = AgentCard(
             name=name or model,
-            side=Side.FAR,
+            side=Side.FAR if near is None else Side.NEAR,
             model=model,
-            description=f"{model} over the {dialect.name} API",
+            description=f"{model} over the {dialect.name} API" if near is None else f"{model} at {self._base_url}",
             capabilities=capabilities or dialect.capabilities,
             limits=limits or Limits(concurrency=most_calls_upstream()),
             prices=prices,
@@ -228,7 +240,9 @@ class ProviderAgent:
     def _conclude(self, ending: Ending, request: StepRequest, text: str, body: JsonObject, limit: int | None) -> list[StepEvent]:
         calls = checked_calls(ending, request)
         check_text(text, ending, request)
-        usage = counted_usage(ending.usage, body, _written_bytes(text, calls), reason=ending.reason, limit=limit)
+        usage = counted_usage(
+            ending.usage, body, _written_bytes(text, calls), reason=ending.reason, limit=limit, is_free=self._near is not None
+        )
         events: list[StepEvent] = [ToolCalled(call=call) for call in calls]
         return [*events, finished(ending, usage, provider=self._state_provider, model=self._model, called=bool(calls))]
 
@@ -269,13 +283,15 @@ class ProviderAgent:
 
     @property
     def _provider(self) -> str:
-        return f"{self._dialect.name} provider of agent {self._card.name!r}"
+        place = f"{self._dialect.name} provider" if self._near is None else f"{self._near.label} server"
+        return f"{place} of agent {self._card.name!r}"
 
     def _connected(self) -> Connections:
         self._home.require(f"agent {self._card.name!r}")
         if self._connections is None:
             timeout = httpx.Timeout(self._timeouts.idle, connect=self._timeouts.connect, pool=None)
-            self._connections = Connections(self._base_url, self._card.limits.concurrency, timeout)
+            open_client = None if self._near is None else partial(near_client, self._base_url, timeout, trusted=self._near.trusted)
+            self._connections = Connections(self._base_url, self._card.limits.concurrency, timeout, open_client=open_client)
         return self._connections
 
 

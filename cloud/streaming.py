@@ -162,7 +162,9 @@ def finished(ending: Ending, usage: Usage, *, provider: str, model: str, called:
     return Finished(reason=reason, usage=usage, model=ending.model or model, confidence=ending.confidence, state=state)
 
 
-def counted_usage(reported: Usage | None, body: JsonObject, written_bytes: int, *, reason: FinishReason, limit: int | None) -> Usage:
+def counted_usage(
+    reported: Usage | None, body: JsonObject, written_bytes: int, *, reason: FinishReason, limit: int | None, is_free: bool = False
+) -> Usage:
     """Return the usage that the provider reported, with an estimate for each missing count: one token per 4 bytes, which is close for
     English and never 0.
 
@@ -171,7 +173,10 @@ def counted_usage(reported: Usage | None, body: JsonObject, written_bytes: int, 
     reported = reported or Usage()
     if reported.input_tokens and (reported.output_tokens or not written_bytes):
         return reported
-    _logger.warning("the provider reported no usage, or half of it: the rest is estimated from the text's length")
+    _logger.log(
+        logging.DEBUG if is_free else logging.WARNING,
+        "the provider reported no usage, or half of it: the rest is estimated from the text's length",
+    )
     read = _tokens(sum(len(text.encode()) for text in _texts(body)))
     written = _tokens(written_bytes)
     if limit is not None:

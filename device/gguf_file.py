@@ -70,6 +70,8 @@ class Array:
     distinct: int = 0
     """For the vocabulary: the number of texts that llama.cpp can tell apart. It reads them up to a NUL, and numbers those that are
     empty."""
+    start: int = 0
+    """The position of its texts in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class FieldReader:
         if kind is Kind.STRING:
             start = self.position
             self._skip_texts(count)
-            return Array(kind, count, distinct=self._distinct_texts(start, count) if is_vocabulary else 0)
+            return Array(kind, count, distinct=self._distinct_texts(start, count) if is_vocabulary else 0, start=start)
         if count <= _MOST_NUMBERS:
             return Array(kind, count, self._scalars(kind, count))
         self._take(count * struct.calcsize("<" + _CODES[kind]))
@@ -304,6 +306,8 @@ class GgufFile:
     """Bytes of the file."""
     fields: Mapping[str, Field]
     tensors: tuple[Tensor, ...]
+    data_start: int
+    """The position of the weights in the file."""
 
     def text(self, key: str) -> str | None:
         """Return the text under `key`; None if there is none, or an empty one."""
@@ -318,6 +322,15 @@ class GgufFile:
     def array(self, key: str) -> Array | None:
         field = self.fields.get(key)
         return field.value if field is not None and isinstance(field.value, Array) else None
+
+    def texts(self, key: str) -> list[str]:
+        """Read the texts of the array under `key` from the file; none if there is no such array."""
+        array = self.array(key)
+        if array is None or array.kind is not Kind.STRING:
+            return []
+        with self.path.open("rb") as file:
+            file.seek(array.start)
+            return [file.read(int.from_bytes(file.read(8), "little")).decode("utf-8", "replace") for _ in range(array.count)]
 
     def damaged(self, how: str) -> ModelError:
         return ModelError(f"{self.path} is damaged: {how}", hint=DOWNLOAD_AGAIN)
@@ -361,7 +374,7 @@ def _read(reader: FieldReader, path: Path) -> GgufFile:
     fault = tensor_fault(tensors, alignment=alignment, data_bytes=reader.size - start)
     if fault is not None:
         raise reader.damaged(fault)
-    return GgufFile(path=path, size=reader.size, fields=fields, tensors=tensors)
+    return GgufFile(path=path, size=reader.size, fields=fields, tensors=tensors, data_start=start)
 
 
 def _preamble(reader: FieldReader, path: Path) -> tuple[int, int]:

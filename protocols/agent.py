@@ -48,6 +48,7 @@ class Limits(Value):
     context_tokens: int | None = Field(default=None, gt=0)
     """Prompt and output together; None: unknown."""
     max_output_tokens: int | None = Field(default=None, gt=0)
+    """Tokens of output per step; None: as many as fit."""
     concurrency: int = Field(default=1, gt=0)
     """Steps that make progress at the same time; further ones wait."""
 
@@ -109,7 +110,7 @@ class Prices(Rates):
         return not any(rates.dearest_input or rates.output for rates in (self, *self.long_prompts))
 
     def rates(self, prompt_tokens: float) -> Rates:
-        """Return the rates of a step whose prompt has so many tokens."""
+        """Return the rates of a step whose prompt has `prompt_tokens`."""
         exceeded = [tier for tier in self.long_prompts if prompt_tokens > tier.above]
         return max(exceeded, key=lambda tier: tier.above, default=self)
 
@@ -126,12 +127,12 @@ class Prices(Rates):
         return (read + usage.output_tokens * rates.output) / _MILLION
 
     def highest(self, prompt_tokens: int) -> Rates:
-        """Return bounds on the rates of a step whose prompt has at most so many tokens, however the cache is used."""
+        """Return bounds on the rates of a step whose prompt has at most `prompt_tokens`, however the cache is used."""
         possible = [self, *(tier for tier in self.long_prompts if prompt_tokens > tier.above)]
         return Rates(input=max(rates.dearest_input for rates in possible), output=max(rates.output for rates in possible))
 
     def most_dollars(self, prompt_tokens: int, output_tokens: int) -> Decimal:
-        """Return the most that a step with so many tokens can cost."""
+        """Return the most that a step with `prompt_tokens` of prompt and `output_tokens` of output can cost."""
         rates = self.highest(prompt_tokens)
         return (prompt_tokens * rates.input + output_tokens * rates.output) / _MILLION
 
@@ -159,13 +160,19 @@ class AgentCard(Value):
     """An agent's description of itself."""
 
     name: str = Field(min_length=1)
+    """Name of the agent."""
     side: Side
+    """Its side."""
     model: str = Field(min_length=1)
+    """Name of its model."""
     description: str = ""
+    """A sentence about it, for people."""
     world: str | None = None
     """The only subject that the model knows, for the shipped models, which are trained on one small world; None: general."""
     capabilities: Capabilities = Capabilities()
+    """Capabilities that it claims."""
     limits: Limits = Limits()
+    """Limits of its steps."""
     prices: Prices | None = None
     """None: the price is unknown, which is not the same as free."""
     parameters: int | None = Field(default=None, gt=0)
@@ -197,18 +204,23 @@ class Agent(Protocol):
     @property
     def card(self) -> AgentCard: ...
 
-    def step(self, request: StepRequest) -> AsyncIterator[StepEvent]: ...
+    def step(self, request: StepRequest) -> AsyncIterator[StepEvent]:
+        """Take one turn: stream text and tool calls for the conversation in `request`, then one `Finished`."""
+        ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Release what the agent holds; running steps end with `Unavailable`. May be called twice."""
+        ...
 
 
 def stream(agent: Agent, request: StepRequest) -> aclosing[StepStream]:
-    """Return `agent.step(request)` as a context manager that closes the stream on exit, which cancels an unfinished step."""
+    """Return `agent.step(request)` as a context manager that closes the stream on exit, which cancels an unfinished step. Takes an `agent`
+    and a `request` as `complete` does."""
     return aclosing(cast(StepStream, agent.step(request)))
 
 
 async def complete(agent: Agent, request: StepRequest) -> StepReply:
-    """Run one step to its end and collect it.
+    """Run one step of `agent` to its end and collect it; `request` is the conversation so far, the tools and the limits.
 
     Raises `InvalidOutput` if the stream ends without `Finished`, and whatever the agent raises.
     """

@@ -71,8 +71,9 @@ class Worker:
     ) -> None:
         """Set up a worker; nothing is sent before `run`.
 
-        Without a `token`, the certificate in `tls` identifies the worker. `fingerprint`, from a pairing, replaces the roots in `tls` if
-        no authority has signed the hub's certificate. Raise `ConfigError` for a malformed address or token, or if there is no agent.
+        Without a `token`, the certificate in `tls` identifies the worker. `fingerprint`, from a pairing, replaces the roots in `tls` if no
+        authority has signed the hub's certificate. `device_state` reads the battery, heat and free memory that the hub is told. Raise
+        `ConfigError` for a malformed address or token, or if there is no agent.
         """
         self._agents = dict(agents) if isinstance(agents, Mapping) else {agents.card.name: agents}
         if not self._agents:

@@ -163,6 +163,7 @@ class ServerTls:
     certificate: Path
     """PEM file with the server's certificate and those that lead to its root."""
     private_key: Path
+    """PEM file of the certificate's private key."""
     client_roots: Path | None = None
     """PEM file with the authorities whose certificates clients may show; None: clients show none."""
 
@@ -179,7 +180,9 @@ class ClientTls:
     roots: Path | bytes | None = None
     """PEM file with the trusted roots, or its content; None: the public ones."""
     certificate: Path | None = None
+    """PEM file of this client's certificate chain; None: it shows none."""
     private_key: Path | None = None
+    """PEM file of its private key."""
     server_name: str | None = None
     """The name that the server's certificate is checked against; None: the host of the address."""
 

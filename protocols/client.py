@@ -51,7 +51,8 @@ class RemoteAgent:
         idle_timeout: float = IDLE_TIMEOUT,
         resume_timeout: float = 2.0,
     ) -> None:
-        """Set up the connection; nothing is sent before the first call. Raise `ConfigError` for a malformed address or token."""
+        """Set up the connection; nothing is sent before the first call. `token` is the bearer token that the server knows this device by.
+        Raise `ConfigError` for a malformed address or token."""
         self._address = parse_address(address)
         self._agent = agent
         self._tls = tls
@@ -78,7 +79,7 @@ class RemoteAgent:
         idle_timeout: float = IDLE_TIMEOUT,
         resume_timeout: float = 2.0,
     ) -> "RemoteAgent":
-        """Return a `RemoteAgent` whose card is loaded. Raise the errors of `describe`."""
+        """Return a `RemoteAgent` whose card is loaded; the arguments are those of `RemoteAgent`. Raise the errors of `describe`."""
         remote = cls(address, agent=agent, token=token, tls=tls, idle_timeout=idle_timeout, resume_timeout=resume_timeout)
         try:
             await remote.describe()
@@ -114,7 +115,7 @@ class RemoteAgent:
         return self._card
 
     async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
-        """Run one step on the server. Leaving the stream early stops the compute there."""
+        """Run one step on the server with this `request`. Leaving the stream early stops the compute there."""
         connection = self._connected()
         check_privacy(self._card or await self.describe(), request)
         step = RemoteStep(connection, self._agent, request)

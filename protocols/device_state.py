@@ -34,8 +34,11 @@ class DeviceState(Value):
     battery: float | None = Field(default=None, ge=0, le=1)
     """Share of a full charge."""
     power_source: PowerSource | None = None
+    """Mains or battery; None: unknown."""
     thermal: Thermal | None = None
+    """How hot the device is; None: unknown."""
     free_memory_bytes: int | None = Field(default=None, ge=0)
+    """Memory that is free; None: unknown."""
     is_offline: bool | None = None
     """No network can be reached."""
 
@@ -75,13 +78,15 @@ class SimulatedDevice:
         return self._state
 
     def set(self, **changes: Any) -> None:  # noqa: ANN401 - the fields of `DeviceState`, which it checks
-        """Change fields of the state; None makes one unknown. Setting `thermal` also sets the temperature."""
+        """Change fields of the state; None makes one unknown. The `changes` are fields of `DeviceState`; setting `thermal` also sets the
+        temperature."""
         self._state = DeviceState.model_validate({**self._state.model_dump(), **changes})
         if self._state.thermal is not None and "thermal" in changes:
             self.celsius = _FROM_CELSIUS[self._state.thermal]
 
     def run(self, seconds: float, *, watts: float) -> None:
-        """Let time pass at a constant power. On the mains the battery neither drains nor charges; unknown values stay unknown."""
+        """Let `seconds` pass at a constant power of so many `watts`. On the mains the battery neither drains nor charges; unknown values
+        stay unknown."""
         settles_at = _AMBIENT_CELSIUS + watts * self._celsius_per_watt
         self.celsius = settles_at + (self.celsius - settles_at) * exp(-seconds / _SECONDS_TO_WARM)
         state = self._state

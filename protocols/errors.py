@@ -55,6 +55,8 @@ class NearfarError(Exception):
     """Base of all errors. `str(error)` is one sentence; `hint` says what to do about it."""
 
     def __init__(self, message: str, *, hint: str = "", retry_after: float | None = None) -> None:
+        """Make an error with a `message` of one sentence and a `hint`. `retry_after`: seconds after which the same request may succeed,
+        where the other side said so."""
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -123,6 +125,8 @@ class ApprovalNeeded(UserError):
     def __init__(
         self, message: str, *, hint: str = "", retry_after: float | None = None, run: str = "", requests: "Sequence[ApprovalRequest]" = ()
     ) -> None:
+        """Make the error of a durable `run` whose calls wait for a decision (`requests`). `message`, `hint` and `retry_after` are those of
+        every error."""
         super().__init__(message, hint=hint, retry_after=retry_after)
         self.run = run
         """The run's id."""
@@ -214,7 +218,12 @@ class ContentFiltered(AgentError):
 
 
 class InvalidOutput(AgentError):
-    """The agent broke the contract: a malformed stream or output that does not match the schema."""
+    """The agent broke the contract: a malformed stream, or an answer that does not fit the schema or model that was asked for."""
+
+    def __init__(self, message: str, *, hint: str = "", retry_after: float | None = None, text: str = "") -> None:
+        super().__init__(message, hint=hint, retry_after=retry_after)
+        self.text = text
+        """The answer that could not be used; empty where there is none. It does not travel over the wire."""
 
 
 class Cancelled(AgentError):

@@ -69,6 +69,20 @@ class ScriptedAgent:
         confidence: float | None = None,
         pace: Pace = 0.0,
     ) -> None:
+        """Make an agent that says what its script says.
+
+        Args:
+            script: the replies in order, or a function that makes one of each request. A reply is a text, its pieces, tool calls, or an
+                error to raise
+            name: its name on its card
+            side: the side that it counts as
+            model: the name of its model on its card
+            capabilities: what its card claims; None: tools, JSON Schema and cancellation
+            limits: the limits on its card; None: 1024 steps at once
+            prices: dollars per million tokens; None: unknown
+            confidence: of every reply, 0 to 1; None: it states none
+            pace: seconds before each piece of a reply, or a function that waits
+        """
         claimed = capabilities or Capabilities(tools=True, json_schema=True, cancellation=True)
         self._card = AgentCard(
             name=name,
@@ -99,7 +113,7 @@ class ScriptedAgent:
         return self._card
 
     async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
-        """Stream the next reply of the script."""
+        """Stream the next reply of the script; the `request` is kept in `requests`."""
         self.requests.append(request)
         self.live_steps += 1
         deadline = None if request.timeout is None else anyio.current_time() + request.timeout
@@ -272,12 +286,17 @@ class RecordedError(Value):
     """A `NearfarError` that ended a step."""
 
     reason: str
+    """Name of the class."""
     message: str
+    """The error's message."""
     hint: str = ""
+    """The error's hint."""
     retry_after: float | None = None
+    """Seconds after which the request may succeed; None: unknown."""
 
     @classmethod
     def of(cls, error: NearfarError) -> "RecordedError":
+        """Return an `error` as it is recorded."""
         return cls(reason=travelling_class(error).__name__, message=error.message, hint=error.hint, retry_after=error.retry_after)
 
     @field_validator("reason")
@@ -295,10 +314,13 @@ class RecordedOutcome(Value):
     """An agent's answer to one request. Without a fingerprint it answers every request with this task."""
 
     fingerprint: str | None = None
+    """Hash of the request; None: any request."""
     task: str
     """The text of the last user message."""
     events: tuple[StepEvent, ...] = ()
+    """The events, in order."""
     error: RecordedError | None = None
+    """The error that ended the step; None: it finished."""
 
 
 def fingerprint(request: StepRequest) -> str:
@@ -320,6 +342,7 @@ class ReplayAgent:
     """
 
     def __init__(self, card: AgentCard, outcomes: Iterable[RecordedOutcome]) -> None:
+        """Replay `outcomes`, under the name and with the capabilities of `card`."""
         self._card = card
         self._outcomes: dict[str, list[RecordedOutcome]] = {}
         self._is_closed = False
@@ -328,7 +351,8 @@ class ReplayAgent:
 
     @classmethod
     def load(cls, path: Path) -> "ReplayAgent":
-        """Load a recording. Raise `NotFound` if there is no such file, `ConfigError` if a line of it is malformed."""
+        """Load a recording from the file at `path`. Raise `NotFound` if there is no such file, `ConfigError` if a line of it is
+        malformed."""
         try:
             lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")  # JSON strings may hold other line ends
         except FileNotFoundError as error:
@@ -344,6 +368,7 @@ class ReplayAgent:
         return self._card
 
     async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
+        """Yield what was recorded for the same `request`, in the order of the recording, and raise the recorded error."""
         if self._is_closed:
             raise Unavailable(f"agent {self._card.name!r} is closed")
         check_request(self._card, request)

@@ -14,6 +14,7 @@ class Heartbeat:
     """The interval of heartbeats and the limit of silence, in seconds."""
 
     interval: float = 1.5
+    """Seconds between two heartbeats."""
     silence_limit: float = 4.5
     """Silence after which the other side counts as dead; it is noticed at most a third of an interval later."""
 

@@ -154,6 +154,11 @@ class Hub:
 
     An agent's name is its worker's name, or `worker/agent` if the worker offers several. The agent counts as far, whatever its card
     says, unless the worker's policy says that the device is the user's own.
+
+    Arguments of several functions:
+        name: an agent, as `worker` or `worker/agent`
+        worker: a worker's name, which is its token's
+        request: the conversation so far, the tools and the limits
     """
 
     def __init__(
@@ -165,8 +170,9 @@ class Hub:
         idle_timeout: float = _IDLE_TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
-        """Set up the hub. `tokens` maps each worker's name to its bearer token, or holds the records of a token file. Tokens expire by
-        `clock`.
+        """Set up the hub. `tokens` maps each worker's name to its bearer token, or holds the records of a token file. `policies` are the
+        owner's terms by worker, `heartbeat` says how soon a silent worker counts as gone, `idle_timeout` how many seconds a step may be
+        silent. Tokens expire by `clock`.
 
         Raise `ConfigError` if there is no token, or a name has a slash.
         """
@@ -392,7 +398,8 @@ async def serve_hub(
     insecure: bool = False,
     further: Mapping[str, grpc.GenericRpcHandler] | None = None,
 ) -> AsyncIterator[str]:
-    """Let workers attach at `address` until the context ends; yield the address that is bound. TLS is required beyond this machine.
+    """Let workers attach to `hub` at `address` until the context ends; yield the address that is bound. Beyond this machine `tls` is
+    required; `insecure` confirms plain text on it.
 
     `further` holds more services, by name, for the same callers. Raise `ConfigError` if the address is malformed, taken or too exposed.
     """

@@ -14,7 +14,9 @@ class ItemAddress(NamedTuple):
     """The address of an item."""
 
     namespace: Namespace
+    """Labels from the outermost to the innermost."""
     key: str
+    """The item's name in its namespace."""
 
 
 def within(namespace: Namespace, prefix: Namespace) -> bool:

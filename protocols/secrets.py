@@ -10,7 +10,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final, Protocol
+from types import ModuleType
+from typing import Final, Literal, Protocol
 
 from .errors import ConfigError
 
@@ -137,7 +138,7 @@ class StoredKey:
     @property
     def how_to_set(self) -> str:
         """Return how to set the key, as text for people."""
-        return f"export {self.variable}=..., or store it once: python -m keyring set {KEYRING_SERVICE} {self.variable}"
+        return f"export {self.variable}=..., or store it once: nearfar keys set {self.variable}"
 
     def reveal(self) -> str:
         key = self._read()
@@ -148,8 +149,35 @@ class StoredKey:
             )
         return _sendable(key, f"the key in {self.variable}")
 
+    @property
+    def place(self) -> Literal["environment", "keyring", ""]:
+        """The place that the key is read from; empty: it is not set. May block on the keyring; raises `ConfigError` if that fails."""
+        return "environment" if self._from_environment() else "keyring" if _from_keyring(self.variable) else ""
+
+    def keep(self, key: str) -> None:
+        """Keep a key in the keyring. Raise `ConfigError` if there is no keyring, or no HTTP header can carry the key."""
+        _sendable(key, f"the key for {self.variable}")
+        with _keyring(self.variable, "written") as keyring:
+            keyring.set_password(KEYRING_SERVICE, self.variable, key)
+        if _from_keyring(self.variable) != key:
+            raise ConfigError(f"the keyring did not keep {self.variable}", hint=self._export)
+
+    def remove(self) -> None:
+        """Remove the key from the keyring. Raise `ConfigError` if it holds none or cannot be written."""
+        if not _from_keyring(self.variable):
+            raise ConfigError(f"the keyring holds no {self.variable}", hint="nearfar keys list shows the keys that are set, and where")
+        with _keyring(self.variable, "written") as keyring:
+            keyring.delete_password(KEYRING_SERVICE, self.variable)
+
+    @property
+    def _export(self) -> str:
+        return f"export {self.variable}=... where the process starts"
+
+    def _from_environment(self) -> str:
+        return os.environ.get(self.variable, "").strip()
+
     def _read(self) -> str:
-        return os.environ.get(self.variable, "").strip() or _from_keyring(self.variable)
+        return self._from_environment() or _from_keyring(self.variable)
 
 
 class GivenKey:
@@ -176,16 +204,30 @@ def _sendable(key: str, what: str) -> str:
 
 def _from_keyring(name: str) -> str:
     try:
+        with _keyring(name, "read") as keyring:
+            return (keyring.get_password(KEYRING_SERVICE, name) or "").strip()
+    except _NoKeyring:  # as on most servers
+        return ""
+
+
+class _NoKeyring(ConfigError):
+    """This machine has no keyring, or the package that reads it is not installed."""
+
+
+@contextmanager
+def _keyring(name: str, done: str) -> Iterator[ModuleType]:
+    """Yield the keyring's module. Raise `_NoKeyring`, or `ConfigError` if it fails."""
+    try:
         import keyring
         from keyring.errors import KeyringError, NoKeyringError
-    except ImportError:
-        return ""
+    except ImportError as error:
+        raise _NoKeyring("the keyring needs the Python package keyring", hint="pip install 'nearfar[cloud]'") from error
     try:
-        return (keyring.get_password(KEYRING_SERVICE, name) or "").strip()
-    except NoKeyringError:  # as on most servers
-        return ""
+        yield keyring
+    except NoKeyringError as error:
+        hint = f"export {name}=... where the process starts, or set up a keyring: https://pypi.org/project/keyring"
+        raise _NoKeyring("this machine has no keyring", hint=hint) from error
     except (KeyringError, configparser.Error, ImportError, AttributeError, ValueError, OSError) as error:
         # The last five for a backend or a configuration that PYTHON_KEYRING_BACKEND or keyringrc.cfg names and that is none.
-        raise ConfigError(
-            f"the keyring could not be read for {name}: {type(error).__name__}", hint=f"unlock or correct it, or export {name}=..."
-        ) from error
+        hint = f"unlock or correct it, or export {name}=..."
+        raise ConfigError(f"the keyring could not be {done} for {name}: {type(error).__name__}", hint=hint) from error

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from .address import Address
-from .channel import ServerTls
 from .errors import ConfigError, PermissionDenied, Unauthenticated
 from .tokens import EVERY_SCOPE, ClientCertificate, Credentials, Scope, TokenRecord, Tokens, hashed, token_records
+
+if TYPE_CHECKING:
+    from .channel import ServerTls  # with gRPC, which an agent that asks over HTTP does not need
 
 _SCHEME: Final = "Bearer"
 OWNER_HINT: Final = "ask the server's owner for a new token"
@@ -137,7 +139,7 @@ def bearer_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"{_SCHEME} {token}"),)
 
 
-def check_exposure(address: Address, *, authenticator: Authenticator, tls: ServerTls | None, insecure: bool) -> None:
+def check_exposure(address: Address, *, authenticator: Authenticator, tls: "ServerTls | None", insecure: bool) -> None:
     """Raise `ConfigError` if serving at `address` would expose text or agents to unknown callers."""
     if insecure and not address.is_local:
         raise ConfigError(f"insecure serving is refused at {address}", hint="use localhost or a unix socket, or set up TLS")

@@ -264,7 +264,7 @@ class Server:
         return await self._service.drain(time_limit)
 
     def replace_tokens(self, tokens: Tokens) -> None:
-        """Admit only callers with these tokens. Steps and calls with a removed token end at once.
+        """Admit only callers with these `tokens`. Steps and calls with a removed token end at once.
 
         Raise `ConfigError`, and change nothing, if the server was started without tokens or one is unusable.
         """
@@ -303,7 +303,8 @@ async def serve(
     running steps are cancelled, unless `Server.drain` let them finish before; each phase of the shutdown takes at most `shutdown_limit`
     seconds.
 
-    `further` holds more services, by name. Tokens expire by `clock`.
+    `further` holds more services, by name. Tokens expire by `clock`. `retention` says how long, and how much of, finished steps is kept for
+    callers that lost their connection.
 
     Raise `ConfigError` if there is nothing to serve, or the address is malformed, taken or too exposed.
     """

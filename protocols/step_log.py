@@ -25,8 +25,11 @@ class Retention:
     resume_grace: float = 5.0
     """Seconds that a step runs on after its last reader was lost."""
     max_steps: int = STEPS
+    """Finished steps that are kept."""
     max_steps_of_a_caller: int = STEPS_OF_A_CALLER
+    """Finished steps that are kept for one caller."""
     max_bytes: int = KEPT_BYTES
+    """Size of all kept events."""
 
 
 class LoggedStep:

@@ -32,7 +32,9 @@ class ToolSpec(Value):
     """A tool that an agent may call."""
 
     name: ToolName
+    """Name that the model calls it by."""
     description: str = ""
+    """Tells the model what it does, and when to use it."""
     parameters: JsonSchema = Field(default_factory=lambda: {"type": "object", "properties": {}})
     """JSON Schema of the arguments; its top level is an object."""
 
@@ -49,7 +51,9 @@ class ToolCall(Value):
     id: str = Field(min_length=1)
     """Unique within the conversation; its `ToolResult` refers to it."""
     name: str = Field(min_length=1)
+    """Name of the tool."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    """Arguments by name, as the model wrote them."""
 
 
 class ApprovalRequest(Value):
@@ -58,6 +62,7 @@ class ApprovalRequest(Value):
     id: str = ""
     """Id of the answer: the call's own id, or the effect's id in a durable run, where call ids are not unique."""
     call: ToolCall
+    """The call."""
     reason: str
     """The reason why approval is needed."""
 
@@ -66,8 +71,11 @@ class ToolResult(Value):
     """The result of a tool call, as text for the model."""
 
     call_id: str = Field(min_length=1)
+    """Id of the call."""
     name: str = Field(min_length=1)
+    """Name of the tool."""
     content: str
+    """The text that the model reads."""
     is_error: bool = False
     """The tool failed; `content` says how, so that the model can react."""
 
@@ -90,7 +98,9 @@ class Message(Value):
     """One turn of a conversation."""
 
     role: Literal["system", "user", "assistant", "tool"]
+    """The speaker."""
     text: str = ""
+    """The text."""
     tool_calls: tuple[ToolCall, ...] = ()
     """Only on assistant messages."""
     tool_result: ToolResult | None = None
@@ -122,6 +132,7 @@ class Message(Value):
 
     @classmethod
     def tool(cls, result: ToolResult) -> "Message":
+        """Return a message with the `result` of a tool call."""
         return cls(role="tool", tool_result=result)
 
     @property
@@ -176,6 +187,7 @@ class Usage(Value):
     input_tokens: int = Field(default=0, ge=0)
     """Prompt tokens, cached ones included."""
     output_tokens: int = Field(default=0, ge=0)
+    """Tokens written, reasoning included."""
     cached_tokens: int = Field(default=0, ge=0)
     """Part of `input_tokens` that was read from a prefix cache."""
     cache_write_tokens: int = Field(default=0, ge=0)
@@ -218,9 +230,11 @@ class Performance(Value):
     prefill_tokens_per_second: float | None = Field(default=None, ge=0, le=MOST_MEASURED, allow_inf_nan=False)
     """Tokens per second over the prompt tokens that were not found in the prefix cache."""
     decode_tokens_per_second: float | None = Field(default=None, ge=0, le=MOST_MEASURED, allow_inf_nan=False)
+    """Output tokens per second; None: not measured."""
     joules: float | None = Field(default=None, ge=0, le=MOST_MEASURED, allow_inf_nan=False)
     """The step's share of the device's energy in joules; None if `joules_source` is `unavailable`."""
     joules_source: EnergySource = EnergySource.UNAVAILABLE
+    """Measured, estimated, or unavailable."""
     kv_bytes: int | None = Field(default=None, ge=0)
     """Peak memory that the step's own tokens took in the key-value cache, prefix included."""
 
@@ -235,8 +249,11 @@ class StepRequest(Value):
     """Everything an agent needs for one turn; steps are stateless, so this holds the whole conversation."""
 
     messages: tuple[Message, ...] = Field(min_length=1)
+    """The conversation so far."""
     tools: tuple[ToolSpec, ...] = ()
+    """Tools that may be called."""
     tool_choice: ToolChoice = ToolChoice.AUTO
+    """Leave calls to the model, forbid them, or demand one."""
     output_schema: JsonSchema | None = None
     """The final text must be JSON valid against this schema."""
     max_output_tokens: int | None = Field(default=None, gt=0)
@@ -246,7 +263,9 @@ class StepRequest(Value):
     effort: Effort | None = None
     """None: the agent's own default."""
     seed: int | None = Field(default=None, ge=0, lt=2**31)
+    """Makes sampling repeatable, where the agent can; None: random."""
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), max_length=8)
+    """Texts that end the output, and are left out of it."""
     timeout: float | None = Field(default=None, gt=0)
     """Seconds the whole step may take; None: no limit of its own."""
     adapter: str | None = Field(default=None, min_length=1)
@@ -254,6 +273,7 @@ class StepRequest(Value):
     call_adapter: str | None = Field(default=None, min_length=1)
     """The adapter for the tokens inside a tool call; None: the same as `adapter`."""
     sensitivity: Sensitivity = Sensitivity.PRIVATE
+    """Private text is refused by far agents."""
     idempotency_key: str = Field(default_factory=lambda: uuid4().hex, min_length=1, max_length=128)
     """Identifies this step: a repeated request with the same key and content is answered from the first one, and paid once."""
 
@@ -272,6 +292,7 @@ class TextDelta(Value):
 
     type: Literal["text"] = "text"
     text: str = Field(min_length=1)
+    """A piece of text."""
 
 
 class ToolCalled(Value):
@@ -279,6 +300,7 @@ class ToolCalled(Value):
 
     type: Literal["tool_call"] = "tool_call"
     call: ToolCall
+    """The call, complete."""
 
 
 class Finished(Value):
@@ -286,7 +308,9 @@ class Finished(Value):
 
     type: Literal["finished"] = "finished"
     reason: FinishReason
+    """Why the step ended."""
     usage: Usage
+    """Tokens of the step."""
     model: str
     """The model that really answered."""
     confidence: float | None = Field(default=None, ge=0.0, le=1.0)
@@ -315,8 +339,11 @@ class StepReply(Value):
     """A finished step, collected."""
 
     text: str
+    """All text of the step."""
     tool_calls: tuple[ToolCall, ...]
+    """Its tool calls, in order."""
     finished: Finished
+    """Its end."""
 
     @property
     def message(self) -> Message:

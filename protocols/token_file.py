@@ -34,6 +34,7 @@ from typing import Final
 import anyio
 
 from .errors import ConfigError, NotFound
+from .lazy import file_locks
 from .security import system_time
 from .tokens import ANY_CERTIFICATE, Scope, TokenRecord, Tokens, hashed, is_digest, token_records
 
@@ -226,7 +227,9 @@ class NewToken:
     """A new token. It cannot be read back from the file."""
 
     token: str = field(repr=False)
+    """The token itself, for its caller alone."""
     record: TokenRecord
+    """The record that the file keeps, with the digest of the token."""
 
 
 def add_token(
@@ -237,7 +240,8 @@ def add_token(
     lifetime: timedelta | None = None,
     now: Callable[[], datetime] = system_time,
 ) -> NewToken:
-    """Create a token for `caller` and add it to `path`, which is created if it is missing.
+    """Create a token for `caller` that allows `scopes`, and add it to `path`, which is created if it is missing. It expires after
+    `lifetime`, counted from `now`, which returns the present moment; None: never.
 
     Raise `ConfigError` if the caller has one already, or if the file cannot be used.
     """
@@ -340,14 +344,13 @@ def _lifetime(record: TokenRecord) -> timedelta | None:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold a lock on the folder, so that other changes of token files in it wait."""
-    import fcntl  # missing on Windows, where tokens cannot be made but can be read
-
+    locks = file_locks("changing a file of tokens")
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise ConfigError(f"the folder {folder} cannot be used: {error.strerror}", hint="give a path in a folder of your own") from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        locks.flock(descriptor, locks.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

@@ -24,6 +24,7 @@ class ClientCertificate:
     names: tuple[str, ...]
     """The DNS names in the certificate's subjectAltName. Its common name is ignored, as RFC 9525 demands for servers."""
     pem: bytes = field(repr=False)
+    """The certificate as PEM."""
 
     def __str__(self) -> str:
         return f"for {', '.join(map(repr, self.names))}" if self.names else "without a name"
@@ -100,17 +101,20 @@ class TokenRecord:
     id: str
     """Id that distinguishes the tokens of one caller while one replaces the other."""
     caller: str
+    """Name of the caller."""
     digest: str = field(default="", repr=False)
     """Digest of the token; empty: the caller shows a certificate."""
     certificate: str = ""
     """Fingerprint of the certificate, or `ANY_CERTIFICATE`: every certificate that names the caller."""
     scopes: frozenset[Scope] = EVERY_SCOPE
+    """Services that the token opens."""
     created: datetime | None = None
+    """When it was made; None: unknown."""
     expires: datetime | None = None
     """End of validity; None: valid for ever."""
 
     def is_expired(self, now: datetime) -> bool:
-        """Return whether the token has expired."""
+        """Return whether the token has expired at the moment `now`."""
         return self.expires is not None and self.expires <= now
 
     def is_shown(self, certificate: ClientCertificate) -> bool:

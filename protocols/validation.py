@@ -43,7 +43,7 @@ def parse_json(text: str) -> JsonValue:
 
 
 def check_request(card: AgentCard, request: StepRequest) -> None:
-    """Refuse the requests that every agent refuses before it computes or sends anything.
+    """Refuse the requests that every agent refuses before it computes or sends anything: does the agent of this `card` take the `request`?
 
     Raise `PrivacyViolation` for private text at a far agent, `Unsupported` for tools, a schema or an adapter that the agent does not
     handle, `InvalidRequest` for an empty prompt or a broken schema. A seed is a hint: agents without seeds ignore it.
@@ -115,9 +115,9 @@ def parse_output(text: str, schema: JsonSchema) -> JsonValue:
     try:
         value = parse_json(text)
     except ValueError as error:
-        raise InvalidOutput(f"the output is not JSON: {error}; it starts with {_short(text)!r}") from error
+        raise InvalidOutput(f"the output is not JSON: {error}; it starts with {_short(text)!r}", text=text) from error
     if problem := _first_problem(value, schema, "output_schema"):
-        raise InvalidOutput(f"the output does not match output_schema: {problem}")
+        raise InvalidOutput(f"the output does not fit its schema: {problem}", text=text)
     return value
 
 

@@ -11,6 +11,7 @@ from nearfar.protocols.lazy import lazy_names
 if TYPE_CHECKING:
     from nearfar.cloud.admission import GatewayLimits as GatewayLimits
     from nearfar.cloud.config import ProviderConfig as ProviderConfig
+    from nearfar.cloud.near_server import NearServerConfig as NearServerConfig
     from nearfar.device.llama.agent import LlamaAgent as LlamaAgent
     from nearfar.device.onnx.agent import OnnxAgent as OnnxAgent
     from nearfar.orchestrator.budgets.book import BudgetBook as BudgetBook
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.hybrid.hybrid import Hybrid as Hybrid
     from nearfar.orchestrator.hybrid.records import Records as Records
     from nearfar.orchestrator.hybrid.session import Session as Session
+    from nearfar.orchestrator.lab.worlds.world import Grade as Grade
+    from nearfar.orchestrator.lab.worlds.world import WorldTask as WorldTask
     from nearfar.orchestrator.memory.changes import Conflict as Conflict
     from nearfar.orchestrator.memory.changes import LostValue as LostValue
     from nearfar.orchestrator.memory.changes import MemoryChange as MemoryChange
@@ -60,11 +63,13 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.runs.tool_calls import effect_transaction as effect_transaction
     from nearfar.orchestrator.safety.privacy_records import PrivacyRecords as PrivacyRecords
     from nearfar.orchestrator.strategies.calls import TaskGraph as TaskGraph
+    from nearfar.orchestrator.task.context import Context as Context
     from nearfar.orchestrator.task.events import AgentText as AgentText
     from nearfar.orchestrator.task.events import ApprovalAsked as ApprovalAsked
     from nearfar.orchestrator.task.events import AttemptEnded as AttemptEnded
     from nearfar.orchestrator.task.events import AttemptStarted as AttemptStarted
     from nearfar.orchestrator.task.events import CallEnded as CallEnded
+    from nearfar.orchestrator.task.events import RoleStarted as RoleStarted
     from nearfar.orchestrator.task.events import Routed as Routed
     from nearfar.orchestrator.task.events import Subtask as Subtask
     from nearfar.orchestrator.task.events import SubtaskEnded as SubtaskEnded
@@ -80,7 +85,6 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.labels import Label as Label
     from nearfar.orchestrator.task.labels import RecalledItem as RecalledItem
     from nearfar.orchestrator.task.modes import Mode as Mode
-    from nearfar.orchestrator.task.modes import Needs as Needs
     from nearfar.orchestrator.task.modes import Shape as Shape
     from nearfar.orchestrator.task.modes import Situation as Situation
     from nearfar.orchestrator.task.modes import Strategy as Strategy
@@ -109,10 +113,12 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.results import Estimate as Estimate
     from nearfar.orchestrator.task.results import EstimateSource as EstimateSource
     from nearfar.orchestrator.task.results import Result as Result
+    from nearfar.orchestrator.task.results import RoleWork as RoleWork
     from nearfar.orchestrator.task.results import RouteDecision as RouteDecision
     from nearfar.orchestrator.task.results import SelectionDecision as SelectionDecision
     from nearfar.orchestrator.task.results import SideUsage as SideUsage
     from nearfar.orchestrator.task.results import ToolOutcome as ToolOutcome
+    from nearfar.orchestrator.task.roles import Role as Role
     from nearfar.orchestrator.task.routing_policy import AmountsConfig as AmountsConfig
     from nearfar.orchestrator.task.routing_policy import BreakerConfig as BreakerConfig
     from nearfar.orchestrator.task.routing_policy import EvidenceConfig as EvidenceConfig
@@ -138,6 +144,8 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.stores import PeerConfig as PeerConfig
     from nearfar.orchestrator.task.stores import RecallConfig as RecallConfig
     from nearfar.orchestrator.task.stores import RunsConfig as RunsConfig
+    from nearfar.orchestrator.task.task import ForeignMessage as ForeignMessage
+    from nearfar.orchestrator.task.task import Needs as Needs
     from nearfar.orchestrator.task.task import Task as Task
     from nearfar.orchestrator.task.tools import Approver as Approver
     from nearfar.orchestrator.task.tools import Effect as Effect
@@ -159,6 +167,7 @@ if TYPE_CHECKING:
     from nearfar.protocols.agent import StepStream as StepStream
     from nearfar.protocols.agent import complete as complete
     from nearfar.protocols.agent import stream as stream
+    from nearfar.protocols.attach import Worker as Worker
     from nearfar.protocols.channel import ClientTls as ClientTls
     from nearfar.protocols.channel import ServerTls as ServerTls
     from nearfar.protocols.client import RemoteAgent as RemoteAgent
@@ -210,6 +219,10 @@ if TYPE_CHECKING:
     from nearfar.protocols.fakes import ReplayAgent as ReplayAgent
     from nearfar.protocols.fakes import ScriptedAgent as ScriptedAgent
     from nearfar.protocols.fakes import record as record
+    from nearfar.protocols.heartbeat import Heartbeat as Heartbeat
+    from nearfar.protocols.hub import Hub as Hub
+    from nearfar.protocols.hub import WorkerTerms as WorkerTerms
+    from nearfar.protocols.hub import serve_hub as serve_hub
     from nearfar.protocols.items import ItemAddress as ItemAddress
     from nearfar.protocols.items import Source as Source
     from nearfar.protocols.items import Tier as Tier
@@ -236,9 +249,13 @@ if TYPE_CHECKING:
     from nearfar.protocols.steps import ToolResult as ToolResult
     from nearfar.protocols.steps import ToolSpec as ToolSpec
     from nearfar.protocols.steps import Usage as Usage
+    from nearfar.protocols.token_file import NewToken as NewToken
+    from nearfar.protocols.token_file import add_token as add_token
+    from nearfar.protocols.token_file import load_tokens as load_tokens
     from nearfar.protocols.tokens import ClientCertificate as ClientCertificate
     from nearfar.protocols.tokens import Scope as Scope
     from nearfar.protocols.tokens import TokenRecord as TokenRecord
+    from nearfar.protocols.validation import check_request as check_request
 
     __version__: str
 
@@ -284,6 +301,7 @@ _HOMES = {
     "ConsideredArm": "orchestrator.task.results",
     "ConsolidationConfig": "orchestrator.task.stores",
     "ContentFiltered": "protocols.errors",
+    "Context": "orchestrator.task.context",
     "ContextOverflow": "protocols.errors",
     "DeadlineExceeded": "protocols.errors",
     "DeviceState": "protocols.device_state",
@@ -304,11 +322,15 @@ _HOMES = {
     "FarConfig": "orchestrator.compose.agents",
     "FinishReason": "protocols.steps",
     "Finished": "protocols.steps",
+    "ForeignMessage": "orchestrator.task.task",
     "GatewayConfig": "orchestrator.compose.agents",
     "GatewayLimits": "cloud.admission",
+    "Grade": "orchestrator.lab.worlds.world",
     "GuardConfig": "orchestrator.task.policy",
+    "Heartbeat": "protocols.heartbeat",
     "HedgeConfig": "orchestrator.task.routing_policy",
     "Hours": "orchestrator.task.rules",
+    "Hub": "protocols.hub",
     "HubConfig": "orchestrator.compose.hub",
     "Hybrid": "orchestrator.hybrid.hybrid",
     "HybridArguments": "orchestrator.hybrid.arguments",
@@ -339,8 +361,10 @@ _HOMES = {
     "ModelError": "protocols.errors",
     "ModelNotFound": "protocols.errors",
     "NearConfig": "orchestrator.compose.agents",
+    "NearServerConfig": "cloud.near_server",
     "NearfarError": "protocols.errors",
-    "Needs": "orchestrator.task.modes",
+    "Needs": "orchestrator.task.task",
+    "NewToken": "protocols.token_file",
     "NoSuchModel": "protocols.errors",
     "NotFound": "protocols.errors",
     "ObjectiveConfig": "orchestrator.task.routing_policy",
@@ -381,6 +405,9 @@ _HOMES = {
     "ResumeLost": "protocols.errors",
     "ResumeOptions": "orchestrator.hybrid.arguments",
     "Retention": "protocols.step_log",
+    "Role": "orchestrator.task.roles",
+    "RoleStarted": "orchestrator.task.events",
+    "RoleWork": "orchestrator.task.results",
     "RouteDecision": "orchestrator.task.results",
     "Routed": "orchestrator.task.events",
     "RouterConfig": "orchestrator.task.routing_policy",
@@ -459,17 +486,24 @@ _HOMES = {
     "VersionConflict": "protocols.errors",
     "Weekday": "orchestrator.task.rules",
     "When": "orchestrator.task.rules",
+    "Worker": "protocols.attach",
     "WorkerConfig": "orchestrator.compose.hub",
     "WorkerCrashed": "protocols.errors",
+    "WorkerTerms": "protocols.hub",
     "WorkingMemory": "orchestrator.memory.recall.agent_memory",
+    "WorldTask": "orchestrator.lab.worlds.world",
+    "add_token": "protocols.token_file",
+    "check_request": "protocols.validation",
     "complete": "protocols.agent",
     "effect_key": "orchestrator.runs.tool_calls",
     "effect_transaction": "orchestrator.runs.tool_calls",
     "load_config": "orchestrator.compose.config",
+    "load_tokens": "protocols.token_file",
     "memory_tools": "orchestrator.memory.in_tasks",
     "record": "protocols.fakes",
     "render": "orchestrator.memory.recall.retrieval",
     "serve": "protocols.server",
+    "serve_hub": "protocols.hub",
     "stream": "protocols.agent",
     "tool": "orchestrator.task.tools",
     "writing_as": "orchestrator.memory.provenance",

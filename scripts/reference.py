@@ -1,4 +1,4 @@
-"""Write docs/api.md from the public names and their docstrings, and docs/cli.md from the commands.
+"""Write docs/api.md from the public names and their docstrings, and docs/cli.md and the shells' completions from the commands.
 
 python scripts/reference.py
 """
@@ -6,18 +6,21 @@ python scripts/reference.py
 import ast
 import importlib
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, get_args, get_type_hints
 
 import typer
+from typer.main import get_command, get_group
 from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
 import nearfar
-from nearfar.orchestrator.cli import COMMANDS, app, load
+from nearfar.orchestrator.cli import COMMANDS, COMPLETIONS, app, load
 from nearfar.orchestrator.cli import GROUPS as GROUPS_OF_COMMANDS
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
@@ -29,15 +32,22 @@ GROUPS: Final = {
     "Events of a stream": ("orchestrator.task.events",),
     "Tools and approvals": ("orchestrator.task.tools", "orchestrator.runs.ledger"),
     "Messages and steps": ("protocols.steps",),
-    "Agents": ("protocols.agent", "device.llama", "device.onnx", "protocols.client", "protocols.fakes"),
+    "Agents": ("protocols.agent", "device.llama", "device.onnx", "protocols.client", "protocols.fakes", "protocols.validation"),
     "Serving agents": ("protocols.server", "protocols.step_log", "protocols.channel", "protocols.credentials", "protocols.access")
-    + ("protocols.tokens", "cloud.admission"),
+    + ("protocols.tokens", "protocols.token_file", "protocols.hub", "protocols.attach", "protocols.heartbeat", "cloud.admission"),
     "The device": ("protocols.device_state", "protocols.simulated_device"),
-    "Configuration": ("orchestrator.compose", "cloud.config", "orchestrator.task.policy", "orchestrator.task.routing_policy")
+    "Configuration": (
+        "orchestrator.compose",
+        "cloud.config",
+        "cloud.near_server",
+        "orchestrator.task.policy",
+        "orchestrator.task.routing_policy",
+    )
     + ("orchestrator.task.rules", "orchestrator.task.stores"),
     "Decisions": ("orchestrator.task", "orchestrator.strategies"),
     "Memory": ("orchestrator.memory", "protocols.items"),
     "Stores": ("orchestrator.runs", "orchestrator.budgets", "orchestrator.cache", "orchestrator.tracing", "orchestrator.safety"),
+    "Sweeps": ("orchestrator.lab",),
     "Errors": ("protocols.errors",),
 }
 """Headings of the page, and the modules whose names stand below them; the first module that fits a name decides."""
@@ -58,7 +68,7 @@ Every command of `nearfar`, with its arguments and options. The exit code is 0, 
 _LINE: Final = 100
 _BOUNDS: Final = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "length >=", "max_length": "length <=", "pattern": "pattern"}
 _KINDS: Final = {int: "number", float: "number", Path: "path"}
-_LISTS: Final = ("Args:", "Attributes:", "Raises:")
+_LISTS: Final = ("Args:", "Arguments of several functions:", "Attributes:", "Raises:")
 _VALIDATORS: Final = ("validator", "serializer")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -104,8 +114,8 @@ def _tree(module: str) -> ast.Module:
 
 
 def _defined(module: str, name: str) -> ast.stmt:
-    """Return the statement of a module that defines a name."""
-    for node in _tree(module).body:
+    """Return the statement of a module that defines a name; of a function with overloads, the last."""
+    for node in reversed(_tree(module).body):
         if isinstance(node, ast.ClassDef | Function) and node.name == name:
             return node
         targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
@@ -128,10 +138,7 @@ def _class_blocks(value: type, node: ast.ClassDef) -> list[str]:
         return [kind, text, _table(("value", "meaning"), _members(node))]
     fields = [row for each in reversed(written) for row in _fields(each)]
     fields = list({row[0]: row for row in fields}.values())
-    functions: dict[str, Function] = {}
-    for each in written:
-        for function in _functions(each):
-            functions.setdefault(function.name, function)
+    functions = {name: found for each in reversed(written) for name, found in _own_functions(value, each).items()}
     constructor = functions.pop("__init__", None)
     blocks = [kind, text]
     if constructor:
@@ -139,8 +146,67 @@ def _class_blocks(value: type, node: ast.ClassDef) -> list[str]:
     blocks.append(_table(("field", "type", "default", "meaning"), fields))
     for function in functions.values():
         blocks.append(f"#### `{node.name}.{function.name}`")
-        blocks += _function_blocks(function, function.name, bound=not _has(function, "staticmethod"))
+        if is_twin(value, function.name):
+            blocks.append(f"`{function.name[1:]}` in a thread, with the same arguments, for a program that waits in an event loop.")
+        else:
+            blocks += _function_blocks(function, function.name, bound=not _has(function, "staticmethod"))
     return blocks
+
+
+def _own_functions(value: type, node: ast.ClassDef) -> dict[str, Function]:
+    """Return the functions of a base that have a place in the section of `value`: those that no section of a public base shows, and
+    whose arguments a user can have."""
+    base = next(each for each in value.__mro__ if each.__name__ == node.name)
+    if base is not value and is_public(base):
+        return {}
+    return {function.name: function for function in _functions(node) if not is_internal(base, function.name)}
+
+
+def is_public(value: type) -> bool:
+    """Return whether `nearfar` exports a class."""
+    return getattr(nearfar, value.__name__, None) is value
+
+
+def is_internal(owner: type, name: str) -> bool:
+    """Return whether a function of a class takes an argument of a class that is not public: users cannot call it."""
+    function = getattr(vars(owner)[name], "__func__", vars(owner)[name])
+    return inspect.isfunction(function) and any(not is_public(kind) for kind in types_taken(function))
+
+
+def is_twin(owner: type, name: str) -> bool:
+    """Return whether a function is the async form of another one, without a docstring of its own: `aput` of `put`."""
+    function = getattr(owner, name)
+    return name.startswith("a") and hasattr(owner, name[1:]) and inspect.iscoroutinefunction(function) and not function.__doc__
+
+
+def types_taken(function: Callable[..., Any]) -> Iterator[type]:
+    """Yield the classes of nearfar that the annotations of a function's arguments name."""
+    taken = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
+    names = {**function.__globals__, **_names_for_type_checkers(function.__module__)}
+    for hint in get_type_hints(SimpleNamespace(__annotations__=taken), globalns=names).values():
+        yield from _types_in(hint)
+
+
+def _types_in(hint: Any) -> Iterator[type]:  # noqa: ANN401 - an annotation
+    if isinstance(hint, type) and not get_args(hint):
+        yield from [hint] if hint.__module__.startswith("nearfar.") else []
+    for argument in hint if isinstance(hint, list) else get_args(hint):
+        yield from _types_in(argument)
+
+
+@cache
+def _names_for_type_checkers(module: str) -> dict[str, object]:
+    """Return the names that a module imports for type checkers alone."""
+    blocks = (node for node in _tree(module).body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    found: dict[str, object] = {}
+    for node in (node for block in blocks for node in block.body):
+        if isinstance(node, ast.Import):
+            found |= {alias.asname or alias.name: importlib.import_module(alias.name) for alias in node.names}
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        source = importlib.import_module("." * node.level + (node.module or ""), importlib.import_module(module).__package__)
+        found |= {alias.asname or alias.name: getattr(source, alias.name) for alias in node.names if hasattr(source, alias.name)}
+    return found
 
 
 def _written_classes(value: type) -> list[ast.ClassDef]:
@@ -166,7 +232,8 @@ def _fields(node: ast.ClassDef) -> Iterator[Sequence[str]]:
         name, kind = statement.target.id, _annotation(statement.annotation)
         if not name.startswith("_") and not kind.startswith(("ClassVar", "Final")):
             default, bounds = _default(statement.value)
-            yield f"`{name}`", f"`{kind}`{bounds}", default, _text_behind(node.body, statement)
+            meaning = _text_behind(node.body, statement) or ("names the kind" if name == "type" and kind.startswith("Literal") else "")
+            yield f"`{name}`", f"`{kind}`{bounds}", default, meaning
 
 
 def _default(value: ast.expr | None) -> tuple[str, str]:
@@ -203,7 +270,7 @@ def _docstring(node: ast.ClassDef | Function) -> str:
             is_list = line in _LISTS
         item = re.match(r"    (\S[^:]*): (.*)", line) if is_list else None
         names = ", ".join(f"`{name}`" for name in item[1].split(", ")) if item else ""
-        lines.append(f"* {names}: {item[2]}" if item else f"  {line.strip()}" if is_list and line else line)
+        lines.append(f"* {names}: {item[2]}" if item else f"  {line.strip()}" if is_list and line.startswith(" ") else line)
         if line in _LISTS:
             lines.append("")
     return "\n".join(lines)
@@ -363,6 +430,26 @@ def _shown(default: Any) -> str:  # noqa: ANN401 - a default may be anything
     return "" if default in (None, False, "", (), []) else f"`{getattr(default, 'value', default)}`"
 
 
+def completions() -> str:
+    """Return the options and commands of each command as JSON, for shells that complete them."""
+    found = {
+        name: _completion(get_command(load(name)) if name in COMMANDS else get_group(load(name)))
+        for name in (*COMMANDS, *GROUPS_OF_COMMANDS)
+    }
+    lines = (f"{json.dumps(name)}: {json.dumps(entry, ensure_ascii=False)}" for name, entry in sorted(found.items()))
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _completion(command: Any) -> dict[str, Any]:  # noqa: ANN401 - typer's types are private
+    options = [
+        {"names": each.opts, "flag": each.is_flag, "help": each.help or ""} for each in command.params if each.param_type_name == "option"
+    ]
+    entry = {"help": (command.help or "").partition("\n")[0], "options": options}
+    inner = getattr(command, "commands", None)
+    return entry if inner is None else {**entry, "commands": {name: _completion(each) for name, each in inner.items()}}
+
+
 if __name__ == "__main__":
     API.write_text(api(), encoding="utf-8")
     CLI.write_text(cli(), encoding="utf-8")
+    COMPLETIONS.write_text(completions(), encoding="utf-8")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# set_up.sh VENV PIP_ARGUMENT...: make the virtual environment if it is missing, and install into it.
+# set_up.sh VENV PIP_ARGUMENT...: make the virtual environment if it is missing, and install into it as scripts/install.py says.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=$1
@@ -33,24 +33,14 @@ make_venv() {
   }
 }
 
-if ! suitable "$venv/bin/python" || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+# What an interrupted pip has left half installed cannot be mended.
+if [[ -e $venv/.installing ]] || ! suitable "$venv/bin/python" || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
   make_venv
 fi
 
-echo "installing $* into $venv"
-compiles=
-if [[ "$*" == *all* || "$*" == *check* ]]; then
-  compiles=yes
-  echo "llama.cpp is compiled where pip has no wheel of it: once, about 4 minutes on 2 cores"
+if [[ "$*" == *.\[* ]]; then
+  rm -rf build # setuptools would install what an earlier build left there
 fi
-rm -rf build  # setuptools would install what an earlier build left there
 # llama.cpp is built on one core unless told otherwise.
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(getconf _NPROCESSORS_ONLN)}
-"$venv/bin/python" -m pip install -qq --disable-pip-version-check "$@" || {
-  echo "The installation failed; the reason is above." >&2
-  if [[ -n $compiles ]]; then
-    echo "Building llama.cpp needs a C and C++ compiler:" >&2
-    echo "  Debian, Ubuntu: apt install build-essential     Fedora: dnf install gcc-c++     macOS: xcode-select --install" >&2
-  fi
-  exit 1
-}
+exec "$venv/bin/python" scripts/install.py "$@"

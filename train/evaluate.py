@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from llama_cpp import Llama
 
-from nearfar.device.llama.library import prepare_library
 from nearfar.orchestrator.lab.worlds.apps import grade_state
 from nearfar.orchestrator.lab.worlds.program import guidance
 from nearfar.orchestrator.lab.worlds.search import exact_match
@@ -48,6 +46,10 @@ class Model:
     """An exported model that continues text, greedily and on one thread; what it has read of a text before is not read again."""
 
     def __init__(self, path: Path) -> None:
+        from llama_cpp import Llama
+
+        from nearfar.device.llama.library import prepare_library
+
         prepare_library()
         self._llama = Llama(str(path), n_ctx=2048, n_threads=1, n_threads_batch=1, logits_all=True, verbose=False)
         self._end = self._llama.token_eos()

@@ -164,7 +164,7 @@ class LlamaAgent(LocalAgent):
 
     @staticmethod
     def check_model(path: Path) -> None:
-        """Read and check the file's header."""
+        """Read and check the header of the file at `path`."""
         read_header(path)
 
     @classmethod
@@ -206,11 +206,11 @@ class LlamaAgent(LocalAgent):
         Raises `ModelNotFound` if there is no such file, `ModelError` if it is not a usable model or an adapter is for another one,
         `ConfigError` if llama-cpp-python is not installed, a number makes no sense, or what it is to compute on is absent.
         """
-        check_installed("llama_cpp", "llguidance", extra="llama")
         check_counts(context_tokens=context_tokens, parallel=parallel, threads=threads)
         check_default_adapters(adapter, call_adapter, adapters or {})
         path = Path(await anyio.Path(model).absolute())
         header = await anyio.to_thread.run_sync(read_header, path)
+        check_installed("llama_cpp", "llguidance", extra="llama")
         adapter_paths = {adapter: Path(await anyio.Path(file).absolute()) for adapter, file in (adapters or {}).items()}
         await anyio.to_thread.run_sync(check_adapters, adapter_paths, path)
         options = LlamaOptions(

@@ -5,7 +5,8 @@ unless the provider stands in onnxruntime's list of devices.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -13,10 +14,11 @@ import anyio
 
 from ...protocols import AgentCard, Capabilities, Limits, ModelNotFound, Prices, Side
 from ..compute import FASTEST, ProcessorKind
+from ..gguf import check_adapters
 from ..worker.agent import LocalAgent, check_counts, check_default_adapters, check_installed
 from ..worker.process import WorkerProcess
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerOptions, WorkerReady
-from .folder import OnnxFolder, read_folder
+from .folder import OnnxFolder, describe_gguf, read_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +76,8 @@ class OnnxAgent(LocalAgent):
 
     @staticmethod
     def check_model(path: Path) -> None:
-        """Look through the folder."""
-        read_folder(path)
+        """Look through the folder, or the file."""
+        read_model(path)
 
     @classmethod
     async def load(
@@ -96,6 +98,7 @@ class OnnxAgent(LocalAgent):
     ) -> Self:
         """Start a worker and load `model`, a folder with a genai_config.json, in it.
 
+        `model` may also be the GGUF file of a model that ships with nearfar, which the worker converts; its adapters then are GGUF files.
         `name`: the agent's name; the folder's by default.
         `side`: where callers are to think this agent is; on the far side it refuses private requests.
         `context_tokens`: most tokens of one step, prompt and output together; by default what the model was made for, at most 8192.
@@ -118,7 +121,10 @@ class OnnxAgent(LocalAgent):
         check_counts(context_tokens=context_tokens, parallel=parallel, threads=threads)
         path = Path(await anyio.Path(model).absolute())
         check_default_adapters(adapter, call_adapter, adapters or {})
-        folder = await anyio.to_thread.run_sync(read_folder, path)
+        folder = await anyio.to_thread.run_sync(read_model, path)
+        adapter_paths = {adapter: await _adapter_path(file) for adapter, file in (adapters or {}).items()}
+        if path.is_file():
+            await anyio.to_thread.run_sync(check_adapters, adapter_paths, path)
         tokens = context_tokens or min(folder.context_tokens, DEFAULT_CONTEXT_TOKENS)
         options = OnnxOptions(
             path=str(path),
@@ -127,11 +133,21 @@ class OnnxAgent(LocalAgent):
             threads=threads,
             compute=compute,
             allow_fallback=allow_fallback,
-            adapters={adapter: str(await _adapter_path(file)) for adapter, file in (adapters or {}).items()},
+            adapters={adapter: str(file) for adapter, file in adapter_paths.items()},
         )
         worker, ready = await WorkerProcess.start(cls.worker_module, options)
-        card = _card(name or path.name, side, folder, options, ready, prices or Prices.free("runs on this machine"))
+        title = name or (path.stem if path.is_file() else path.name)
+        card = _card(title, side, folder, options, ready, prices or Prices.free("runs on this machine"))
         return cls(card, options, worker, adapter=adapter, call_adapter=call_adapter)
+
+
+def read_model(path: Path) -> OnnxFolder:
+    """Describe a folder, or a GGUF file to convert. Raises as `read_folder` and `describe_gguf` do."""
+    if not path.is_file():
+        return read_folder(path)
+    folder = describe_gguf(path)
+    why = ", since llama.cpp is not installed" if find_spec("llama_cpp") is None else ""
+    return replace(folder, description=f"{folder.description or ''} Run by onnxruntime{why}.".strip())
 
 
 async def _adapter_path(file: Path | str) -> Path:

@@ -14,6 +14,8 @@ from typing import Any, Final
 from pydantic import JsonValue
 
 from ...protocols import ModelError, ModelNotFound
+from ..gguf import read_header
+from ..gguf_file import TENSOR_TYPES, VOCABULARY, GgufFile, read_gguf
 from .graph import Damaged, Graph, StoredTensor, element_bytes
 
 CONFIGURATION: Final = "genai_config.json"
@@ -80,6 +82,77 @@ def read_folder(path: Path) -> OnnxFolder:
         raise ModelError(f"cannot read {error.filename or path}: {error.strerror}", hint="check that the files are complete") from error
     except (ValueError, KeyError, RecursionError) as error:
         raise ModelError(f"{path} is damaged: {str(error) or type(error).__name__}", hint=_DOWNLOAD_AGAIN) from error
+
+
+_FLOAT_BYTES: Final = 4
+_CONVERTIBLE_TYPES: Final = ("F32", "F16", "BF16", "Q8_0")
+_LONGEST_CONTEXT: Final = 1 << 16
+"""The angles of all positions are written into the graph."""
+_SAME_IN_ALL: Final = {"general.architecture": "llama", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2"}
+
+
+def describe_gguf(path: Path) -> OnnxFolder:
+    """Describe the folder that `from_gguf` makes of a GGUF file.
+
+    Raises `ModelNotFound` if there is no such file, `ModelError` if it is no model of the kind that ships with nearfar.
+    """
+    header, file = read_header(path), read_gguf(path)
+    fault = convertible_fault(file)
+    if fault is not None or header.layers is None or header.context_tokens is None:
+        raise unconvertible(path, fault or "it does not state its size")
+    tokens = file.array(VOCABULARY)
+    return OnnxFolder(
+        name=header.name,
+        description=header.description,
+        world=header.world,
+        context_tokens=header.context_tokens,
+        vocabulary=tokens.count if tokens is not None else 0,
+        ends=(),
+        layers=header.layers,
+        parameters=header.parameters or 0,
+        kv_bytes_per_token=header.kv_elements_per_token and header.kv_elements_per_token * _FLOAT_BYTES,
+        size=file.size,
+        adapter_inputs={},
+    )
+
+
+def unconvertible(path: Path, fault: str) -> ModelError:
+    """Return the error for a GGUF file that cannot be converted."""
+    return ModelError(f"{path} cannot be converted for onnxruntime: {fault}", hint="run it with llama.cpp: pip install 'nearfar[llama]'")
+
+
+def convertible_fault(file: GgufFile) -> str | None:
+    """Return what keeps a GGUF file from being converted; None: it is built like those that ship."""
+    for key, expected in _SAME_IN_ALL.items():
+        if file.text(key) != expected:
+            return f"its {key} is {file.text(key)}, not {expected}"
+    widths = {file.count(f"llama.{key}") for key in ("attention.key_length", "attention.value_length", "rope.dimension_count")}
+    heads = {file.count(f"llama.attention.{key}") for key in ("head_count", "head_count_kv")}
+    if len(heads) > 1 or len(widths) > 1 or any(".rope.scaling." in key for key in file.fields):
+        return "its attention is of another kind"
+    if (file.count("llama.context_length") or 0) > _LONGEST_CONTEXT:
+        return f"its context is longer than {_LONGEST_CONTEXT} tokens"
+    if {tensor.name: tensor.dimensions for tensor in file.tensors} != _expected_tensors(file):
+        return "it has other tensors"
+    kinds = {TENSOR_TYPES[tensor.kind].name for tensor in file.tensors}
+    return f"it has weights of type {min(kinds.difference(_CONVERTIBLE_TYPES))}" if kinds.difference(_CONVERTIBLE_TYPES) else None
+
+
+def _expected_tensors(file: GgufFile) -> dict[str, tuple[int, ...]]:
+    """Return the dimensions of each tensor of a model with the sizes that the file states."""
+    keys = ("block_count", "embedding_length", "feed_forward_length", "attention.head_count", "attention.key_length")
+    layers, width, hidden, heads, head_width = (file.count(f"llama.{key}") or 0 for key in keys)
+    tokens = file.array(VOCABULARY)
+    inner = heads * head_width
+    parts = {
+        **dict.fromkeys(("attn_norm", "ffn_norm"), (width,)),
+        **dict.fromkeys(("attn_q", "attn_k", "attn_v"), (width, inner)),
+        "attn_output": (inner, width),
+        **dict.fromkeys(("ffn_gate", "ffn_up"), (width, hidden)),
+        "ffn_down": (hidden, width),
+    }
+    blocks = {f"blk.{layer}.{part}.weight": sizes for layer in range(layers) for part, sizes in parts.items()}
+    return {"token_embd.weight": (width, tokens.count if tokens is not None else 0), "output_norm.weight": (width,), **blocks}
 
 
 class _Reader:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 from llguidance import LLTokenizer
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ...protocols import Execution, ModelError
@@ -225,14 +226,18 @@ class OnnxAdapters:
 
 
 def _write_empty(folder: Path, inputs: Mapping[str, AdapterInput]) -> str:
+    path = folder / "none.onnx_adapter"
+    write_adapter(path, {name: np.zeros(each.sizes, dtype=each.type) for name, each in inputs.items()})
+    return str(path)
+
+
+def write_adapter(path: Path, matrices: Mapping[str, NDArray[Any]]) -> None:
+    """Write an adapter's matrices, by the names of the model's inputs, in the form that onnxruntime loads."""
     import onnxruntime
 
-    empty = {name: np.zeros(each.sizes, dtype=each.type) for name, each in inputs.items()}
     file = onnxruntime.AdapterFormat()
-    file.set_parameters({name: onnxruntime.OrtValue.ortvalue_from_numpy(matrix) for name, matrix in empty.items()})
-    path = str(folder / "none.onnx_adapter")
-    file.export_adapter(path)
-    return path
+    file.set_parameters({name: onnxruntime.OrtValue.ortvalue_from_numpy(matrix) for name, matrix in matrices.items()})
+    file.export_adapter(str(path))
 
 
 _BATCH: Final = 512

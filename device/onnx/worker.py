@@ -1,7 +1,9 @@
 """The worker process of onnxruntime-genai: `python -m nearfar.device.onnx.worker`, started as `worker.serving` says."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from ...protocols import ConfigError, Execution, ModelError
@@ -15,7 +17,8 @@ from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
 from .agent import OnnxOptions
 from .folder import OnnxFolder, read_folder
-from .model import OnnxAdapters, OnnxContext, OnnxModel, check_adapters, providers, really_running
+from .from_gguf import adapter_matrices, write_folder
+from .model import OnnxAdapters, OnnxContext, OnnxModel, check_adapters, providers, really_running, write_adapter
 
 _RUNTIME_BYTES: Final = 2 << 30
 """Address space for onnxruntime's threads and arenas, more than they use."""
@@ -27,8 +30,23 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
     Raises `ModelError` if it cannot be loaded, `ConfigError` if the processor it is to compute on is absent.
     """
     options = OnnxOptions(**values)
-    path = Path(options.path)
-    folder = read_folder(path)
+    with TemporaryDirectory(prefix="nearfar-") as converted:
+        return _load(options, _convert(options, Path(converted)) if Path(options.path).is_file() else options)
+
+
+def _convert(options: OnnxOptions, target: Path) -> OnnxOptions:
+    """Write a GGUF file and its adapters as onnxruntime-genai runs them; return the options that name what was written."""
+    write_folder(Path(options.path), target, lora=bool(options.adapters))
+    adapters = {name: str(target / f"{number}.onnx_adapter") for number, name in enumerate(options.adapters)}
+    for name, path in adapters.items():
+        write_adapter(Path(path), adapter_matrices(Path(options.adapters[name])))
+    return replace(options, path=str(target), adapters=adapters)
+
+
+def _load(given: OnnxOptions, options: OnnxOptions) -> tuple[Scheduler, WorkerReady]:
+    """Load what `options` name. What was measured before is kept under the path that was given."""
+    path = Path(given.path)
+    folder = read_folder(Path(options.path))
     tokens = options.context_tokens or min(folder.context_tokens, DEFAULT_CONTEXT_TOKENS)
     choice = choose_provider(
         providers(),

@@ -5,7 +5,6 @@ https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 """
 
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from ...protocols import ConfigError, NearfarError, Unavailable
+from ...protocols.lazy import file_locks
 
 if TYPE_CHECKING:
     import httpx
@@ -250,10 +250,11 @@ class HubCache:
 def locked(path: Path, *, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Keep other processes that lock `path` out of the block; they wait, and call `waiting` before they do."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    locks = file_locks("fetching a model")
     with path.open("a") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locks.flock(file, locks.LOCK_EX | locks.LOCK_NB)
         except BlockingIOError:
             waiting()
-            fcntl.flock(file, fcntl.LOCK_EX)
+            locks.flock(file, locks.LOCK_EX)
         yield

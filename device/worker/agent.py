@@ -90,7 +90,7 @@ class LocalAgent(ABC):
         return self._worker.decoded_tokens
 
     async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
-        """Take one turn. Closing the stream early stops the decoding."""
+        """Take one turn of the conversation in `request`. Closing the stream early stops the decoding."""
         if self._adapters and request.adapter is request.call_adapter is None:
             request = request.model_copy(update=self._adapters)
         check_request(self.card, request)

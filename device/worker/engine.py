@@ -98,7 +98,7 @@ class CacheMemory(Protocol):
         """Let `target` use the cells of `source` up to position `end`, exclusive; False if this engine's sequences share nothing."""
 
 
-class Context(CacheMemory, Protocol):
+class CacheContext(CacheMemory, Protocol):
     """The key-value cache of all sequences, and the pass through the model that fills it."""
 
     cells: int

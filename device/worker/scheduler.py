@@ -16,7 +16,7 @@ from ...protocols import ContextOverflow, DeadlineExceeded, InternalError, Nearf
 from ...protocols.secrets import log_defect
 from .draft_payoff import Pass
 from .drafting import Drafter, Drafting
-from .engine import Adapters, Context, Model, Outfit, Sequence, Sequences, adapter_of, run, tokens_of
+from .engine import Adapters, CacheContext, Model, Outfit, Sequence, Sequences, adapter_of, run, tokens_of
 from .generation import Generation, ToolSyntax
 from .measuring import Measures, Measuring
 from .prompt import FALLBACK_STOP, Prompt, PromptBuilder
@@ -133,7 +133,7 @@ class Scheduler:
     def __init__(
         self,
         model: Model,
-        context: Context,
+        context: CacheContext,
         *,
         context_tokens: int,
         parallel: int,

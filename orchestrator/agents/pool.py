@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import secrets
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
@@ -46,6 +47,8 @@ _START_SECONDS = 120.0
 """Loading a large model from a slow disk takes this long at most."""
 _STOP_SECONDS = 5.0
 _MAXIMUM_LINE = 65_536
+_HAS_SOCKET_FILES = hasattr(socket, "AF_UNIX")
+"""False on Windows, where the gateway process is known by its token alone."""
 _RESUME_SECONDS = 2.0
 """A broken private socket means a dead child, so resuming is given up soon."""
 
@@ -88,14 +91,20 @@ class AgentHandle:
         *,
         pace: Callable[[], Pace | None] | None = None,
         is_elsewhere: bool = False,
+        place: str = "an agent of the user's that is not part of this process",
         prices: Callable[[], Prices | None] | None = None,
         model: str = "",
+        instructions: str = "",
     ) -> None:
         """`pace`: looks for what was measured of its model on this device; `prices`, `model`: those that its card will tell."""
         self.name = name
         self.side = side
+        self.instructions = instructions
+        """The app's instructions for this agent, in front of each step that it takes for a task."""
         self.is_elsewhere = is_elsewhere
         """It runs on another machine, so that what must never leave this device is not for it, on whichever side it is."""
+        self.place = place
+        """The other machine that it may run on, for the audit."""
         self.health = Health(name)
         """The agent's circuit breakers."""
         self._pace = pace
@@ -313,8 +322,8 @@ class GatewayProcess:
 
     def __init__(self, config: BaseModel, *, address: str | None = None) -> None:
         self._config = config
-        self._folder = SocketFolder() if address is None else None
-        self._address = address if self._folder is None else f"unix:{self._folder.path}/gateway"
+        self._folder = SocketFolder() if address is None and _HAS_SOCKET_FILES else None
+        self._address = (address or "127.0.0.1:0") if self._folder is None else f"unix:{self._folder.path}/gateway"
         self._token = secrets.token_urlsafe()
         self._process: anyio.abc.Process | None = None
         self._remote: RemoteAgent | None = None
@@ -330,7 +339,7 @@ class GatewayProcess:
 
         Args:
             config: the far agent that the child opens.
-            address: `HOST:PORT` on loopback; None: a unix socket in a private folder.
+            address: `HOST:PORT` on loopback; None: a unix socket in a private folder, or on Windows a free port.
 
         Raises what opening the far agent raises in the child, `Unavailable` where the child dies or hangs while it starts.
         """

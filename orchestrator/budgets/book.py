@@ -312,7 +312,7 @@ class BudgetBook:
                 session.execute("UPDATE budget_day SET latest = ?", (name,))
 
     def forget_tasks(self, tasks: Sequence[str]) -> None:
-        """Remove what tasks and their parts have spent. It still counts for their sessions, users and days."""
+        """Remove what `tasks`, named by their ids, and their parts have spent. It still counts for their sessions, users and days."""
         with self._writing() as session:
             for task in tasks:
                 parts = f"{task}/"

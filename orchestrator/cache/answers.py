@@ -177,7 +177,7 @@ class AnswerCache:
         return True
 
     def count(self, category: str, outcome: Outcome) -> None:
-        """Count a lookup that found nothing to serve, or that shared what was being computed."""
+        """Count a lookup in a `category` whose `outcome` is that nothing was found to serve, or that a running computation was shared."""
         with self.database.transaction() as connection:
             count(connection, category, outcome, NOTHING)
 
@@ -190,7 +190,8 @@ class AnswerCache:
             self._note(lookup.task, answer.id)
 
     def report(self, task: str, score: float) -> None:
-        """Take note how well a task went: the answers that it was given or stored are removed where it went wrong.
+        """Take note how well the run `task` went, as a `score` of 0 to 1: the answers that it was given or stored are removed where it went
+        wrong.
 
         Of those that are long past nothing is known any more. A file that fails is logged.
         """
@@ -210,7 +211,7 @@ class AnswerCache:
         self.thresholds.add(lookup.category, lookup.similarity, was_served=lookup.outcome == "semantic", is_same=is_same)
 
     def says_same(self, fresh: str, stored: str) -> bool:
-        """Return whether two answers say the same, as far as that can be told without a model's judgement.
+        """Return whether two answers, a `fresh` and a `stored` one, say the same, as far as that can be told without a model's judgement.
 
         They do if they are equal but for form, or close in meaning with the same numbers. Paraphrases may be taken for different, which
         makes thresholds stricter than necessary.

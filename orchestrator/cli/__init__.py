@@ -1,10 +1,13 @@
 """The `nearfar` command. Only typer is imported here: the module of a command is loaded when the command is used."""
 
 import gc
+import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from inspect import Parameter, Signature
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -12,7 +15,7 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 COMMANDS: Final = {
-    "init": "Write a first nearfar.toml with five keys.",
+    "init": "Find the models and keys of this machine, and write a first nearfar.toml.",
     "run": "Run one task and print the answer, the model that gave it, and what it cost.",
     "chat": "Talk to the agents, turn by turn.",
     "demo": "Compare the device, the cloud and a cascade on tasks that the models have not seen, offline.",
@@ -21,6 +24,8 @@ COMMANDS: Final = {
 }
 """Commands of one word, with the first line of their help."""
 GROUPS: Final = {
+    "config": "Show the configuration that is in force, and where each value comes from.",
+    "keys": "Keep the keys of providers in the keyring of this machine, and see which are set.",
     "runs": "Look at durable runs, resume them, end them.",
     "trace": "Show what happened in a run, on which side, why, and what it cost.",
     "memory": "See, correct, move, synchronise and erase what this device remembers.",
@@ -51,6 +56,9 @@ class LazyGroup(TyperGroup):
         name, stub, rest = super().resolve_command(ctx, args)
         if name is None:
             return name, stub, rest
+        if ctx.resilient_parsing:  # a shell completes what is typed: it waits for the answer, and needs names alone
+            known = _completed(json.loads(COMPLETIONS.read_text(encoding="utf-8"))[name])
+            return name, get_command(known), rest
         command = get_command(load(name)) if name in COMMANDS else get_group(load(name))
         command.name, command.help = name, command.help or GROUPS[name]
         return name, command, rest
@@ -69,6 +77,40 @@ class LazyGroup(TyperGroup):
 
             fail_usage(describe())
         raise SystemExit(code or 0)
+
+
+COMPLETIONS: Final = Path(__file__).with_name("completions.json")
+"""The options and commands of each command, written by scripts/reference.py: loading a command takes longer than a shell may wait."""
+
+
+def _completed(entry: dict[str, Any]) -> typer.Typer:
+    """Return a command, or a group of commands, that has the names and the help of the real one and does nothing."""
+    made = typer.Typer(add_completion=False, help=entry["help"])
+    if "commands" not in entry:
+        made.command(help=entry["help"])(_taking(entry["options"]))
+        return made
+    made.callback()(_taking(entry["options"]))
+    for inner, below in entry["commands"].items():
+        if "commands" in below:
+            made.add_typer(_completed(below), name=inner, help=below["help"])
+        else:
+            made.command(inner, help=below["help"])(_taking(below["options"]))
+    return made
+
+
+def _taking(options: list[dict[str, Any]]) -> Callable[..., None]:
+    """Return a function with these options, from which typer makes a command."""
+
+    def function(**_: object) -> None: ...
+
+    parameters = []
+    for place, option in enumerate(options):
+        info = typer.Option(*option["names"], help=option["help"])
+        kind = Annotated[bool | None, info] if option["flag"] else Annotated[str | None, info]
+        parameters.append(Parameter(f"option_{place}", Parameter.KEYWORD_ONLY, default=None, annotation=kind))
+    function.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # `inspect.signature` reads it
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return function
 
 
 def load(name: str) -> typer.Typer:
@@ -120,4 +162,9 @@ def main() -> None:
     """Run the `nearfar` command."""
     _open_closed_streams()
     gc.disable()  # until `collect_garbage`
-    app()
+    try:
+        app()
+    except OSError as error:  # commands report their own: this one is about standard output
+        from .running import end_without_output
+
+        end_without_output(error)

@@ -1,6 +1,6 @@
 """`nearfar budget` and `nearfar prices`: what was spent and what may be spent, and the prices of providers' models."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -42,14 +42,15 @@ def show_budgets(config: options.Config = None, as_json: options.AsJson = False)
 
 @app.command("reset")
 def reset_budget(
-    scope: Annotated[str, typer.Argument(help="day, user:NAME, session:NAME or task:ID.")],
+    scope: Annotated[str, typer.Argument(help="day, user:NAME, session:NAME or task:ID; the beginning of the id will do.")],
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Set what was spent in a scope back to zero. Calls under way are counted when they end."""
     with report_errors(as_json=as_json), _open_book(config) as (_, book):
-        wanted = _parse_scope(scope)
-        balance = book.balances().get(book.today() if wanted == BudgetScope("day") else wanted)
+        known = book.balances()
+        wanted = _full_scope(_parse_scope(scope), known)
+        balance = known.get(book.today() if wanted == BudgetScope("day") else wanted)
         if balance is None:
             raise ConfigError(f"nothing was ever spent in {scope}", hint="nearfar budget show lists the scopes")
         book.reset(wanted)
@@ -81,6 +82,13 @@ def _parse_scope(text: str) -> BudgetScope:
     if kind not in _KINDS or (kind == "day") is bool(mark):
         raise ConfigError(f"there is no scope {text!r}", hint="it is day, user:NAME, session:NAME or task:ID")
     return BudgetScope(kind, name)
+
+
+def _full_scope(scope: BudgetScope, known: Collection[BudgetScope]) -> BudgetScope:
+    """Return the scope of the only task whose id begins like that; any other scope is returned as it is."""
+    if scope.kind != "task" or not scope.name:
+        return scope
+    return BudgetScope("task", options.pick_id(scope.name, [each.name for each in known if each.kind == "task"], "task"))
 
 
 def _lines(found: Sequence[tuple[BudgetScope, Balance]], limits: LimitsConfig) -> Iterator[Line]:

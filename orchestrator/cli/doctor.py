@@ -1,10 +1,12 @@
 """`nearfar doctor`: show what is installed, what this machine has, what works, and how to fix the rest."""
 
 import platform
+import shlex
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -16,7 +18,18 @@ from ...protocols.certificates import first_certificate, read_pair, read_roots, 
 from ...protocols.channel import expiry
 from ...protocols.steps import Message, Value
 from ..agents.pool import AgentHandle
-from ..compose.agents import EMBEDDED, GatewayConfig, model_path, probe_hardware, provider_keys, sends_key_in_plain_text
+from ..compose.agents import (
+    EMBEDDED,
+    GatewayConfig,
+    NearServerConfig,
+    find_servers,
+    how_to_set,
+    model_path,
+    probe_hardware,
+    provider_keys,
+    runs_on_onnx,
+    sends_key_in_plain_text,
+)
 from ..compose.config import Config
 from ..routing.eligibility import unknown_prices
 from ..task.policy import Policy
@@ -116,7 +129,7 @@ def _print(area: str, name: str, status: str, detail: str, note: str) -> None:
 
 
 async def _examine(config: Path | None) -> AsyncIterator[Checkup]:
-    for finding in (*_packages(), *tracing_findings(), *_embedded_models()):
+    for finding in (*_packages(), *tracing_findings(), *_embedded_models(), *await server_findings()):
         yield finding
     try:
         loaded = options.read_config(config)
@@ -127,7 +140,13 @@ async def _examine(config: Path | None) -> AsyncIterator[Checkup]:
         advice = "optional; without one, the models that ship with nearfar are used"
         yield Checkup(area="config", name="nearfar.toml", status="absent", detail="none in this folder", advice=advice)
         loaded = Config.model_validate({"near": {}, "far": {"provider": "llama"}})
-    for finding in (*_keys(), *plain_key_findings(loaded), *certificate_findings(loaded), *threshold_findings(loaded)):
+    for finding in (
+        *_keys(),
+        *plain_key_findings(loaded),
+        *trust_findings(loaded),
+        *certificate_findings(loaded),
+        *threshold_findings(loaded),
+    ):
         yield finding
     async for finding in _agents(loaded):
         yield finding
@@ -152,6 +171,48 @@ def plain_key_findings(config: Config) -> Iterator[Checkup]:
             yield Checkup(area="keys", name=f"[{name}]", status="risky", detail=detail, advice=advice)
 
 
+async def server_findings() -> list[Checkup]:
+    """Return a finding for each model of a server that runs on this machine, with the line that uses it; one if there is no server."""
+    found = []
+    for server in await find_servers():
+        name = server.label
+        for model in server.state.models:
+            if not model.is_chat:
+                continue
+            if model.remote_host:
+                detail = f"{model.name} runs at {model.remote_host}, not on this machine"
+                found.append(Checkup(area="servers", name=name, status="risky", detail=detail, advice="it is no near agent"))
+                continue
+            advice = f'nearfar run "..." --near {shlex.quote(server.line(model))}'
+            found.append(Checkup(area="servers", name=name, status="ok", detail=f"{model.name} at {server.base_url}", advice=advice))
+        if not server.state.models:
+            detail = f"at {server.base_url}, without a model"
+            found.append(Checkup(area="servers", name=name, status="absent", detail=detail, advice="load or pull a model there"))
+    none = Checkup(area="servers", name="near servers", status="absent", detail="no Ollama, LM Studio, llama-server or vLLM runs here")
+    return found or [none]
+
+
+def trust_findings(config: Config) -> Iterator[Checkup]:
+    """Yield a finding for each near agent whose server is on another machine, which the configuration trusts with private text."""
+    own = {} if config.near is None else {"near": config.near}
+    for name, near in (own | {f"other_near.{name}": near for name, near in config.other_near.items()}).items():
+        if isinstance(near, NearServerConfig) and near.trusted:
+            yield from _trust_finding(f"[{name}]", near)
+
+
+def _trust_finding(name: str, near: NearServerConfig) -> Iterator[Checkup]:
+    try:
+        url = near.located().base_url or ""
+    except ConfigError as error:
+        yield Checkup(area="privacy", name=name, status="broken", detail=error.message, advice=error.hint)
+        return
+    if near.is_elsewhere:
+        is_plain = url.startswith("http:")
+        detail = f"private text goes to {near.host}: trusted = true" + (", in plain text" if is_plain else "")
+        advice = "use https, or a network on which everyone may read it" if is_plain else ""
+        yield Checkup(area="privacy", name=name, status="risky" if is_plain else "ok", detail=detail, advice=advice)
+
+
 def tracing_findings() -> Iterator[Checkup]:
     """Yield a finding for each environment variable that turns on LangChain's tracing."""
     for name in tracing_switches():
@@ -174,9 +235,17 @@ def _packages() -> Iterator[Checkup]:
     for extra, names in _EXTRAS.items():
         missing = [name for name in names if _version(name) is None]
         found = ", ".join(f"{name} {_version(name)}" for name in names if name not in missing)
-        advice = f'"{sys.executable}" -m pip install "nearfar[{extra}]"' if missing else ""
-        status: Status = "absent" if missing else "ok"
-        yield Checkup(area="packages", name=f"[{extra}]", status=status, detail=found or f"without {', '.join(missing)}", advice=advice)
+        without = f"without {', '.join(missing)}" if missing else ""
+        detail = ", ".join(filter(None, (found, without)))
+        advice = _how_to_add(extra) if missing else ""
+        yield Checkup(area="packages", name=f"[{extra}]", status="absent" if missing else "ok", detail=detail, advice=advice)
+
+
+def _how_to_add(extra: str) -> str:
+    """Return the command that adds an extra. The environments of uvx and pipx have no pip."""
+    if find_spec("pip") is not None:
+        return f'"{sys.executable}" -m pip install "nearfar[{extra}]"'
+    return f'start it with the extra: uvx --from "nearfar[{extra}]" nearfar, or pipx run --spec "nearfar[{extra}]" nearfar'
 
 
 def _version(package: str) -> str | None:
@@ -190,7 +259,9 @@ def _embedded_models() -> Iterator[Checkup]:
     for name in EMBEDDED:
         path = model_path(name)
         if path.is_file():
-            yield Checkup(area="models", name=name, status="ok", detail=f"{path.stat().st_size / 1e6:.1f} MB, search world only")
+            engine = ", run by onnxruntime: llama.cpp is not installed" if runs_on_onnx(name) else ""
+            detail = f"{path.stat().st_size / 1e6:.1f} MB, knows the worlds search and apps only{engine}"
+            yield Checkup(area="models", name=name, status="ok", detail=detail)
         else:
             yield Checkup(area="models", name=name, status="broken", detail="missing from the installation", advice="reinstall nearfar")
 
@@ -203,7 +274,7 @@ def _keys() -> Iterator[Checkup]:
             yield Checkup(area="keys", name=variable, status="broken", detail=error.message, advice=error.hint)
             continue
         status: Status = "ok" if present else "absent"
-        advice = "" if present else f"export {variable}=... where the gateway runs, if you use this provider"
+        advice = "" if present else f"if you use this provider: {how_to_set(variable)}, where the gateway runs"
         yield Checkup(area="keys", name=variable, status=status, detail="set" if present else "not set", advice=advice)
 
 

@@ -98,6 +98,7 @@ def show_item(
     show({"item": item.dict(), "history": [each.dict() for each in earlier]}, _item_lines(item, earlier, here), as_json=as_json)
 
 
+app.command("add")(memory_edit.add_item)
 app.command("edit")(memory_edit.edit_item)
 app.command("delete")(memory_edit.delete_item)
 app.command("conflicts")(memory_sync.show_conflicts)

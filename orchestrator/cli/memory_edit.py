@@ -1,4 +1,4 @@
-"""`nearfar memory edit | delete | erase`: change items, delete them, or remove every trace of them."""
+"""`nearfar memory add | edit | delete | erase`: add items, change them, delete them, or remove every trace of them."""
 
 import json
 import os
@@ -15,8 +15,10 @@ import typer
 from rich.text import Text
 
 from ...protocols import ConfigError, InvalidRequest, NotFound, StoreUnavailable, VersionConflict
-from ...protocols.items import ItemAddress, Tier, namespace_text, parse_namespace
+from ...protocols.items import ItemAddress, Source, Tier, namespace_text, parse_namespace
 from ..memory.erasing import Erased, record_of
+from ..memory.in_tasks import NOTES, note_key
+from ..memory.writing import ABSENT
 from ..runs.erasing import Holding, find_holding, forget_holding
 from ..task.stores import RunsConfig
 from ..util.escaping import spell_out
@@ -35,13 +37,48 @@ from .memory_store import (
     parse_tier,
 )
 from .printing import Line, Note, count_text, print_lines, show, spinner, table
-from .running import confirm, report_errors
+from .running import confirm, read_prompt, report_errors
 
 if TYPE_CHECKING:
     from ..memory.reading import MemoryItem
     from ..memory.store import MemoryStore
 
 _EXAMPLES: Final = 5
+
+
+def add_item(
+    text: Annotated[str, typer.Argument(help="A fact or decision, in a full sentence. - reads it from standard input.")],
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the item, such as notes/ana.")] = namespace_text(NOTES),
+    key: Annotated[str, typer.Option(help="Key of the item. Default: made from the text, so that a text is added once.")] = "",
+    subject: Annotated[str | None, typer.Option(help="The person that it is about, for `erase --subject`.")] = None,
+    tier: Annotated[str | None, typer.Option(help="Its tier: device, user or shared. Default: as [memory] tier says.")] = None,
+    store: Store = None,
+    config: options.Config = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Add a note that later tasks can recall. It counts as your own words."""
+    with report_errors(as_json=as_json):
+        note = read_prompt(text, as_json=as_json).strip()
+        if not note:
+            raise InvalidRequest("the note is empty", hint='nearfar memory add "Ana is allergic to nuts."')
+        with open_store(StoreChoice(store, config), creates=True) as opened:
+            address = ItemAddress(parse_namespace(namespace), key or note_key(note))
+            before = opened.get(address.namespace, address.key, refresh_ttl=False)
+            if before is not None and (key or before.source is Source.USER):
+                if before.value.get("text") != note:
+                    hint = f"`nearfar memory edit {address_text(address)}` changes it"
+                    raise VersionConflict(f"there is an item {address_text(address)} already", hint=hint)
+                _tell("is there already", address, before.version, as_json=as_json)
+                return
+            version = opened.put(
+                address.namespace,
+                address.key,
+                {"text": note},
+                tier=parse_tier(tier),
+                subject=subject,
+                if_version=ABSENT if before is None else before.version,
+            )
+            _tell("is added", address, version, as_json=as_json)
 
 
 def edit_item(

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ...protocols import Agent, NotFound
 from ...protocols.items import namespace_text, parse_namespace
-from ..compose.agents import NearConfig, near_handle, read_device_state
+from ..compose.agents import near_handle, read_device_state
 from ..memory.consolidation.consolidator import Consolidator
 from ..memory.consolidation.journal import ConsolidationBatch, ConsolidationJournal, ConsolidationResult, journals, scopes
 from ..task.stores import MemoryConfig
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ...protocols.items import Namespace
     from ..memory.store import MemoryStore
 
-BatchName = Annotated[str, typer.Argument(metavar="BATCH", help="Id of the batch, as `nearfar memory sleep list` shows it.")]
+BatchName = Annotated[str, typer.Argument(metavar="BATCH", help="Id of the batch, or its beginning. `nearfar memory sleep list` shows it.")]
 
 app = typer.Typer(help="Sum up, merge and correct what is remembered, in batches that can be reverted.", invoke_without_command=True)
 
@@ -73,7 +73,8 @@ def list_batches(store: Store = None, config: options.Config = None, as_json: op
 def revert_batch(batch: BatchName, store: Store = None, config: options.Config = None, as_json: options.AsJson = False) -> None:
     """Revert a batch: remove its summaries and reinstate the facts that it retired. The same batch is not made again."""
     with report_errors(as_json=as_json), open_store(StoreChoice(store, config)) as opened:
-        reverted = _journal_of(opened, batch).revert(batch)
+        journal, batch = _find_batch(opened, batch)
+        reverted = journal.revert(batch)
     told = f"{count_text(reverted.removed, 'item')} removed, {count_text(reverted.reinstated, 'item')} true again"
     show(asdict(reverted), [told], as_json=as_json)
     for address in () if as_json else reverted.left:
@@ -84,7 +85,8 @@ def revert_batch(batch: BatchName, store: Store = None, config: options.Config =
 def confirm_batch(batch: BatchName, store: Store = None, config: options.Config = None, as_json: options.AsJson = False) -> None:
     """Keep a batch for good. The items that it was made from stay, too."""
     with report_errors(as_json=as_json), open_store(StoreChoice(store, config)) as opened:
-        confirmed = _journal_of(opened, batch).confirm(batch)
+        journal, batch = _find_batch(opened, batch)
+        confirmed = journal.confirm(batch)
     told = f"{batch} is kept: {count_text(confirmed.created, 'item')} made, {count_text(confirmed.retired, 'item')} retired"
     show(asdict(confirmed), [told], as_json=as_json)
 
@@ -103,7 +105,7 @@ async def _consolidate(
 async def _near_agent(choice: StoreChoice, near: str | None) -> AsyncIterator[Agent | None]:
     """Open the model of this device; yield None without one, and for a model that knows only one small world."""
     config = options.read_config(choice.config)
-    member = near_handle(NearConfig(model=near) if near is not None else None if config is None else config.near)
+    member = near_handle(near if near is not None else None if config is None else config.near)
     if member is None:
         yield None
         return
@@ -116,11 +118,13 @@ async def _near_agent(choice: StoreChoice, near: str | None) -> AsyncIterator[Ag
         await member.aclose()
 
 
-def _journal_of(store: "MemoryStore", batch: str) -> ConsolidationJournal:
-    for journal in journals(store):
-        if any(each.id == batch for each in journal.batches()):
-            return journal
-    raise NotFound(f"there is no batch {printable(batch)!r}", hint="`nearfar memory sleep list` shows them all")
+def _find_batch(store: "MemoryStore", begins: str) -> tuple[ConsolidationJournal, str]:
+    """Return the only batch whose id begins like that, with its journal. Raises `NotFound`, or `InvalidRequest` if there are several."""
+    homes = {each.id: journal for journal in journals(store) for each in journal.batches()}
+    batch = options.pick_id(begins, list(homes), "batch") if begins else begins
+    if batch not in homes:
+        raise NotFound(f"there is no batch {printable(batch)!r}", hint="`nearfar memory sleep list` shows them all")
+    return homes[batch], batch
 
 
 def _list_lines(batches: Sequence[ConsolidationBatch]) -> Iterator[Line]:

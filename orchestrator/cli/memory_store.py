@@ -86,7 +86,7 @@ def open_store(choice: StoreChoice, *, creates: bool = False) -> Iterator["Memor
     database = choice.store if choice.store is not None and is_postgres(choice.store) else None
     path = memory_path(config)
     if database is None and path is not None and not creates and not path.exists():
-        hint = "`nearfar memory edit` and `import` create one, and so do tasks with [memory]"
+        hint = "`nearfar memory add` and `import` create one, and so do tasks with [memory]"
         raise NotFound(f"there is no memory at {path} yet", hint=hint)
     store = open_memory(config, database=database)
     try:

@@ -26,11 +26,17 @@ Config = Annotated[
     Path | None, typer.Option("--config", "-c", help="Configuration file. Default: ./nearfar.toml, if it exists.", show_default=False)
 ]
 Near = Annotated[
-    str | None, typer.Option(help="Model on this device: a name from `nearfar models list`, a GGUF file, or a folder with an ONNX model.")
+    str | None,
+    typer.Option(
+        help="Model on this device: ollama:MODEL, lmstudio:MODEL, llama-server:, vllm:MODEL, the URL of a server, a name from "
+        "`nearfar models list`, a GGUF file, or a folder with an ONNX model."
+    ),
 ]
 Far = Annotated[
     str | None,
-    typer.Option(help="Model in the cloud: openai:MODEL, anthropic:MODEL, gemini:MODEL, gateway:HOST:PORT, a GGUF file, or `far`."),
+    typer.Option(
+        help="Model in the cloud: openai:MODEL, anthropic:MODEL, gemini:MODEL, gateway:HOST:PORT, the URL of an API, a GGUF file, or `far`."
+    ),
 ]
 StrategyName = Annotated[
     str | None, typer.Option("--strategy", "-s", help="device, cloud, route, cascade, pevr, eva, minions, subtasks or auto.")
@@ -43,7 +49,11 @@ TaskClass = Annotated[
     str, typer.Option("--class", help="Kind of task, from coarse to fine, such as billing/refund. Used by rules and for learning.")
 ]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="A word that rules of the policy can match. May be repeated.")]
+Instructions = Annotated[
+    str | None, typer.Option(help="What the agents are told before the task, such as who they are. @FILE reads it from a text file.")
+]
 Tools = Annotated[Path | None, typer.Option(help="Python file with @tool functions that the agents may call.")]
+RoleName = Annotated[str, typer.Option("--role", help="Role that the task is given to: a [roles.NAME] section of the configuration.")]
 RunName = Annotated[
     str | None, typer.Argument(help="Id of the run, or its beginning. `nearfar runs list` shows the ids.", show_default=False)
 ]
@@ -90,6 +100,18 @@ def parse_name(text: str, kind: type[Name], noun: str, *, error: type[UserError]
         raise error(f"there is no {noun} {text!r}", hint=f"the {noun}s are {', '.join(kind)}") from None
 
 
+def _read_instructions(given: str) -> str:
+    """Return instructions, or those in the file that `@FILE` names. Raises `ConfigError`."""
+    if not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).expanduser().read_text(encoding="utf-8")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"the instructions in {given[1:]} cannot be read: {error}", hint="--instructions @FILE names a text file"
+        ) from error
+
+
 @dataclass(frozen=True, slots=True)
 class AgentChoice:
     """The agents, tools and policy that a command works with, as named by its options."""
@@ -101,11 +123,14 @@ class AgentChoice:
     mode: str | None = None
     public: bool = False
     tools: Path | None = None
+    instructions: str | None = None
 
     @property
     def stated(self) -> "TaskOptions":
-        """The strategy and mode from the command line. They take precedence over rules that merely prefer another one."""
+        """The instructions, strategy and mode from the command line; the latter take precedence over rules that merely prefer others."""
         given: TaskOptions = {}
+        if self.instructions is not None:
+            given["instructions"] = _read_instructions(self.instructions)
         if self.strategy is not None:
             given["strategy"] = self.strategy
         if self.mode is not None:
@@ -158,12 +183,17 @@ class RunChoice:
 
 def full_id(given: str, store: KnowsRuns) -> str:
     """Return the only id that begins with `given`, or `given` if there is none. Raises `InvalidRequest` if there are several."""
-    found = store.ids(given)
+    return pick_id(given, store.ids(given), "run")
+
+
+def pick_id(given: str, known: Sequence[str], noun: str) -> str:
+    """Return the only id of `known` that begins with `given`, or `given` if there is none. Raises `InvalidRequest` if there are several."""
+    found = [each for each in known if each.startswith(given)]
     if given in found or not found:
         return given
     if len(found) > 1:
         listed = ", ".join(map(spell_out, found[:_SHOWN])) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
-        raise InvalidRequest(f"{len(found)} runs begin with {given!r}: {listed}", hint="give more of the id")
+        raise InvalidRequest(f"{len(found)} {noun}s begin with {given!r}: {listed}", hint="give more of the id")
     return found[0]
 
 

@@ -12,7 +12,7 @@ from ...protocols import ConfigError
 from ..compose.agents import other_handle
 from ..compose.config import Config
 from ..routing.eligibility import PolicyFinding, unknown_prices
-from ..routing.policy_check import findings
+from ..routing.policy_check import findings, role_findings
 from ..task.policy import Preset
 from ..task.results import AgentEstimate, ConsideredAgent, ConsideredArm, Estimate, Result, RouteDecision, SelectionDecision
 from . import options
@@ -41,7 +41,8 @@ def check(config: options.Config = None, as_json: options.AsJson = False) -> Non
         loaded = options.read_config(config)
         if loaded is None:
             raise ConfigError(f"there is no {options.DEFAULT_CONFIG}", hint="create it, or name another file with --config")
-        found = [*findings(loaded.policy, loaded.agents), *unknown_prices(loaded.policy, _unpriced(loaded))]
+        found = [*findings(loaded.policy, loaded.agents), *role_findings(loaded.roles, loaded.agents, loaded.policy)]
+        found += unknown_prices(loaded.policy, _unpriced(loaded))
         show({"findings": [finding.model_dump() for finding in found]}, _finding_lines(found, loaded), as_json=as_json)
         if any(finding.kind == "error" for finding in found):
             raise typer.Exit(EXIT_USAGE)

@@ -23,11 +23,25 @@ from ..util.escaping import printable
 Cell = str | Text
 
 
+class OutputLost(OSError):
+    """Standard output takes no more text: its disk is full, or its reader has left. `main` ends the command."""
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Tell a failure to write the output from the other errors of the operating system."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputLost(error.errno, error.strerror) from error
+
+
 class HarmlessConsole(Console):
     """A console on which a printed text cannot move the cursor, hide or forge a question: control characters are written out."""
 
     def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as rich has it
-        super().print(*(map(_harmless, objects) if self.is_terminal else objects), **options)
+        with _writing():
+            super().print(*(map(_harmless, objects) if self.is_terminal else objects), **options)
 
 
 def _harmless(shown: Any) -> Any:  # noqa: ANN401 - whatever rich prints
@@ -74,8 +88,9 @@ def print_json(value: object) -> None:
     """Print one line of JSON on standard output and flush it. Print nothing if the caller has closed standard output."""
     if sys.stdout is None:
         return
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    with _writing():
+        sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
 
 
 def error_as_json(error: NearfarError) -> dict[str, dict[str, str | None]]:

@@ -22,6 +22,7 @@ from ..task.events import (
     AgentText,
     AttemptEnded,
     AttemptStarted,
+    RoleStarted,
     SubtaskEnded,
     SubtasksPlanned,
     SupervisorSpoke,
@@ -71,6 +72,8 @@ def run(
     mode: options.ModeName = None,
     public: options.Public = False,
     tools: options.Tools = None,
+    role: options.RoleName = "",
+    instructions: options.Instructions = None,
     context: Annotated[Path | None, typer.Option(help="Text file that the task is about. `minions` keeps it on this device.")] = None,
     schema: Annotated[Path | None, typer.Option(help="JSON Schema file. The answer must be valid against it.")] = None,
     timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for the whole task.")] = None,
@@ -83,11 +86,11 @@ def run(
     The answer goes to standard output; the steps on the way to it go to standard error.
     """
     text = read_prompt(prompt, as_json=as_json)
-    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
+    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools, instructions)
 
     async def work() -> None:
-        given: TaskOptions = {"timeout": timeout, "task_class": task_class, "tags": tag or (), **selection.stated}
-        given["output_schema"] = _read_schema(schema) if schema else None
+        given: TaskOptions = {"timeout": timeout, "task_class": task_class, "tags": tag or (), "role": role, **selection.stated}
+        given["output"] = _read_schema(schema) if schema else None
         if context is not None:
             given["context"] = _read_context(context)
         chosen = chosen_config(selection)
@@ -112,18 +115,20 @@ def chat(
     mode: options.ModeName = None,
     public: options.Public = False,
     tools: options.Tools = None,
+    role: options.RoleName = "",
     session: Annotated[str | None, typer.Option(help="Name of a conversation that is kept: continue it, or begin it.")] = None,
     user: Annotated[str, typer.Option(help="User whose conversation it is.")] = "",
     lists: Annotated[bool, typer.Option("--list", help="Print the conversations that are kept.")] = False,
     forget: Annotated[str | None, typer.Option(metavar="NAME", help="Forget a conversation, with all records of its turns.")] = None,
     as_json: options.AsJson = False,
+    instructions: options.Instructions = None,
 ) -> None:
     """Talk to the agents, turn by turn. /help lists the commands.
 
     Ctrl-C stops the current turn; at the prompt it ends the chat. If a turn fails, the chat goes on. With --session, or with [runs] in the
     configuration, the conversation is kept.
     """
-    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
+    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools, instructions)
     # The event loop runs only during a turn: a thread that waits for input could not be stopped.
     with report_errors(as_json=as_json), asyncio.Runner() as runner:
         if sum((session is not None, lists, forget is not None)) > 1:
@@ -137,7 +142,7 @@ def chat(
         hybrid = open_hybrid(selection, chosen, None if as_json else terminal_approver())
         try:
             load_langgraph()
-            given: TaskOptions = {"user": user, **selection.stated}
+            given: TaskOptions = {"user": user, "role": role, **selection.stated}
             talk = hybrid.session(uuid4().hex if session is None else session, **given)
             _Chat(runner, talk, chosen, as_json=as_json).converse()
         finally:
@@ -416,6 +421,10 @@ class _Printer:
 
 def _show_event(event: TaskEvent) -> None:
     match event:
+        case RoleStarted() if event.by:
+            notes.print(Text(f"\n{event.by} hands over to {event.role}: {event.task[:_SHOWN_RESULT]}", style="dim italic"), soft_wrap=True)
+        case RoleStarted():
+            notes.print(Text(f"{event.role}:", style="dim italic"), soft_wrap=True)
         case AttemptStarted():
             notes.print(f"{event.agent} ({event.model}):", style="dim")
         case ToolStarted():

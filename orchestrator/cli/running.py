@@ -1,6 +1,7 @@
 """Run a command: errors become messages and exit codes; Ctrl-C and signals that end the process close what is open first."""
 
 import asyncio
+import errno
 import gc
 import os
 import signal
@@ -13,20 +14,21 @@ from typing import Any, Final, NoReturn
 
 import typer
 
-from ...protocols import ConfigError, InvalidRequest, NearfarError, UserError
-from .printing import error_as_json, notes, print_json, show_error
+from ...protocols import ConfigError, InvalidRequest, NearfarError, StoreError, UserError
+from .printing import OutputLost, error_as_json, notes, print_json, show_error
 
 EXIT_FAILED: Final = 1
 """Exit code if an agent failed or could not be reached."""
 EXIT_USAGE: Final = 2
 """Exit code for a mistake in the command, the configuration or a credential."""
 EXIT_INTERRUPTED: Final = 130
+_ENDING: Final = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows has no second one
 
 
 def execute(work: Coroutine[Any, Any, None], *, as_json: bool = False) -> None:
     """Run `work` to its end; if it fails, print the error and exit with its code."""
     collect_garbage()
-    with report_errors(as_json=as_json), _end_like_ctrl_c(signal.SIGTERM, signal.SIGHUP):
+    with report_errors(as_json=as_json), _end_like_ctrl_c():
         asyncio.run(work)
 
 
@@ -47,13 +49,13 @@ def load_langgraph() -> None:
 
 
 @contextmanager
-def _end_like_ctrl_c(*numbers: signal.Signals) -> Iterator[None]:
-    """Let these signals end the block as Ctrl-C does, if they would kill the process: an abandoned step then costs nothing more.
+def _end_like_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the block as Ctrl-C does, if they would kill the process: an abandoned step then costs nothing more.
 
     A signal that has a handler already, or is ignored as by `nohup`, is not touched.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    deadly = [number for number in numbers if is_main and signal.getsignal(number) is signal.SIG_DFL]
+    deadly = [number for number in _ENDING if is_main and signal.getsignal(number) is signal.SIG_DFL]
     for number in deadly:
         signal.signal(number, _interrupt)
     try:
@@ -80,12 +82,20 @@ def report_errors(*, as_json: bool = False) -> Iterator[None]:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except NearfarError as error:
         fail(error, as_json=as_json)
-    except BrokenPipeError:
-        # The reader has left, as `head` does. The rest of the buffer goes to /dev/null instead of failing again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(EXIT_FAILED) from None
+    except OutputLost:
+        raise
     except OSError as error:
         fail(ConfigError(str(error), hint="check that the path exists and that you may read and write it"), as_json=as_json)
+
+
+def end_without_output(error: OSError) -> NoReturn:
+    """End the command, whose standard output cannot be written. Say why, unless the reader has left, as `head` does."""
+    # The rest of the buffer goes to /dev/null instead of failing again at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno != errno.EPIPE:
+        hint = "free some space, or send the output elsewhere"
+        show_error(StoreError(f"the output cannot be written: {error.strerror}", hint=hint))
+    raise SystemExit(EXIT_FAILED) from None
 
 
 def fail(error: NearfarError, *, as_json: bool) -> NoReturn:

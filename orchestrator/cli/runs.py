@@ -64,8 +64,8 @@ def resume_run(
     run: options.RunName = None,
     last: options.Last = False,
     every: Annotated[bool, typer.Option("--all", help="Resume all runs whose process has died.")] = False,
-    approve: Annotated[list[str] | None, typer.Option(help="Id of a call to approve. May be repeated.")] = None,
-    deny: Annotated[list[str] | None, typer.Option(help="Id of a call to deny. May be repeated.")] = None,
+    approve: Annotated[list[str] | None, typer.Option(help="Id of a call to approve, or its beginning. May be repeated.")] = None,
+    deny: Annotated[list[str] | None, typer.Option(help="Id of a call to deny, or its beginning. May be repeated.")] = None,
     user: Annotated[str, typer.Option(help="User for whom the run was started.")] = "",
     near: options.Near = None,
     far: options.Far = None,
@@ -127,6 +127,8 @@ async def _resume_one(
         raise ConfigError("no run is named", hint="give the beginning of its id, --last, or --all for all whose process has died")
     async with _open_hybrid(selection, as_json=as_json) as hybrid:
         run = await in_thread(choice.id_in, hybrid.runs)
+        calls = [request.id for request in (await in_thread(read_details, hybrid.runs, run)).waits_for] if approved or denied else []
+        approved, denied = ([options.pick_id(each, calls, "call") for each in ids] for ids in (approved, denied))
         result = await hybrid.resume(run, user=user, approvals=_answers(approved, denied))
     show(result.model_dump(mode="json"), [Text(result.text), Note(summary(result))], as_json=as_json)
 

@@ -13,7 +13,7 @@ import anyio
 from rich.text import Text
 
 from ...protocols import ApprovalRequest, ConfigError
-from ..compose.agents import EMBEDDED, EMBEDDED_CONFIDENCE, LlamaConfig, NearConfig, parse_far
+from ..compose.agents import EMBEDDED, EMBEDDED_CONFIDENCE, LlamaConfig, NearConfig, parse_far, parse_near
 from ..compose.config import Config
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
@@ -40,7 +40,7 @@ def chosen_config(selection: AgentChoice) -> Config:
     if config is None:
         config = _SHIPPED if selection.near is None and selection.far is None else Config()
     chosen = {
-        "near": NearConfig(model=selection.near) if selection.near else config.near,
+        "near": parse_near(selection.near) if selection.near else config.near,
         "far": parse_far(selection.far) if selection.far else config.far,
         "policy": _chosen_policy(selection, config.policy),
     }
@@ -59,10 +59,12 @@ def open_hybrid(selection: AgentChoice, config: Config, approver: Approver | Non
 
 def warn_outside_world(prompt: str, config: Config) -> None:
     """Warn if a shipped model is asked something outside the world that it was trained in."""
+    if not _some_embedded(config) or not prompt.strip():
+        return
     from ..lab.worlds.loading import understands
     from ..lab.worlds.search import SearchWorld
 
-    if not _some_embedded(config) or not prompt.strip() or understands(prompt.strip()):
+    if understands(prompt.strip()):
         return
     example = SearchWorld().tasks(1, DEMO_SEED)[0].prompt
     warn(

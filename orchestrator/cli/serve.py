@@ -3,6 +3,7 @@
 import logging
 import re
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import datetime, timedelta
@@ -14,7 +15,7 @@ import anyio
 import typer
 from rich.text import Text
 
-from ...protocols import Agent, ConfigError, Side
+from ...protocols import Agent, ConfigError
 from ...protocols import token_file as keeping
 from ...protocols.address import fingerprint_of
 from ...protocols.certificates import first_certificate, read_roots
@@ -24,7 +25,18 @@ from ...protocols.security import system_time
 from ...protocols.server import Server
 from ...protocols.token_file import follow_tokens, read_tokens
 from ...protocols.tokens import ANY_CERTIFICATE, Scope, TokenRecord
-from ..compose.agents import FarConfig, NearConfig, caller_tokens, open_far_in_process, open_local, parse_far, serve_far, serve_near
+from ..compose.agents import (
+    FarConfig,
+    NearConfig,
+    NearSection,
+    caller_tokens,
+    open_far_in_process,
+    open_near,
+    parse_far,
+    parse_near,
+    serve_far,
+    serve_near,
+)
 from ..compose.hub import HubConfig, accept_workers
 from ..compose.memory import open_memory
 from . import options
@@ -89,7 +101,7 @@ def serve_agent(
 
     async def work() -> None:
         chosen = chosen_near(config, near)
-        await _serve(lambda: open_local(chosen, name="near", side=Side.NEAR), listening, serve_near, drain=drain, as_json=as_json)
+        await _serve(lambda: open_near(chosen, name="near"), listening, serve_near, drain=drain, as_json=as_json)
 
     execute(work(), as_json=as_json)
 
@@ -128,10 +140,10 @@ def serve_hub(
     execute(work(), as_json=as_json)
 
 
-def chosen_near(config: Path | None, near: str | None) -> NearConfig:
+def chosen_near(config: Path | None, near: str | None) -> NearSection:
     """Return the model that this device serves: the named one, else the configured one, else the one that ships with nearfar."""
     loaded = options.read_config(config)
-    return NearConfig(model=near) if near else (loaded.near if loaded else None) or NearConfig()
+    return parse_near(near) if near else (loaded.near if loaded else None) or NearConfig()
 
 
 def chosen_hub(config: Path | None, listening: options.Listening, *, default: Callable[[], HubConfig] = HubConfig) -> HubConfig:
@@ -148,7 +160,10 @@ def chosen_hub(config: Path | None, listening: options.Listening, *, default: Ca
 
 
 async def until_stopped() -> None:
-    """Wait for Ctrl-C or SIGTERM, then return, so that the server drains instead of being torn down."""
+    """Wait for Ctrl-C or SIGTERM, then return, so that the server drains instead of being torn down. On Windows, Ctrl-C cancels the
+    wait."""
+    if sys.platform == "win32":
+        await anyio.sleep_forever()
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
             return

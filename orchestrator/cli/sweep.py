@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ...protocols import ConfigError, Unavailable, WorkerCrashed
-from ..compose.agents import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig
+from ..compose.agents import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig, runs_on_onnx
 from ..lab.figures import require_matplotlib
 from ..lab.report import SWEEP_SUMMARY, render_sweep, sweep_summary, write_sweep_report
 from ..lab.study.outcomes import Outcomes
@@ -23,10 +23,12 @@ from ..lab.study.pools import LocalPool, RunPool
 from ..lab.study.study import Study, StudyFile, claim_folder, make_study, read_study_file, with_options
 from ..lab.study.sweep import RecordLog, Sweep, all_runs
 from ..lab.study.workbench import Item, Workbench
+from ..lab.worlds.search import SearchWorld
 from ..routing.traces import RunRecord
+from ..task.events import AttemptStarted, SupervisorSpoke, TaskEvent, ToolFinished, ToolStarted
 from ..task.policy import Policy
 from . import options
-from .printing import Line, notes, show, table, warn
+from .printing import Line, notes, print_lines, show, table, warn
 from .running import execute
 from .selection import DEMO_SEED, chosen_config
 
@@ -34,6 +36,13 @@ EXIT_CEILING: Final = 3
 """Exit code if the cost ceiling ended the sweep, so that runs are missing."""
 CASCADE: Final = f"cascade:minimum_confidence={EMBEDDED_CONFIDENCE}"
 PLAN: Final = "pevr/inf"
+STORY: Final = {"device": "near alone", "cloud": "far alone", PLAN: "together: far plans, near does the work"}
+"""The configurations under which the demo shows one task step by step, and their names for a reader."""
+STORY_TASK: Final = 7
+"""Index of that task among those of the search world that `DEMO_SEED` draws: near alone fails at it, and far alone costs more than both
+together."""
+_STORY_FIELDS: Final = frozenset({"configuration", "answer", "success", "error", "far_calls", "far_usage", "dollars", "seconds"})
+NEXT_DEMOS: Final = ("errands", "private_mail", "survives_kill")
 CONFIGURATIONS: Final = ("device", "cloud", CASCADE, PLAN, "pevr/events", "eva/events")
 _CRASH_HINT: Final = (
     "run `nearfar doctor`. An engine that crashes at its first step mostly does not suit this CPU; build it here: "
@@ -90,7 +99,7 @@ def demo(
     report: Annotated[Path, typer.Option(help="File for the HTML report.")] = Path("report.html"),
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare the device, the cloud and a cascade on tasks that the models have not seen, offline.
+    """Show one task step by step, then compare the device, the cloud and a cascade on tasks that the models have not seen, offline.
 
     Prints a table for each world of tasks and writes a report.
     """
@@ -100,12 +109,16 @@ def demo(
         if report.is_dir() or not report.absolute().parent.is_dir():
             raise ConfigError(f"the report cannot be written to {report}", hint="--report names a file in a folder that exists")
         notes.print("starting the near model in this process and the far one behind a gateway process ...", style="dim")
-        records = await _run_all(_demo_study(tasks, seed))
+        if runs_on_onnx("near"):
+            notes.print("llama.cpp is not installed: onnxruntime runs both models")
+        async with Workbench(_demo_study(max(tasks, STORY_TASK + 1), seed)) as bench:
+            story = await _tell_story(bench, shown=not as_json)
+            records = await _run_all(bench, _demo_study(tasks, seed))
         outcomes = Outcomes(records)
         report.write_text(render_sweep(outcomes, missing=0, title="Nearfar demo"), encoding="utf-8")
         _refuse_failed_configuration(records)
         figures = search_figures(records)
-        data = {**sweep_summary(outcomes, missing=0), "findings": figures, "report": str(report)}
+        data = {"story": story, **sweep_summary(outcomes, missing=0), "findings": figures, "report": str(report)}
         show(data, _demo_lines(outcomes, figures, report), as_json=as_json)
 
     execute(work(), as_json=as_json)
@@ -240,7 +253,79 @@ def _demo_study(tasks: int, seed: int) -> Study:
     return make_study(file, near=NearConfig(threads=1), far=LocalFarConfig(threads=1), policy=Policy())
 
 
-async def _run_all(study: Study) -> list[RunRecord]:
+async def _tell_story(bench: Workbench, *, shown: bool) -> dict[str, object]:
+    """Run one task under each configuration of `STORY`, print the steps as they happen if `shown`, and return what happened."""
+    world = SearchWorld()
+    task = world.tasks(STORY_TASK + 1, DEMO_SEED)[STORY_TASK]
+    expected = world.question(task).answer
+    if shown:
+        print_lines([f"one task, three ways: {task.prompt}", Text(f"(the right answer is {expected})", style="dim")])
+    records: list[RunRecord] = []
+    for label, title in STORY.items():
+        teller = _Teller(title, shown=shown)
+        item = Item(world=world.name, seed=DEMO_SEED, index=STORY_TASK, configuration=label)
+        records.append(await bench.run(item, teller.hear))
+        _refuse_crash(records)
+        teller.conclude(records[-1])
+    if shown:
+        print_lines([*_moral(records), ""])
+    return {
+        "task": task.prompt,
+        "right_answer": expected,
+        "runs": [record.model_dump(mode="json", include=_STORY_FIELDS) for record in records],
+    }
+
+
+class _Teller:
+    """Prints the steps of one run in plain words, as they happen."""
+
+    def __init__(self, title: str, *, shown: bool) -> None:
+        self._shown = shown
+        self._agent = ""
+        self._calls: dict[str, str] = {}
+        self._print("", Text(title, style="bold"))
+
+    def hear(self, event: TaskEvent) -> None:
+        """Print one event."""
+        match event:
+            case AttemptStarted():
+                self._agent = event.agent
+            case SupervisorSpoke(verdict=None):
+                self._print(f"  {event.agent} plans:", *(f"    {line}" for line in event.text.splitlines()))
+            case SupervisorSpoke():
+                self._print(f"  {event.agent} checks: {event.verdict}")
+            case ToolStarted():
+                arguments = ", ".join(str(value) for value in event.call.arguments.values())
+                self._calls[event.call.id] = f"{event.call.name}({arguments})"
+            case ToolFinished():
+                self._print(f"  {self._agent}: {self._calls.pop(event.result.call_id, event.result.name)} -> {event.result.content}")
+
+    def conclude(self, record: RunRecord) -> None:
+        """Print the answer, its cost, and how much the far side read."""
+        if record.error is not None:
+            self._print(Text(f"  it failed: {record.error}", style="red"))
+            return
+        verdict = Text("right", style="green") if record.success else Text("wrong", style="red")
+        left = "nothing left this device"
+        if record.far_calls:
+            cost = "an unknown price" if record.dollars is None else f"${record.dollars:.5f}"
+            left = f"far was asked {record.far_calls} times and read {record.far_usage.input_tokens} tokens, for {cost}"
+        self._print(Text.assemble(f"  {self._agent} answers: {record.answer}: ", verdict, f"; {left}"))
+
+    def _print(self, *lines: Line) -> None:
+        if self._shown:
+            print_lines(lines)
+
+
+def _moral(records: Sequence[RunRecord]) -> Iterator[Line]:
+    """Yield a line that compares working together with the far side alone, if both answered right."""
+    alone, together = records[1], records[2]
+    if alone.success and together.success and alone.dollars and together.dollars is not None:
+        yield ""
+        yield Text(f"together they found the same answer at {together.dollars / alone.dollars:.0%} of the price of far alone", style="bold")
+
+
+async def _run_all(bench: Workbench, study: Study) -> list[RunRecord]:
     runs = all_runs(study)
     records: list[RunRecord] = []
     limit = anyio.CapacityLimiter(study.concurrency)
@@ -256,14 +341,19 @@ async def _run_all(study: Study) -> list[RunRecord]:
             solved = sum(record.success for record in records)
             progress.update(line, advance=1, state=f"{solved} solved, {sum(record.far_calls for record in records)} far calls")
 
-        async with Workbench(study) as bench, anyio.create_task_group() as running:
+        async with anyio.create_task_group() as running:
             for run in runs:
                 running.start_soon(make, run.item)
+    _refuse_crash(records)
+    return records
+
+
+def _refuse_crash(records: Sequence[RunRecord]) -> None:
+    """Raise `Unavailable` if every run so far has failed and an engine has crashed."""
     if _crashed_at_once(records):
         raise Unavailable(
             f"the first task ended with a crash: {next(record.error for record in records if record.error)}", hint=_CRASH_HINT
         )
-    return records
 
 
 def _crashed_at_once(records: Sequence[RunRecord]) -> bool:
@@ -288,3 +378,11 @@ def _demo_lines(outcomes: Outcomes, figures: Mapping[str, float], report: Path) 
     )
     yield Text(f"dollars: far tokens at the {outcomes.records[0].dollars_source}; both models ran here and cost nothing", style="dim")
     yield f"report: {report}"
+    where = "next" if Path("demos").is_dir() else "next, in the repository of Nearfar"
+    yield f"{where}: {'; '.join(f'{_interpreter()} demos/{name}/main.py' for name in NEXT_DEMOS)}"
+
+
+def _interpreter() -> str:
+    """Return how to call this Python from the current folder: `.venv/bin/python` after `make demo`."""
+    python, here = Path(sys.executable), Path.cwd()
+    return str(python.relative_to(here)) if python.is_relative_to(here) else "python"

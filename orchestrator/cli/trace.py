@@ -200,8 +200,9 @@ def _shorten(text: str) -> str:
 
 def _write_private(path: Path, text: str) -> None:
     """Write a file that its owner alone may read, also if it exists already. Links are not followed: others may have put them there."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as file:
-        os.fchmod(file.fileno(), 0o600)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600), "w", encoding="utf-8") as file:
+        if hasattr(os, "fchmod"):  # which Windows has not
+            os.fchmod(file.fileno(), 0o600)
         file.write(text)
 
 

@@ -12,13 +12,13 @@ import anyio
 import typer
 from rich.text import Text
 
-from ...protocols import Agent, ConfigError, Side
+from ...protocols import Agent, ConfigError
 from ...protocols.address import Address, Pairing, parse_address, read_pairing
 from ...protocols.attach import Worker
 from ...protocols.channel import client_tls
 from ...protocols.token_file import add_token
 from ...protocols.tokens import Scope
-from ..compose.agents import open_local, read_device_state
+from ..compose.agents import open_near, read_device_state
 from ..compose.hub import HubConfig, KnownWorker
 from ..compose.hub import list_workers as ask_hub
 from ..util.credentials import ensure_certificate
@@ -91,7 +91,7 @@ def attach(
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
         # The options are checked before a model is loaded.
         worker_for = _worker_for(address, token, certificate, pairing_file, client_certificate, client_key)
-        agent = await open_local(chosen_near(config, near), name="near", side=Side.NEAR)
+        agent = await open_near(chosen_near(config, near), name="near")
         try:
             await _work(worker_for(agent), drain=drain, as_json=as_json)
         finally:

@@ -1,23 +1,28 @@
 """The composition root: the one place where configuration becomes agents, and where the orchestrator meets `device` and `cloud`."""
 
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import date
 from functools import partial
 from importlib.resources import as_file, files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypedDict, Unpack
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, field_validator
 
 from ...cloud.admission import GatewayLimits as GatewayLimits
 from ...cloud.config import ProviderConfig, build_provider, prices_of, usual_key
+from ...cloud.near_server import PROGRAMS, open_server, parse_server
+from ...cloud.near_server import NearServerConfig as NearServerConfig
+from ...cloud.near_server import find_servers as find_servers
 from ...protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
 from ...protocols.secrets import StoredKey
 from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
 from ..util.credentials import find_secret
-from .hub import AttachedConfig, open_attached
+from .hub import AttachedConfig, checked_address, open_attached
 
 if TYPE_CHECKING:
     from ...cloud.prices import PriceLine as PriceLine
@@ -71,10 +76,28 @@ class LlamaConfig(Value):
     """The adapter for the text inside tool calls; None: the same as for text."""
     prices: Prices | None = None
     """None: free of charge."""
+    instructions: str = ""
+    """Instructions in front of each step that this agent takes for a task, before those of the file and of the task."""
 
 
 class NearConfig(LlamaConfig):
-    """The `[near]` section."""
+    """The `[near]` section for a model that nearfar itself runs."""
+
+
+LOCAL_TAG: Final = "model"
+SERVER_TAG: Final = "openai"
+"""Tags of the two kinds of near sections, under which pydantic reports their mistakes; the second is one of its providers."""
+
+
+def _near_tag(given: object) -> str:
+    """Return the kind of a `[near]` section: the keys of a server, or those of a model that nearfar itself runs."""
+    is_server = isinstance(given, NearServerConfig) or (isinstance(given, Mapping) and not {"provider", "base_url"}.isdisjoint(given))
+    return SERVER_TAG if is_server else LOCAL_TAG
+
+
+NearSection = Annotated[Annotated[NearConfig, Tag(LOCAL_TAG)] | Annotated[NearServerConfig, Tag(SERVER_TAG)], Discriminator(_near_tag)]
+NEAR_CONFIGS: Final = (NearConfig, NearServerConfig)
+"""The classes that `NearSection` stands for."""
 
 
 class LocalFarConfig(LlamaConfig):
@@ -103,6 +126,10 @@ class GatewayConfig(Value):
     """PEM file of this device's own certificate, where the gateway demands one."""
     client_key: Path | None = None
     """PEM file of its private key."""
+    instructions: str = ""
+    """Instructions in front of each step that this agent takes for a task, before those of the file and of the task."""
+
+    _names_a_port = field_validator("address")(checked_address)
 
 
 class ServeOptions(TypedDict, total=False):
@@ -132,6 +159,7 @@ class LocalOptions(TypedDict):
 
 FarConfig = Annotated[ProviderConfig | LocalFarConfig | GatewayConfig, Field(discriminator="provider")]
 FAR_CONFIGS: Final = (ProviderConfig, LocalFarConfig, GatewayConfig)
+"""The classes that `FarConfig` stands for."""
 
 
 def sends_key_in_plain_text(config: FarConfig) -> bool:
@@ -139,7 +167,6 @@ def sends_key_in_plain_text(config: FarConfig) -> bool:
     return isinstance(config, ProviderConfig) and config.sends_key_in_plain_text
 
 
-"""The classes that `FarConfig` stands for."""
 _PROVIDERS: tuple[Literal["openai", "anthropic", "gemini"], ...] = ("openai", "anthropic", "gemini")
 _FAR: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
 
@@ -163,8 +190,6 @@ def anchored_model(name: str, folder: Path) -> str:
 def model_store() -> "ModelStore":
     """Return the models of this user on this device."""
     from ...device.store import ModelStore
-    from ...device.store import StoredModel as StoredModel
-    from ...device.store.fit import ModelFit as ModelFit
 
     return ModelStore()
 
@@ -186,13 +211,13 @@ def _is_stored(name: str) -> bool:
     return name.startswith("hf:") or (is_name and model_store().find(name) is not None)
 
 
-def near_handle(near: Agent | NearConfig | str | Path | None) -> AgentHandle | None:
+def near_handle(near: Agent | NearSection | str | Path | None) -> AgentHandle | None:
     """Return a handle for the near side, opened on first use."""
     if near is None:
         return None
     if isinstance(near, (str, Path)):
-        near = NearConfig(model=str(near))
-    return other_handle("near", near) if isinstance(near, NearConfig) else _borrowed(near, Side.NEAR)
+        near = parse_near(str(near))
+    return other_handle("near", near) if isinstance(near, NEAR_CONFIGS) else _borrowed(near, Side.NEAR)
 
 
 def far_handle(far: Agent | FarConfig | str | Path | None) -> AgentHandle | None:
@@ -205,29 +230,49 @@ def far_handle(far: Agent | FarConfig | str | Path | None) -> AgentHandle | None
     return other_handle("far", far) if isinstance(far, FAR_CONFIGS) else _borrowed(far, Side.FAR)
 
 
-def other_handle(name: str, other: Agent | NearConfig | FarConfig | AttachedConfig) -> AgentHandle:
+def other_handle(name: str, other: Agent | NearSection | FarConfig | AttachedConfig) -> AgentHandle:
     """Return a handle for an agent, opened on first use, under the name that the policy uses. Its side is that of its kind, or of its
     card."""
     if isinstance(other, NearConfig):
-        config = other
-        opener = partial(open_local, config, name=name, side=Side.NEAR)
-        return AgentHandle(name, Side.NEAR, opener, pace=partial(find_profile, config))
+        pace = partial(find_profile, other)
+        return AgentHandle(name, Side.NEAR, partial(open_near, other, name=name), pace=pace, instructions=other.instructions)
+    if isinstance(other, NearServerConfig):
+        server = other.located()
+        opener = partial(open_near, server, name=name)
+        handle = partial(AgentHandle, name, Side.NEAR, opener, model=server.model or "", instructions=server.instructions)
+        return handle(is_elsewhere=server.is_elsewhere, place=server.place)
     if isinstance(other, FAR_CONFIGS):
-        if isinstance(other, ProviderConfig):
-            return AgentHandle(name, Side.FAR, _far_opener(other), prices=partial(prices_of, other), model=other.model)
-        prices = partial(_local_prices, other) if isinstance(other, LocalFarConfig) else None
-        return AgentHandle(name, Side.FAR, _far_opener(other), prices=prices)
+        model = (other.model or "") if isinstance(other, ProviderConfig) else ""
+        return AgentHandle(name, Side.FAR, _far_opener(other), prices=_expected_prices(other), model=model, instructions=other.instructions)
     if isinstance(other, AttachedConfig):
-        return AgentHandle(name, other.side, partial(open_attached, other), is_elsewhere=True)
+        return AgentHandle(name, other.side, partial(open_attached, other), is_elsewhere=True, instructions=other.instructions)
     return AgentHandle(name, other.card.side, other, is_elsewhere=_is_elsewhere(other))
 
 
+def parse_near(text: str) -> NearSection:
+    """Parse the short form of a near side: `ollama:MODEL` and the like, the address of a server, or a model that nearfar runs itself.
+
+    Raises `ConfigError` for an address that is malformed or not near, and for the short form of a far side.
+    """
+    if (server := parse_server(text)) is not None:
+        return server
+    provider, colon, _ = text.partition(":")
+    if colon and provider in (*_PROVIDERS, "gateway"):
+        known = ", ".join(f"{program}:MODEL" for program in PROGRAMS)
+        raise ConfigError(f"{text!r} is a far agent", hint=f"give it as far; near servers are {known}, or an address on this machine")
+    return NearConfig(model=text)
+
+
 def parse_far(text: str) -> FarConfig:
-    """Parse the short form of a far side: `PROVIDER:MODEL`, `gateway:ADDRESS`, `far`, or the path of a GGUF file."""
+    """Parse the short form of a far side: `PROVIDER:MODEL`, `gateway:ADDRESS`, the address of an API (`URL` or `URL#MODEL`), `far`, or the
+    path of a GGUF file."""
     provider, _, rest = text.partition(":")
     fields: dict[str, object]
     if provider == "gateway":
         fields = {"provider": provider, "address": rest}
+    elif provider in ("http", "https"):
+        address, _, model = text.partition("#")
+        fields = {"provider": "openai", "base_url": address, **({"model": model} if model else {})}
     elif text in EMBEDDED or text.endswith(".gguf") or _is_stored(text):
         fields = {"provider": "llama", "model": text}
     else:
@@ -235,15 +280,26 @@ def parse_far(text: str) -> FarConfig:
     try:
         return _FAR.validate_python(fields)
     except ValidationError as error:
-        hint = 'write "openai:MODEL", "anthropic:MODEL", "gemini:MODEL", "gateway:HOST:PORT", "far", a stored model or a .gguf file'
-        raise ConfigError(f"{text!r} does not name a far agent", hint=hint) from error
+        hint = 'write "openai:MODEL", "anthropic:MODEL", "gemini:MODEL", "gateway:HOST:PORT", a URL, "far", a stored model or a .gguf file'
+        shown = "the address" if "base_url" in fields else repr(text)  # it may hold a password
+        raise ConfigError(f"{shown} does not name a far agent", hint=hint) from error
+
+
+async def open_near(config: NearSection, *, name: str) -> Agent:
+    """Open a near agent: load its model, or try out the one of a server. Raises what `open_local` or `open_server` raises."""
+    if isinstance(config, NearConfig):
+        return await open_local(config, name=name, side=Side.NEAR)
+    return await open_server(config, name=name)
 
 
 async def open_local(config: LlamaConfig, *, name: str, side: Side) -> Agent:
-    """Load a model that runs on this machine: a GGUF file in llama.cpp, a folder in onnxruntime-genai.
+    """Load a model that runs on this machine: a GGUF file in llama.cpp, a folder in onnxruntime-genai. Without llama.cpp, an embedded
+    model runs in onnxruntime-genai, too.
 
     Raises `ModelNotFound` or `ModelError`, and `ConfigError` where the engine is not installed.
     """
+    if not hasattr(os, "fork"):  # its workers share sockets and signals with this process
+        raise ConfigError("nearfar runs models itself on Linux and macOS only", hint='use a server that runs them: near="ollama:MODEL"')
     path = model_path(config.model)
     options: LocalOptions = {
         "name": name,
@@ -258,15 +314,20 @@ async def open_local(config: LlamaConfig, *, name: str, side: Side) -> Agent:
         "call_adapter": config.call_adapter,
         "prices": config.prices,
     }
-    if not path.is_dir():
+    if not path.is_dir() and not runs_on_onnx(config.model):
         from ...device.llama import LlamaAgent
 
         return await LlamaAgent.load(path, gpu_layers=config.gpu_layers, **options)
     from ...device.onnx import OnnxAgent
 
     if config.gpu_layers is not None:
-        raise ConfigError(f"gpu_layers is set, and {path} is no GGUF file", hint="leave gpu_layers out: onnxruntime moves whole models")
+        raise ConfigError(f"gpu_layers is set, and onnxruntime runs {path}", hint="leave gpu_layers out: onnxruntime moves whole models")
     return await OnnxAgent.load(path, **options)
+
+
+def runs_on_onnx(model: str) -> bool:
+    """Return True for an embedded model that onnxruntime runs, because llama.cpp is not installed."""
+    return model in EMBEDDED and find_spec("llama_cpp") is None and find_spec("onnxruntime_genai") is not None
 
 
 def find_profile(config: NearConfig) -> "Profile | None":
@@ -303,6 +364,10 @@ async def open_far_in_process(config: FarConfig) -> Agent:
         raise ConfigError("a gateway cannot forward to another gateway", hint="name a provider or a model in [far]")
     if isinstance(config, LocalFarConfig):
         return await open_local(config, name="far", side=Side.FAR)
+    if config.model is None:
+        from ...cloud.server_info import with_only_model
+
+        config = await with_only_model(config)
     return build_provider(config)
 
 
@@ -348,8 +413,7 @@ def imported_prices_day() -> date | None:
     """Return the day on which prices were imported, or None if none were."""
     from ...cloud.prices import imported_table
 
-    table = imported_table()
-    return None if table is None else table.imported
+    return getattr(imported_table(), "imported", None)
 
 
 def import_price_table(file: Path, *, source: str, as_of: date) -> tuple[int, Path]:
@@ -391,6 +455,13 @@ def usual_variable(provider: str) -> str | None:
 def how_to_set(variable: str) -> str:
     """Return a sentence that tells a person how to set a secret."""
     return StoredKey(variable).how_to_set
+
+
+def _expected_prices(config: FarConfig) -> Callable[[], Prices | None] | None:
+    """Return a function that looks for an agent's prices; None for one behind a gateway, which tells them."""
+    if isinstance(config, ProviderConfig):
+        return partial(prices_of, config)
+    return partial(_local_prices, config) if isinstance(config, LocalFarConfig) else None
 
 
 def _local_prices(config: LocalFarConfig) -> Prices:

@@ -15,13 +15,27 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from ...cloud.admission import GatewayLimits
+from ...cloud.config import ProviderConfig
 from ...protocols import ConfigError, Side
 from ...protocols.steps import Value
+from ..routing.policy_check import role_findings
 from ..task.policy import Policy
+from ..task.roles import Role, RoleName
 from ..task.stores import CacheConfig, MemoryConfig, RunsConfig
 from ..util.arguments import as_path
-from .agents import FarConfig, GatewayConfig, LlamaConfig, LocalFarConfig, NearConfig, anchored_model, how_to_set, usual_variable
-from .config_lines import line_of
+from .agents import (
+    LOCAL_TAG,
+    FarConfig,
+    GatewayConfig,
+    LlamaConfig,
+    LocalFarConfig,
+    NearConfig,
+    NearSection,
+    anchored_model,
+    how_to_set,
+    usual_variable,
+)
+from .config_lines import key_lines, line_of
 from .hub import AgentName, AttachedConfig, HubConfig
 
 _CONTAINERS = (Mapping, Sequence, dict, list, tuple)
@@ -33,7 +47,7 @@ def fields_at(root: type[BaseModel], section: Sequence[str], provider: str = "")
     found: dict[str, FieldInfo] = {}
     for model in _models_at(root, section):
         field = model.model_fields.get("provider")
-        if not provider or field is None or provider in get_args(field.annotation):
+        if not provider or (provider == LOCAL_TAG if field is None else provider in get_args(field.annotation)):
             found.update(model.model_fields)
     return found
 
@@ -82,7 +96,7 @@ def literal_secrets(document: Mapping[str, object], root: type[BaseModel]) -> It
         end = max((place for place, part in enumerate(path) if not part.isdigit()), default=0)
         section, key = path[:end], path[end]
         by_name = bool(value) and _is_secret(key) and key not in fields_at(root, section, _provider(document, section))
-        if by_name or _holds_secret(value):
+        if by_name or holds_secret(value):
             yield LiteralSecret(path[: end + 1], _advice(document, root, section, key, value))
 
 
@@ -102,7 +116,8 @@ def _is_secret(key: str) -> bool:
     return not key.endswith(_VARIABLE) and any(map(_SECRET_WORDS.fullmatch, _WORDS.findall(key)))
 
 
-def _holds_secret(value: str) -> bool:
+def holds_secret(value: str) -> bool:
+    """Return whether a text has the form of a secret, such as `sk-...`."""
     # Here, as commands without a configuration need none of it.
     from ..safety.detection.keys import KEYS
 
@@ -145,7 +160,11 @@ Section = TypeVar("Section", bound=Value)
 _MODEL_HINT = 'name a GGUF file, a folder with an ONNX model or a stored model; "near" and "far" are small demonstration models'
 _DEEPEST = 32
 """Levels of sections and lists."""
+_ABOVE: Final = "instructions"
+"""A key that TOML takes for one of the section above it unless it stands at the top."""
 _PROVIDERS = "openai, anthropic, gemini, llama, gateway"
+_TAG_DEPTHS: Final = {"near": 1, "far": 1, "other_near": 2, "other_far": 2}
+"""Places of the kind of an agent in the paths of pydantic's errors, by section."""
 
 
 class Config(Value):
@@ -153,14 +172,18 @@ class Config(Value):
 
     model_config = ConfigDict(hide_input_in_errors=True)  # a secret may stand in the wrong place
 
-    near: NearConfig | None = None
+    instructions: str = ""
+    """The app's instructions for all agents and tasks, above the first section of the file."""
+    near: NearSection | None = None
     """The agent on this device."""
     far: FarConfig | None = None
     """The agent in the cloud."""
-    other_near: Mapping[AgentName, NearConfig] = {}
+    other_near: Mapping[AgentName, NearSection] = {}
     """Further agents on this device, by the names that rules use."""
     other_far: Mapping[AgentName, FarConfig] = {}
     """Further agents in the cloud."""
+    roles: Mapping[RoleName, Role] = {}
+    """Agents by name, with instructions and tools of their own, which tasks are given to."""
     hub: HubConfig | None = None
     """Further agents that other devices lend."""
     gateway: GatewayLimits = GatewayLimits()
@@ -175,7 +198,7 @@ class Config(Value):
     """How tasks are served unless they say otherwise."""
 
     @property
-    def others(self) -> dict[str, NearConfig | FarConfig | AttachedConfig]:
+    def others(self) -> dict[str, NearSection | FarConfig | AttachedConfig]:
         """All further agents."""
         return {**self.other_near, **self.other_far, **self._attached}
 
@@ -201,10 +224,10 @@ class Config(Value):
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:
-    """Read and validate a file.
+    """Read and validate the file at `path`.
 
-    Paths in it are relative to its own folder. Raises `ConfigError` that names the file, the line, the key, what is wrong with it and,
-    for an unknown key, the nearest known one.
+    Paths in it are relative to its own folder. Raises `ConfigError` that names the file, the line, the key, what is wrong with it and, for
+    an unknown key, the nearest known one.
     """
     path = as_path("path", path)
     try:
@@ -242,7 +265,39 @@ def parse_config(text: str, source: str) -> Config:
         problems = [_describe(text, source, item) for item in error.errors(include_url=False)]
         raise ConfigError("\n".join(problems)) from error
     _require_models(document, text, source)
+    agents = {"near": Side.NEAR, "far": Side.FAR, **config.agents}  # the command line may name the sides that the file does not
+    for finding in role_findings(config.roles, agents, config.policy):
+        if finding.kind == "error":
+            raise ConfigError(_at(text, source, finding.where.split("."), finding.problem), hint=finding.hint)
     return config
+
+
+def named_variables(config: Config) -> dict[str, str]:
+    """Return the variables that hold the secrets of a configuration, by the keys that name them. An agent at its provider's own API
+    that names none has the provider's usual one."""
+    named = dict(_variables(config.model_dump(mode="json"), ""))
+    agents = {"far": config.far, **{f"other_far.{name}": far for name, far in config.other_far.items()}}
+    for name, agent in agents.items():
+        if isinstance(agent, ProviderConfig) and agent.base_url is None:
+            named.setdefault(f"{name}.key_variable", str(usual_variable(agent.provider)))
+    return named
+
+
+def _variables(section: Mapping[str, Any], above: str) -> Iterator[tuple[str, str]]:
+    for name, value in section.items():
+        if isinstance(value, dict):
+            yield from _variables(value, f"{above}{name}.")
+        elif isinstance(value, str) and name.endswith(_VARIABLE):
+            yield f"{above}{name}", value
+
+
+def with_line(error: ConfigError, path: Path) -> ConfigError:
+    """Return an error about a `Hybrid` that was made from a file, with the line of the key that its message begins with, if it does."""
+    key, _, problem = error.message.partition(": ")
+    text = path.read_text(encoding="utf-8-sig")
+    if not problem or tuple(key.split(".")) not in key_lines(text):
+        return error
+    return ConfigError(_at(text, str(path), key.split("."), problem), hint=error.hint)
 
 
 def _impossible_values(document: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -269,7 +324,9 @@ def _require_models(document: Mapping[str, object], text: str, source: str) -> N
         agents = document.get(kind)
         sections |= {(kind, name): section for name, section in agents.items()} if isinstance(agents, dict) else {}
     for path, section in sections.items():
-        if isinstance(section, dict) and "model" not in section and ("near" in path[0] or section.get("provider") == "llama"):
+        provider = section.get("provider") if isinstance(section, dict) else None
+        names_no_model = isinstance(section, dict) and "model" not in section
+        if names_no_model and (provider == "llama" or (provider is None and "near" in path[0])):
             raise ConfigError(_at(text, source, [*path, "model"]) + " is missing", hint=_MODEL_HINT)
 
 
@@ -289,8 +346,8 @@ def _anchored(config: Config, folder: Path) -> Config:
     return config.model_copy(update=anchored)
 
 
-def _anchored_near(near: NearConfig, folder: Path) -> NearConfig:
-    return near.model_copy(update=_anchored_models(near, folder))
+def _anchored_near(near: NearSection, folder: Path) -> NearSection:
+    return near.model_copy(update=_anchored_models(near, folder)) if isinstance(near, NearConfig) else near
 
 
 def _anchored_far(far: FarConfig, folder: Path) -> FarConfig:
@@ -345,12 +402,17 @@ def _at(text: str, source: str, path: Sequence[str], problem: str = "") -> str:
 
 
 def _split_union_tag(path: list[str]) -> tuple[str, list[str]]:
-    """Return the provider that pydantic names in a path of a far section, and the path as written in the file."""
-    depth = {"far": 1, "other_far": 2}.get(path[0] if path else "")
-    return (path[depth], [*path[:depth], *path[depth + 1 :]]) if depth is not None and len(path) > depth + 1 else ("", path)
+    """Return the provider or kind that pydantic names in a path of an agent's section, and the path as written in the file."""
+    depth = _TAG_DEPTHS.get(path[0] if path else "")
+    return (path[depth], [*path[:depth], *path[depth + 1 :]]) if depth is not None and len(path) > depth else ("", path)
 
 
 def _suggestion(path: Sequence[str], tag: str) -> str:
+    homes = [f"[{section}]" for section in Config.model_fields if len(path) == 1 and path[0] in fields_at(Config, (section,))]
+    if homes:
+        return f"; it belongs in {' or '.join(homes)}"
     known = sorted(fields_at(Config, path[:-1], tag))
+    if path[-1] == _ABOVE:
+        return f"; {_ABOVE} for all agents stand above the first section of the file"
     near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else f"; known keys here: {', '.join(known)}"

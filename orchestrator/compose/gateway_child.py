@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import signal
 import sys
+from functools import partial
 
 from pydantic import TypeAdapter
 
@@ -13,8 +15,10 @@ from ...cloud.admission import GatewayLimits
 from ...protocols import NearfarError
 from ...protocols.limits import ask_for_open_files
 from ..storage.owners import remove_abandoned
+from ..util.runtime import run_in_daemon_thread
 from .agents import FarConfig, open_far_in_process, serve_far
 
+_PIECE = 65_536
 _ALONE = GatewayLimits(waiting=1_000_000, longest_wait=86_400)
 """The parent is the only caller, and may queue up as much as it likes."""
 
@@ -24,8 +28,7 @@ _CONFIG: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
 
 async def serve_until_parent_leaves() -> None:
     """Open the far agent, serve it, and stop when standard input closes."""
-    reader = await _standard_input()
-    order = json.loads(await reader.readline())
+    order = json.loads(await _read_line())
     async with contextlib.AsyncExitStack() as stack:
         try:
             agent = await open_far_in_process(_CONFIG.validate_python(order["far"]))
@@ -36,13 +39,24 @@ async def serve_until_parent_leaves() -> None:
             _answer({"error": type(error).__name__, "message": error.message, "hint": error.hint})
             return
         _answer({"address": server.address})
-        await reader.read()
+        while await _read():
+            pass
 
 
-async def _standard_input() -> asyncio.StreamReader:
-    reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    return reader
+async def _read_line() -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        if not (piece := await _read()):
+            raise SystemExit(0)  # the parent has left before it said anything
+        line += piece
+    return line
+
+
+async def _read() -> bytes:
+    """Return the next bytes of standard input, b"" at its end. A thread reads: on Windows an event loop cannot."""
+    piece = await run_in_daemon_thread(partial(os.read, sys.stdin.fileno(), _PIECE))
+    assert isinstance(piece, bytes), "of os.read"
+    return piece
 
 
 def _answer(message: dict[str, str]) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 from pydantic import Field
 
-from ...protocols import Agent, AgentCard, DeviceState, NotFound, Side, Unavailable
+from ...protocols import Agent, AgentCard, ConfigError, DeviceState, NotFound, Side, Unavailable
+from ...protocols.address import parse_address
 from ...protocols.steps import Value
 
 if TYPE_CHECKING:
@@ -33,6 +34,17 @@ class WorkerConfig(Value):
     """Share of a full charge below which the device gets no steps while it runs on its battery."""
     user: str | None = Field(default=None, min_length=1, max_length=200)
     """Whose device it is: it is brought into step with what of the hub's memory is theirs or shared. None: it sees no memory."""
+    instructions: str = ""
+    """Instructions in front of each step that this agent takes for a task, before those of the file and of the task."""
+
+
+def checked_address(address: str) -> str:
+    """Return the address of a server. Raises `ValueError`, for a validator of pydantic's, if it is none."""
+    try:
+        parse_address(address)
+    except ConfigError as error:
+        raise ValueError(f"it is no address: {error.hint}") from error
+    return address
 
 
 class HubConfig(Value):
@@ -58,10 +70,13 @@ class HubConfig(Value):
     @property
     def agents(self) -> dict[str, "AttachedConfig"]:
         """The workers as agents that tasks may be given to."""
-        return {name: AttachedConfig(socket=self.socket, worker=name, side=worker.trust) for name, worker in self.workers.items()}
+        return {
+            name: AttachedConfig(socket=self.socket, worker=name, side=worker.trust, instructions=worker.instructions)
+            for name, worker in self.workers.items()
+        }
 
     def anchored(self, folder: Path) -> "HubConfig":
-        """Return the section with its relative paths made absolute."""
+        """Return the section with its relative paths made absolute, starting at `folder`."""
         files = {name: getattr(self, name) for name in ("tokens", "certificate", "key", "client_authority", "socket")}
         return self.model_copy(update={name: folder / file.expanduser() for name, file in files.items() if file is not None})
 
@@ -70,8 +85,12 @@ class AttachedConfig(Value):
     """An agent of a worker that is attached to this machine's hub."""
 
     socket: Path
+    """The hub's socket on this machine."""
     worker: str
+    """Name of the device."""
     side: Side
+    """The side that it counts as."""
+    instructions: str = ""
 
 
 async def open_attached(config: AttachedConfig) -> Agent:

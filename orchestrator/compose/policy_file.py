@@ -39,15 +39,15 @@ class PolicyFile:
         self.problem: str | None = None
         """Why the newest content is not in force; None where it is."""
         self._path = path
-        self._agents = agents
+        self._teams = [] if agents is None else [agents]
         self._now = now
         self._lock = Lock()
         self._stamp = self._look()
         self._policy = self._read()
 
     def require(self, agents: Mapping[str, Side]) -> None:
-        """Check the policy against these agents from now on: one that cannot be used with them counts as broken."""
-        self._agents = agents
+        """Check the policy against these agents, too, from now on: one that cannot be used with them counts as broken."""
+        self._teams.append(agents)
 
     @property
     def current(self) -> Policy:
@@ -83,8 +83,8 @@ class PolicyFile:
         policy = load_config(self._path).policy
         if _says_nothing(self._path.read_text(encoding="utf-8-sig")):
             raise ConfigError(f"{self._path} is empty", hint="no rule would be left; write [policy] to mean that")
-        if self._agents is not None:
-            require_usable(policy, self._agents)
+        for agents in self._teams:
+            require_usable(policy, agents)
         return policy
 
     def _has_settled(self, stamp: _Stamp | None) -> bool:

@@ -1,7 +1,8 @@
 """The arguments of `Hybrid` and the options of a single task: validate them, and convert them into the values that the package uses."""
 
+import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
@@ -12,12 +13,13 @@ from pydantic_core import PydanticSerializationError
 from ...protocols import Agent, ConfigError, InvalidRequest, JsonSchema, Sensitivity, Side
 from ...protocols.validation import check_schema
 from ..agents.pool import AgentHandle
-from ..compose.agents import FAR_CONFIGS, FarConfig, NearConfig, far_handle, near_handle, other_handle
+from ..compose.agents import FAR_CONFIGS, NEAR_CONFIGS, FarConfig, NearSection, far_handle, near_handle, other_handle
 from ..compose.hub import AttachedConfig
 from ..compose.policy_file import PolicyFile
-from ..routing.policy_check import require_usable
+from ..routing.policy_check import require_usable, role_findings
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
+from ..task.roles import Role, Team
 from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Caching, Task, as_messages
 from ..task.tools import Approver, Tool
@@ -31,19 +33,19 @@ if TYPE_CHECKING:
     from .records import Records
 
 
+_logger = logging.getLogger(__name__)
 _NEAR = "the path or name of a model, a NearConfig, a mapping or an Agent"
 _FAR = 'a text such as "openai:MODEL", a FarConfig, a mapping or an Agent'
 _AGENT = ("card", "step", "aclose")
 
 
-def near_argument(given: object) -> Agent | NearConfig | str | Path | None:
+def near_argument(given: object) -> Agent | NearSection | str | Path | None:
     """Return the near side. A mapping is a `[near]` section."""
     if isinstance(given, Mapping):
-        return parse_section("near", given, NearConfig)
-    return cast(
-        Agent | NearConfig | str | Path | None,
-        _agent("near", given, (NearConfig,), "the path or name of a model, a NearConfig or an Agent"),
-    )
+        near: TypeAdapter[NearSection] = TypeAdapter(NearSection)
+        return parse_section("near", given, near)
+    wanted = 'the path or name of a model, a text such as "ollama:MODEL", a NearConfig, a NearServerConfig or an Agent'
+    return cast(Agent | NearSection | str | Path | None, _agent("near", given, NEAR_CONFIGS, wanted))
 
 
 def far_argument(given: object) -> Agent | FarConfig | str | Path | None:
@@ -56,18 +58,36 @@ def far_argument(given: object) -> Agent | FarConfig | str | Path | None:
     )
 
 
-def agents_argument(given: object) -> dict[str, Agent | NearConfig | FarConfig | AttachedConfig]:
+def agents_argument(given: object) -> dict[str, Agent | NearSection | FarConfig | AttachedConfig]:
     """Return the further agents by their names."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(name, str) and name for name in given):
         raise wrong_type("agents", given, "a mapping from names to agents", hint='agents={"second": agent}')
-    kinds = (NearConfig, *FAR_CONFIGS, AttachedConfig)
+    kinds, wanted = (*NEAR_CONFIGS, *FAR_CONFIGS, AttachedConfig, Role), "an Agent, a NearConfig, a FarConfig or a Role"
     for name, other in given.items():
         if other is None or isinstance(other, (str, os.PathLike)):
-            raise wrong_type(f"agents[{name!r}]", other, "an Agent, a NearConfig or a FarConfig")
-        _agent(f"agents[{name!r}]", other, kinds, "an Agent, a NearConfig or a FarConfig")
-    return dict(given)
+            raise wrong_type(f"agents[{name!r}]", other, wanted)
+        _agent(f"agents[{name!r}]", other, kinds, wanted)
+    return {name: other for name, other in given.items() if not isinstance(other, Role)}
+
+
+def team_argument(agents: Mapping[str, object] | None, sides: Mapping[str, Side], policy: Policy, tools: Sequence[Tool]) -> Team:
+    """Return the roles among the further agents. Raises `ConfigError` for roles that could not work; logs what else is strange.
+
+    Args:
+        agents: the argument `agents`, which was checked.
+        sides: the sides of the agents that serve their work.
+        policy: the policy that their work is served under.
+        tools: the tools that they may name.
+    """
+    team = Team({name: role for name, role in (agents or {}).items() if isinstance(role, Role)})
+    every = tools_argument((*tools, *(each for each in team.tools if each not in tools)))
+    for finding in role_findings(team.roles, sides, policy, {each.spec.name for each in every}):
+        if finding.kind == "error":
+            raise ConfigError(f"{finding.where}: {finding.problem}", hint=finding.hint)
+        _logger.warning("%s", finding)
+    return team
 
 
 def tools_argument(given: object) -> tuple[Tool, ...]:
@@ -164,11 +184,12 @@ def _agent(name: str, given: object, configs: tuple[type, ...], wanted: str) -> 
 
 
 class HybridArguments(TypedDict, total=False):
-    """The arguments of `Hybrid`; `Hybrid` says what each means."""
+    """The arguments of `Hybrid`, which describes them: `near`, `far`, `agents`, `tools`, `approver`, `policy`, `memory`, `records`."""
 
-    near: Agent | NearConfig | Mapping[str, Any] | str | Path | None
+    near: Agent | NearSection | Mapping[str, Any] | str | Path | None
     far: Agent | FarConfig | Mapping[str, Any] | str | Path | None
-    agents: Mapping[str, Agent | NearConfig | FarConfig | AttachedConfig] | None
+    agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig | Role] | None
+    instructions: str | None
     tools: Sequence[Tool]
     approver: Approver | None
     policy: Policy | PolicyFile | Mapping[str, Any] | None
@@ -189,6 +210,10 @@ class TaskOptions(TypedDict, total=False):
     """Names of the only tools that the task may call. Untrusted content in the conversation is then no reason to ask for approval of
     these, unless their arguments come from it."""
 
+    role: str
+    """Name of the role that the task is given to: it works on the task first, and may hand it to others. Empty: no role."""
+    instructions: str
+    """Instructions for this task, told after those of the agent and of the `Hybrid`."""
     plan: str
     """How the task is to be done, in the user's or the app's own words; agents see it behind the prompt. Calls in it, written as in
     `pay(account=account_of(contact="Ann").number, amount=500)`, are chosen before anything is read: what they state or name as to be read
@@ -214,11 +239,17 @@ class TaskOptions(TypedDict, total=False):
     """`no-store`: neither look for the answers of this task in a cache, nor keep them."""
 
     strategy: Strategy | str
+    """Way in which both sides work on the task; stands above the policy's."""
     mode: Mode | str
+    """Sides that may serve the task; stands above the policy's."""
     sensitivity: Sensitivity | str
-    output_schema: JsonSchema | type[BaseModel] | None
-    """The answer must be JSON valid against this schema; `Result.output` is the parsed value. A pydantic model stands for its schema, and
-    its `model_validate(result.output)` makes an object of it."""
+    """`private`: the text stays on this device; `public`: it may be sent to far agents."""
+    output: type[BaseModel] | JsonSchema | None
+    """The answer must be JSON that fits this pydantic model, with its validators, or this JSON Schema; `Result.output` is an object of the
+    model, or the JSON value. An answer that does not fit is shown to its agent once, with what is wrong with it; a second one is an
+    `InvalidOutput`, whose `text` is the answer, unless another agent takes over."""
+    dependencies: object
+    """Any object for the task's tools, which take it as `context.dependencies`. It is kept nowhere: give it again to resume a run."""
     timeout: float | None
     """Seconds for the whole task."""
     idempotency_key: str
@@ -231,7 +262,13 @@ class ResumeOptions(TypedDict, total=False):
     """Things that a run needs to be resumed and that are no part of the `Hybrid`."""
 
     tools: Sequence[Tool]
+    """Tools that the task had in addition to the `Hybrid`'s own."""
     approver: Approver | None
+    """Stands in for the `Hybrid`'s."""
+    output: type[BaseModel] | None
+    """The model that the run was begun with: then `Result.output` is an object of it."""
+    dependencies: object
+    """The object for the task's tools that the run was begun with, which is kept nowhere."""
 
 
 _OF_TASK: Final = (
@@ -239,7 +276,9 @@ _OF_TASK: Final = (
     "cache",
     "context",
     "idempotency_key",
+    "instructions",
     "language",
+    "role",
     "session",
     "tags",
     "task_class",
@@ -252,17 +291,18 @@ _OF_TASK: Final = (
 
 def asked_task(prompt: object, options: TaskOptions, policy: Policy) -> Task:
     """Return the task as the user put it, under a policy. Raises `InvalidRequest` for options that make no sense."""
-    output_schema = _schema_of(options.get("output_schema"))
+    output_schema = output_schema_of(options.get("output"))
     keys = {name: value for name, value in options.items() if name in _OF_TASK}
     stated = frozenset(options) & {"mode", "strategy"}
     messages = as_messages(prompt)
     try:
-        task = Task.model_validate({"messages": messages, "output_schema": output_schema, "policy": policy, "stated": stated, **keys})
+        task = Task.model_validate({"messages": messages, "output_schema": output_schema, "stated": stated, **keys})
     except ValidationError as error:
         problems = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors(include_url=False)]
         raise InvalidRequest(
             "; ".join(problems), hint="see TaskOptions: timeout in seconds, context and session texts, tags a list of them"
         ) from error
+    task = task.model_copy(update={"policy": policy})  # it was validated where it was made
     plan = options.get("plan")
     if plan is not None:
         task = task.with_plan(_plan(plan))
@@ -279,40 +319,44 @@ def _plan(given: object) -> str:
 def _check_characters(task: Task) -> None:
     """Refuse half of a character, which Python's strings can hold, as of input in another encoding, and no agent could be sent."""
     try:
-        task.model_dump_json(include={"messages", "context", "output_schema", "tags"})
+        task.model_dump_json(include={"messages", "instructions", "context", "output_schema", "tags"})
     except (PydanticSerializationError, UnicodeEncodeError) as error:
         hint = "read it in the encoding that it was written in"
         raise InvalidRequest("the task is not text in UTF-8: it holds half of a surrogate pair", hint=hint) from error
 
 
-def _schema_of(given: object) -> JsonSchema | None:
-    """Return the JSON Schema that is given, or that of a pydantic model. Raises `InvalidRequest`."""
+def output_model_of(given: object) -> type[BaseModel] | None:
+    """Return the pydantic model that is given as `output`; None where it is something else."""
+    return given if isinstance(given, type) and issubclass(given, BaseModel) else None
+
+
+def output_schema_of(given: object) -> JsonSchema | None:
+    """Return the JSON Schema that is given as `output`, or that of a pydantic model. Raises `InvalidRequest`."""
     if given is None:
         return None
-    if isinstance(given, type) and issubclass(given, BaseModel):
+    if (model := output_model_of(given)) is not None:
         try:
-            given = given.model_json_schema()
+            given = model.model_json_schema()
         except PydanticUserError as error:
-            raise InvalidRequest(f"output_schema: the model has no JSON Schema: {error.message}", hint="give a JSON Schema") from error
+            raise InvalidRequest(f"output: {model.__name__} has no JSON Schema: {error.message}", hint="give a JSON Schema") from error
     if not isinstance(given, dict):
-        hint = "Model.model_json_schema() makes one of a pydantic model, and the class itself is taken, too"
-        raise InvalidRequest(f"output_schema must be a JSON Schema or a pydantic model class, not {type(given).__name__}", hint=hint)
-    check_schema(given, "output_schema")
+        hint = "any other type goes into a model: class Towns(RootModel[list[str]])"
+        raise InvalidRequest(f"output must be a pydantic model class or a JSON Schema, not {type(given).__name__}", hint=hint)
+    check_schema(given, "output")
     return given
 
 
-def check_options(options: TaskOptions, *, has_checkpointer: bool) -> None:
+def check_options(options: Mapping[str, object], known: Set[str]) -> None:
     """Refuse unknown options, as a misspelt `sensitivity` or `timeout`. Raises `InvalidRequest`."""
-    known = TaskOptions.__optional_keys__
     unknown = sorted(set(options) - known)
     if unknown:
         raise InvalidRequest(f"unknown option {unknown[0]!r}", hint=f"the options are {', '.join(sorted(known))}")
     for name, value in options.items():
+        if name == "dependencies":
+            continue
         if isinstance(value, (bytes, bytearray)) or (isinstance(value, bool) and name != "unstick"):
             raise InvalidRequest(f"{name} cannot be {type(value).__name__}", hint="see TaskOptions for what it takes")
     check_approver(options.get("approver"), InvalidRequest)
-    if "thread_id" in options and not has_checkpointer:
-        raise InvalidRequest("a thread_id needs a checkpointer to keep the thread", hint="records=Records(checkpointer=...)")
 
 
 def policy_of(options: TaskOptions, usual: Policy, agents: Mapping[str, Side]) -> Policy:
@@ -323,6 +367,8 @@ def policy_of(options: TaskOptions, usual: Policy, agents: Mapping[str, Side]) -
         raise InvalidRequest("policy must be a Policy or a mapping", hint="from nearfar import Policy")
     if policy is not usual:
         require_usable(policy, agents)
+    if not changes:
+        return policy
     try:
         given = Policy.model_validate(changes)
     except ValidationError as error:

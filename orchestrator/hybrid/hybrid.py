@@ -1,12 +1,12 @@
 """`Hybrid`: the near and the far agent, the tools and the policy behind one `run`."""
 
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import anyio
 
@@ -20,8 +20,8 @@ from ...protocols import (
 from ..agents.pool import AgentPool
 from ..cache.agent import put_in_front
 from ..cache.database import ErasedMemory
-from ..compose.agents import FarConfig, NearConfig, read_device_state
-from ..compose.config import Config, load_config
+from ..compose.agents import FarConfig, NearSection, read_device_state
+from ..compose.config import Config, load_config, with_line
 from ..compose.hub import AttachedConfig
 from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
@@ -32,11 +32,12 @@ from ..task.events import TaskEvent
 from ..task.modes import Strategy
 from ..task.policy import Policy
 from ..task.results import Result, RouteDecision, SelectionDecision
+from ..task.roles import Role
 from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Prompt
 from ..task.tools import Approver, Tool
 from ..tracing.store import TraceStore
-from ..util.arguments import Location, as_path, wrong_type
+from ..util.arguments import Location, as_path, require, wrong_type
 from ..util.runtime import in_thread
 from .arguments import (
     HybridArguments,
@@ -44,12 +45,15 @@ from .arguments import (
     TaskOptions,
     agent_handles,
     check_approver,
+    check_options,
     memory_argument,
     policy_argument,
     require_run,
     require_usable_policy,
+    team_argument,
     tools_argument,
 )
+from .blocking import BlockingCalls
 from .pipeline import Pipeline
 from .preparation import Parts
 from .records import Records, open_records, records_argument
@@ -68,17 +72,22 @@ _logger = logging.getLogger(__name__)
 class Hybrid:
     """A near and a far agent that serve tasks together.
 
-    Use it as an async context manager: it closes the agents, models and gateway processes that it opened, and leaves open those that were
-    passed in. Everything is opened on first use, so a task that stays on the device needs no key and no network. It works in one event loop
-    at a time: when the next loop begins, it opens its agents again. Raises `ConfigError` at once if a second loop uses it while the first
-    is not closed.
+    Use it as a context manager, `async with` or `with`: it closes the agents, models and gateway processes that it opened, and leaves open
+    those that were passed in. Everything is opened on first use, so a task that stays on the device needs no key and no network.
+
+    It works in one event loop at a time: when the next loop begins, it opens its agents again. Raises `ConfigError` at once if a second
+    loop uses it while the first is not closed. `run_sync` and its like may be called in any thread: their tasks run in that loop, or in one
+    of the `Hybrid`'s own, in a daemon thread, until `close`.
 
     Args:
-        near: the model on this device: a GGUF file, `"near"` (the small one that ships with nearfar), a `NearConfig`, or any `Agent`.
-            A mapping is a section of nearfar.toml, here and for the other arguments that have one.
-        far: the model in the cloud: `"openai:MODEL"`, `"anthropic:MODEL"`, `"gemini:MODEL"`, `"gateway:HOST:PORT"`, a GGUF file or
-            `"far"` (served by a local gateway process), a `FarConfig`, or any `Agent`.
-        agents: further agents of either side, by the names that the policy uses for them: the router chooses among all.
+        near: the model on this device: a GGUF file, `"near"` (the small one that ships with nearfar), one that a server runs
+            (`"ollama:MODEL"`, `"lmstudio:MODEL"`, `"llama-server:"`, `"vllm:MODEL"`, its address), a `NearConfig`, a `NearServerConfig`, or
+            any `Agent`. A mapping is a section of nearfar.toml, here and for the other arguments that have one.
+        far: the model in the cloud: `"openai:MODEL"`, `"anthropic:MODEL"`, `"gemini:MODEL"`, `"gateway:HOST:PORT"`, the address of an
+            API like OpenAI's (`"URL#MODEL"`), a GGUF file or `"far"` (served by a local gateway process), a `FarConfig`, or any `Agent`.
+        agents: further agents of either side, by the names that the policy uses for them: the router chooses among all. A `Role` among
+            them is an agent by name that tasks are given to with `role=`; its work is served by the others.
+        instructions: what all agents are told in front of every task: who they are, and how the app wants them to work.
         tools: the tools that the agents may call.
         approver: decides about calls that need approval; None: they are refused, or a durable run waits for a decision.
         policy: the default policy of tasks. A `PolicyFile` may be edited while tasks run: each is served to its end under the policy that
@@ -95,9 +104,10 @@ class Hybrid:
     def __init__(
         self,
         *,
-        near: Agent | NearConfig | Mapping[str, Any] | str | Path | None = None,
+        near: Agent | NearSection | Mapping[str, Any] | str | Path | None = None,
         far: Agent | FarConfig | Mapping[str, Any] | str | Path | None = None,
-        agents: Mapping[str, Agent | NearConfig | FarConfig | AttachedConfig] | None = None,
+        agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig | Role] | None = None,
+        instructions: str | None = None,
         tools: Sequence[Tool] = (),
         approver: Approver | None = None,
         policy: Policy | PolicyFile | Mapping[str, Any] | None = None,
@@ -105,15 +115,19 @@ class Hybrid:
         records: Records | RunsConfig | Mapping[str, Any] | Location | None = None,
     ) -> None:
         check_approver(approver)
+        require("instructions", instructions, str, "a text", hint='instructions="You are ..."')
+        self._instructions = instructions or ""
         self._policy = policy = policy_argument(policy)
         memory, self._store = memory_argument(memory)
         asked = records_argument(records)
         self.pool = AgentPool(tuple(agent_handles(near, far, agents)))
-        require_usable_policy(policy, {handle.name: handle.side for handle in self.pool})
+        sides = {handle.name: handle.side for handle in self.pool}
+        require_usable_policy(policy, sides)
         self._device_state: DeviceStateSource = read_device_state
         self._approver = approver
         self._owns_memory = isinstance(memory, (MemoryConfig, str, PathLike))
         self._listening = ExitStack()
+        self._blocking = BlockingCalls(self.pool.home)
         with ExitStack() as failing:
             self._memory = task_memory(memory)
             if self._memory is not None:
@@ -121,6 +135,7 @@ class Hybrid:
                 if self._owns_memory:
                     failing.callback(self._memory.store.close)
             self._tools = tools_argument((*tools_argument(tools), *(() if self._memory is None else self._memory.tools)))
+            self._team = team_argument(agents, sides, self.policy, self._tools)
             self._records = open_records(asked)
             failing.callback(self._records.close)
             failing.callback(self._listening.close)
@@ -134,7 +149,19 @@ class Hybrid:
             put_in_front(self.pool, cache)
         self._router = Router(device_state=self._read_device, paces=self.pool.pace, health=self.pool.health, budgets=records.budgets)
         self._rest = None if memory is None else memory_rest(memory, self.pool, self._read_device)
-        parts = Parts(self.pool, self._router, lambda: self.policy, self._tools, self._approver, memory, self._rest, self._store, records)
+        parts = Parts(
+            pool=self.pool,
+            router=self._router,
+            policy=lambda: self.policy,
+            tools=self._tools,
+            team=self._team,
+            approver=self._approver,
+            memory=memory,
+            rest=self._rest,
+            store=self._store,
+            records=records,
+            instructions=self._instructions,
+        )
         self._pipeline = Pipeline(parts)
         self._sessions = SessionBook(self._pipeline)
         if memory is not None:
@@ -183,20 +210,25 @@ class Hybrid:
 
     @classmethod
     def from_config(cls, config: Config | str | Path = "nearfar.toml", **given: Unpack[HybridArguments]) -> Self:
-        """Create a `Hybrid` from a `nearfar.toml`. Its policy is read again when the file changes.
+        """Create a `Hybrid` from `config`: a `Config`, or the path of a `nearfar.toml`, whose policy is read again when the file changes.
 
-        The other arguments are those of `Hybrid`; each replaces what the file says. Raises `ConfigError` with key and line.
+        The arguments `given` are those of `Hybrid`; each replaces what the file says. Raises `ConfigError` with key and line.
         """
         policy: Policy | PolicyFile
+        path: Path | None = None
         if isinstance(config, Config):
             loaded, policy = config, config.policy
         else:
             path = as_path("config", config, otherwise="a Config")
             loaded = load_config(path)
             policy = PolicyFile(path) if "policy" not in given else loaded.policy  # `cls` checks it against the agents that it gets
-        arguments: HybridArguments = {"near": loaded.near, "far": loaded.far, "agents": loaded.others, "policy": policy}
+        arguments: HybridArguments = {"near": loaded.near, "far": loaded.far, "agents": {**loaded.others, **loaded.roles}, "policy": policy}
+        arguments["instructions"] = loaded.instructions
         arguments |= {"memory": loaded.memory, "records": Records(loaded.runs, cache=loaded.cache)}
-        return cls(**(arguments | given))
+        try:
+            return cls(**(arguments | given))
+        except ConfigError as error:
+            raise (error if path is None else with_line(error, path)) from error.__cause__
 
     async def __aenter__(self) -> Self:
         await self.pool.enter()
@@ -207,8 +239,21 @@ class Hybrid:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.aclose()
 
+    def __enter__(self) -> Self:
+        return self._blocking.run(self.__aenter__)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Do what `aclose` does, in any thread: cancel the tasks of synchronous calls, close what was opened, and stop their loop."""
+        self._blocking.close(self.aclose)
+
     async def aclose(self) -> None:
         """Close what was opened; shielded, so that Ctrl-C leaves no process behind, and no file where it comes while this runs."""
+        if self._blocking.is_elsewhere:
+            await in_thread(self.close)
+            return
         await self.pool.home.enter()
         with anyio.CancelScope(shield=True):
             async with AsyncExitStack() as closing:  # in reverse order, each also where one before it fails
@@ -230,22 +275,28 @@ class Hybrid:
         """The graph of the policy's strategy; see `graph_of`."""
         return self.graph_of(self.policy.strategy)
 
-    def graph_of(self, strategy: Strategy | str) -> "TaskGraph":
-        """Return the compiled LangGraph graph of a strategy; its input is `{"task": Task(...).model_dump(mode="json")}`.
+    def graph_of(self, name: Strategy | str) -> "TaskGraph":
+        """Return the compiled LangGraph graph of a strategy, or of the roles that work on a task which begins with the role `name`.
 
-        Raises `ConfigError` for `auto`, which chooses among the others for each task, and `InvalidRequest` for an unknown name.
+        Its input is `{"task": Task(...).model_dump(mode="json")}`. Raises `ConfigError` for `auto`, which chooses among the other
+        strategies for each task, and `InvalidRequest` for an unknown name.
         """
+        if name in self._team.roles:
+            return self._pipeline.graphs.of_role(name)
         try:
-            known = Strategy(strategy)
+            known = Strategy(name)
         except ValueError:
-            raise InvalidRequest(f"there is no strategy {strategy!r}", hint=f"the strategies are {', '.join(Strategy)}") from None
+            listed = f"the strategies are {', '.join(Strategy)}"
+            hint = f"{listed}; the roles are {', '.join(self._team.roles)}" if self._team else listed
+            raise InvalidRequest(f"there is no strategy {name!r}", hint=hint) from None
         return self._pipeline.graphs[known]
 
     async def run(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
-        """Serve one task and return its outcome.
+        """Serve one task and return its outcome. `prompt` is a text or a conversation of our messages, OpenAI's or LangChain's; `options`
+        are the fields of `TaskOptions`.
 
-        Raises the `NearfarError` of the last agent tried, `DeadlineExceeded` after `timeout` seconds, `InvalidRequest` for options
-        that contradict each other.
+        Raises the `NearfarError` of the last agent tried, `DeadlineExceeded` after `timeout` seconds, `InvalidRequest` for options that
+        contradict each other.
         """
         return await self._pipeline.run(prompt, options)
 
@@ -262,12 +313,11 @@ class Hybrid:
             run: the task's idempotency key.
             user: on whose behalf it was begun.
             approvals: decisions about the calls that it waits for, by the requests' ids.
-            options: tools that the task had in addition to those of the `Hybrid`, and an approver.
+            options: what the task had in addition to the `Hybrid`, and no record can hold: see `ResumeOptions`.
         """
         require_run(run, user, approvals)
-        check_approver(options.get("approver"), InvalidRequest)
-        given: TaskOptions = {"tools": options.get("tools", ()), "approver": options.get("approver", self._approver)}
-        return await self._pipeline.resume(run, given, user=user, approvals=approvals or {})
+        check_options(options, ResumeOptions.__optional_keys__)
+        return await self._pipeline.resume(run, cast(TaskOptions, options), user=user, approvals=approvals or {})
 
     @property
     def runs(self) -> RunStore:
@@ -285,11 +335,12 @@ class Hybrid:
         return self._records.traces
 
     async def cancel(self, run: str, *, user: str = "") -> None:
-        """Let a run end, in whatever process it is: within a second, or when its tools are done that are at work. Raises `NotFound`."""
+        """Let the `run` of a `user` end, in whatever process it is: within a second, or when its tools are done that are at work. Raises
+        `NotFound`."""
         await in_thread(self.runs.cancel, run, user=user)
 
     async def stream(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
-        """Serve one task and yield what happens; the last event is `TaskFinished`. Raises what `run` raises."""
+        """Serve one task and yield what happens; the last event is `TaskFinished`. `prompt`, `options` and errors are those of `run`."""
         async with aclosing(self._pipeline.stream(prompt, options)) as events:
             async for event in events:
                 yield event
@@ -302,10 +353,34 @@ class Hybrid:
         """
         return self._sessions.open(name, options)
 
+    def run_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
+        """Do what `run` does, for callers that are not async: scripts, threads, notebooks, web frameworks. Ctrl-C cancels the task.
+
+        Raises what `run` raises, and `ConfigError` in the very event loop that the `Hybrid` belongs to, which the call would stop.
+        """
+        return self._blocking.run(lambda: self.run(prompt, **options))
+
+    def resume_sync(
+        self, run: str, *, user: str = "", approvals: Mapping[str, bool] | None = None, **options: Unpack[ResumeOptions]
+    ) -> Result:
+        """Do what `resume` does, as `run_sync` does what `run` does.
+
+        Args:
+            run: the task's idempotency key.
+            user: on whose behalf it was begun.
+            approvals: decisions about the calls that it waits for, by the requests' ids.
+            options: what the task had in addition to the `Hybrid`, and no record can hold: see `ResumeOptions`.
+        """
+        return self._blocking.run(lambda: self.resume(run, user=user, approvals=approvals, **options))
+
+    def stream_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Generator[TaskEvent, None, None]:
+        """Do what `stream` does, as `run_sync` does what `run` does. An iterator that is closed or dropped cancels its task."""
+        return self._blocking.stream(lambda: self.stream(prompt, **options))
+
     def explain(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> SelectionDecision:
         """Return the strategy that `auto` would choose for a task, the alternatives, and the reasons. Nothing is run.
 
-        Raises what `run` raises before its first step.
+        `prompt` and `options` are those of `run`; raises what `run` raises before its first step.
         """
         preparation = self._pipeline.preparation
         return preparation.explain(preparation.recall(preparation.task(prompt, options), options), options)
@@ -313,22 +388,29 @@ class Hybrid:
     def explain_route(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> RouteDecision:
         """Return the agents that would serve a task, the estimate for each, and the reasons. Nothing is run.
 
-        If the rules deny the task, `denied` names the rule. Else this raises what `run` raises before it begins.
+        `prompt` and `options` are those of `run`. If the rules deny the task, `denied` names the rule. Else this raises what `run` raises
+        before it begins.
         """
         preparation = self._pipeline.preparation
         asked = preparation.task(prompt, options)
-        refusal = self._router.refusal(asked, list(self.pool), tools=list(preparation.context(options).tools))
+        begun, tools = preparation.begun(asked, options)
+        refusal = self._router.refusal(begun, list(self.pool), tools=tools)
         if refusal is not None:
             return refusal
         task, context = preparation.prepare(preparation.recall(asked, options), options)
-        return self._router.explain(task.with_memory_in_prompt(), list(self.pool), tools=list(context.tools))
+        tools = list(context.tools)
+        if task.role:
+            begun, tools = preparation.begun(task, options)
+            task = self._router.with_strategy(self._router.apply_rules(begun, tools=tools), list(self.pool), tools=tools)
+        return self._router.explain(task.with_memory_in_prompt(), list(self.pool), tools=tools)
 
     def report(self, result: Result, *, score: float, task_class: str = "") -> None:
-        """Tell the router, and `auto` where it chose the strategy, how good a result was: 1 for a task well done, 0 for one that failed.
+        """Tell the router, and `auto` where it chose the strategy, how good a `result` was: `score` is 1 for a task well done, 0 for one
+        that failed.
 
         `task_class` names tasks of one sort, from coarse to fine (`billing/refund`); without it, the class that the task was taken for
-        stands. The outcome is kept in the files that `[policy.auto] reports` and `[policy.router] log` name, without the words of a
-        private task. A cache gives up the answers of a task whose score is below one half.
+        stands. The outcome is kept in the files that `[policy.auto] reports` and `[policy.router] log` name, without the words of a private
+        task. A cache gives up the answers of a task whose score is below one half.
 
         Raises `InvalidRequest` for a score outside 0 to 1.
         """

@@ -11,28 +11,30 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
+from pydantic import BaseModel
 
-from ...protocols import ConfigError, DeadlineExceeded, Message, NearfarError, Side, StoreError
-from ...protocols.validation import parse_output
+from ...protocols import ConfigError, DeadlineExceeded, InvalidOutput, InvalidRequest, Message, NearfarError, Side, StoreError
 from ..cache.plans import PlanCache
 from ..routing.eligibility import unknown_prices
 from ..routing.router import Router
 from ..runs.sessions import SessionStore
-from ..strategies.durable import DurableRuns, Work, serve
-from ..strategies.state import TaskContext, recursion_limit, told_of, value_of
+from ..strategies.durable import DurableRuns, Work
+from ..strategies.state import TaskContext, graph_input, recursion_limit, told_of, value_of
 from ..task.events import TaskEvent, TaskFinished
 from ..task.labels import OPEN, Label
 from ..task.modes import Strategy
 from ..task.policy import Policy, Verdict
 from ..task.results import Attempt, Call, Result, RouteDecision, ToolOutcome, budget_exceeded, usage_of_side
-from ..task.task import Prompt, Task, scope_of, within_scope
-from ..util.runtime import cancel_task, in_thread, run_cancellable
-from .arguments import TaskOptions
+from ..task.roles import RolesWork
+from ..task.task import Prompt, Task, read_output, scope_of, within_scope
+from ..util.runtime import cancel_task, in_thread, run_cancellable, untraced
+from .arguments import TaskOptions, output_model_of, output_schema_of
 from .preparation import Parts, Preparation
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
+    from ..strategies.calls import TaskGraph
     from ..strategies.graphs import Graphs
 
 
@@ -87,18 +89,19 @@ def queued_events(events: "asyncio.Queue[TaskEvent | None]") -> Iterator[TaskEve
             yield event
 
 
-def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
-    """Return the result that the final state of a task's graph stands for."""
+def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[BaseModel] | None = None) -> Result:
+    """Return the result that the final state of a task's graph stands for. `model`: of its output."""
     attempts = tuple(value_of(Attempt, attempt) for attempt in state["attempts"])
     calls = tuple(value_of(Call, call) for call in state["calls"])
     text = state["messages"][-1]["text"]
     accepted = next(attempt for attempt in attempts if attempt.outcome == "accepted")
     given_up = [f"{attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts]
-    doubt = _doubt(task.policy, accepted)
+    decision = value_of(RouteDecision, state["decision"])
+    doubt = _doubt(task.policy, decision.strategy if task.role else task.policy.strategy, accepted)
     return Result(
         id=task.idempotency_key,
         text=text,
-        output=parse_output(text, task.output_schema) if task.output_schema is not None else None,
+        output=read_output(text, task.output_schema, model) if task.output_schema is not None else None,
         agent=accepted.agent,
         side=accepted.side,
         model=accepted.model or accepted.agent,
@@ -109,9 +112,10 @@ def result_of(task: Task, state: dict[str, Any], seconds: float) -> Result:
         tool_calls=tuple(value_of(ToolOutcome, outcome) for outcome in state["tool_calls"]),
         budget_exceeded=budget_exceeded(attempts, calls),
         interventions=sum(call.verdict is Verdict.INTERVENE and not call.shadow for call in calls),
-        decision=value_of(RouteDecision, state["decision"]),
+        decision=decision,
         selection=task.selection,
-        reasons=(*state["decision"]["reasons"], *state["reasons"], *given_up, *([] if doubt is None else [doubt])),
+        roles=value_of(RolesWork, state["roles"]).done if "roles" in state else (),
+        reasons=(*decision.reasons, *state["reasons"], *given_up, *([] if doubt is None else [doubt])),
         label=value_of(Label, state["label"]),
         confidence=accepted.confidence,
         low_confidence=doubt is not None,
@@ -136,12 +140,45 @@ def conversation_of(task: Task, state: dict[str, Any], *, has_placeholders: bool
     return (*task.asked, *made)
 
 
-def _doubt(policy: Policy, accepted: Attempt) -> str | None:
+def with_output(recorded: Result, task: Task, options: TaskOptions) -> Result:
+    """Return a recorded result with an object of the model that is asked for as its output. Raises `InvalidRequest` if it does not fit."""
+    model = output_model_of(options.get("output"))
+    if model is None:
+        return recorded
+    hint = "resume it with the model that it was begun with"
+    if task.output_schema is None:
+        raise InvalidRequest(f"run {recorded.id} was begun without an output, so there is no {model.__name__}", hint=hint)
+    try:
+        return recorded.model_copy(update={"output": read_output(recorded.text, task.output_schema, model)})
+    except InvalidOutput as error:
+        raise InvalidRequest(f"the answer of run {recorded.id} is no {model.__name__}: {error.message}", hint=hint) from error
+
+
+def require_dependencies(context: TaskContext) -> TaskContext:
+    """Return the context. Raises `InvalidRequest` if one of its tools needs dependencies and the task was given none."""
+    needing = [] if context.caller.dependencies is not None else [tool.name for tool in context.tools.values() if tool.needs_dependencies]
+    if needing:
+        hint = "run(..., dependencies=...); they are kept nowhere, so a run is resumed with them again"
+        raise InvalidRequest(f"tool {needing[0]!r} needs dependencies, and none are given", hint=hint)
+    return context
+
+
+def _doubt(policy: Policy, strategy: Strategy, accepted: Attempt) -> str | None:
     """Return why an answer is less sure than its cascade wants; None where it is sure enough, or no confidence is known."""
     found, wanted = accepted.confidence, policy.minimum_confidence
-    if policy.strategy is not Strategy.CASCADE or found is None or found >= wanted:
+    if strategy is not Strategy.CASCADE or found is None or found >= wanted:
         return None
     return f"{accepted.agent}: confidence {found:.2f} is below {wanted:.2f}, and stands because no other agent may be asked, or did better"
+
+
+async def _final_state(work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
+    """Return the final state of the graph of a task that is no durable run."""
+    state: dict[str, Any] = {}
+    # `ainvoke` also looks for interrupts after each node, which costs a tenth of a task; only a durable run is interrupted.
+    with untraced():
+        async for each in graph.astream(graph_input(work.task), config, context=work.context, stream_mode="values"):
+            state = each
+    return state
 
 
 _logger = logging.getLogger(__name__)
@@ -181,7 +218,15 @@ class Pipeline:
 
         parts = self._parts
         checkpointer = parts.records.checkpointer if self.runs is None else self.runs.checkpointer
-        return Graphs(parts.pool, parts.tools, parts.router, checkpointer=checkpointer, store=parts.store)
+        return Graphs(
+            parts.pool,
+            parts.tools,
+            parts.router,
+            instructions=parts.instructions,
+            team=parts.team,
+            checkpointer=checkpointer,
+            store=parts.store,
+        )
 
     async def run(self, prompt: Prompt, options: TaskOptions, *, turn: int | None = None) -> Result:
         """Serve a task and return its result. `turn`: number of its last messages that are the prompt of a session's turn."""
@@ -205,7 +250,7 @@ class Pipeline:
         self._begin()
         started = time.monotonic()
         with self._awake():
-            async with self.durable.resume(run, user, partial(self.preparation.equip_again, options=options)) as work:
+            async with self.durable.resume(run, user, partial(self._equip_again, options=options)) as work:
                 return await self._served(work, options, started)
 
     def forget_session(self, session: str, user: str) -> None:
@@ -265,25 +310,34 @@ class Pipeline:
                 task = asked
                 if self._parts.memory is not None:
                     task = await anyio.to_thread.run_sync(self.preparation.recall, asked, options, abandon_on_cancel=True)
-                return self.preparation.prepare(task, options)
+                task, context = self.preparation.prepare(task, options)
+                return task, require_dependencies(context)
 
         with self._awake():
             if self.runs is None:
                 yield Work(*await prepare()), started
                 return
-            async with self.runs.begin(asked, prepare, partial(self.preparation.equip_again, options=options)) as work:
+            async with self.runs.begin(asked, prepare, partial(self._equip_again, options=options)) as work:
                 yield work, started
+
+    def _equip_again(self, task: Task, options: TaskOptions) -> TaskContext:
+        """Return the context of a resumed task. Raises `InvalidRequest` for another output than the task's, or lacking dependencies."""
+        model = output_model_of(options.get("output"))
+        if model is not None and output_schema_of(model) != task.output_schema:
+            hint = "resume it with the model that it was begun with"
+            raise InvalidRequest(f"run {task.idempotency_key} was begun with another output than {model.__name__}", hint=hint)
+        return require_dependencies(self.preparation.equip_again(task, options=options))
 
     async def _served(self, work: Work, options: TaskOptions, started: float) -> Result:
         if work.recorded is not None:
-            return work.recorded
+            return with_output(work.recorded, work.task, options)
         with deadline(work.task, started, work.context):
             state = await run_cancellable(self._serve(work, options))
         return await self._concluded(work, state, time.monotonic() - started)
 
     async def _streamed(self, work: Work, options: TaskOptions, started: float) -> AsyncGenerator[TaskEvent, None]:
         if work.recorded is not None:
-            yield TaskFinished(result=work.recorded)
+            yield TaskFinished(result=with_output(work.recorded, work.task, options))
             return
         events: asyncio.Queue[TaskEvent | None] = asyncio.Queue()
         heard = replace(work, context=replace(work.context, listener=events.put_nowait))
@@ -305,15 +359,17 @@ class Pipeline:
     async def _serve(self, work: Work, options: TaskOptions) -> dict[str, Any]:
         """Run the task's graph and return its final state."""
         task, context, parts = work.task, work.context, self._parts
-        graph, config = self.graphs[task.policy.strategy], self._config(task, options)
+        graph, config = self.graphs.of_task(task), self._config(task, options)
         since = None if self._plans is None else await self._plans.clearings()
         agents = {handle.name: handle.side for handle in parts.pool}
         recorded = nullcontext() if context.trace is None else context.trace.record_run(task, agents)
         assert context.privacy is not None, "every task is prepared with it"
         with billed(task, context, parts.router), recorded, nullcontext() if parts.records.cache is None else within_scope(scope_of(task)):
             try:
-                state = await (serve(work, graph, config) if self.runs is None else self.runs.serve(work, graph, config))
-            except (NearfarError, asyncio.CancelledError):
+                state = await (_final_state(work, graph, config) if self.runs is None else self.runs.serve(work, graph, config))
+            except (NearfarError, asyncio.CancelledError) as error:
+                if isinstance(error, InvalidOutput):
+                    error.text = context.privacy.placeholders.fill_for_display(error.text)
                 with anyio.CancelScope(shield=True):  # A task that ran out of time is cancelled, and its plan is none to go by again.
                     with suppress(StoreError):  # this process knows it all the same, and the error of the task is the one to raise
                         await self._note_stopped(task, context)
@@ -323,7 +379,7 @@ class Pipeline:
         return state
 
     async def _conclude_plan(self, task: Task, context: TaskContext, state: dict[str, Any] | None, since: int | None) -> None:
-        if self._plans is not None:
+        if self._plans is not None and not task.role:
             await self._plans.conclude(task, context.tools, state, since=since)
 
     async def _concluded(self, work: Work, state: dict[str, Any], seconds: float) -> Result:
@@ -334,7 +390,7 @@ class Pipeline:
         has_placeholders = bool(len(context.privacy.placeholders))
         state = context.privacy.fill_state(state, is_json=task.output_schema is not None)
         context.recollection.restore(state.get("recalled", ()))
-        result = result_of(task, state, seconds)
+        result = result_of(task, state, seconds, context.output_model)
         told = {"recalled": tuple(context.recollection.items), "label": result.label.joined(context.privacy.found)}
         result = result.model_copy(update={**told, "messages": conversation_of(task, state, has_placeholders=has_placeholders)})
         if context.trace is not None:

@@ -1,16 +1,15 @@
 """Preparation of a task: its policy, its memory, its strategy, and the context that its graph runs with."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...protocols import PermissionDenied, PrivacyViolation, Side
+from ...protocols import InvalidRequest, PermissionDenied, PrivacyViolation, Sensitivity, Side
 from ..agents.pool import AgentPool
 from ..cache.database import ErasedMemory
 from ..cache.plans import PlanCache
 from ..memory.provenance import Recollection
-from ..routing.auto import with_open_choice
 from ..routing.router import Router
 from ..runs.erasing import ErasedRuns
 from ..runs.run import Bounds
@@ -19,13 +18,15 @@ from ..safety.labels import SessionLabels
 from ..safety.privacy import RunPrivacy
 from ..strategies.state import TaskContext
 from ..strategies.tool_calls import ToolChecks
+from ..task.context import Context
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.results import SelectionDecision
+from ..task.roles import Team
 from ..task.task import Task
-from ..task.tools import Approver, Tool
+from ..task.tools import Approver, Effect, Tool
 from ..tracing.recorder import RunTrace
-from .arguments import TaskOptions, asked_task, check_options, policy_of, tools_argument
+from .arguments import TaskOptions, asked_task, check_options, output_model_of, policy_of, tools_argument
 from .records import OpenRecords
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Parts:
     """Returns the policy of tasks that start now."""
     tools: tuple[Tool, ...]
     """The tools that all tasks may call."""
+    team: Team
+    """The roles that tasks may be given to."""
     approver: Approver | None
     """Decides about calls that need approval, unless a task names another approver."""
     memory: "TaskMemory | None"
@@ -52,6 +55,8 @@ class Parts:
     """Consolidates the memory while no task is served."""
     store: "BaseStore | None"
     """LangGraph's store."""
+    instructions: str
+    """Instructions of all tasks."""
     records: OpenRecords
 
 
@@ -68,15 +73,21 @@ class Preparation:
         self._router = parts.router
         self._policy = parts.policy
         self._tools = parts.tools
+        self._team = parts.team
         self._approver = parts.approver
+        self._instructions = parts.instructions
         self._memory = parts.memory
         self._plans = plans
         self._records = parts.records
 
     def task(self, prompt: object, options: TaskOptions) -> Task:
         """Return the task as the user put it. Raises `InvalidRequest` or `ConfigError` for options that cannot be used."""
-        check_options(options, has_checkpointer=self._records.keeps_threads)
+        check_options(options, TaskOptions.__optional_keys__)
+        if "thread_id" in options and not self._records.keeps_threads:
+            raise InvalidRequest("a thread_id needs a checkpointer to keep the thread", hint="records=Records(checkpointer=...)")
         agents = {handle.name: handle.side for handle in self._pool}
+        if "role" in options:
+            self._team.require(options["role"])
         return self.sessions.apply(asked_task(prompt, options, policy_of(options, self._policy(), agents)))
 
     def recall(self, task: Task, options: TaskOptions) -> Task:
@@ -88,7 +99,7 @@ class Preparation:
             erased_runs.forget_at_last()
         if self.erased_memory is not None and not self.erased_memory.is_forgotten():
             task = task.model_copy(update={"cache": "no-store"})
-        ruled = self._router.apply_rules(task, tools=list(self.context(options).tools))
+        ruled = task if task.role else self._router.apply_rules(task, tools=list(self.context(options).tools))
         recalled = self._memory.recall(ruled, may_stay=self._may_stay(ruled.policy), stays_here=self._stays_here)
         if recalled.policy.sensitivity is ruled.policy.sensitivity:
             return recalled
@@ -98,35 +109,51 @@ class Preparation:
 
     def prepare(self, task: Task, options: TaskOptions) -> tuple[Task, TaskContext]:
         """Return the task, with its strategy chosen, and its context."""
-        context = self.context(options)
-        check_plan(task.planned.plan, context.tools)
-        task = self._with_strategy(quote_untrusted_data(task, context.tools), context)
+        context = self.context(options, task.role)
+        if task.planned.plan:
+            check_plan(task.planned.plan, context.tools)
+        task = self._with_strategy(quote_untrusted_data(task, context.tools), context).with_instructions(self._instructions)
         context = self.equip(task, options=options)
-        keeps_apart = task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
+        # Each role's work has a strategy of its own, which says where the context stands.
+        keeps_apart = bool(task.role) or task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
         return task if keeps_apart else task.with_context_in_prompt(), context
 
     def explain(self, task: Task, options: TaskOptions) -> SelectionDecision:
         """Return what `auto` would choose for the task, and why."""
-        tools = list(self.context(options).tools)
+        task, tools = self.begun(task, options)
         return self._router.explain_strategy(task, list(self._pool), tools=tools)
 
-    def context(self, options: TaskOptions) -> TaskContext:
-        """Return a context with the tools and the approver of a task that is not known yet."""
-        tools = tools_argument((*self._tools, *tools_argument(options.get("tools"))))
+    def begun(self, task: Task, options: TaskOptions) -> tuple[Task, list[str]]:
+        """Return what the rules decide about first, and the names of its tools: the task, or the work of the role that it is given to."""
+        tools = self.context(options, task.role).tools
+        if not task.role:
+            return task, list(tools)
+        return self._team.work(task.role, task), list(self._team.tools_of(task.role, tools))
+
+    def context(self, options: TaskOptions, role: str = "") -> TaskContext:
+        """Return a context with the tools and the approver of a task that is not known yet. `role`: the role that it is given to."""
+        given = options.get("tools")
+        own = () if given is None else tools_argument(given)
+        of_roles = [each for each in self._team.tools if each not in self._tools] if role else []
+        tools = tools_argument((*self._tools, *of_roles, *own)) if own or of_roles else self._tools
         tool_checks = ToolChecks(approver=options.get("approver", self._approver))
-        return replace(TaskContext.of(tools), plans=self._plans, tool_checks=tool_checks)
+        model = output_model_of(options.get("output"))
+        return replace(TaskContext.of(tools), plans=self._plans, tool_checks=tool_checks, output_model=model)
 
     def equip(self, task: Task, *, options: TaskOptions) -> TaskContext:
         """Return the context that the task runs with."""
         recollection = Recollection.of(task, stays_here=self._stays_here)
         records = None if self._records.privacy is None else self._records.privacy.of(task.idempotency_key)
-        privacy = RunPrivacy.of(task, records=records, recent=self.sessions.recent_texts(task))
-        context = replace(self.context(options), account=self._router.spending.account(task), recollection=recollection, privacy=privacy)
+        instructions = [handle.instructions for handle in self._pool if handle.instructions]
+        privacy = RunPrivacy.of(task, records=records, recent=self.sessions.recent_texts(task), instructions=instructions)
+        account = self._router.spending.account(task)
+        context = replace(self.context(options, task.role), account=account, recollection=recollection, privacy=privacy)
         tools = select_tools(context.tools, task.allowed_tools)
-        guard = Guard(task, tools)
+        guard = Guard(task, tools, instructions)
         trace = None if self._records.traces is None else RunTrace.of(self._records.traces, task, tools)
         tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard)
-        return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[])
+        caller = Context(options.get("dependencies"), user=task.user, session=task.session, task=task.idempotency_key)
+        return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[], caller=caller)
 
     def equip_again(self, task: Task, *, options: TaskOptions) -> TaskContext:
         """Return the context of a resumed task. The limits for all tasks together are those of the present policy."""
@@ -138,22 +165,40 @@ class Preparation:
     def bounds(self, task: Task, tools: Sequence[str]) -> Bounds:
         """Return how far the policy lets the task go now: what its rules say of it, and elsewhere what holds for tasks that state nothing.
 
-        Raises what the rules raise for it.
+        A task that is given to a role may go as far as the strictest of the roles that it may come to. Raises what the rules raise for it.
         """
+        if not task.role:
+            return self._bounds(task, tools)
+        first, *later = self._team.reachable(task.role)
+        found = self._bounds(task, self._team[first].tool_names)
+        for name in later:
+            work = task.model_copy(update={"role": name})
+            try:
+                stays = self._bounds(work, self._team[name].tool_names).mode is Mode.ONLY_ON_DEVICE
+            except (PermissionDenied, PrivacyViolation):  # it may never come there
+                stays = True
+            if stays:
+                found = found.model_copy(update={"mode": Mode.ONLY_ON_DEVICE, "sensitivity": Sensitivity.PRIVATE})
+        return found
+
+    def _bounds(self, task: Task, tools: Sequence[str]) -> Bounds:
         policy = self._policy()
         own = task.policy.model_copy(update={"rules": policy.rules})
         ruled = self._router.apply_rules(task.model_copy(update={"policy": own, "ruling": None}), tools=tools)
         if ruled.ruling is not None and ruled.ruling.mode is Mode.ONLY_ON_DEVICE:
-            return Bounds(sensitivity=ruled.policy.sensitivity, mode=Mode.ONLY_ON_DEVICE, findings=policy.privacy.findings)
+            return Bounds.of(policy, sensitivity=ruled.policy.sensitivity, mode=Mode.ONLY_ON_DEVICE)
         with suppress(PermissionDenied, PrivacyViolation):  # The task states another mode than the policy's, against which its rules speak.
             plain = task.model_copy(update={"policy": policy, "ruling": None, "stated": frozenset()})
             policy = self._router.apply_rules(plain, tools=tools).policy
-        return Bounds(sensitivity=policy.sensitivity, mode=policy.mode, findings=policy.privacy.findings)
+        return Bounds.of(policy)
 
     def _with_strategy(self, task: Task, context: TaskContext) -> Task:
         """Return the task with a strategy that has a graph: the rules' choice or, if they leave it open, that of `auto`."""
         tools = list(context.tools)
-        task = with_open_choice(self._router.apply_rules(task, tools=tools), select_tools(context.tools, task.allowed_tools))
+        allowed = select_tools(context.tools, task.allowed_tools)
+        if task.role:  # the rules decide about each role's work, and so is its strategy chosen
+            return _with_open_choice(task, allowed)
+        task = _with_open_choice(self._router.apply_rules(task, tools=tools), allowed)
         return self._router.with_strategy(task, list(self._pool), tools=tools)
 
     def _may_stay(self, policy: Policy) -> bool:
@@ -168,3 +213,11 @@ class Preparation:
     @property
     def _sides(self) -> set[Side]:
         return {handle.side for handle in self._pool}
+
+
+def _with_open_choice(task: Task, tools: Mapping[str, Tool]) -> Task:
+    """Return the task with strategy `auto` if no strategy was chosen for it and it has a tool that is not declared read-only."""
+    is_chosen = "strategy" in task.policy.model_fields_set
+    if is_chosen or all(tool.declared.effect is Effect.READ for tool in tools.values()):
+        return task
+    return task.model_copy(update={"policy": task.policy.model_copy(update={"strategy": Strategy.AUTO})})

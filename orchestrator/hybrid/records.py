@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -94,7 +95,7 @@ class OpenRecords:
             if self.traces is not None:
                 self.runs.forgetting.append(self.traces.forget_all)  # after what is still to be written
 
-    @property
+    @cached_property
     def keeps_threads(self) -> bool:
         """True where a checkpointer keeps tasks under the `thread_id` that they name; False is LangGraph's word for none."""
         return self.checkpointer is not None and self.checkpointer is not False

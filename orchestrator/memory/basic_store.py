@@ -97,8 +97,15 @@ class BasicStore(BaseStore):
         subject: str | None = None,
         lineage: Sequence[ItemAddress] = (),
     ) -> Self:
-        """Return the store bound to one writer: these values are stamped on every write through it, and no written value can change
-        that."""
+        """Return the store bound to one writer: these values are stamped on every write through it, and no written value can change that.
+
+        Args:
+            agent: name of the agent that writes
+            source: where its words come from
+            tier: the tier of its items
+            subject: the person that they are about
+            lineage: addresses of the items that they are derived from
+        """
         origin = Origin(
             agent=agent,
             source=validation.source(source),
@@ -109,7 +116,7 @@ class BasicStore(BaseStore):
         return self._as(origin.within(self._origin))
 
     def view(self, principal: Principal) -> Self:
-        """Return the store as a principal may see it. Items that are not meant for the principal do not exist in it and cannot be
+        """Return the store as a `principal` may see it. Items that are not meant for the principal do not exist in it and cannot be
         overwritten.
 
         Writes are stamped as the principal's. If the principal is on another device, the default tier is `user`, since such items have
@@ -148,6 +155,7 @@ class BasicStore(BaseStore):
         return current(self._origin)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Run LangGraph's operations `ops` together, and return their results in order."""
         ops = list(ops)
         edits = [self._edit(op.namespace, op.key, op.value, op.index, op.ttl) for op in ops if isinstance(op, PutOp)]
         results = self._found(ops)
@@ -233,11 +241,11 @@ class BasicStore(BaseStore):
         valid_at: datetime | None = None,
         include_superseded: bool = False,
     ) -> list[MemoryItem]:
-        """Return items in or below a namespace: the best matches of the query or, without a query, the last updated ones.
+        """Return items in or below a namespace: the best matches of the `query` or, without a query, the last updated ones.
 
-        With a `key_prefix`, only items whose key begins with it are searched. Items that are no longer valid, or not yet, are left out,
-        unless another moment (`valid_at`) or all of them (`include_superseded`) are asked for. Without an embedder every search goes by
-        words. `Ranking` defines an item's `score`.
+        With a `filter`, as LangGraph has it, and a `key_prefix`, only items that fit and whose key begins with it are searched. Items that
+        are no longer valid, or not yet, are left out, unless another moment (`valid_at`) or all of them (`include_superseded`) are asked
+        for. `mode`: by words, by meaning, or both; without an embedder every search goes by words. `ranking` defines an item's `score`.
         """
         op = SearchOp(namespace_prefix, filter, limit, offset, query)
         moment = None if include_superseded else self._now() if valid_at is None else valid_at.timestamp()
@@ -278,13 +286,13 @@ class BasicStore(BaseStore):
         )
 
     def matches(self, prefixes: Sequence[tuple[str, ...]], *, keywords: str, text: str, limit: int) -> list[Matches]:
-        """Return the best items below each prefix, by words and by the meaning of `text`, each with its own score. Items that are not
-        valid now are left out. For callers that rank by more than `search` does."""
+        """Return the best items below each of the `prefixes`, by `keywords` and by the meaning of `text`, each with its own score. Items
+        that are not valid now are left out. For callers that rank by more than `search` does."""
         places = [validation.prefix(prefix) for prefix in prefixes]
         return self._reader().matches(places, keywords=keywords, text=text, limit=limit, valid_at=self._now())
 
     def meaning(self, text: str) -> "Vector | None":
-        """Return the unit vector that the store's embedder makes of a text; None if there is no embedder, or if it fails now."""
+        """Return the unit vector that the store's embedder makes of a `text`; None if there is no embedder, or if it fails now."""
         return self._reader().meaning(text)
 
     def list_namespaces(
@@ -296,8 +304,8 @@ class BasicStore(BaseStore):
         limit: int = 100,
         offset: int = 0,
     ) -> list[tuple[str, ...]]:
-        """Return the namespaces that hold items, in order. In a prefix or suffix `"*"` stands for any one label; namespaces deeper than
-        `max_depth` are cut to it."""
+        """Return the namespaces that hold items, in order: those that begin with `prefix` and end with `suffix`, in which `"*"` stands for
+        any one label. Namespaces deeper than `max_depth` are cut to it."""
         given: dict[Literal["prefix", "suffix"], NamespacePath | None] = {"prefix": prefix, "suffix": suffix}
         conditions = tuple(MatchCondition(kind, path) for kind, path in given.items() if path)
         return self._namespaces(ListNamespacesOp(conditions, max_depth, limit, offset))

@@ -132,12 +132,19 @@ class LostValue:
     fields: tuple[str, ...]
     """The fields of the value that lost; a field that is not in `value` was removed there."""
     user: str
+    """User on whose behalf it was written."""
     agent: str
+    """Agent that wrote it."""
     device: str
+    """Device that it was written on."""
     source: Source
+    """Source of its words."""
     trust: float
+    """Trust in it, 0 to 1."""
     tier: Tier
+    """Devices that it may travel to."""
     written_at: datetime
+    """When it was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +153,13 @@ class Conflict:
     resolved."""
 
     address: ItemAddress
+    """Namespace and key of the item."""
     item: MemoryItem | None
     """The present item; None: it is deleted."""
     version: str
+    """Version of its present value."""
     lost: tuple[LostValue, ...]
+    """Values that lost."""
 
 
 def conflicts(reader: Reader, limit: int, offset: int) -> list[Conflict]:

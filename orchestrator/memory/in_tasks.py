@@ -89,6 +89,13 @@ class TaskMemory:
     verbatim: the user's words, tool results and model answers, each with its source. A private task stays on this device. A task on
     behalf of another user than the store's recalls that user's and shared items, and is written down as that user's. Agents may call
     `tools` in every task, see `memory_tools`. With `sleep`, a `Hybrid` consolidates the store while it serves no task.
+
+    Args:
+        store: the store, as `MemoryStore.open` returns it
+        recall: configures which items are put before each task; None: none
+        remember: write each finished task down
+        tools: tools that agents may call in every task
+        sleep: consolidate the store while no task is served
     """
 
     def __init__(
@@ -115,12 +122,12 @@ class TaskMemory:
         self._episodes = EpisodicMemory(store, SCOPE)
 
     def recall(self, task: Task, *, may_stay: bool, stays_here: bool) -> Task:
-        """Return the task with the items of the memory that are relevant to it. If an item may not leave the device, the task may not
+        """Return the `task` with the items of the memory that are relevant to it. If an item may not leave the device, the task may not
         either.
 
-        A public task that near agents cannot serve (`may_stay` is false) gets only items that may leave the device. If some near agents
-        are on other devices of the user (`stays_here` is false), it gets no items of tier `device`. If the store fails, the task
-        continues without memory, and its reasons say so. No cache keeps results made from the memory: they would outlive an erasure.
+        A public task that near agents cannot serve (`may_stay` is false) gets only items that may leave the device. If some near agents are
+        on other devices of the user (`stays_here` is false), it gets no items of tier `device`. If the store fails, the task continues
+        without memory, and its reasons say so. No cache keeps results made from the memory: they would outlive an erasure.
         """
         if self.tools:
             task = task.model_copy(update={"cache": "no-store"})
@@ -147,7 +154,8 @@ class TaskMemory:
         return task.model_copy(update={"memory": rendered.text, "recalled": recalled, "cache": "no-store", "label": label})
 
     def conclude(self, task: Task, result: Result, messages: Sequence[Mapping[str, Any]]) -> Result:
-        """Write down the conversation of a finished task; if that fails, the result's reasons say so."""
+        """Write down the conversation (`messages`) of a finished `task` and its `result`; if that fails, the reasons of the returned result
+        say so."""
         return self._write_down(task, result, messages) if self._remembers else result
 
     def _write_down(self, task: Task, result: Result, messages: Sequence[Mapping[str, Any]]) -> Result:
@@ -210,17 +218,22 @@ NOTES: Final = ("notes",)
 _KEY_LENGTH: Final = 16
 
 
+def note_key(text: str) -> str:
+    """Return the key of a note, so that the same text is noted once."""
+    return sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+
+
 def memory_tools(
     memory: "MemoryStore",
     *,
     namespace: Namespace = NOTES,
     recall: RecallConfig = RecallConfig(),  # noqa: B008 - immutable
 ) -> tuple[Tool, Tool]:
-    """Return the tools `remember` and `recall` over a store.
+    """Return the tools `remember` and `recall` over the store `memory`.
 
-    Both use the store as the task's user sees it. A note has the source `model` and is derived from all that its task recalled, so it is
-    trusted no more than that. It gets the store's default tier, and stays on the device if the task is private. `recall` tells a task
-    that may leave the device only items that may leave it, too.
+    Both use the store as the task's user sees it. A note, in `namespace`, has the source `model` and is derived from all that its task
+    recalled, so it is trusted no more than that. It gets the store's default tier, and stays on the device if the task is private. `recall`
+    configures what is found, and tells a task that may leave the device only items that may leave it, too.
     """
 
     def _store(task: Recollection | None) -> "MemoryStore":
@@ -232,7 +245,7 @@ def memory_tools(
         task = running()
         store = _store(task)
         whose = "" if store is memory or task is None else f"{task.user}\0"  # users must not overwrite each other's notes
-        key = sha256(f"{whose}{text}".encode()).hexdigest()[:_KEY_LENGTH]
+        key = note_key(f"{whose}{text}")
         with writing_as(Origin(lineage=() if task is None else task.addresses)):
             try:
                 store.bound(source=Source.MODEL).put(namespace, key, {"text": text}, if_version=ABSENT)

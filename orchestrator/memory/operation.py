@@ -76,10 +76,13 @@ class Principal:
     """A reader of the store: items that are not meant for the principal do not exist for it."""
 
     user: str
+    """The user."""
     device: str
+    """The device that they use."""
     prefixes: tuple[Namespace, ...] = ((),)
     """The principal sees items in or below any of these namespaces; `()` is all of them."""
     minimum_trust: float = 0.0
+    """Items that are trusted less do not exist for them."""
 
     def sees(self, address: ItemAddress, meta: Meta, device: str) -> bool:
         """Return whether the principal may see an item that `device` wrote."""

@@ -24,11 +24,15 @@ class Origin:
     """The origin of a write. None leaves a field to the next origin outwards: the running task, then the store."""
 
     user: str | None = None
+    """User on whose behalf is written; None: the store's."""
     agent: str | None = None
+    """Agent that writes; None: the store's."""
     source: Source | None = None
+    """Source of the words; None: the store's."""
     tier: Tier | None = None
     """The tier of a write that names none."""
     subject: str | None = None
+    """The person that the items are about; None: as the write says."""
     lineage: tuple[ItemAddress, ...] = ()
     """The items that the written value was derived from."""
     trust: float = 1.0

@@ -80,6 +80,19 @@ class MemoryStore(BasicStore):
     """The memory of agents on this device, synchronised with other devices. See docs/memory.md.
 
     Open it with `MemoryStore.open`, and close it when it is no longer needed; it is a context manager, too.
+
+    Arguments of several functions:
+        namespace, namespace_prefix, prefix: labels from the outermost to the innermost, such as `("people", "ana")`; as a prefix,
+            everything in or below it
+        key: the item's name in its namespace
+        value: a JSON object
+        index: paths in the value that can be searched; False: none
+        if_version: write only if this is still the item's version; `"absent"`: only if there is no item
+        tier: `device`, `user` or `shared`: the devices that the item may travel to; None: the store's, or the item's present one
+        subject: the person that the item is about, for `erase`
+        valid_from: the moment from which the value is true; None: now
+        refresh_ttl: whether reading an item lets its time to live start again; None: as the store is configured
+        limit, offset: most items to return, and items to skip first
     """
 
     @classmethod
@@ -96,11 +109,19 @@ class MemoryStore(BasicStore):
         mode: SearchMode | None = None,
         key: Callable[[], str] | None = None,
     ) -> Self:
-        """Open the store in a file, which is created if it is missing, in a Postgres database (`postgres://...`), or in memory.
+        """Open the store in the file `where`, which is created if it is missing, in a Postgres database (`postgres://...`), or in memory.
 
         With a `key`, which is called at each connection, the file is encrypted; keep such a key in a keyring. `index` is LangGraph's:
-        `fields` are the paths that are searched if a write names none, `embed` and `dims` an embedder. With such an embedder a search
-        ranks as in LangGraph's own stores, by meaning alone, unless `mode` says otherwise.
+        `fields` are the paths that are searched if a write names none, `embed` and `dims` an embedder. With such an embedder a search ranks
+        as in LangGraph's own stores, by meaning alone, unless `mode` says otherwise.
+
+        Args:
+            user: the user whose memory it is; empty: a user without other devices
+            embedder: makes the vectors for the search by meaning: the one that ships with nearfar, an `Embedder`, or None for a search by
+                words alone
+            ttl: LangGraph's configuration of how long items live, in minutes; None: for ever
+            tier: the tier of items that are written without one
+            maximum_bytes: largest value that can be written, as JSON
         """
         _check_arguments(where, user=user, index=index, ttl=ttl, maximum_bytes=maximum_bytes, key=key)
         tier, mode = as_choice("tier", tier, Tier), None if mode is None else as_choice("mode", mode, SearchMode)
@@ -130,7 +151,7 @@ class MemoryStore(BasicStore):
             return store
 
     def append(self, namespace: tuple[str, ...], key: str, field: str, items: Sequence[Any]) -> str:
-        """Append to the list in a field, and return the new version; concurrent appends lose nothing.
+        """Append `items` to the list in a `field`, and return the new version; concurrent appends lose nothing.
 
         The item and the list are created if they are missing. Raises `InvalidRequest` if the field is no list.
         """
@@ -157,7 +178,7 @@ class MemoryStore(BasicStore):
         if_version: str | None = None,
         tier: Tier | None = None,
     ) -> str:
-        """Set some fields of an item and remove others, leave the rest unchanged, and return the new version. Raises `NotFound`."""
+        """Set some `fields` of an item and `remove` others, leave the rest unchanged, and return the new version. Raises `NotFound`."""
         changed = validation.value(fields, self._maximum_bytes)
         gone = set(remove)
 
@@ -218,7 +239,7 @@ class MemoryStore(BasicStore):
         )
 
     def invalidate(self, namespace: tuple[str, ...], key: str, *, at: datetime | None, if_version: str | None = None) -> str:
-        """Set the moment from which an item is no longer valid, or with None that it still is, and return the new version. Raises
+        """Set the moment `at` which an item becomes invalid, or with None that it still is valid, and return the new version. Raises
         `NotFound`.
 
         The item's value, tier and trust stay; a search does not find it any more.
@@ -252,7 +273,7 @@ class MemoryStore(BasicStore):
         return await in_thread(self.conflicts, limit=limit, offset=offset)
 
     def resolve(self, namespace: tuple[str, ...], key: str, keep: str | Mapping[str, Any] = "present") -> str:
-        """Resolve a conflict, on all devices, and return the new version: keep the present value, a lost one by its name, or a new
+        """Resolve a conflict, on all devices, and return the new version. `keep`: the present value, a lost one by its name, or a new
         value.
 
         Raises `NotFound` if there is no such conflict, and `VersionConflict` if the item was written in between.
@@ -276,15 +297,16 @@ class MemoryStore(BasicStore):
         return await in_thread(self.resolve, namespace, key, keep)
 
     def changes(self, since: int = 0, *, prefix: tuple[str, ...] = (), limit: int = 200) -> tuple[list[MemoryChange], int]:
-        """Return the changes after a position, in order, and the position to continue from. The list may be empty before the end of the
-        feed; at the end the position stays the same."""
+        """Return the changes after the position `since`, in order, and the position to continue from. The list may be empty before the end
+        of the feed; at the end the position stays the same."""
         return changes_after(self._reader(), since, prefix=validation.prefix(prefix), limit=limit)
 
     async def achanges(self, since: int = 0, *, prefix: tuple[str, ...] = (), limit: int = 200) -> tuple[list[MemoryChange], int]:
         return await in_thread(self.changes, since, prefix=prefix, limit=limit)
 
     def watch(self, prefix: tuple[str, ...] = (), *, since: int | None = None) -> AsyncGenerator[MemoryChange]:
-        """Yield changes as they happen, from now on or after a position, including those of other processes. Close it when done."""
+        """Yield changes as they happen, from now on or after the position `since`, including those of other processes. Close it when
+        done."""
         return watch_changes(self._reader(), self._watchers, prefix=validation.prefix(prefix), since=since)
 
     def traces(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[ItemAddress]:
@@ -316,11 +338,12 @@ class MemoryStore(BasicStore):
         return export(self._reader(), prefix=validation.prefix(prefix), tier=validation.tier(tier))
 
     def import_lines(self, lines: Iterable[str], *, overwrite: bool = False, dry_run: bool = False) -> Imported:
-        """Import exported items: as the store's user, with their tiers, and with no more trust than the importing user has.
+        """Import exported items (`lines` of JSON): as the store's user, with their tiers, and with no more trust than the importing user
+        has.
 
-        A line may have namespace, key and value alone: it is a new write of the importing user. Items that the store has with another
-        value are left unchanged, unless `overwrite` is set. A second import of the same lines changes nothing. `dry_run` only reports
-        what would be done. Raises `InvalidRequest` before anything is written, if a line is no item.
+        A line may have namespace, key and value alone: it is a new write of the importing user. Items that the store has with another value
+        are left unchanged, unless `overwrite` is set. A second import of the same lines changes nothing. `dry_run` only reports what would
+        be done. Raises `InvalidRequest` before anything is written, if a line is no item.
         """
         edits, imported = edits_of(self._reader(), lines, overwrite=overwrite, maximum_bytes=self._maximum_bytes, ttl=self._default_ttl())
         for batch in () if dry_run else batches(edits):
@@ -328,7 +351,8 @@ class MemoryStore(BasicStore):
         return imported
 
     def replica(self, *, is_hub: bool = False) -> Replica:
-        """Return the store as a replica to synchronise, see docs/sync.md. A hub has the items of several users, and is trusted by them."""
+        """Return the store as a replica to synchronise, see docs/sync.md. With `is_hub` it has the items of several users, and is trusted
+        by them."""
         user = None if is_hub else self._origin.user or ""
         return Replica(
             engine=self.engine,

@@ -30,8 +30,11 @@ class Imported:
     """The result of an import."""
 
     added: int
+    """Items that are new."""
     unchanged: int
+    """Items that were here with the same value."""
     replaced: int
+    """Items whose value was replaced."""
     kept: tuple[ItemAddress, ...]
     """Items that the store has with another value, and that were left unchanged."""
 

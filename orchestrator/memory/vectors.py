@@ -45,7 +45,7 @@ class Embedder(Protocol):
         """Numbers per vector."""
 
     def embed_all(self, texts: Sequence[str]) -> "NDArray[numpy.float32] | Sequence[Sequence[float]]":
-        """Return a vector for each text, of any length but zero."""
+        """Return a vector for each of the `texts`, of any length but zero."""
 
 
 class QueryEmbedder(Embedder, Protocol):

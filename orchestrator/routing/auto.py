@@ -12,7 +12,6 @@ from ..task.modes import Mode, Shape, Strategy, TaskProfile
 from ..task.policy import AutoConfig, Policy
 from ..task.results import PROTECTIONS, RESERVED, Arm, ConsideredArm, Result, SelectionDecision
 from ..task.task import Task, last_words
-from ..task.tools import Effect, Tool
 from .outcomes import PRIOR_SCORE, Belief, ClassGuess, OutcomeStore, beliefs_about, draw_score, groups_of, mix_beliefs
 from .traces import Outcome, append_outcome
 
@@ -377,14 +376,6 @@ class Selector:
                 self._store.read(settings.reports, may_be_missing=True)
             self._choosers[settings] = Chooser(settings, self._store)
         return self._choosers[settings]
-
-
-def with_open_choice(task: Task, tools: Mapping[str, Tool]) -> Task:
-    """Return the task with strategy `auto` if no strategy was chosen for it and it has a tool that is not declared read-only."""
-    is_chosen = "strategy" in task.policy.model_fields_set
-    if is_chosen or all(tool.declared.effect is Effect.READ for tool in tools.values()):
-        return task
-    return task.model_copy(update={"policy": task.policy.model_copy(update={"strategy": Strategy.AUTO})})
 
 
 def _profile(task: Task, tools: Sequence[str]) -> TaskProfile:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal
 from ...protocols import Capabilities, ConfigError, PermissionDenied, PrivacyViolation, Sensitivity, Side, StoreUnavailable, Unsupported
 from ...protocols.steps import Value
 from ..budgets.book import MEASURES, BudgetBook, BudgetScope, Spent
-from ..task.modes import FAR_FIRST, SUPERVISED, AgentView, Mode, Needs, Strategy, language_of, primary_language
+from ..task.modes import FAR_FIRST, SUPERVISED, AgentView, Mode, Strategy, language_of, primary_language
 from ..task.policy import Policy
 from ..task.routing_policy import AmountsConfig, LimitsConfig
 from ..task.rules import RESTRICTIONS, Ruling
-from ..task.task import Task
+from ..task.task import Needs, Task
 
 if TYPE_CHECKING:
     from ..budgets.account import Account

@@ -408,7 +408,7 @@ class OutcomeStore:
         self.tallies = Tallies()
         self.arms: dict[str, tuple[Arm, str]] = {}
         """Every configuration met, by its key, with its label."""
-        self._corrections: dict[Path | None, Correction] = {}
+        self.corrections: dict[Path | None, Correction] = {}
         self._files: set[Path] = set()
         for outcome in outcomes:
             self.add(outcome)
@@ -442,9 +442,7 @@ class OutcomeStore:
     def correction(self, head: Path | None) -> Correction:
         """Return the correction of the predictions of one head; None: of the prior."""
         with self.lock:
-            if head not in self._corrections:
-                self._corrections[head] = Correction()
-            return self._corrections[head]
+            return self.corrections.setdefault(head, Correction())
 
     def _add_answer(self, answer: ScoredAnswer) -> None:
         decision = answer.decision

@@ -1,16 +1,20 @@
 """Checking a policy beyond its types: rules that never apply, sides that contradict each other, agents that are missing or never asked."""
 
-from collections.abc import Callable, Iterator, Mapping
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Final
 
 from ...protocols import Capabilities, ConfigError, Prices, Sensitivity, Side
-from ..task.modes import Mode, Needs, Strategy
+from ..task.modes import Mode, Strategy
 from ..task.policy import PRESETS, OnDoubt, OnFinding, Policy, Preset
+from ..task.roles import PREFIX, ROLE_NAME, Role, Team
 from ..task.routing_policy import FallbackTrigger
 from ..task.rules import RESTRICTIONS, Range, Rule, When, is_of_class
+from ..task.task import Needs
 from .eligibility import SIDES_OF_MODE, PolicyFinding, eligible
 from .escalation import Escalation
 from .head import read_card
@@ -38,6 +42,86 @@ def require_usable(policy: Policy, agents: Mapping[str, Side]) -> None:
     errors = [finding for finding in findings(policy, agents) if finding.kind == "error"]
     if errors:
         raise ConfigError("\n".join(map(str, errors)), hint="nearfar policy check lists what else is strange")
+
+
+def role_findings(
+    roles: Mapping[str, Role], agents: Mapping[str, Side], policy: Policy, tools: Collection[str] | None = None
+) -> list[PolicyFinding]:
+    """Return all errors and warnings about roles, errors first.
+
+    Args:
+        roles: the roles by name.
+        agents: the sides of the agents by name; empty: they are not known yet.
+        policy: the policy that their work is served under.
+        tools: names of the tools that roles may name; None: they are not known yet.
+    """
+    found = [finding for name, role in roles.items() for finding in _on_role(name, role, roles, agents, policy, tools)]
+    found += _on_unreached(roles)
+    for place, rule in enumerate(policy.rules):
+        for name in sorted(set(rule.when.role) - set(roles)):
+            found.append(_error(f"policy.rules.{place}.when.role", f"there is no role {name!r}", _listed("roles", roles)))
+    return sorted(found, key=lambda finding: finding.kind)
+
+
+def _on_role(
+    name: str, role: Role, roles: Mapping[str, Role], agents: Mapping[str, Side], policy: Policy, tools: Collection[str] | None
+) -> Iterator[PolicyFinding]:
+    where = f"roles.{name}"
+    if re.match(ROLE_NAME, name) is None:
+        yield _error(where, f"{name!r} is no name for a role", "it begins with a letter, and has at most 50 letters, digits, _ and -")
+    if name in ("near", "far", *agents):
+        yield _error(where, f"an agent is called {name!r}, too", "rename one of them")
+    if name in set(Strategy):
+        yield _error(where, f"a strategy is called {name!r}, too", "rename the role")
+    yield from _on_names(f"{where}.hand_off_to", role.hand_off_to or (), "role", roles)
+    if name in (role.hand_off_to or ()):
+        yield _error(f"{where}.hand_off_to", "it would hand off to itself", "leave its own name out")
+    if role.hand_off_to and role.strategy in (Strategy.MINIONS, Strategy.SUBTASKS):
+        yield _error(f"{where}.hand_off_to", f"under strategy {role.strategy} it calls no tools, and hands off to no role")
+    yield from _on_names(f"{where}.tools", role.tool_names, "tool", tools)
+    if (clash := next((each for each in (*role.tool_names, *(tools or ())) if each == f"{PREFIX}{name}"), None)) is not None:
+        yield _error(where, f"the tool {clash!r} has the name of the tool that hands a task to it", "rename one of them")
+    yield from _on_work(where, role, agents, policy)
+
+
+def _on_names(where: str, names: Sequence[str], noun: str, known: Collection[str] | None) -> Iterator[PolicyFinding]:
+    """Find names that are listed twice, and those of nothing that is known."""
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            yield _error(where, f"{noun} {name!r} is named twice", "name it once")
+        elif known is not None and name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            yield _error(where, f"there is no {noun} {name!r}", f"did you mean {near[0]!r}?" if near else _listed(f"{noun}s", known))
+
+
+def _on_work(where: str, role: Role, agents: Mapping[str, Side], policy: Policy) -> Iterator[PolicyFinding]:
+    """Find work that these agents cannot do."""
+    if not agents:
+        return
+    mode, strategy = role.mode or policy.mode, role.strategy or policy.strategy
+    if role.agent is not None and role.agent not in agents:
+        yield _error(f"{where}.agent", f"there is no agent {role.agent!r}", _listed("agents", agents))
+    elif role.agent is not None and agents[role.agent] not in SIDES_OF_MODE[mode]:
+        yield _error(f"{where}.agent", f"mode {mode} keeps out {role.agent}", "change one of the two")
+    if role.mode is None and role.strategy is None:
+        return  # as the policy, which is looked at by itself
+    try:
+        _asked(policy, agents, strategy, mode)
+    except ConfigError as error:
+        yield _error(where, error.message, error.hint)
+
+
+def _on_unreached(roles: Mapping[str, Role]) -> Iterator[PolicyFinding]:
+    """Warn of roles that no other one hands off to. One alone is where tasks begin."""
+    team = Team(roles)
+    reached = {other for name in roles for other in team.following(name)}
+    unreached = [name for name in roles if name not in reached]
+    for name in unreached if len(unreached) > 1 else ():
+        yield _warning(f"roles.{name}", "no role hands off to it: it works only on tasks that begin with it", "hand_off_to of another role")
+
+
+def _listed(nouns: str, names: Collection[str]) -> str:
+    return f"the {nouns} are {', '.join(sorted(names)) or 'none'}"
 
 
 def _error(where: str, problem: str, hint: str = "") -> PolicyFinding:
@@ -315,7 +399,7 @@ def _exclude_each_other(one: When, other: When) -> bool:
         first, second = getattr(one, name), getattr(other, name)
         if first is not None and second is not None and first != second:
             return True
-    for name in ("language", "thermal"):
+    for name in ("language", "thermal", "role"):
         first, second = getattr(one, name), getattr(other, name)
         if first and second and set(first).isdisjoint(second):
             return True

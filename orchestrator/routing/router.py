@@ -20,12 +20,12 @@ from ..agents.breaker import Health
 from ..agents.pool import PaceSource, no_pace
 from ..budgets.book import BudgetBook, Commitment, Spent
 from ..budgets.storage import MemoryStorage
-from ..task.modes import AgentView, Mode, Situation, Strategy, tokens_by_length
+from ..task.modes import AgentView, Mode, Situation, Strategy
 from ..task.policy import Policy
 from ..task.results import AgentEstimate, Call, ConsideredAgent, Estimate, EstimateSource, Result, RouteDecision, SelectionDecision
 from ..task.routing_policy import LimitsConfig, ObjectiveConfig, RouterConfig
 from ..task.rules import Ruling, ruling
-from ..task.task import Task, last_words
+from ..task.task import Task, last_words, tokens_by_length
 from .auto import Selector
 from .costs import TaskKind, TaskTaken
 from .eligibility import (
@@ -275,6 +275,7 @@ class Router:
             tokens=_tokens(task),
             now=self._now(),
             task_class=task.task_class,
+            role=task.role,
             tools=frozenset(tools),
             tags=frozenset(task.tags),
             languages=languages_of(task) if asks else frozenset({None}),

@@ -310,6 +310,8 @@ _ENOUGH: Final = 10
 """Outcomes of an agent from which an estimate is more than a guess."""
 
 
+_NOTHING_LEARNED: Final = Correction()
+"""Stands for the correction of a head whose predictions had no outcome yet."""
 Predictor = Literal["head", "length", "none"]
 
 
@@ -367,7 +369,7 @@ class SuccessModel:
         similarity: float | None = None,
         reason: str = "",
     ) -> Success:
-        correction = self._outcomes.correction(basis)
+        correction = self._outcomes.corrections.get(basis, _NOTHING_LEARNED)
         found = {agent: correction.corrected(agent, task_class, probability) for agent, probability in predicted.items()}
         learned = EstimateSource.LEARNED if basis is not None else EstimateSource.PRIOR
         estimates = {

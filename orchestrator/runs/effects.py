@@ -55,7 +55,8 @@ class EffectConnection:
         self._expiry.start()
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
-        """Run one statement. Raises `InvalidRequest` for one that would begin or end a transaction, and the database's own errors."""
+        """Run one `statement` with its `parameters`. Raises `InvalidRequest` for one that would begin or end a transaction, and the
+        database's own errors."""
         if _CONTROL.match(statement):
             raise InvalidRequest("the transaction of an effect is begun and ended for the tool", hint="return to keep it, raise to drop it")
         with self._lock:
@@ -68,12 +69,12 @@ class EffectConnection:
                     self._drop()
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
-        """Run one statement for each of the parameters. Raises as `execute` does."""
+        """Run one `statement` for each of the `parameters`. Raises as `execute` does."""
         for row in parameters:
             self.execute(statement, row)
 
     def commit(self, result: ToolResult) -> None:
-        """Commit the writes and the result. If that raises, nothing is kept."""
+        """Commit the writes and the `result` of the tool call. If that raises, nothing is kept."""
         with self._lock:
             self._keep(self._open, result)
             self._session = None

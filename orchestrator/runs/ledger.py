@@ -13,7 +13,7 @@ from ..task.tools import NOT_RUN, UNKNOWN, Approver, Effect, Tool, outcome_of
 from ..util.json_text import digest
 from ..util.runtime import in_thread
 from .effects import EffectEntry, EffectIntent, EffectRecords, EffectState
-from .run import parse_record
+from .run import nested_scope, parse_record
 from .tool_calls import GUARDED, REPEATABLE, Occurrence, Overdue, RunningCall, mark_looked_up, still_running_result
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class EffectLedger:
     def within(self, scope: str) -> "EffectLedger":
         """Return the ledger of a part of the run."""
         part = copy(self)
-        part._scope = scope
+        part._scope = nested_scope(self._scope, scope)
         return part
 
     @property

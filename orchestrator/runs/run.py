@@ -1,6 +1,6 @@
 """Runs, their records, the leases on them, and their LangGraph thread configurations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -9,7 +9,7 @@ from ...protocols import Sensitivity, StoreCorrupt
 from ...protocols.steps import Value
 from ..task.labels import RecalledItem
 from ..task.modes import Mode
-from ..task.policy import OnFinding, Policy
+from ..task.policy import FindingType, GuardConfig, OnDoubt, OnFinding, Policy
 from ..task.results import SelectionDecision
 from ..task.task import Task
 
@@ -45,8 +45,11 @@ class Run(Value):
     number: int
     """Runs are numbered in the order in which they began."""
     user: str
+    """User on whose behalf it was begun."""
     state: RunState
+    """Its state."""
     strategy: str
+    """Its strategy."""
     title: str
     """Beginning of the prompt, as much as fits a line."""
     steps: int
@@ -76,6 +79,25 @@ class Bounds(Value):
     mode: Mode
     findings: OnFinding = OnFinding.ALLOW
     """Treatment of texts in which something private is found."""
+    detect: frozenset[FindingType] = frozenset()
+    """Types of findings that count."""
+    placeholders: bool = True
+    """Far agents may continue with placeholders for private tool results."""
+    guard: GuardConfig = GuardConfig(tools=OnDoubt.ALLOW, arguments=OnDoubt.ALLOW)
+    """Treatment of doubtful tool calls."""
+
+    @classmethod
+    def of(cls, policy: Policy, *, sensitivity: Sensitivity | None = None, mode: Mode | None = None) -> "Bounds":
+        """Return the bounds of a policy, with the sensitivity and the mode that its rules decide."""
+        privacy = policy.privacy
+        return cls(
+            sensitivity=sensitivity or policy.sensitivity,
+            mode=mode or policy.mode,
+            findings=privacy.findings,
+            detect=frozenset(privacy.detect),
+            placeholders=privacy.placeholders,
+            guard=policy.guard,
+        )
 
 
 class KeptTask(Value):
@@ -115,33 +137,46 @@ class RunFailure(Value):
 
 def digest(asked: Task) -> str:
     """Return a hash of what a task asks for: two tasks with one idempotency key must have the same."""
-    return sha256(asked.model_dump_json(include={"messages", "context", "output_schema", "user"}).encode()).hexdigest()
+    asks = {"messages", "instructions", "role", "context", "output_schema", "user"}
+    return sha256(asked.model_dump_json(include=asks).encode()).hexdigest()
 
 
 def find_tightened(asked: Task, begun: Task) -> list[str]:
     """Return the options whose bounds are tighter in `asked` than in the task that was begun."""
     tools = begun.allowed_tools
     adds = asked.allowed_tools is not None and (tools is None or not tools <= asked.allowed_tools)
-    return [*_tighter(asked.policy, begun.policy), *(["allowed_tools"] if adds else [])]
+    return [*_tighter(Bounds.of(asked.policy), Bounds.of(begun.policy)), *(["allowed_tools"] if adds else [])]
 
 
 def find_tightened_since(kept: KeptTask, now: Bounds) -> list[str]:
     """Return the options that the policy has tightened since the task was begun, and that the task exceeds."""
-    changed = ["sensitivity", "mode", "privacy"] if kept.bounds is None else _tighter(now, kept.bounds)
-    return [option for option in _tighter(now, kept.task.policy) if option in changed]
+    exceeded = _tighter(now, Bounds.of(kept.task.policy))
+    return exceeded if kept.bounds is None else [option for option in exceeded if option in _tighter(now, kept.bounds)]
 
 
-def _tighter(one: Policy | Bounds, other: Policy | Bounds) -> list[str]:
-    strictest_first = list(OnFinding)
-    rank, other_rank = (
-        strictest_first.index(each.privacy.findings if isinstance(each, Policy) else each.findings) for each in (one, other)
-    )
+def _tighter(one: Bounds, other: Bounds) -> list[str]:
     is_tighter = {
         "sensitivity": one.sensitivity is Sensitivity.PRIVATE is not other.sensitivity,
         "mode": one.mode is Mode.ONLY_ON_DEVICE is not other.mode,
-        "privacy": rank < other_rank,
+        "privacy": _is_more_private(one, other),
+        "guard": any(_STRICTER[ours] > _STRICTER[theirs] for ours, theirs in _treatments(one, other)),
     }
     return [option for option, is_so in is_tighter.items() if is_so]
+
+
+_STRICTER: Final = {treatment: rank for rank, treatment in enumerate(OnDoubt)}
+
+
+def _treatments(one: Bounds, other: Bounds) -> tuple[tuple[OnDoubt, OnDoubt], ...]:
+    return ((one.guard.tools, other.guard.tools), (one.guard.arguments, other.guard.arguments))
+
+
+def _is_more_private(one: Bounds, other: Bounds) -> bool:
+    """Return whether less may leave under one than under the other, by what is found or by what tools return."""
+    strictest_first = list(OnFinding)
+    is_stricter = strictest_first.index(one.findings) < strictest_first.index(other.findings)
+    finds_more = one.findings is not OnFinding.ALLOW and not one.detect <= other.detect
+    return is_stricter or finds_more or (other.placeholders and not one.placeholders)
 
 
 def title(task: Task) -> str:
@@ -182,7 +217,18 @@ class RunParts:
 
     checkpointer: "RunCheckpointer"
     lease: Lease
+    scope: str = ""
+    """Name of the part that these are parts of; empty: the run itself."""
 
     def thread(self, part: str) -> dict[str, object]:
         """Return the configuration of a part's graph, which is kept with the run."""
-        return {**thread_config(self.lease), PART: part}
+        return {**thread_config(self.lease), PART: nested_scope(self.scope, part)}
+
+    def within(self, part: str) -> "RunParts":
+        """Return the parts of a part."""
+        return replace(self, scope=nested_scope(self.scope, part))
+
+
+def nested_scope(scope: str, part: str) -> str:
+    """Return the name of a part within a part."""
+    return f"{scope}, {part}" if scope else part

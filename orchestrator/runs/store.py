@@ -78,6 +78,12 @@ class RunStore:
         database: opened by `open`, and closed with the store.
         owners: says which processes are alive.
         keep, keep_days: see `RunsConfig`.
+
+    Arguments of several functions:
+        run: the run's id, which is its task's idempotency key
+        runs: ids of runs
+        user: the user on whose behalf it was begun; None: any
+        limit: most runs to return
     """
 
     def __init__(self, database: TableDatabase, owners: Owners, *, keep: int = 10_000, keep_days: float | None = None) -> None:
@@ -96,7 +102,7 @@ class RunStore:
 
     @classmethod
     def open(cls, config: RunsConfig | None = None, *, address: str | None = None) -> Self:
-        """Open the store in the folder of a `[runs]` section, or in Postgres at `address`."""
+        """Open the store in the folder of a `[runs]` section (`config`), or in Postgres at `address`."""
         config = config or RunsConfig()
         database: TableDatabase
         with ExitStack() as failing:
@@ -153,11 +159,12 @@ class RunStore:
         self.forget_lease(lease)
 
     async def find(self, run: str, *, user: str, digest: str) -> Run | None:
-        """Return the run of an idempotency key; None if the key is new. Raises `IdempotencyConflict` if it is another task's."""
+        """Return the run of an idempotency key; None if the key is new. Raises `IdempotencyConflict` if it is another task's: `digest` is
+        the hash of the task that is about to begin."""
         return await in_thread(self._find, run, user, digest)
 
     def list(self, *, state: RunState | None = None, user: str | None = None, limit: int = 100) -> list[Run]:
-        """Return runs, the newest first; `user` None: those of all users."""
+        """Return runs, the newest first; `state` None: those in any state, `user` None: those of all users."""
         conditions = {"state": state, "user_name": user}
         given = {column: value for column, value in conditions.items() if value is not None}
         where = " AND ".join([*(f"{column} = ?" for column in given), "1 = 1"])

@@ -180,7 +180,7 @@ class RunningCall:
         token = _running.set(self)
         try:
             with track_repetition(self.repetition):
-                result = await self._tool.run(call, overdue=self._take)
+                result = await self._tool.run(call, effect_key=self.key, overdue=self._take)
             if self._transaction is not None and not result.is_error:
                 await in_thread(self._transaction.commit, result)
                 self.is_recorded = self._place is None

@@ -9,6 +9,7 @@ call was chosen before, because choosing what is read or computed means choosing
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from ...protocols import InvalidRequest, Message, ToolCall, ToolResult
@@ -56,22 +57,28 @@ class Guard:
     Args:
         task: the task, with what its conversation called before it read untrusted content.
         tools: the tools that a plan may name.
+        instructions: the app's instructions for single agents.
     """
 
-    def __init__(self, task: Task, tools: Mapping[str, Tool]) -> None:
+    def __init__(self, task: Task, tools: Mapping[str, Tool], instructions: Sequence[str] = ()) -> None:
         history = TrustedHistory(task, tools)
         memory = [task.memory] if task.memory is not None and task.label.integrity is Integrity.TRUSTED else []
         self._policy = task.policy.guard
-        self._said = task.said
+        self._said = (*task.said, *instructions)
         """The words of the user and the app."""
         self._known = (*history.trusted, *memory)
         """Other trusted texts of the task."""
-        self._trusted_said = TrustedTexts(self._said)
-        self._trusted_task = self._trusted_said.plus(self._known)
         self._chosen = history.chosen | (task.allowed_tools or frozenset()) | named_tools(task.planned.plan, tools)
         self._made = history.made
         self._tools = tools
-        self._signatures = signatures_of(tools)
+
+    @cached_property
+    def _trusted_said(self) -> TrustedTexts:
+        return TrustedTexts(self._said)
+
+    @cached_property
+    def _trusted_task(self) -> TrustedTexts:
+        return self._trusted_said.plus(self._known)
 
     def check_call(self, call: ToolCall, tool: Tool, context: CallContext) -> Decision:
         """Decide whether the call may run."""
@@ -134,7 +141,7 @@ class Guard:
 
     def _planned_calls(self, tool: Tool, context: CallContext) -> list[PlanCall]:
         """Return the calls of a tool that plans name."""
-        return [one for one in parse_plan(context.chosen.plan, self._signatures) if one.tool == tool.name]
+        return [one for one in parse_plan(context.chosen.plan, signatures_of(self._tools)) if one.tool == tool.name]
 
     def _said_as_shown(self, context: CallContext) -> TrustedTexts:
         """Return the user's words as the agent that makes the calls was shown them."""
@@ -156,7 +163,7 @@ class TrustedHistory:
         """Tools that were called before untrusted content was read."""
         self.made: list[Message] = []
         """Messages with those calls."""
-        self._trusted_texts = TrustedTexts(task.said)
+        self._said = task.said
         self._tools = tools
         self._is_clean = task.label.integrity is Integrity.TRUSTED and task.context is None
         self.is_tainted = False
@@ -165,6 +172,10 @@ class TrustedHistory:
         """Ids of the calls whose results are trusted."""
         for message in task.messages:
             self._read(message)
+
+    @cached_property
+    def _trusted_texts(self) -> TrustedTexts:
+        return TrustedTexts(self._said)
 
     def _read(self, message: Message) -> None:
         if self._is_clean and message.tool_calls:

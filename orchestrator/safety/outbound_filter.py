@@ -37,7 +37,7 @@ def not_logged(member: AgentHandle, error: StoreError) -> PrivacyViolation:
 class OutboundFilter:
     """The state of one run that its outbound messages are checked and logged with."""
 
-    known_secrets: KnownSecrets
+    known_secrets: Callable[[], KnownSecrets]
     placeholders: Placeholders
     records: RunRecords | None
     """None: messages are not logged."""
@@ -122,7 +122,7 @@ class OutboundRequest:
         return tuple(sorted({each.name for text in texts_of(self.request.messages) for each in placeholders.find_in(text)}))
 
     def _inspect(self, message: bytes) -> None:
-        if self._filter.known_secrets.is_in(message):
+        if self._filter.known_secrets().is_in(message):
             because = f"the message to {self._member.name} holds private data of this run"
             raise PrivacyViolation(because, hint="let a near agent continue; `nearfar privacy audit` shows what was held back")
 
@@ -161,11 +161,11 @@ class OwnMessages:
     An agent learns nothing from its own words. If a private value among them were replaced, it would learn which of its guesses is right.
 
     Args:
-        begun: number of messages of the task, which the conversation begins with.
+        begun: number of messages of the task, which the conversation begins with; a system message at its beginning is not counted.
     """
 
     def __init__(self, begun: int) -> None:
-        self._begun = begun
+        self.begun = begun
         self._written: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
         """Texts of each message, by agent."""
 
@@ -180,7 +180,8 @@ class OwnMessages:
         An executor has written all since the user's last message, even if that was in another process.
         """
         since = len(messages) - len(list(takewhile(lambda message: message.role != "user", reversed(messages))))
-        begin = max(since, self._begun) if role == _EXECUTOR else len(messages)
+        begun = self.begun + (messages[0].role == "system")  # an agent's own instructions may have put it there
+        begin = max(since, begun) if role == _EXECUTOR else len(messages)
         written = self._written[member.name]
         said = ((position, message) for position, message in enumerate(messages) if message.role == "assistant")
         return frozenset(position for position, message in said if position >= begin or tuple(texts_of([message])) in written)

@@ -3,7 +3,7 @@
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, NoReturn, TypeVar
 from uuid import uuid4
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 V = TypeVar("V", bound=Value)
 
-_READ = ("messages", "attempts", "guidance", "tool_calls")
+_READ = ("messages", "attempts", "guidance", "tool_calls", "roles")
 """Parts of a task's state that its user, its memory and its plans are made from."""
 _WHOLE = "private"
 """Type of the placeholders for whole results of tools."""
@@ -57,7 +57,7 @@ class RunPrivacy:
         records: keep placeholders and the outbound log; None: both end with this process.
         detector: scans outbound texts.
         recent: the ends of the last texts that left in the same conversation; the run adds to them.
-        begun: number of messages of the task, which conversations of the run begin with.
+        begun: number of messages of the task, which conversations of the run begin with; a system message at its beginning is not counted.
     """
 
     def __init__(
@@ -73,25 +73,39 @@ class RunPrivacy:
         self._policy = policy
         self._records = records
         self._recent = deque[str]() if recent is None else recent
-        self._scanner = OutboundScanner(detector or standard_detectors(policy.spacy_model), policy)
+        self._detector = detector
         known = [] if records is None else records.placeholders()
         self.placeholders = Placeholders(known, keep=None if records is None else records.keep, said=public)
-        self.known_secrets = KnownSecrets(public)
+        self._public, self._kept = public, known
         self._own_messages = OwnMessages(begun)
-        self._filter = OutboundFilter(self.known_secrets, self.placeholders, records, self._own_messages)
+        self._filter = OutboundFilter(lambda: self.known_secrets, self.placeholders, records, self._own_messages)
         self.found = _FOUND if records is not None and records.has_held_findings() else OPEN
         """Label of findings that may not leave: the run stays on the device from then on."""
         self.told_label = OPEN
         """Label of all that agents were told."""
         self.world = OPEN if records is None else records.spilled()
         """Label of private data that went into tools which change something, and may come back from any tool, in any part of the run."""
-        for placeholder in known:
-            self.known_secrets.add_text(placeholder.value)
 
     @classmethod
-    def of(cls, task: Task, *, records: RunRecords | None = None, recent: deque[str] | None = None) -> "RunPrivacy":
-        """Return the privacy of a task's run."""
-        return cls(task.policy.privacy, texts_of(task.messages), records=records, recent=recent, begun=len(task.messages))
+    def of(
+        cls, task: Task, *, records: RunRecords | None = None, recent: deque[str] | None = None, instructions: Sequence[str] = ()
+    ) -> "RunPrivacy":
+        """Return the privacy of a task's run. `instructions`: those of its agents."""
+        public = [*texts_of(task.messages), *instructions]
+        begun = len(task.messages) - (task.messages[0].role == "system")
+        return cls(task.policy.privacy, public, records=records, recent=recent, begun=begun)
+
+    @cached_property
+    def known_secrets(self) -> KnownSecrets:
+        """The private values and texts that the run knows of."""
+        secrets = KnownSecrets(self._public)
+        for placeholder in self._kept:
+            secrets.add_text(placeholder.value)
+        return secrets
+
+    @cached_property
+    def _scanner(self) -> OutboundScanner:
+        return OutboundScanner(self._detector or standard_detectors(self._policy.spacy_model), self._policy)
 
     def may_read(self, member: AgentHandle, label: Label) -> bool:
         """Return whether an agent may be told data with this label."""
@@ -115,6 +129,10 @@ class RunPrivacy:
         self.world = world
         if self._records is not None:
             await in_thread(self._records.spill, world)
+
+    def begin_part(self, messages: int) -> None:
+        """Begin a part of the run whose conversations begin with so many messages. None of them counts as the next agent's own words."""
+        self._own_messages.begun = messages
 
     def add_private_results(self, messages: Sequence[Message], private: Iterable[PrivateResult]) -> None:
         """Add the private results of a conversation to the known secrets.
@@ -159,7 +177,7 @@ class RunPrivacy:
         if member.side is Side.NEAR:
             outbound = OutboundRequest(self._filter, self._for_near(member, request, label), member, label, role)
             if member.is_elsewhere:
-                await outbound.log_sent("an agent of the user's that is not part of this process", {})
+                await outbound.log_sent(member.place, {})
             return outbound
         request = self._without_private_states(request)
         own = self._own_messages.positions(member, request.messages, role)

@@ -71,22 +71,23 @@ class PrivacyRecords:
             failing.pop_all()
 
     def of(self, run: str) -> "RunRecords":
+        """Return the records of one `run`."""
         return RunRecords(self, run)
 
     def ids(self, prefix: str = "", *, limit: int = 10_000) -> list[str]:
-        """Return the ids of runs that begin with `prefix`, the newest first."""
+        """Return the ids of runs that begin with `prefix`, the newest first, `limit` at most."""
         query = "SELECT run FROM departures WHERE substr(run, 1, ?) = ? GROUP BY run ORDER BY max(number) DESC LIMIT ?"
         with self.database.reading() as connection:
             return [run for (run,) in connection.execute(query, (len(prefix), prefix, limit)).fetchall()]
 
     def outbound_log(self, run: str) -> list[OutboundRecord]:
-        """Return the outbound log of a run: messages sent and held back, in order."""
+        """Return the outbound log of a `run`: messages sent and held back, in order."""
         with self.database.reading() as connection:
             rows = connection.execute("SELECT departure FROM departures WHERE run = ? ORDER BY number", (run,)).fetchall()
         return [OutboundRecord.model_validate_json(row) for (row,) in rows]
 
     def forget(self, run: str) -> None:
-        """Remove all that is kept of a run."""
+        """Remove all that is kept of a `run`."""
         self.of(run).end()
         with self.database.writing() as connection:
             connection.execute("DELETE FROM departures WHERE run = ?", (run,))

@@ -1,7 +1,6 @@
 """Tell which processes on this machine are alive, by locks that the kernel releases with their process: without clocks or timeouts."""
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -14,6 +13,7 @@ from uuid import uuid4
 
 from ...protocols import StoreUnavailable
 from ...protocols.address import is_readable_path
+from ...protocols.lazy import CLOSED_ON_EXEC, file_locks
 from .sqlite_files import make_private
 
 _held: "Final[weakref.WeakSet[Owner]]" = weakref.WeakSet()
@@ -28,18 +28,19 @@ _LONGEST: Final = 60
 class Owner:
     """This process, under a unique name in a folder that other processes look into. A closed or dead owner is not alive.
 
-    Raises `StoreUnavailable` if the folder cannot be written.
+    Raises `StoreUnavailable` if the folder cannot be written, `ConfigError` on systems without file locks.
     """
 
     def __init__(self, folder: Path) -> None:
+        locks = file_locks("telling which processes are alive")
         self.name = uuid4().hex
         self._folder = folder
         try:
             make_private(folder)
             # No other process can find the file before it is locked.
             unnamed = folder / f"{self.name}.new"
-            self._file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | CLOSED_ON_EXEC, 0o600)
+            locks.flock(self._file, locks.LOCK_EX | locks.LOCK_NB)
             os.write(self._file, json.dumps({"process": os.getpid()}).encode())
             unnamed.rename(self._path(self.name))
         except OSError as error:
@@ -88,12 +89,13 @@ class Owner:
 
 def is_locked(file: Path) -> bool:
     """Return whether a live owner holds the file."""
+    locks = file_locks("telling which processes are alive")
     try:
-        opened = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+        opened = os.open(file, os.O_RDWR | CLOSED_ON_EXEC)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        locks.flock(opened, locks.LOCK_SH | locks.LOCK_NB)
     except BlockingIOError:
         return True
     else:
@@ -108,7 +110,8 @@ def _forked() -> None:
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_forked)
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_forked)
 
 
 class SocketFolder:
@@ -131,7 +134,9 @@ class SocketFolder:
 
 
 def remove_abandoned() -> None:
-    """Remove this user's folders whose process has died, however it died."""
+    """Remove this user's folders whose process has died, however it died. There are none on Windows."""
+    if not hasattr(os, "getuid"):
+        return
     for folder in _parent().glob(f"{_PREFIX}*"):
         if _is_own_folder(folder) and (owners := list(folder.glob("*.owner"))) and not any(map(is_locked, owners)):
             shutil.rmtree(folder, ignore_errors=True)

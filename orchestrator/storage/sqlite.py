@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from typing import Final, TypeVar
 
 from ...protocols import StoreUnavailable
+from ...protocols.lazy import CLOSED_ON_EXEC
 from .sqlite_files import LOG, PRIMARY_CODE, Driver, Naming, check_plain, driver_for, is_foreign, prepare
 from .tables import Tables, create_if_missing
 
@@ -52,7 +53,7 @@ class Disk:
 
 def _sync(path: str) -> None:
     try:
-        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        opened = os.open(path, os.O_RDONLY | CLOSED_ON_EXEC)
     except FileNotFoundError:
         return  # The log was taken into the database just now, which SQLite does by way of the disk.
     try:

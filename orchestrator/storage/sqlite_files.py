@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...protocols import ConfigError, NearfarError, StoreCorrupt, StoreUnavailable
+from ...protocols.lazy import CLOSED_ON_EXEC
 
 _OWNERS_FOLDER: Final = 0o700
 
@@ -205,7 +206,7 @@ def prepare(path: str, naming: Naming) -> None:
 def _create(path: str) -> None:
     # A process that closes a file loses all its locks on it, including SQLite's: it must not be in use before it is closed here.
     with _creating, contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ONLY))
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | CLOSED_ON_EXEC, _OWNER_ONLY))
 
 
 def size(path: str) -> int:

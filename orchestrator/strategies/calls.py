@@ -60,7 +60,7 @@ from ..task.labels import Label
 from ..task.policy import Cause, Verdict
 from ..task.results import Call, price
 from ..task.routing_policy import FallbackConfig, IdleTimeouts
-from ..task.task import Task
+from ..task.task import Task, with_instructions
 from ..util.runtime import is_untraced, untraced, without_callbacks
 from .state import Json, TaskContext, TaskState, as_json, label_of, value_of
 
@@ -79,7 +79,7 @@ class TaskGraph(CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]
         return cls(**vars(builder.compile(**options)))  # as LangGraph's own `copy` makes one
 
     def astream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> AsyncIterator[Any]:  # noqa: ANN401 - as LangGraph has it
-        """Run the graph as LangGraph does, without the callbacks of `config`."""
+        """Run the graph on `input` as LangGraph does, with its `options`, without the callbacks of `config`."""
         parts = super().astream(input, without_callbacks(config), **options)
         return parts if is_untraced() else self._untraced(parts)
 
@@ -94,8 +94,8 @@ class TaskGraph(CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]
                 yield part
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - as LangGraph has it
-        """Run the graph as `astream` does. LangGraph refuses it, as the nodes are asynchronous, but would show the input to tracers
-        first."""
+        """Run the graph as `astream` does, with the same `input`, `config` and `options`. LangGraph refuses it, as the nodes are
+        asynchronous, but would show the input to tracers first."""
         with closing(super().stream(input, without_callbacks(config), **options)) as parts:  # type: ignore[type-var]
             ended = object()
             while True:
@@ -245,7 +245,7 @@ class CallLog:
         agent = await handle.open()
         require_own_tools(agent.card, request.tools)
         idle = self._idle_timeouts(handle, request)
-        outbound = await self._privacy.filter_request(handle, _with_own_states(request, agent.card), label or self._label, role=role)
+        outbound = await self._privacy.filter_request(handle, _for_agent(request, handle, agent.card), label or self._label, role=role)
         allowance = await self._reserved(outbound.request, agent.card)
         request = outbound.request if allowance is None else allowance.request
         listening = _Listening(None if listener is None else outbound.listener(listener))
@@ -291,6 +291,9 @@ class CallLog:
             except DeadlineExceeded:
                 trial.counts = listening.is_telling
                 raise
+            except InvalidOutput as error:
+                error.text = error.text or listening.said.text
+                raise
             trial.counts = not listening.was_saved
 
     def _idle_timeouts(self, handle: AgentHandle, request: StepRequest) -> IdleTimeouts | None:
@@ -311,13 +314,14 @@ class CallLog:
         return known if known is not None else RunPrivacy.of(value_of(Task, self._task))
 
 
-def _with_own_states(request: StepRequest, card: AgentCard) -> StepRequest:
-    """Return the request without the encrypted thoughts of other models: they are of no use to this agent, and not its business."""
-    if not any(message.state for message in request.messages):
-        return request
-    own = card.model if card.side is Side.FAR else None
-    messages = [message if message.state is None or message.state.model == own else message.without_state for message in request.messages]
-    return request.model_copy(update={"messages": tuple(messages)})
+def _for_agent(request: StepRequest, handle: AgentHandle, card: AgentCard) -> StepRequest:
+    """Return the request with the agent's own instructions, and without the encrypted thoughts of other models: they are of no use to it,
+    and not its business."""
+    messages = with_instructions(request.messages, handle.instructions)
+    if any(message.state for message in messages):
+        own = card.model if card.side is Side.FAR else None
+        messages = tuple(each if each.state is None or each.state.model == own else each.without_state for each in messages)
+    return request if messages == request.messages else request.model_copy(update={"messages": messages})
 
 
 class _Listening:

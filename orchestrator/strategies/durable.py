@@ -42,7 +42,7 @@ from ..task.results import Result
 from ..task.stores import RunsConfig
 from ..task.task import Task
 from ..util.runtime import in_thread, untraced
-from .state import TaskContext, TaskState, as_json
+from .state import TaskContext, graph_input
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -162,13 +162,11 @@ class DurableRuns:
         assert work.lease is not None, "it is a durable run"
         assert isinstance(effects, EffectLedger), "which has a ledger"
         with untraced(), self._cancelling.cancel_on_request(work.lease.run, lambda: effects.is_at_work):
-            state = await graph.ainvoke(None if work.goes_on else graph_input(work), config, context=work.context, durability="sync")
-        if state is None or "attempts" not in state:
-            state = (await graph.aget_state(config)).values
-        error = approval_error(work.lease.run, state)
+            state = await graph.ainvoke(None if work.goes_on else graph_input(work.task), config, context=work.context, durability="sync")
+        error = None if state is None else approval_error(work.lease.run, state)
         if error is not None:
             raise error
-        return dict(state)
+        return dict(state if state is not None and "attempts" in state else (await graph.aget_state(config)).values)
 
     def _configured(self, work: Work, config: "RunnableConfig") -> "RunnableConfig":
         """Return the graph's configuration, with its thread."""
@@ -268,21 +266,6 @@ def open_runs(runs: RunStore | RunsConfig, closing: ExitStack, agents: tuple[str
     store = open_store(runs)
     closing.callback(store.close)
     return DurableRuns(store, agents, bounds)
-
-
-async def serve(work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
-    """Return the final state of the graph of a task that is no durable run."""
-    state: dict[str, Any] = {}
-    # `ainvoke` also looks for interrupts after each node, which costs a tenth of a task; only a durable run is interrupted.
-    with untraced():
-        async for each in graph.astream(graph_input(work), config, context=work.context, stream_mode="values"):
-            state = each
-    return state
-
-
-def graph_input(work: Work) -> TaskState:
-    """Return the input of the task's graph."""
-    return {"task": as_json(work.task.with_memory_in_prompt())}
 
 
 def _is(lacking: list[str]) -> str:

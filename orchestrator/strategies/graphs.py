@@ -21,10 +21,12 @@ from ..routing.router import Router
 from ..runs.tool_calls import Occurrences
 from ..safety.guard import CallContext
 from ..safety.labels import initial_label
+from ..task.context import calling_for
 from ..task.events import ApprovalAsked, Routed, ToolFinished, ToolStarted
 from ..task.labels import Chosen, Label, join_labels
 from ..task.modes import Strategy
 from ..task.results import Call
+from ..task.roles import HandOff, Team
 from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
 from ..task.task import Task
 from ..task.tools import Tool
@@ -33,8 +35,10 @@ from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, 
 from .hedging import Hedge, hedge_of
 from .judging import Judging
 from .minions import build_minions
+from .roles import build_roles
 from .state import (
     Json,
+    Keeping,
     TaskContext,
     TaskState,
     Trust,
@@ -51,25 +55,38 @@ from .state import (
 )
 from .subtasks import build_subtasks
 from .supervised import Oversight, SupervisorNodes, after_act, after_tools, after_verify
-from .tool_calls import ToolCalls, record_outcomes
+from .tool_calls import ToolCalls, hand_off_in, record_outcomes
 from .turn import AgentTurn, Fitting, act_doubt, after_step, call_of, is_accepted, summarizer_of
 
 _SILENT = "allow more output tokens, or less effort: a model may spend them all on its thoughts"
 
 
 class TaskNodes:
-    """The shared nodes, bound to a pool of agents, a router, and the tools that agents may call where a run brings none of its own."""
+    """The shared nodes, bound to a pool of agents, a router, and the tools and instructions of a run that brings none of its own."""
 
-    def __init__(self, pool: AgentPool, tools: Sequence[Tool], router: Router) -> None:
+    def __init__(self, pool: AgentPool, tools: Sequence[Tool], router: Router, instructions: str) -> None:
         self.pool = pool
         self.router = router
+        self._instructions = instructions
         self._context = TaskContext.of(tools)
         self._escalations: dict[Path, Escalation] = {}
         """The learned escalations that policies name, each loaded once."""
+        self._part_graphs: dict[tuple[Strategy, bool], TaskGraph] = {}
 
     def build(self, strategy: Strategy) -> TaskGraphBuilder:
         """Return the graph of a strategy, not compiled yet."""
         return BUILDERS[strategy](self)
+
+    def part_graph(self, strategy: Strategy, keeping: Keeping | None) -> TaskGraph:
+        """Return the graph of a part of a task.
+
+        Without a thread for each part it has no checkpointer: all parts would share the task's thread.
+        """
+        kind = strategy, keeping is not None
+        if kind not in self._part_graphs:
+            checkpointer = False if keeping is None else keeping.checkpointer
+            self._part_graphs[kind] = TaskGraph.compiled(self.build(strategy), checkpointer=checkpointer, name="part")
+        return self._part_graphs[kind]
 
     def context(self, runtime: TaskRuntime) -> TaskContext:
         """Return the context of the run, or a default one if the graph runs by itself in another app."""
@@ -80,6 +97,8 @@ class TaskNodes:
         """Decide who may serve the task, and in which order."""
         task = value_of(Task, state["task"])
         context = self.context(runtime)
+        if context is self._context:  # the graph runs by itself in another app, which prepares no task
+            task = task.with_instructions(self._instructions)
         spent = Spent() if context.account is None else context.account.spent
         ruled = self.router.apply_rules(task, tools=context.tools).policy
         if ruled != task.policy:
@@ -88,8 +107,8 @@ class TaskNodes:
         commitments = None if context.account is None else context.account.commitments
         decision = self.router.decide(task, list(self.pool), tools=context.tools, spent=spent, commitments=commitments)
         emit(runtime, Routed(decision=decision))
-        world = left_by_history(task, context.tools)
-        label = as_json(initial_label(task, context.tools).joined(world))
+        world = left_by_history(task, context.conversation_tools)
+        label = as_json(initial_label(task, context.conversation_tools).joined(world))
         empty: TaskState = {
             "attempts": [],
             "label": label,
@@ -117,7 +136,9 @@ class TaskNodes:
 
     async def act(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Let the current agent take one turn; a failure that another agent may not have hands over to it."""
-        turn = AgentTurn(state, self.pool)
+        if is_accepted(state):  # its tools have handed the task to another role
+            return {}
+        turn = AgentTurn(state, self.pool, self.context(runtime).output_model)
         if turn.is_exhausted:
             error = InvalidOutput(
                 f"no answer within {turn.task.policy.maximum_turns} turns", hint="raise maximum_turns, or cut the task up"
@@ -238,22 +259,26 @@ class TaskNodes:
             conversation, seen_by(draft["side"], state), chosen=value_of(Chosen, state["chosen"]), trusted=state["trusted"]
         )
         standing = replace(standing, told=as_told(standing, self.pool[draft["agent"]], state, context))
+        calls.refuse_further(context.hand_offs)
         await calls.clear(standing, lambda requests: emit(runtime, ApprovalAsked(requests=tuple(requests))))
         spilled = await spill_before_tools(state, calls, context)
         async with context.turn_taking or nullcontext():
             started = time.monotonic()  # the wait for others' tools is not this agent's time
             record = record_outcomes(draft["agent"], calls, context.outcomes)
-            with recollection.in_use(draft["agent"], label.joined(calls.label)), record as outcomes:
+            in_use = recollection.in_use(draft["agent"], label.joined(calls.label))
+            with in_use, record as outcomes, calling_for(context.caller):
                 results = await calls.run(
                     lambda call: emit(runtime, ToolStarted(call=call)), lambda result: emit(runtime, ToolFinished(result=result))
                 )
         noted = labels_after_tools(state, calls, results, context, recalled=recollection.label, spilled=spilled)
         trust = Trust(state, calls, standing, join_labels((recollection.label, value_of(Label, noted["world"]))))
         answers = [as_json(Message.tool(result)) for result in trust.quoted_results()]
-        draft = {**draft, "seconds": draft["seconds"] + time.monotonic() - started}
+        ended: TaskState = {"draft": {**draft, "seconds": draft["seconds"] + time.monotonic() - started}}
+        if (hand_off := hand_off_in(calls, context.hand_offs)) is not None:
+            ended = self._handed_over({**state, **ended}, hand_off, runtime)
         return {
             "messages": [*state["messages"], *answers],
-            "draft": draft,
+            **ended,
             "acted": state["acted"] + 1,
             "tool_calls": [*state["tool_calls"], *map(as_json, outcomes)],
             "made": calls.made,
@@ -261,6 +286,13 @@ class TaskNodes:
             **noted,
             **trust.noted,
         }
+
+    def _handed_over(self, state: TaskState, hand_off: HandOff, runtime: TaskRuntime) -> TaskState:
+        """Return the state after the current agent has handed the task to another role, which ends its attempt."""
+        turn = AgentTurn(state, self.pool, self.context(runtime).output_model)
+        assert turn.draft is not None, "an attempt is under way"
+        self._learn_costs(turn, state["calls"], runtime)
+        return {**turn.end(turn.draft, "accepted", f"handed over to {hand_off.role}", runtime), "hand_off": as_json(hand_off)}
 
     def _learn_costs(self, turn: AgentTurn, calls: Sequence[Json], runtime: TaskRuntime) -> None:
         """Let the router learn what the attempt that has ended took, over all its steps."""
@@ -270,14 +302,14 @@ class TaskNodes:
 
     async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Accept the answer, or hand over to the next agent where the evidence speaks against it."""
-        turn = AgentTurn(state, self.pool)
+        turn = AgentTurn(state, self.pool, self.context(runtime).output_model)
         draft = turn.draft
         assert draft is not None, "an attempt is under way"
         draft = draft.model_copy(update={"answer": state["messages"][-1]["text"]})
         self._learn_costs(turn, state["calls"], runtime)
         if not turn.is_judged:
-            silent = InvalidOutput("the answer is empty", hint=_SILENT)
-            if state["messages"][-1]["text"].strip() or not turn.leaves_to_others(silent):
+            silent = None if state["messages"][-1]["text"].strip() else InvalidOutput("the answer is empty", hint=_SILENT)
+            if silent is None or not turn.leaves_to_others(silent):
                 return turn.end(draft, "accepted", "the answer stands", runtime)
             self.router.learn(turn.task, turn.decision, turn.handle.name, score=0.0)
             return turn.give_up(silent, runtime)
@@ -402,12 +434,22 @@ class Graphs:
     """The compiled graphs of a pool, each built when it is first asked for. Strategies of one shape share a graph."""
 
     def __init__(
-        self, pool: AgentPool, tools: Sequence[Tool], router: Router, *, checkpointer: Checkpointer = None, store: BaseStore | None = None
+        self,
+        pool: AgentPool,
+        tools: Sequence[Tool],
+        router: Router,
+        *,
+        instructions: str = "",
+        team: Team = Team({}),  # noqa: B008 - nothing is added to it
+        checkpointer: Checkpointer = None,
+        store: BaseStore | None = None,
     ) -> None:
-        self._nodes = TaskNodes(pool, tools, router)
+        self._nodes = TaskNodes(pool, tools, router, instructions)
+        self._team = team
         self._checkpointer = checkpointer
         self._store = store
         self._compiled: dict[Builder, TaskGraph] = {}
+        self._of_roles: dict[str, TaskGraph] = {}
 
     def __getitem__(self, strategy: Strategy) -> TaskGraph:
         """Return the graph of a strategy. Raises `ConfigError` for one that only chooses among the others."""
@@ -415,6 +457,18 @@ class Graphs:
         if build is None:
             raise ConfigError(f"strategy {strategy} has no graph of its own", hint="name one of " + ", ".join(BUILDERS))
         if build not in self._compiled:
-            graph = build(self._nodes)
-            self._compiled[build] = TaskGraph.compiled(graph, checkpointer=self._checkpointer, store=self._store, name="nearfar")
+            self._compiled[build] = self._compile(build(self._nodes))
         return self._compiled[build]
+
+    def of_role(self, name: str) -> TaskGraph:
+        """Return the graph of the roles that work on a task which begins with this one. Raises `InvalidRequest` for an unknown role."""
+        if name not in self._of_roles:
+            self._of_roles[name] = self._compile(build_roles(self._nodes, self._team, name))
+        return self._of_roles[name]
+
+    def of_task(self, task: Task) -> TaskGraph:
+        """Return the graph that serves a task."""
+        return self.of_role(task.role) if task.role else self[task.policy.strategy]
+
+    def _compile(self, graph: TaskGraphBuilder) -> TaskGraph:
+        return TaskGraph.compiled(graph, checkpointer=self._checkpointer, store=self._store, name="nearfar")

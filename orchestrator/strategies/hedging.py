@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 from ...protocols import InvalidOutput, NearfarError, StepReply
 from ..agents.pool import AgentPool
 from ..routing.costs import RunningEstimates
-from ..task.modes import tokens_by_length
 from ..task.results import Call
+from ..task.task import tokens_by_length
 from ..util.runtime import cancel_task
 from .calls import CallLog, TaskRuntime
 from .state import TaskState, fresh_start
@@ -128,7 +128,7 @@ def hedge_of(turn: AgentTurn, pool: AgentPool, running: RunningEstimates) -> Hed
         return None
     tokens = sum(tokens_by_length(message.text) for message in turn.task.messages)
     seen = running.latency(turn.handle.name, tokens)
-    other = AgentTurn({**state, **fresh_start(turn.task, position=turn.position + 1)}, pool)
+    other = AgentTurn({**state, **fresh_start(turn.task, position=turn.position + 1)}, pool, turn.output_model)
     is_possible = other.handle.side is not turn.handle.side and other.handle.health.objection() is None
     if seen is None or seen.count < policy.observations or not is_possible:
         return None

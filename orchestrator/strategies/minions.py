@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 from langgraph.graph import END, START, StateGraph
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from ...protocols import (
     Agent,
@@ -29,12 +29,11 @@ from ...protocols import (
     StepRequest,
 )
 from ...protocols.steps import Value
-from ...protocols.validation import parse_output
 from ..agents.pool import AgentHandle
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
 from ..task.policy import MinionsConfig
 from ..task.results import Attempt, Call
-from ..task.task import Task
+from ..task.task import Task, read_output
 from .calls import CallLog, TaskGraphBuilder, TaskRuntime, add_node, emit
 from .panel import Answered, Panel, Question, attempt_with
 from .prompts import (
@@ -119,8 +118,10 @@ def read_jobs(reply: str) -> tuple[Job, ...]:
     return jobs
 
 
-def read_assessment(reply: str, *, is_last: bool, output_schema: JsonSchema | None) -> Assessment:
-    """Return the answer, which is valid against `output_schema` where there is one, or the jobs of another round.
+def read_assessment(
+    reply: str, *, is_last: bool, output_schema: JsonSchema | None, output_model: type[BaseModel] | None = None
+) -> Assessment:
+    """Return the answer, which fits `output_schema` and its model where there is one, or the jobs of another round.
 
     Raises `InvalidOutput` for anything else, and for more jobs where this was the last round.
     """
@@ -133,7 +134,7 @@ def read_assessment(reply: str, *, is_last: bool, output_schema: JsonSchema | No
             raise InvalidOutput("it holds neither an answer nor jobs")
         return assessment.model_copy(update={"answer": None})
     if output_schema is not None:
-        parse_output(assessment.answer, output_schema)
+        read_output(assessment.answer, output_schema, output_model)
     return assessment
 
 
@@ -356,7 +357,7 @@ class MinionsNodes:
         log = CallLog(state, runtime)
         panel = Panel(state, runtime, self._pool, log)
         try:
-            answered = await panel.ask(_whether_it_is_enough(material, now))
+            answered = await panel.ask(_whether_it_is_enough(material, now, runtime))
         except BudgetExceeded as error:
             answered = self._as_found(error, material, now, state)
         assessment = answered.value
@@ -380,8 +381,10 @@ class MinionsNodes:
         return Answered(Assessment(answer=now.findings, scratchpad="", jobs=()), (attempt,))
 
 
-def _whether_it_is_enough(material: Material, now: Round) -> Question[Assessment]:
+def _whether_it_is_enough(material: Material, now: Round, runtime: TaskRuntime) -> Question[Assessment]:
     task = material.task
+    given: TaskContext | None = runtime.context
+    model = None if given is None else given.output_model
     rounds_left = material.policy.maximum_rounds - now.number
     form = answer_form(task.output_schema) if task.output_schema is not None else ""
     messages = findings_request(
@@ -394,7 +397,7 @@ def _whether_it_is_enough(material: Material, now: Round) -> Question[Assessment
     )
 
     def read(reply: str) -> Assessment:
-        return read_assessment(reply, is_last=rounds_left == 0, output_schema=task.output_schema)
+        return read_assessment(reply, is_last=rounds_left == 0, output_schema=task.output_schema, output_model=model)
 
     return Question("aggregate", messages, read, key=f"aggregate/{now.number}", schema=ASSESSMENT_SCHEMA, turn=now.number)
 

@@ -6,11 +6,12 @@ untrusted content is in them.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, TypeVar
 
 import anyio
+from pydantic import BaseModel
 
 from ...protocols import Message, Side, StepRequest, ToolResult, ToolSpec
 from ...protocols.items import Tier
@@ -25,6 +26,7 @@ from ..safety.labels import initial_label
 from ..safety.placeholders import map_message_texts
 from ..safety.plan_matching import quote_data
 from ..safety.privacy import PrivateResult, RunPrivacy
+from ..task.context import Context
 from ..task.events import TaskEvent
 from ..task.labels import OPEN, Chosen, Integrity, Label, join_labels
 from ..task.modes import Strategy
@@ -84,6 +86,11 @@ class _Memo:
 
 
 _memo: Final = _Memo()
+
+
+def graph_input(task: Task) -> "TaskState":
+    """Return the input of a task's graph."""
+    return {"task": as_json(task.with_memory_in_prompt())}
 
 
 def as_json(value: Value) -> Json:
@@ -165,6 +172,10 @@ class TaskState(TypedDict, total=False):
     """The progress of `minions`, as a `Round`; absent in other strategies."""
     subtasks: Json
     """The subtasks of `subtasks` and their results, as a `SubtasksWork`; absent in other strategies."""
+    hand_off: Json
+    """The `HandOff` that ended the work of a role; absent until then."""
+    roles: Json
+    """The work of roles so far, as a `RolesWork`; absent in tasks that are given to none."""
 
 
 def fresh_start(task: Task, *, position: int, guidance: str = "", done: str = "") -> TaskState:
@@ -200,9 +211,9 @@ def step_request(task: Task, messages: Sequence[Message], key: str, **fields: An
 
 
 def recursion_limit(policy: Policy, *, agents: int) -> int:
-    """Steps of a graph that a task may take at most: enough for every agent's turns, and for the rounds of `minions`."""
+    """Steps of a graph that a task may take at most: enough for every agent's turns, for the rounds of `minions`, and for hand-offs."""
     nodes = policy.maximum_turns * _NODES_PER_TURN + _NODES_PER_ATTEMPT
-    return 2 + nodes * agents + _NODES_PER_ROUND * policy.minions.maximum_rounds
+    return 2 + nodes * agents + _NODES_PER_ROUND * policy.minions.maximum_rounds + policy.maximum_hand_offs
 
 
 def label_of(state: TaskState) -> Label:
@@ -263,6 +274,10 @@ class Keeping(Protocol):
         """Return the graph configuration that names the thread in which a part's steps are kept."""
         ...
 
+    def within(self, part: str) -> "Keeping":
+        """Return what keeps the steps of a part's own parts."""
+        ...
+
 
 @dataclass(frozen=True)
 class TaskContext:
@@ -270,6 +285,10 @@ class TaskContext:
 
     tools: Mapping[str, Tool]
     """Tools that the agents may call, by name."""
+    other_tools: Mapping[str, Tool] = field(default_factory=dict)
+    """Tools of other roles, by name: calls of them may stand in the conversation."""
+    hand_offs: Mapping[str, str] = field(default_factory=dict)
+    """Roles that the task may be handed to, by the names of the tools that do so."""
     turn_taking: anyio.Lock | None = None
     """Held while the tools of one message run, where several runs side by side must not race in one world."""
     account: Account | None = None
@@ -290,10 +309,19 @@ class TaskContext:
     """Records what happens in the run; None: nothing is recorded."""
     listener: Callable[[TaskEvent], None] | None = None
     """Takes the events as they happen, those of a run being cancelled too; without one they go to LangGraph's custom stream."""
+    caller: Context[Any] = field(default_factory=Context)
+    """The context of the task's tool calls, with the dependencies that the app gave for it."""
+    output_model: type[BaseModel] | None = None
+    """The model of the answer; None: its schema is all that it has to fit."""
 
     @classmethod
     def of(cls, tools: Sequence[Tool]) -> "TaskContext":
         return cls({tool.spec.name: tool for tool in tools})
+
+    @property
+    def conversation_tools(self) -> Mapping[str, Tool]:
+        """Return all tools of which calls may stand in the conversation, by name."""
+        return {**self.other_tools, **self.tools}
 
     @cached_property
     def specs(self) -> tuple[ToolSpec, ...]:

@@ -15,10 +15,10 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphInterrupt
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Interrupt
+from pydantic import BaseModel
 
 from ...protocols import BudgetExceeded, DeadlineExceeded, InvalidOutput, JsonSchema, Message, NearfarError
 from ...protocols.steps import Value
-from ...protocols.validation import parse_output
 from ..budgets.account import Account
 from ..budgets.book import Spent
 from ..safety.privacy import PrivateResult
@@ -38,16 +38,15 @@ from ..task.events import (
     ToolStarted,
 )
 from ..task.labels import OPEN, Chosen, Label, join_labels
-from ..task.modes import Strategy
 from ..task.policy import Policy, SubtasksConfig
 from ..task.results import Attempt, Call, ToolOutcome
 from ..task.routing_policy import FALLBACK_ERRORS, AmountsConfig, LimitsConfig
-from ..task.task import Task
+from ..task.task import Task, read_output
 from ..util.runtime import run_cancellable
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, show
 from .panel import Answered, Panel, Question, attempt_with
 from .prompts import SUBTASKS_SCHEMA, SubtaskResult, aggregate_request, json_answer_note, plan_subtasks_request, with_results
-from .state import Json, Keeping, TaskContext, TaskState, as_json, chosen_by_plan, label_of, recursion_limit, told_of, value_of
+from .state import Json, TaskContext, TaskState, as_json, chosen_by_plan, label_of, recursion_limit, told_of, value_of
 from .subtasks_plan import Shares, SubtaskPlan, read_plan, run_as_ready
 from .supervised import task_text
 
@@ -85,6 +84,8 @@ class RunningParts:
     """In the pool."""
     log: CallLog
     runtime: TaskRuntime
+    shows_routes: bool = False
+    """Their routes are shown, as the whole has none."""
     reasons: list[str] = field(default_factory=list)
     """Lines about which agent answered which part, and which failed."""
     outcomes: dict[str, list[ToolOutcome]] = field(default_factory=dict)
@@ -120,11 +121,20 @@ class RunningParts:
         trace = None if self.context.trace is None else self.context.trace.within(name)
         outcomes = self.outcomes[name] = []
         tool_checks = self.context.tool_checks.within(name)
-        context = replace(self.context, account=account, tool_checks=tool_checks, listener=listener, trace=trace, outcomes=outcomes)
+        keeping = self.context.keeping
+        context = replace(
+            self.context,
+            account=account,
+            tool_checks=tool_checks,
+            listener=listener,
+            trace=trace,
+            outcomes=outcomes,
+            keeping=None if keeping is None else keeping.within(name),
+        )
         config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents), "configurable": _KEEPS_NOTHING}
         given: TaskState = {"task": part.model_dump(mode="json")}
-        if context.keeping is not None:
-            return await self._resume(given, {**config, "configurable": context.keeping.thread(name)}, context, name)
+        if keeping is not None:
+            return await self._resume(given, {**config, "configurable": keeping.thread(name)}, context, name)
         final: Json = await self.graph.ainvoke(given, config, context=context)
         return final
 
@@ -158,7 +168,7 @@ class RunningParts:
             self.told[name] = self.told.get(name, OPEN).joined(tool.declared.label(tool.name))
         if isinstance(event, ToolFinished) and (tool := self.context.tools.get(event.result.name)) is not None:
             self.told[name] = self.told.get(name, OPEN).joined(tool.label_of(event.result))
-        if isinstance(event, Routed) or (isinstance(event, _ANSWERING) and not is_heard):
+        if (isinstance(event, Routed) and not self.shows_routes) or (isinstance(event, _ANSWERING) and not is_heard):
             return
         if isinstance(event, CallEnded):
             self.log.made.append(event.call)
@@ -361,7 +371,6 @@ class SubtasksNodes:
 
     def __init__(self, nodes: "TaskNodes") -> None:
         self._nodes = nodes
-        self._compiled: dict[tuple[Strategy, bool], TaskGraph] = {}
 
     async def plan(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Have the task cut. Where no plan can be read, the task is served whole, so nothing is lost."""
@@ -437,7 +446,7 @@ class SubtasksNodes:
         question = Question(
             "aggregate",
             aggregate_request(task_text(task) + form, results),
-            partial(_read_answer, output_schema=task.output_schema),
+            partial(_read_answer, output_schema=task.output_schema, output_model=self._nodes.context(runtime).output_model),
             key="aggregate",
             schema=task.output_schema,
             is_heard=True,
@@ -472,7 +481,7 @@ class SubtasksNodes:
         context = self._nodes.context(runtime)
         return RunningParts(
             task=task,
-            graph=self._graph(task.policy.subtasks.strategy, context.keeping),
+            graph=self._nodes.part_graph(task.policy.subtasks.strategy, context.keeping),
             label=label_of(state),
             planned=value_of(Chosen, state["chosen"]),
             context=replace(context, turn_taking=anyio.Lock()) if task.policy.subtasks.exclusive_tools else context,
@@ -481,18 +490,10 @@ class SubtasksNodes:
             runtime=runtime,
         )
 
-    def _graph(self, strategy: Strategy, keeping: Keeping | None) -> TaskGraph:
-        """Return the graph of the parts. Without a thread for each part it has no checkpointer: all parts would share the task's thread."""
-        kind = strategy, keeping is not None
-        if kind not in self._compiled:
-            checkpointer = False if keeping is None else keeping.checkpointer
-            self._compiled[kind] = TaskGraph.compiled(self._nodes.build(strategy), checkpointer=checkpointer, name="subtask")
-        return self._compiled[kind]
 
-
-def _read_answer(reply: str, *, output_schema: JsonSchema | None) -> str:
+def _read_answer(reply: str, *, output_schema: JsonSchema | None, output_model: type[BaseModel] | None) -> str:
     if output_schema is not None:
-        parse_output(reply, output_schema)
+        read_output(reply, output_schema, output_model)
     elif not reply.strip():
         raise InvalidOutput("it is empty")
     return reply

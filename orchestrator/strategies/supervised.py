@@ -41,7 +41,7 @@ from .prompts import (
     verify_progress_request,
 )
 from .state import TaskState, as_json, chosen_by_plan, label_of, opening, step_request, value_of
-from .turn import AgentTurn, after_step, asked_with_less
+from .turn import AgentTurn, after_step, asked_with_less, is_accepted
 
 if TYPE_CHECKING:
     from .graphs import TaskNodes
@@ -315,7 +315,7 @@ class SupervisorNodes:
 
     async def _look(self, view: Oversight, doubt: str, log: CallLog, runtime: TaskRuntime) -> TaskState:
         """Ask the supervisor about calls that have not run yet. Unless it lets them run, or intervenes, the next agent takes over."""
-        turn = AgentTurn(view.state, self._nodes.pool)
+        turn = AgentTurn(view.state, self._nodes.pool, self._nodes.context(runtime).output_model)
         problem: NearfarError = InvalidOutput(f"{doubt}, and no agent is left to check that", hint="name a far agent that can use tools")
         try:
             judgement = await self._judged(view, log, "act", runtime) if view.is_on else None
@@ -437,8 +437,8 @@ def has_answered(state: TaskState) -> bool:
 
 
 def after_tools(state: TaskState) -> str:
-    """Check a turn that has acted if the schedule or a trigger asks for it."""
-    return "verify" if Oversight(state).cause() is not None else "act"
+    """Check a turn that has acted if the schedule or a trigger asks for it. One that handed the task to another role ends the work."""
+    return "verify" if not is_accepted(state) and Oversight(state).cause() is not None else "act"
 
 
 def task_text(task: Task) -> str:

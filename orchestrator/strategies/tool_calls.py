@@ -16,6 +16,7 @@ from ..safety.guard import CallContext, Decision, Guard
 from ..safety.placeholders import Placeholders
 from ..task.labels import OPEN, Integrity, Label, join_labels, may_go
 from ..task.results import ToolOutcome
+from ..task.roles import HandOff
 from ..task.tools import NOT_RUN, UNKNOWN, Approver, Effect, Tool, outcome_of, run_tool_call
 
 _UNTOLD: Final = "this call with placeholders was not allowed; why not stays on the user's device"
@@ -185,6 +186,11 @@ class ToolCalls:
             planned.refuse(str(error))
         return planned
 
+    def refuse_further(self, hand_offs: Mapping[str, str]) -> None:
+        """Refuse all hand-offs but the first, as a task goes to one role at a time. `hand_offs`: the tools that hand it over."""
+        for planned in [planned for planned in self.planned if planned.call.name in hand_offs][1:]:
+            planned.refuse("the task goes to one role at a time, and another hand-off comes first")
+
     async def clear(self, standing: CallContext, asking: Callable[[Sequence[ApprovalRequest]], None] = lambda _: None) -> None:
         """Decide which calls may run, before any of them does: nothing has happened yet while the user is asked.
 
@@ -334,6 +340,16 @@ class ToolCalls:
             key = occurrence.key(self._task)
             return await run_unrecorded(call, tool, action=self._action(occurrence), key=key, overdue=checks.overdue)
         return await checks.effects.run(call, tool, occurrence)
+
+
+def hand_off_in(calls: ToolCalls, hand_offs: Mapping[str, str]) -> HandOff | None:
+    """Return the hand-off that calls which have run stand for; None if there is none. `hand_offs`: roles by tool.
+
+    Placeholders stay in its text: the next role is told no more than this one.
+    """
+    done = (each for each in calls.planned if each.call.name in hand_offs and each.result is not None and not each.result.is_error)
+    found = next(done, None)
+    return None if found is None else HandOff(role=hand_offs[found.call.name], task=str(found.made.arguments["task"]))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from langgraph.graph import END
+from pydantic import BaseModel
 
 from ...protocols import (
     Agent,
@@ -24,7 +25,6 @@ from ...protocols import (
     Unsupported,
     Usage,
 )
-from ...protocols.validation import parse_output
 from ..agents.pool import AgentHandle, AgentPool
 from ..compression.compressor import Ask, Compressed, Summarizer, compress, compress_and_summarize
 from ..compression.conversation import conversation_tokens
@@ -36,8 +36,8 @@ from ..task.modes import SUPERVISED
 from ..task.policy import CompressionConfig, CompressionUse, Verdict
 from ..task.results import Attempt, Call, Energy, RouteDecision
 from ..task.routing_policy import FallbackTrigger
-from ..task.task import Task
-from ..task.tools import Effect
+from ..task.task import Task, read_output
+from ..task.tools import Effect, Tool
 from .calls import CallLog, TaskRuntime, emit, is_heard
 from .state import Json, TaskContext, TaskState, as_json, done_note, fresh_start, label_of, step_request, value_of
 
@@ -45,8 +45,9 @@ from .state import Json, TaskContext, TaskState, as_json, done_note, fresh_start
 class AgentTurn:
     """One look at the state by a node: the task, the decision, and the attempt under way."""
 
-    def __init__(self, state: TaskState, pool: AgentPool) -> None:
+    def __init__(self, state: TaskState, pool: AgentPool, output_model: type[BaseModel] | None) -> None:
         self.state = state
+        self.output_model = output_model
         self.task = value_of(Task, state["task"])
         self.decision = value_of(RouteDecision, state["decision"])
         self.position = state["position"]
@@ -147,17 +148,18 @@ class AgentTurn:
         self.draft = draft.model_copy(update=changes)
 
     def check(self, reply: StepReply) -> None:
-        """Raise `InvalidOutput` where the final text is not valid against the task's schema."""
+        """Raise `InvalidOutput` where the final text does not fit the task's schema, or the model that stands for it."""
         if self.task.output_schema is not None and not reply.tool_calls:
-            parse_output(reply.text, self.task.output_schema)
+            read_output(reply.text, self.task.output_schema, self.output_model)
 
     def correct(self, error: InvalidOutput) -> TaskState:
-        """Tell the agent what was wrong with its reply; it may try once more."""
+        """Show the agent its reply and what was wrong with it; it may try once more."""
         draft = self.elapsed()
         if not self.is_counted:
             draft = draft.model_copy(update={"steps": draft.steps + 1})
         message = Message.user(f"Your last reply could not be used: {error.message}. Reply again.")
-        return {"messages": [*self.state["messages"], as_json(message)], "draft": as_json(draft), "corrected": True}
+        said = [as_json(Message.assistant(error.text))] if error.text.strip() else []
+        return {"messages": [*self.state["messages"], *said, as_json(message)], "draft": as_json(draft), "corrected": True}
 
     def stop(self, runtime: TaskRuntime) -> TaskState:
         """Give the draft up in the middle of its work; the next agent takes over."""
@@ -221,7 +223,7 @@ class AgentTurn:
         text = messages[spoken[-1]]["text"]
         try:
             if self.task.output_schema is not None:
-                parse_output(text, self.task.output_schema)
+                read_output(text, self.task.output_schema, self.output_model)
         except InvalidOutput:
             return []
         return [*messages[: spoken[-1]], as_json(Message.assistant(text))]
@@ -282,17 +284,22 @@ _PLANS: Final = ("plan", "adapt")
 def act_doubt(turn: AgentTurn, calls: Sequence[ToolCall], made: Sequence[Json], pool: AgentPool, context: TaskContext) -> str | None:
     """Return why `calls` may not run before another agent was asked; None where they may.
 
-    Calls of tools that are declared `read` always may. Others need a step that has passed the evidence so far, where the draft will have to
-    pass it in the end, or where an agent far away may be asked in place of a near one. `made`: all calls of agents so far, with the step of
-    `calls`.
+    Calls of tools that are declared `read` always may, but for hand-offs to other roles. Others need a step that has passed the evidence
+    so far, where the draft will have to pass it in the end, or where an agent far away may be asked in place of a near one. `made`: all
+    calls of agents so far, with the step of `calls`.
     """
-    acting = [call.name for call in calls if (tool := context.tools.get(call.name)) and tool.declared.effect is not Effect.READ]
+    acting = [call.name for call in calls if (tool := context.tools.get(call.name)) and _acts(tool, context)]
     if not acting:
         return None
     confidence, limit = _confidence(turn, made), turn.task.policy.minimum_confidence
     if confidence is None or confidence >= limit or not (turn.is_judged or _may_ask_far(turn, pool, context)):
         return None
     return f"confidence {confidence:.2f} is below {limit:.2f}, so {acting[0]} was not called"
+
+
+def _acts(tool: Tool, context: TaskContext) -> bool:
+    """Return whether a call of a tool settles something: it may change the world, or hands the task to another role."""
+    return tool.declared.effect is not Effect.READ or tool.name in context.hand_offs
 
 
 def _may_ask_far(turn: AgentTurn, pool: AgentPool, context: TaskContext) -> bool:

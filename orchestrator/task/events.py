@@ -15,6 +15,7 @@ class Subtask(Value):
     """A part of a task that is worked on by itself."""
 
     id: str = Field(min_length=1, max_length=100)
+    """Its name, by which other subtasks need it."""
     task: str = Field(min_length=1)
     """The request of the subtask."""
     needs: tuple[str, ...] = ()
@@ -35,11 +36,23 @@ class SubtaskOutcome(StrEnum):
     """A subtask that it needs failed or was skipped, so it never ran."""
 
 
+class RoleStarted(Value):
+    """A role begins to work on the task: the first one, or one that the role before it has handed the task to."""
+
+    type: Literal["role_started"] = "role_started"
+    role: str
+    by: str = ""
+    """The role that handed the task over; empty: the task began with this role."""
+    task: str = ""
+    """The work that it was asked to do; empty for the first role, whose work is the task itself."""
+
+
 class Routed(Value):
     """The router has decided who tries first."""
 
     type: Literal["routed"] = "routed"
     decision: RouteDecision
+    """The agents in order, and the reasons."""
 
 
 class AttemptStarted(Value):
@@ -47,8 +60,11 @@ class AttemptStarted(Value):
 
     type: Literal["attempt_started"] = "attempt_started"
     agent: str
+    """Name of the agent."""
     side: Side
+    """Its side."""
     model: str
+    """Name of its model."""
 
 
 class AgentText(Value):
@@ -56,6 +72,7 @@ class AgentText(Value):
 
     type: Literal["text"] = "text"
     text: str
+    """A piece of the agent's text."""
 
 
 class ApprovalAsked(Value):
@@ -63,6 +80,7 @@ class ApprovalAsked(Value):
 
     type: Literal["approval_asked"] = "approval_asked"
     requests: tuple[ApprovalRequest, ...]
+    """The calls that wait for a decision."""
 
 
 class ToolStarted(Value):
@@ -70,6 +88,7 @@ class ToolStarted(Value):
 
     type: Literal["tool_started"] = "tool_started"
     call: ToolCall
+    """The call."""
 
 
 class ToolFinished(Value):
@@ -77,6 +96,7 @@ class ToolFinished(Value):
 
     type: Literal["tool_finished"] = "tool_finished"
     result: ToolResult
+    """The result."""
 
 
 class AttemptEnded(Value):
@@ -84,6 +104,7 @@ class AttemptEnded(Value):
 
     type: Literal["attempt_ended"] = "attempt_ended"
     attempt: Attempt
+    """The attempt, with its outcome and cost."""
 
 
 class CallEnded(Value):
@@ -91,6 +112,7 @@ class CallEnded(Value):
 
     type: Literal["call_ended"] = "call_ended"
     call: Call
+    """The step and its cost."""
 
 
 class SupervisorSpoke(Value):
@@ -98,7 +120,9 @@ class SupervisorSpoke(Value):
 
     type: Literal["supervisor"] = "supervisor"
     agent: str
+    """Name of the supervising agent."""
     text: str
+    """Its plan, or what it says about the draft."""
     verdict: Verdict | None = None
     """None: the text is a plan."""
     trigger: Cause | None = None
@@ -112,6 +136,7 @@ class SubtasksPlanned(Value):
 
     type: Literal["subtasks_planned"] = "subtasks_planned"
     subtasks: tuple[Subtask, ...]
+    """The subtasks."""
 
 
 class SubtaskEnded(Value):
@@ -119,7 +144,9 @@ class SubtaskEnded(Value):
 
     type: Literal["subtask_ended"] = "subtask_ended"
     id: str
+    """Name of the subtask."""
     outcome: SubtaskOutcome
+    """How it ended."""
     answer: str
     """Its answer, or why there is none."""
 
@@ -129,10 +156,12 @@ class TaskFinished(Value):
 
     type: Literal["task_finished"] = "task_finished"
     result: Result
+    """The outcome, as `run` returns it."""
 
 
 TaskEvent = Annotated[
-    Routed
+    RoleStarted
+    | Routed
     | AttemptStarted
     | AgentText
     | ApprovalAsked

@@ -47,13 +47,15 @@ class Label(Value):
     tier: Tier = Tier.SHARED
     """Privacy tier: how far the text may go."""
     integrity: Integrity = Integrity.TRUSTED
+    """Trusted, or made from untrusted content."""
     origins: tuple[str, ...] = ()
     """Sources that made it more private or less trusted: `tool read_mail`, `memory notes/7`, `the task`."""
     is_disturbed: bool = False
     """Untrusted content may have caused a tool call that changes what other tools return."""
 
     def joined(self, other: "Label") -> "Label":
-        """Return the label of what is made of both: as private as the more private one, and trusted only if both are."""
+        """Return the label of what is made of both this and the `other`: as private as the more private one, and trusted only if both
+        are."""
         if self.covers(other):
             return self
         if other.covers(self) and other.origins[: len(self.origins)] == self.origins:
@@ -108,11 +110,17 @@ class RecalledItem(Value):
     """An item of the memory that was put before a task."""
 
     namespace: Namespace
+    """Namespace of the item."""
     key: str
+    """Its key."""
     version: str
+    """Its version when it was recalled."""
     tier: Tier
+    """Devices that it may travel to."""
     source: Source
+    """Source of its words."""
     trust: float
+    """Trust in it, 0 to 1."""
     user: str = ""
     """The other user who shared it; empty: it belongs to the task's own user, or to the app."""
 
@@ -126,7 +134,7 @@ class Chosen(Value):
     """The texts of plans."""
 
     def with_tools(self, names: Iterable[str]) -> "Chosen":
-        """Add tools that were called."""
+        """Add the `names` of tools that were called."""
         more = sorted({*self.tools, *names})
         return self if len(more) == len(self.tools) else self.model_copy(update={"tools": tuple(more)})
 

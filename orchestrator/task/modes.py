@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
 
-CHARACTERS_PER_TOKEN: Final = 4
-"""Characters per token of ordinary English under the usual tokenizers: an estimate for prompts before they are sent."""
 SURE: Final = 0.9
 """Least probability of a language that counts as known."""
 _READ: Final = 2000
@@ -106,40 +104,30 @@ class AgentView(Protocol):
     def prices(self) -> Prices | None: ...
 
 
-class Needs(Value):
-    """The capabilities that a task needs from an agent."""
-
-    tools: bool = False
-    json_schema: bool = False
-
-    def missing_in(self, capabilities: Capabilities) -> list[str]:
-        wanted = {"tools": self.tools, "json_schema": self.json_schema}
-        return [name for name, needed in wanted.items() if needed and not getattr(capabilities, name)]
-
-
 @dataclass(frozen=True, slots=True)
 class Situation:
     """One task, and the device and the budgets as they are now. None means unknown."""
 
     sensitivity: Sensitivity
+    """The task's sensitivity."""
     tokens: int
     """Estimated tokens of the prompt."""
     now: datetime
     """Local time."""
     task_class: str = ""
     """Class of the task from coarse to fine: `search/hops`; empty: unknown."""
+    role: str = ""
+    """Name of the role whose work it is; empty: of none."""
     tools: frozenset[str] = frozenset()
+    """Names of the tools that the task may call."""
     tags: frozenset[str] = frozenset()
+    """The task's tags."""
     languages: frozenset[str | None] = frozenset({None})
     """ISO 639-1 codes of the user's texts; None among them: the language of a text is unknown."""
     device: DeviceState = DeviceState()
+    """The state of this device now."""
     budget_left: float | None = None
     """Smallest share that is left of the limits for the session and the day, 0 to 1; None: there are no limits."""
-
-
-def tokens_by_length(text: str) -> int:
-    """Return an estimate of a text's tokens, from its length."""
-    return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
 def primary_language(code: str) -> str:
@@ -190,9 +178,11 @@ class TaskProfile(Value):
     context_words: int = 0
     """Number of words of the context, which is separate from the prompt."""
     shape: Shape
+    """The form of the answer that it asks for."""
     length: str
     """Class of the prompt's number of words: very short (to 8), short (to 20), medium (to 60), long (to 1000) or huge."""
     is_question: bool
+    """The prompt ends with a question mark."""
 
     @classmethod
     def of(cls, prompt: str, tools: Sequence[str] = (), *, context_words: int = 0) -> "TaskProfile":

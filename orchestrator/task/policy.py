@@ -305,6 +305,8 @@ class Policy(Value):
     """
     maximum_turns: int = Field(default=16, gt=0)
     """Most steps of one agent on one task."""
+    maximum_hand_offs: int = Field(default=8, ge=0, le=100)
+    """Most hand-offs between roles on one task, 0 to 100; the role that the last one leads to has to answer."""
     temperature: float | None = Field(default=None, ge=0, le=2)
     """Sampling temperature of each step, 0 to 2; 0 always takes the likeliest token. None: 0 for near agents, the provider's default for
     far ones."""

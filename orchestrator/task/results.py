@@ -7,7 +7,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import BaseModel, Field, JsonValue, field_serializer, model_validator
 
 from ...protocols import AgentCard, BudgetExceeded, EnergySource, Message, Performance, Side, ToolCall, Usage
 from ...protocols.steps import Value
@@ -42,9 +42,11 @@ class Estimate:
     """An estimated figure, and its uncertainty."""
 
     value: float
+    """The likeliest value."""
     deviation: float
     """Standard deviation of what the figure may really be."""
     source: EstimateSource
+    """Source of the figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class AgentEstimate:
     predicted: float
     """The probability before it was corrected by outcomes."""
     first_token_seconds: Estimate
+    """Seconds until the first token."""
     seconds: Estimate
     """Seconds until the task is done, over all steps."""
     dollars: Estimate | None
@@ -69,7 +72,9 @@ class ConsideredAgent:
     """One agent and its rating for a task."""
 
     agent: str
+    """Name of the agent."""
     side: Side
+    """Its side."""
     estimate: AgentEstimate | None
     """None: there was nothing to decide between agents."""
     utility: float | None
@@ -82,12 +87,15 @@ class RouteDecision(Value):
     """The agents to try, in order, and the reasons."""
 
     strategy: Strategy
+    """The strategy that serves the task."""
     mode: Mode
+    """The mode that serves the task."""
     candidates: tuple[str, ...]
     """Names of the agents to try, the first one first."""
     judged: bool
     """Every draft but the last candidate's must pass the evidence checks."""
     reasons: tuple[str, ...]
+    """Reasons, as sentences."""
     denied: str | None = None
     """Reason why the rules refuse the task, so that no agent is a candidate; None: they do not."""
     supervisor: str | None = None
@@ -121,7 +129,7 @@ class RouteDecision(Value):
         return {name: value for name, value in fields.items() if name != "impression"} | {"predictor": predictor}
 
     def estimate_of(self, agent: str) -> AgentEstimate | None:
-        """Return the estimate for an agent; None: there is none."""
+        """Return the estimate for the agent with the name `agent`; None: there is none."""
         return next((each.estimate for each in self.considered if each.agent == agent), None)
 
 
@@ -129,7 +137,9 @@ class Arm(Value):
     """A strategy and what differs from the default policy, in the shape of the `[policy]` section."""
 
     strategy: Strategy
+    """The strategy."""
     knobs: Knobs = {}
+    """Keys of the policy that it sets, with their values."""
 
     @property
     def key(self) -> str:
@@ -141,6 +151,7 @@ class ConsideredArm(Value):
     """One configuration and its rating for a task."""
 
     arm: Arm
+    """The configuration."""
     label: str
     """Name for people."""
     score: float
@@ -173,6 +184,7 @@ class SelectionDecision(Value):
     candidates: tuple[ConsideredArm, ...]
     """The best first; those that the task may not have last."""
     chosen: Arm
+    """The configuration that was chosen."""
     explored: bool
     """Another configuration than the best known one was chosen, to learn about it."""
     reasons: tuple[str, ...]
@@ -206,7 +218,9 @@ class Attempt(Value):
     """One agent's attempt at the task."""
 
     agent: str
+    """Name of the agent."""
     side: Side
+    """Its side."""
     model: str | None
     """None: the agent could not be opened."""
     outcome: Literal["running", "accepted", "rejected", "failed"]
@@ -218,9 +232,13 @@ class Attempt(Value):
     steps: int
     """Turns that the agent took."""
     usage: Usage
+    """Tokens of all its steps."""
     dollars: Dollars = None
+    """US dollars; None: its price is unknown."""
     energy: Energy = UNKNOWN_ENERGY
+    """Energy of this device."""
     seconds: float
+    """Seconds from its start to its end."""
     confidence: float | None = None
     """The lowest of its steps' confidences; None: unknown."""
     answer: str | None = None
@@ -237,18 +255,25 @@ class Call(Value):
     role: str
     """`execute`; `plan` and `verify` of a supervisor; other strategies name theirs."""
     agent: str
+    """Name of the agent."""
     side: Side
+    """Its side."""
     model: str
+    """Name of its model."""
     turn: int
     """Number of the executor's turns before the call."""
     usage: Usage
+    """Tokens of the step."""
     dollars: Dollars = None
+    """US dollars; None: its price is unknown."""
     seconds: float
+    """Seconds from the request to the last token."""
     first_token_seconds: float | None = None
     """Seconds until the first text or tool call; None: there was none."""
     performance: Performance | None = None
     """Measurements of the machine that computed it; None: it does not report them, as a provider's, or the call failed."""
     confidence: float | None = None
+    """Confidence that the model stated, 0 to 1; None: none."""
     saved: Usage | None = None
     """Tokens that computing the answer had taken, if it was read from a cache of answers; None: it was computed."""
     saved_dollars: Dollars = Decimal(0)
@@ -277,6 +302,7 @@ class ToolOutcome(Value):
     agent: str
     """Name of the agent that made the call."""
     call: ToolCall
+    """The call."""
     effect: Effect | None
     """Declared effect of the tool; None: there is no such tool."""
     outcome: Literal["done", "failed", "not_run", "unknown"]
@@ -295,12 +321,16 @@ class SideUsage(Value):
     """Usage of one side over all calls of the task."""
 
     usage: Usage = Usage()
+    """Tokens of all steps."""
     dollars: Dollars = Decimal(0)
+    """US dollars; None: the price of a step is unknown."""
     energy: Energy = Energy()
+    """Energy of this device."""
     steps: int = 0
     """Calls of its agents, failed ones included."""
 
     def plus(self, call: Call) -> "SideUsage":
+        """Return the usage with that of one `call` added."""
         unknown = self.dollars is None or call.dollars is None
         return SideUsage(
             usage=self.usage + call.usage,
@@ -319,26 +349,45 @@ class SideUsage(Value):
         )
 
 
+class RoleWork(Value):
+    """The work of one role on the task, from its start to its answer, or to the hand-off to the next role."""
+
+    role: str
+    """Name of the role."""
+    task: str
+    """The work that the role before it asked for; empty for the first role, whose work is the task itself."""
+    agent: str
+    side: Side
+    model: str
+    attempts: tuple[Attempt, ...]
+    """The attempts at the work; the accepted one is that of `agent`."""
+
+
 class Result(Value):
     """The outcome of a task."""
 
     id: str
     """The task's idempotency key."""
     text: str
-    output: JsonValue = None
-    """The parsed answer, where the task gave an `output_schema`."""
+    """The answer."""
+    output: Any = None
+    """The answer of a task with `output`: an object of its pydantic model, or the JSON value that its schema describes."""
     messages: tuple[Message, ...] = ()
     """The conversation from the prompt to the answer, with the tool calls and results of the agent that answered; it may be the beginning
     of the next prompt. Untrusted results stand between marks, as agents see them. A rejected draft is not part of it, nor are the earlier
     turns of a session, which keeps them itself."""
     agent: str
+    """Name of the agent that gave it."""
     side: Side
+    """The agent's side."""
     model: str
+    """Name of its model."""
     served_on_device: bool
     """The answer, whatever was tried before it, was computed on this device."""
     was_fallback: bool
     """The answer came from another agent than the one tried first: that one failed or was too slow, or the evidence spoke against it."""
     attempts: tuple[Attempt, ...]
+    """Attempts in order; the last one gave the answer."""
     calls: tuple[Call, ...]
     """Every step of every agent, in order; `near` and `far` are their sums."""
     tool_calls: tuple[ToolOutcome, ...] = ()
@@ -353,18 +402,30 @@ class Result(Value):
     """The router's choice of the agent, and what it expected of each."""
     selection: SelectionDecision | None = None
     """The strategy that `auto` chose; None: another strategy was asked for."""
+    roles: tuple[RoleWork, ...] = ()
+    """The roles that worked on the task, in order; the last one answered, and `attempts` and `decision` are those of its work. Empty: the
+    task was given to no role.
+    """
     recalled: tuple[RecalledItem, ...] = ()
     """The items of the memory that were put before the task. If one of them may not leave the device, the task did not either."""
     label: Label = Label()
     """Label of all that any agent was told: how far the answer may go, and whether untrusted content influenced it."""
     confidence: float | None
+    """Confidence of the answer, 0 to 1; None: the model states none."""
     low_confidence: bool = False
     """The answer of a cascade stands although its confidence is below the policy's `minimum_confidence`: no other agent may be asked, or
     none could do better. `reasons` says so.
     """
     near: SideUsage
+    """Usage of the near side."""
     far: SideUsage
+    """Usage of the far side."""
     seconds: float
+    """Seconds from the task's begin to its end."""
+
+    @field_serializer("output", when_used="json")
+    def _as_the_schema_names_it(self, output: object) -> object:
+        return output.model_dump(mode="json", by_alias=True) if isinstance(output, BaseModel) else output
 
     @property
     def dollars(self) -> Decimal | None:

@@ -175,7 +175,7 @@ class FallbackConfig(Value):
         return IdleTimeouts(first_token=self.first_token_timeout, idle=self.stall_timeout)
 
     def follows(self, error: NearfarError) -> bool:
-        """Return whether another agent may try after this error. An agent that lacks a capability, or must not be told, is always passed
+        """Return whether another agent may try after this `error`. An agent that lacks a capability, or must not be told, is always passed
         over."""
         return isinstance(error, (PrivacyViolation, Unsupported)) or trigger_of(error) in self.triggers
 

@@ -94,6 +94,8 @@ class When(Value):
     """The task has this sensitivity."""
     task_class: tuple[str, ...] = ()
     """Task classes: one of these, or a class below one: `billing` includes `billing/refund`."""
+    role: tuple[str, ...] = ()
+    """Names of roles: it is the work of one of these."""
     tools: tuple[ToolName, ...] = ()
     """The task may call one of these tools."""
     tags: tuple[str, ...] = ()
@@ -116,7 +118,7 @@ class When(Value):
     """It is such a time of the day or week."""
 
     def matches(self, situation: Situation) -> bool | None:
-        """Return whether the situation meets the conditions; None if that depends on something unknown."""
+        """Return whether the `situation` meets the conditions; None if that depends on something unknown."""
         answers = [answer(self, situation) for named, answer in _CONDITIONS.items() if getattr(self, named) not in (None, ())]
         if False in answers:
             return False
@@ -159,8 +161,11 @@ class Ruling:
     """Decision of all rules together on a task. None: no rule decides."""
 
     mode: Mode | None = None
+    """The mode that rules demand; None: none does."""
     strategy: Strategy | None = None
+    """The strategy that rules demand; None: none does."""
     agent: str | None = None
+    """The agent that rules demand; None: none do."""
     denied: str | None = None
     """Reason why the task is refused."""
     sides_contradict: bool = False
@@ -227,6 +232,7 @@ def is_of_class(task_class: str, wanted: Iterable[str]) -> bool:
 _CONDITIONS: Final[dict[str, Callable[[When, Situation], bool | None]]] = {
     "sensitivity": lambda when, now: now.sensitivity is when.sensitivity,
     "task_class": lambda when, now: is_of_class(now.task_class, when.task_class),
+    "role": lambda when, now: now.role in when.role,
     "tools": lambda when, now: _any_of(when.tools, now.tools),
     "tags": lambda when, now: _any_of(when.tags, now.tags),
     "tokens": lambda when, now: _is_in(now.tokens, when.tokens),

@@ -96,7 +96,7 @@ class RecallConfig(Value):
         return tuple(map(parse_namespace, self.namespaces)) or ((),)
 
     def may_go(self, tier: Tier) -> bool:
-        """Return whether an item of this tier may be shown to a far agent."""
+        """Return whether an item of this `tier` may be shown to a far agent."""
         return TIERS.index(tier) >= TIERS.index(Tier(self.may_leave))
 
 
@@ -158,7 +158,7 @@ class MemoryConfig(Value):
         return self
 
     def anchored(self, folder: Path) -> "MemoryConfig":
-        """Return the section with its relative paths made absolute."""
+        """Return the section with its relative paths made absolute, starting at `folder`."""
         files = ("certificate", "client_certificate", "client_key")
         peers = {name: _anchored(peer, folder, *files) for name, peer in self.peers.items()}
         return _anchored(self, folder, "path").model_copy(update={"peers": peers})
@@ -175,10 +175,15 @@ class CategoryRules:
     """Complete rules for the questions of one category."""
 
     cacheable: bool
+    """Answers are stored."""
     semantic: bool
+    """An answer may be served to a question in other words."""
     threshold: float
+    """Cosine similarity from which it may."""
     time_to_live: float
+    """Seconds after which an answer is removed."""
     entries: int
+    """Most answers of the category."""
 
 
 class CategoryConfig(Value):
@@ -233,7 +238,7 @@ class CacheConfig(Value):
         return self
 
     def of_category(self, name: str) -> CategoryRules:
-        """Return the rules of a category. Those of `current`, `creative` and `code` are strict unless they are set."""
+        """Return the rules of the category called `name`. Those of `current`, `creative` and `code` are strict unless they are set."""
         own = self.categories.get(name, _BUILT_IN.get(name, CategoryConfig()))
         return CategoryRules(
             cacheable=own.cacheable,
@@ -250,7 +255,7 @@ class CacheConfig(Value):
         return {key: value for key, value in named.items() if value is not None and value < LEAST_THRESHOLD}
 
     def anchored(self, folder: Path) -> "CacheConfig":
-        """Return the section with a relative path made absolute."""
+        """Return the section with a relative path made absolute, starting at `folder`."""
         return _anchored(self, folder, "path")
 
     @property

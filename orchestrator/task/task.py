@@ -5,33 +5,69 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 from uuid import uuid4
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-from ...protocols import InvalidRequest, JsonSchema, Message, ToolCall, ToolResult
+from ...protocols import Capabilities, InvalidOutput, InvalidRequest, JsonSchema, Message, ToolCall, ToolResult
 from ...protocols.steps import Value
+from ...protocols.validation import parse_output
 from ..util.json_text import fingerprint
 from .labels import OF_CONTEXT, Chosen, Label, RecalledItem
-from .modes import Needs, Strategy
+from .modes import Strategy
 from .policy import Policy
 from .results import SelectionDecision
 from .rules import Ruling
 
 Caching = Literal["use", "no-store"]
 """`use`: the task may be answered from a cache and its answers be stored; `no-store`: neither."""
-Prompt = str | Sequence[Message | Mapping[str, Any]]
-"""One text, or the messages of a conversation."""
+
+
+class ForeignMessage(Protocol):
+    """A message of LangChain, which is read by its attributes: LangChain itself is not needed."""
+
+    @property
+    def type(self) -> str:
+        """Return `human`, `ai`, `system`, `tool` or `chat`."""
+
+    @property
+    def content(self) -> Any:  # noqa: ANN401 - a text, or a list of parts
+        """Return what was said."""
+
+
+Prompt = str | Sequence[Message | Mapping[str, Any] | tuple[str, str] | ForeignMessage]
+"""One text, or the messages of a conversation: ours, `{"role": ..., "content": ...}`, `(role, text)`, or LangChain's."""
+CHARACTERS_PER_TOKEN: Final = 4
+"""Characters per token of ordinary English under the usual tokenizers: an estimate for prompts before they are sent."""
 _HINT: Final = 'Message.user("...") makes one, and {"role": "user", "content": "..."} is one, too'
-_ROLES: Final = {"developer": "system"}
-"""Roles of OpenAI's API that stand for another one."""
+_ROLES: Final = {"developer": "system", "human": "user", "ai": "assistant"}
+"""Roles of OpenAI's API and of LangChain that stand for another one."""
+_NOT_SAID: Final = frozenset({"tool_use", "tool_call", "function_call", "thinking", "redacted_thinking", "reasoning"})
+"""Kinds of parts of a model's message that are no text of it: its calls stand elsewhere in the message, its thoughts are its own."""
+
+
+class Needs(Value):
+    """The capabilities that a task needs from an agent."""
+
+    tools: bool = False
+    """It calls tools."""
+    json_schema: bool = False
+    """Its answer must be valid against a JSON Schema."""
+
+    def missing_in(self, capabilities: Capabilities) -> list[str]:
+        """Return the names of the needed capabilities that `capabilities` lack."""
+        wanted = {"tools": self.tools, "json_schema": self.json_schema}
+        return [name for name, needed in wanted.items() if needed and not getattr(capabilities, name)]
 
 
 class Task(Value):
     """One task with everything that decides how it is served."""
 
     messages: tuple[Message, ...]
+    """The conversation, the prompt last."""
+    instructions: str = ""
+    """The app's instructions. Once the task is prepared, its first message is a system message that begins with them."""
     context: str | None = None
     """A long text that the task is about, separate from its messages: for `minions`, which keeps it on this device, and for `subtasks`."""
     memory: str | None = None
@@ -39,11 +75,13 @@ class Task(Value):
     recalled: tuple[RecalledItem, ...] = Field(default=(), exclude=True)
     """The items that `memory` quotes; not part of the graph's state."""
     output_schema: JsonSchema | None = None
+    """JSON Schema that the answer must be valid against; None: a text."""
     timeout: float | None = Field(default=None, gt=0)
     """Seconds for the whole task, over all attempts."""
     idempotency_key: str = Field(default_factory=lambda: uuid4().hex, min_length=1, max_length=100)
     """Names the task: its steps' keys derive from it, so a repeated task is not paid twice within the gateway's window."""
     policy: Policy = Policy()
+    """The policy that serves the task."""
     ruling: Ruling | None = None
     """The decision of the policy's rules on the task, which are evaluated once; None: not evaluated yet."""
     stated: frozenset[str] = frozenset()
@@ -65,6 +103,8 @@ class Task(Value):
     """Let it be answered from a cache and its answers be stored (`use`), or neither (`no-store`)."""
     unstick: bool = False
     """Choose an agent without regard to the one that answered last in the session."""
+    role: str = ""
+    """Name of the role that the task is given to, and in a part of it of the role whose work it is; empty: none."""
     allowed_tools: frozenset[str] | None = None
     """The only tools that it may call; the guard does not ask about calling them. None: all tools, as far as the guard allows."""
     planned: Chosen = Chosen()
@@ -79,7 +119,8 @@ class Task(Value):
     """The choice that `auto` made; not part of the graph's state."""
 
     def needs(self, *, has_tools: bool) -> Needs:
-        """Return the capabilities that its agents need. Those of `minions` and `subtasks` plan and sum up, and call no tools."""
+        """Return the capabilities that its agents need, where it `has_tools` or not. Those of `minions` and `subtasks` plan and sum up, and
+        call no tools."""
         if self.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS):
             return Needs()
         return Needs(tools=has_tools, json_schema=self.output_schema is not None)
@@ -102,8 +143,13 @@ class Task(Value):
         messages = self.without_history.messages
         return messages if self.prompt is None else _with_last_prompt(messages, self.prompt)
 
+    def with_instructions(self, general: str) -> "Task":
+        """Return the task with its instructions, and the general ones before them, in front of its messages."""
+        instructions = join_instructions(general, self.instructions)
+        return self.model_copy(update={"instructions": instructions, "messages": with_instructions(self.messages, instructions)})
+
     def with_plan(self, plan: str) -> "Task":
-        """Return the task with the user's own plan added to the last prompt."""
+        """Return the task with the user's own `plan` added to the last prompt."""
         return self.model_copy(update={"messages": self._messages_with(f"Plan:\n{plan}"), "planned": Chosen(plan=plan)})
 
     def with_context_in_prompt(self) -> "Task":
@@ -131,6 +177,39 @@ def _with_last_prompt(messages: tuple[Message, ...], text: str) -> tuple[Message
     return (*messages[:place], Message.user(text), *messages[place + 1 :])
 
 
+def join_instructions(*instructions: str) -> str:
+    """Return several instructions as one text, the empty ones left out."""
+    return "\n\n".join(filter(None, map(str.strip, instructions)))
+
+
+def with_instructions(messages: Sequence[Message], instructions: str) -> tuple[Message, ...]:
+    """Return the messages with instructions in front, as one system message with the one that stands there already.
+
+    Chat templates of many models refuse a second system message.
+    """
+    if not instructions.strip():
+        return tuple(messages)
+    has_system = messages[0].role == "system"
+    own = messages[0].text if has_system else ""
+    return (Message.system(join_instructions(instructions, own)), *messages[has_system:])
+
+
+def read_output(text: str, schema: JsonSchema, model: type[BaseModel] | None = None) -> Any:  # noqa: ANN401 - an object of any model
+    """Return an answer as JSON that is valid against its schema or, if the schema is a model's, as an object of that model.
+
+    Raises `InvalidOutput`, which carries the text, and what the model's own validators raise beyond `ValueError` and `AssertionError`.
+    """
+    value = parse_output(text, schema)
+    if model is None:
+        return value
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        problems = [f"at {'.'.join(map(str, ('$', *item['loc'])))}: {item['msg'].removeprefix('Value error, ')}" for item in found]
+        raise InvalidOutput(f"the answer does not fit {model.__name__}: {'; '.join(problems)}", text=text) from error
+
+
 def as_messages(prompt: object) -> tuple[Message, ...]:
     """Return the messages of a prompt. Raises `InvalidRequest` if there is nothing to answer, or something that is no message."""
     messages = (Message.user(prompt),) if isinstance(prompt, str) else _messages(prompt)
@@ -146,11 +225,43 @@ def _messages(prompt: object) -> tuple[Message, ...]:
     for place, given in enumerate(prompt):
         if isinstance(given, Message):
             messages.append(given)
-        elif isinstance(given, Mapping):
-            messages.append(_message(given, f"messages[{place}]", _called(messages)))
+        elif (mapping := _as_mapping(given)) is not None:
+            messages.append(_message(mapping, f"messages[{place}]", _called(messages)))
         else:
             raise InvalidRequest(f"messages[{place}] is no message but {type(given).__name__}", hint=_HINT)
     return tuple(messages)
+
+
+def _as_mapping(given: object) -> Mapping[Any, Any] | None:
+    """Return a message in OpenAI's form; None for what is no message."""
+    if isinstance(given, Mapping):
+        return given
+    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, str) for part in given):
+        return {"role": given[0], "content": given[1]}
+    kind = getattr(given, "type", None)
+    if not isinstance(kind, str) or not hasattr(given, "content"):
+        return None
+    return _of_langchain(given, kind.removesuffix("MessageChunk").lower())
+
+
+def _of_langchain(given: Any, kind: str) -> dict[str, object]:  # noqa: ANN401 - a class of LangChain's
+    """Return a message of LangChain in OpenAI's form."""
+    content = given.content
+    if kind == "tool":
+        call = {"tool_call_id": getattr(given, "tool_call_id", None), "name": getattr(given, "name", None)}
+        return {"role": "tool", "content": content, "is_error": getattr(given, "status", "success") == "error", **call}
+    if kind != "ai":
+        return {"role": getattr(given, "role", kind), "content": content}
+    if isinstance(content, list):
+        content = [part for part in content if not (isinstance(part, Mapping) and part.get("type") in _NOT_SAID)]
+    calls = getattr(given, "tool_calls", ())
+    if isinstance(calls, list):
+        calls = [_renamed(call) if isinstance(call, Mapping) else call for call in calls]
+    return {"role": "assistant", "content": content, "tool_calls": calls}
+
+
+def _renamed(call: Mapping[Any, Any]) -> dict[str, object]:
+    return {"id": call.get("id"), "name": call.get("name"), "arguments": call.get("args")}
 
 
 def _called(messages: Sequence[Message]) -> dict[str, str]:
@@ -176,7 +287,7 @@ def _has_foreign_calls(given: Mapping[Any, Any]) -> bool:
 
 def _fields(given: Mapping[Any, Any], where: str, called: Mapping[str, str]) -> dict[str, object]:
     """Return the fields of a `Message` for one of OpenAI's form."""
-    unknown = sorted(set(map(str, given)) - {"role", "content", "name", "tool_calls", "tool_call_id", "refusal"})
+    unknown = sorted(set(map(str, given)) - {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "is_error"})
     if unknown:
         raise InvalidRequest(f"{where}: unknown key {unknown[0]!r}", hint=_HINT)
     role, text = given.get("role"), _text(given.get("content"), f"{where}.content")
@@ -185,7 +296,8 @@ def _fields(given: Mapping[Any, Any], where: str, called: Mapping[str, str]) -> 
         name = given.get("name") or (called.get(call) if isinstance(call, str) else None)
         if not isinstance(call, str) or name is None:
             raise InvalidRequest(f"{where}.tool_call_id names no call of an earlier message", hint="the id of one of its tool_calls")
-        return {"role": role, "tool_result": ToolResult(call_id=call, name=name, content=text)}
+        is_error = given.get("is_error", False)
+        return {"role": role, "tool_result": ToolResult(call_id=call, name=name, content=text, is_error=is_error)}
     calls = given.get("tool_calls") or ()
     if not isinstance(calls, Sequence) or isinstance(calls, str):
         raise InvalidRequest(f"{where}.tool_calls must be a list, not {type(calls).__name__}", hint=_HINT)
@@ -226,6 +338,11 @@ def _call(given: object, where: str) -> ToolCall:
     except ValueError as error:
         raise InvalidRequest(f"{where}.function.arguments is no JSON: {error}", hint='a text such as {"path": "a.txt"}') from error
     return ToolCall.model_validate({"id": given.get("id"), "name": function.get("name"), "arguments": parsed})
+
+
+def tokens_by_length(text: str) -> int:
+    """Return an estimate of a text's tokens, from its length."""
+    return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
 def last_words(messages: Sequence[Message]) -> str:

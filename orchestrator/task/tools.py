@@ -21,6 +21,7 @@ from ...protocols import ApprovalRequest, ConfigError, ToolCall, ToolResult, Too
 from ...protocols.items import Source, Tier
 from ..util.arguments import as_tuple, require, wrong_type
 from ..util.runtime import run_in_daemon_thread
+from .context import context_parameter, current_context
 from .labels import OPEN, Integrity, Label, is_prose, takes_addresses
 
 NOT_RUN: Final = "not run: "
@@ -107,17 +108,24 @@ class ToolDeclaration:
     """The declared effects and data flows of a tool."""
 
     effect: Effect = Effect.AT_MOST_ONCE
+    """The kind of change that a call makes, which decides whether it may be repeated."""
     approval: bool = False
+    """Each call needs approval."""
     returns: Tier = Tier.SHARED
+    """Privacy tier of its results."""
     source: Source = Source.INTERNAL_TOOL
+    """Author of its results."""
     sends: Tier = Tier.DEVICE
+    """Privacy tier to which its arguments go."""
     sinks: frozenset[str] = frozenset()
+    """Arguments that decide what is done, and to whom."""
     keys: frozenset[str] = frozenset()
+    """Arguments that name a record of the user's own data."""
     has_source: bool = True
     """Its source was declared."""
 
     def label(self, name: str, result: str = "") -> Label:
-        """Return the label of its results. `result`: one of them, which matters if no source was declared."""
+        """Return the label of the results of the tool called `name`. `result`: one of them, which matters if no source was declared."""
         is_foreign = self.source in (Source.EXTERNAL_TOOL, Source.DOCUMENT) or (not self.has_source and is_prose(result))
         if self.returns is Tier.SHARED and not is_foreign:
             return OPEN
@@ -131,6 +139,7 @@ class Tool:
     """
 
     def __init__(self, function: ToolFunction, **options: Unpack[ToolOptions]) -> None:
+        """Make a tool of a typed `function`, sync or async; `options` are those of `ToolOptions`. The decorator `tool` does the same."""
         _check_options(function, options)
         self.name = options.get("name") or _name_of(function)
         self.function = function
@@ -138,7 +147,9 @@ class Tool:
         self.time_limit = options.get("time_limit", DEFAULT_TIME_LIMIT)
         self.result_limit = options.get("result_limit", DEFAULT_RESULT_LIMIT)
         _check_limits(self.name, self.time_limit, self.result_limit)
-        self._parameters = _parameters(function, self.name)
+        parameters = _parameters(function, self.name)
+        self._context = context_parameter(parameters, self.name)
+        self._parameters = [each for each in parameters if self._context is None or each.name != self._context.name]
         self._arguments_type = _arguments_model(self._parameters, self.name)
         self.spec = _spec(self.name, inspect.getdoc(function) or "", self._arguments_type)
         self.declared = _declared(self.name, [parameter.name for parameter in self._parameters], options)
@@ -147,11 +158,17 @@ class Tool:
         if self.declared.source is Source.EXTERNAL_TOOL and not self.declared.has_source:
             self._tell("it takes an address of the network")
 
+    @property
+    def needs_dependencies(self) -> bool:
+        """It takes a `Context` whose dependencies must be given with each task."""
+        return self._context is not None and self._context.needs_dependencies
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - keeps the wrapped function's own signature
+        """Call the function itself, with `args` and `kwargs` as it takes them."""
         return self.function(*args, **kwargs)
 
     def label_of(self, result: ToolResult) -> Label:
-        """Return the label of one of its results."""
+        """Return the label of one `result` of the tool."""
         said = "" if result.is_error else result.content.removesuffix(LOOKED_UP)  # errors are a program's words, nearfar's or the tool's
         label = self.declared.label(self.name, said)
         if label.integrity is Integrity.UNTRUSTED and not self.declared.has_source and not self._was_told:
@@ -165,20 +182,27 @@ class Tool:
         logger.warning("tool %r has no source, and %s: its results count as untrusted content; %s", self.name, reason, advice)
 
     def arguments(self, call: ToolCall) -> dict[str, object]:
-        """Return the arguments for the function. Raises pydantic's `ValidationError` if the call does not fit."""
+        """Return the arguments of a `call` as the function takes them. Raises pydantic's `ValidationError` if the call does not fit."""
         arguments = self._arguments_type.model_validate(call.arguments)
         return {parameter.name: getattr(arguments, f"argument_{number}") for number, parameter in enumerate(self._parameters)}
 
-    async def run(self, call: ToolCall, *, overdue: Callable[["asyncio.Task[ToolResult]"], None] | None = None) -> ToolResult:
+    async def run(
+        self, call: ToolCall, *, effect_key: str = "", overdue: Callable[["asyncio.Task[ToolResult]"], None] | None = None
+    ) -> ToolResult:
         """Run the call. Any failure inside the tool becomes an error result that the model can react to.
 
-        `overdue` takes the task of a plain function that ran past the limit, or was to be cancelled: it runs in a thread, which cannot be
-        stopped.
+        `effect_key` names the effect for the tool's context. `overdue` takes the task of a plain function that ran past the limit, or was
+        to be cancelled: it runs in a thread, which cannot be stopped.
         """
         try:
             keywords = self.arguments(call)
         except ValidationError as error:
             return self._result(call, _explain(error), is_error=True)
+        if self._context is not None:
+            context = current_context().of_call(call.id, effect_key)
+            if self.needs_dependencies and context.dependencies is None:
+                return self._result(call, "the app has not given the tool its dependencies", is_error=True)
+            keywords[self._context.name] = context
         if not self._is_async:
             return await self._run_in_thread(call, keywords, overdue)
         with anyio.move_on_after(self.time_limit) as scope:
@@ -247,9 +271,9 @@ def tool(**options: Unpack[ToolOptions]) -> Callable[[ToolFunction], Tool]: ...
 
 
 def tool(function: ToolFunction | None = None, /, **options: Unpack[ToolOptions]) -> Tool | Callable[[ToolFunction], Tool]:
-    """Make a tool of a typed function, sync or async. Its annotations become the schema, its docstring the description.
+    """Make a tool of a typed `function`, sync or async. Its annotations become the schema, its docstring the description.
 
-    `ToolOptions` lists the declarations: limits, effects, and where its data come from and go to.
+    The `options` are those of `ToolOptions`: limits, effects, and where its data come from and go to.
 
     Raises `ConfigError` if an argument has no annotation, or one that JSON cannot express, and for unknown options.
     """

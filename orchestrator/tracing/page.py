@@ -10,7 +10,7 @@ from html import escape
 from typing import Final, Literal
 
 from ...protocols import Message, Side
-from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
+from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, RoleStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
 from ..task.labels import Label
 from ..task.results import Call, SideUsage
 from ..task.task import call_text, transcript
@@ -87,7 +87,8 @@ def _rows(entry: AnyEntry, *, is_first: bool) -> Iterator[TraceRow]:
     match entry:
         case RunBegan():
             prompt = next((message.text for message in reversed(entry.task.messages) if message.role == "user"), "")
-            title = f"begun, strategy {entry.task.policy.strategy}" if is_first else "resumed by another process, or again"
+            way = f"role {entry.task.role}" if entry.task.role else f"strategy {entry.task.policy.strategy}"
+            title = f"begun, {way}" if is_first else "resumed by another process, or again"
             yield TraceRow("run", title, text=prompt if is_first else "")
         case AgentStepped():
             yield _step(entry)
@@ -135,6 +136,9 @@ def _said(message: Message) -> str:
 
 def _event(entry: Happened) -> TraceRow:
     match entry.event:
+        case RoleStarted() as event:
+            handed = f", handed the task by {event.by}" if event.by else ""
+            return TraceRow("decision", f"role {event.role} begins{handed}", text=event.task)
         case Routed(decision=decision):
             return TraceRow("decision", f"route: {', then '.join(decision.candidates)}", text="\n".join(decision.reasons))
         case AttemptStarted() as event:

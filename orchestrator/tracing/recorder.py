@@ -142,8 +142,8 @@ class RunTrace:
         return cls(EntryQueue(store, task), tools)
 
     def within(self, scope: str) -> "RunTrace":
-        """Return the recorder of a part of the run that runs in parallel with others."""
-        return RunTrace(self._queue, self._tools, scope)
+        """Return the recorder of a part of the run."""
+        return RunTrace(self._queue, self._tools, f"{self._scope}, {scope}" if self._scope else scope)
 
     def record_event(self, event: TaskEvent) -> None:
         """Record an event. Agents' texts are recorded with their steps."""

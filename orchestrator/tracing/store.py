@@ -17,7 +17,7 @@ from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
 from ..storage.tables import DatabaseSession, TableDatabase, Tables
 from ..storage.writer import Change, T, Writer
-from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
+from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, RoleStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
 from ..task.labels import Label, RecalledItem
 from ..task.results import Call, SideUsage
 from ..task.stores import RunsConfig
@@ -100,7 +100,7 @@ class Happened(TraceEntry):
 
     type: Literal["event"] = "event"
     event: Annotated[
-        Routed | AttemptStarted | AttemptEnded | SupervisorSpoke | SubtasksPlanned | SubtaskEnded | ApprovalAsked,
+        RoleStarted | Routed | AttemptStarted | AttemptEnded | SupervisorSpoke | SubtasksPlanned | SubtaskEnded | ApprovalAsked,
         Field(discriminator="type"),
     ]
 
@@ -200,7 +200,8 @@ class TraceStore:
         self._writer.submit(lambda _: None).result()
 
     def entries(self, run: str, *, user: str | None = None) -> list[AnyEntry]:
-        """Return the entries in the order in which they were recorded. Raises `NotFound` if the user has no such trace; None: any user."""
+        """Return the entries of a `run` in the order in which they were recorded. Raises `NotFound` if the `user` has no such trace; None:
+        any user."""
         query = "SELECT content FROM entries WHERE run = ? AND user_name = coalesce(?, user_name) ORDER BY number"
         with self.database.reading() as session:
             rows = session.execute(query, (run, user)).fetchall()
@@ -209,7 +210,7 @@ class TraceStore:
         return [_read(run, content) for (content,) in rows]
 
     def ids(self, prefix: str = "", *, limit: int = 10_000) -> list[str]:
-        """Return the ids of runs that begin with `prefix`, the newest first."""
+        """Return the ids of runs that begin with `prefix`, the newest first, `limit` at most."""
         query = "SELECT run FROM entries WHERE type = 'began' AND substr(run, 1, ?) = ? GROUP BY run ORDER BY max(number) DESC LIMIT ?"
         with self.database.reading() as session:
             return [run for (run,) in session.execute(query, (len(prefix), prefix, limit)).fetchall()]
@@ -226,7 +227,7 @@ class TraceStore:
                 yield run, (record_of(content) for (content,) in rows)
 
     def newest(self, *, user: str | None = None, limit: int = 100) -> list[TraceLine]:
-        """Return the traces of the runs that were begun or resumed last, the newest first."""
+        """Return the traces of the runs of a `user` (None: of all) that were begun or resumed last, the newest first, `limit` at most."""
         begun = (
             "SELECT run, max(number), min(number) FROM entries WHERE type = 'began' AND user_name = coalesce(?, user_name) "
             "GROUP BY run ORDER BY 2 DESC LIMIT ?"
@@ -236,7 +237,7 @@ class TraceStore:
             return [_line(session, run, first, last) for run, last, first in found]
 
     def forget_all(self, runs: Sequence[str]) -> None:
-        """Remove the traces of runs."""
+        """Remove the traces of `runs`, named by their ids."""
         for change in [self.submit(partial(_forget, run=run)) for run in runs]:
             change.result()
 

@@ -1,7 +1,6 @@
 """JSON as text: one canonical form of each value (RFC 8785), and files of JSON lines that several processes append to."""
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -13,6 +12,8 @@ from typing import IO, Final
 
 from pydantic import BaseModel, JsonValue, SecretBytes, SecretStr
 from pydantic_core import to_jsonable_python
+
+from ...protocols.lazy import CLOSED_ON_EXEC, file_locks
 
 _quoted: Final = json.JSONEncoder(ensure_ascii=False).encode
 _LONGEST_PLAIN: Final = 40
@@ -102,8 +103,8 @@ def append_line(path: Path, line: bytes) -> None:
     Raises `OSError`, and changes nothing, if the file ends with something else than a line of JSON: it is another program's.
     A new file is for its owner alone: there may be words of tasks in it.
     """
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | CLOSED_ON_EXEC, 0o600), "ab+") as file:
+        _lock(file)
         _cut_torn_line(file)
         file.write(line + b"\n")
 
@@ -111,7 +112,7 @@ def append_line(path: Path, line: bytes) -> None:
 def drop_lines(path: Path, goes: Callable[[bytes], bool]) -> None:
     """Remove lines for which `goes` is true, in place and under the lock of those who append. Raises `OSError`."""
     with path.open("rb+", buffering=0) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        _lock(file)
         before = file.read()
         kept = b"".join(line + b"\n" for line in whole_lines(before) if line and not goes(line))
         file.seek(0)
@@ -122,13 +123,19 @@ def drop_lines(path: Path, goes: Callable[[bytes], bool]) -> None:
 
 def read_lines(path: Path) -> list[bytes]:
     """Return the whole lines of a file. A pipe is not waited for. Raises `OSError`."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | CLOSED_ON_EXEC), "rb") as file:
         return whole_lines(file.read() or b"")
 
 
 def whole_lines(data: bytes) -> list[bytes]:
     """Return the lines of a file. A last one without its newline was cut off while it was written, and is left out."""
     return data[: data.rfind(b"\n") + 1].split(b"\n")
+
+
+def _lock(file: IO[bytes]) -> None:
+    """Wait for the lock of a file, which is released when the file is closed. Raise `ConfigError` on systems without file locks."""
+    locks = file_locks("a file that several processes append to")
+    locks.flock(file, locks.LOCK_EX)
 
 
 def _cut_torn_line(file: IO[bytes]) -> None:

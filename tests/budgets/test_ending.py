@@ -47,7 +47,7 @@ async def test_words_that_are_not_valid_against_the_schema_are_no_answer() -> No
     looking = ("Most likely it is Lima; let me look.", CALL, taking(5000, FinishReason.TOOL_CALLS))
     async with far_alone(looking, limits={"task": {"dollars": 0.05}}) as hybrid:
         with pytest.raises(BudgetExceeded):
-            await hybrid.run("What is the capital of Peru?", tools=[look], output_schema={"type": "object"})
+            await hybrid.run("What is the capital of Peru?", tools=[look], output={"type": "object"})
 
 
 async def test_where_nothing_was_said_the_error_tells_what_was_spent() -> None:

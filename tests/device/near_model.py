@@ -4,8 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from llama_engine import HAS_LLAMA
+
 import nearfar.device
-from nearfar import LlamaAgent
+from nearfar import LlamaAgent, OnnxAgent
+from nearfar.device.worker import LocalAgent
 from nearfar.protocols import Agent, Message, StepRequest, ToolSpec, complete
 
 NEAR = Path(nearfar.device.__file__).parent / "models" / "near.gguf"
@@ -21,6 +24,9 @@ OPEN = ToolSpec(
         "required": ["title", "section"],
     },
 )
+
+ENGINE: type[LlamaAgent] | type[OnnxAgent] = LlamaAgent if HAS_LLAMA else OnnxAgent
+"""The class that runs the model here."""
 
 _LONG_ENOUGH = 200
 # Outside its world the model mostly repeats itself without end; on which prompts depends on its training.
@@ -38,9 +44,9 @@ _found: list[str] = []
 
 
 @asynccontextmanager
-async def near_agent(model: Path = NEAR, *, parallel: int = 4, context_tokens: int | None = None) -> AsyncIterator[LlamaAgent]:
+async def near_agent(model: Path = NEAR, *, parallel: int = 4, context_tokens: int | None = None) -> AsyncIterator[LocalAgent]:
     """The near model, closed on the way out."""
-    async with await LlamaAgent.load(model, parallel=parallel, context_tokens=context_tokens) as agent:
+    async with await ENGINE.load(model, parallel=parallel, context_tokens=context_tokens) as agent:
         yield agent
 
 

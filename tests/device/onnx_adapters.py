@@ -33,9 +33,9 @@ def write_adapted(target: Path) -> Adapted:
     files = {}
     for number, (name, adapted) in enumerate({"text": shapes, "calls": attention}.items()):
         files[name] = target / f"{name}.onnx_adapter"
-        write_adapter(_random_adapter(adapted, number), files[name])
+        write_adapter(_random_adapter(adapted, number), model.shape, files[name])
     foreign = target / "foreign.onnx_adapter"
-    write_adapter(_random_adapter({key: (outputs, 2 * inputs) for key, (outputs, inputs) in shapes.items()}, 2), foreign)
+    write_adapter(_random_adapter({key: (outputs, 2 * inputs) for key, (outputs, inputs) in shapes.items()}, 2), model.shape, foreign)
     return Adapted(target / "near", files, foreign)
 
 

@@ -8,8 +8,9 @@ from typing import cast
 
 import anyio
 import pytest
+from llama_engine import require_llama
 
-pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+require_llama()
 pytest.importorskip("gguf", reason="writing adapters needs gguf: pip install gguf")
 
 import gguf

@@ -5,11 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from llama_engine import require_llama
 from near_model import NEAR, ask, long_prompt, near_agent
 from profile_examples import profile
 from typer.testing import CliRunner
 
-pytest.importorskip("llama_cpp")
+require_llama()
 
 from nearfar import Hybrid, LlamaAgent, Policy
 from nearfar.device.bench import REPEATS, WATTS_PER_THREAD, bench

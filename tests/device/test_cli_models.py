@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from llama_engine import needs_llama
 from typer.testing import CliRunner, Result
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
@@ -52,6 +53,7 @@ def printed(*arguments: str) -> dict[str, object]:
     return value
 
 
+@needs_llama
 def test_a_model_is_pulled_listed_verified_run_and_removed(hub: FakeHub, tmp_path: Path) -> None:
     pulled = models("pull", REFERENCE)
     assert (pulled.exit_code, pulled.stdout.split()[0]) == (0, "model-Q8_0")

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from llama_engine import require_llama
 
-pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+require_llama()
 pytest.importorskip("gguf", reason="writing models needs gguf: pip install gguf")
 
 from hypothesis import HealthCheck, given, settings

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from llama_engine import require_llama
 
-pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+require_llama()
 from near_model import QUESTION, ask, near_agent
 
 from nearfar.device.gguf_file import TENSOR_TYPES, read_gguf

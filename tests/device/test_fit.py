@@ -6,12 +6,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+pytest.importorskip("llguidance", reason="running models needs an engine: pip install 'nearfar[onnx]'")
 pytest.importorskip("gguf", reason="writes models: pip install 'nearfar[test]'")
 pytest.importorskip("httpx", reason="looks into repositories: pip install 'nearfar[models]'")
 import numpy as np
 from fake_hub import REPOSITORY, fake_hub
 from gguf import GGUFWriter
+from llama_engine import needs_llama
 from near_model import NEAR, QUESTION, ask, near_agent
 from tiny_gguf import WIDTH, TinyModel, write_tiny_gguf
 from typer.testing import CliRunner
@@ -28,6 +29,7 @@ FAR = NEAR.with_name("far.gguf")
 ENOUGH = 1 << 60
 
 
+@needs_llama
 @pytest.mark.anyio
 @pytest.mark.parametrize("context", [512, 1024, 2048])
 @pytest.mark.parametrize("model", [NEAR, FAR], ids=["near", "far"])
@@ -36,6 +38,7 @@ async def test_prediction_is_within_15_percent_of_what_a_worker_takes(model: Pat
     assert _predicted(model, context) == pytest.approx(measured, rel=0.15)
 
 
+@needs_llama
 @pytest.mark.anyio
 async def test_prediction_holds_for_a_model_whose_weights_count(tmp_path: Path) -> None:
     enlarge(FAR, tmp_path / "large.gguf", 60_000_000)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from llama_engine import require_llama
 
-pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+require_llama()
 pytest.importorskip("gguf", reason="looks where the header ends: pip install 'nearfar[test]'")
 from gguf import GGUFReader
 from near_model import NEAR, QUESTION, ask

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import anyio
 import pytest
+from llama_engine import require_llama
 
-pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+require_llama()
 from near_model import OPEN, QUESTION, ask, long_prompt, near_agent
 from tiny_gguf import WIDTH, TinyModel, write_tiny_gguf
 
 from nearfar import LlamaAgent
 from nearfar.device.llama import read_header
 from nearfar.protocols import (
+    Agent,
     ContextOverflow,
     DeadlineExceeded,
     FinishReason,
@@ -306,5 +308,5 @@ async def test_deadline_counts_while_a_step_waits() -> None:
         tasks.cancel_scope.cancel()
 
 
-async def _swallow(agent: LlamaAgent, prompt: str) -> None:
+async def _swallow(agent: Agent, prompt: str) -> None:
     await complete(agent, ask(prompt))

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llama_engine import require_llama
 from near_model import NEAR, QUESTION
 from tiny_gguf import TinyModel, write_tiny_gguf
 
-llama_cpp = pytest.importorskip("llama_cpp")
+require_llama()
 
 import fake_gpu_worker
+import llama_cpp
 
 from nearfar import LlamaAgent
 from nearfar.device.compute import ProcessorKind

@@ -3,8 +3,9 @@
 from typing import cast
 
 import pytest
+from llama_engine import require_llama
 
-pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+require_llama()
 from near_model import CONTEXT_TOKENS, NEAR, OPEN, QUESTION, long_prompt
 
 from nearfar import LlamaAgent

@@ -3,8 +3,9 @@
 from collections import Counter
 
 import pytest
+from llama_engine import require_llama
 
-pytest.importorskip("llama_cpp", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+require_llama()
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from near_model import NEAR

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from llama_engine import require_llama
 
-pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+require_llama()
 from family_templates import DEEPSEEK_R1
 from near_model import ask
 from tiny_gguf import TinyModel, write_tiny_gguf

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from llama_engine import require_llama
 
-pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+require_llama()
 from family_templates import GEMMA, MISTRAL
 from near_model import ask
 from tiny_gguf import TinyModel, write_tiny_gguf

@@ -1,18 +1,22 @@
 """The pure parts of the worker: frames, markers in text, prefix sharing, confidence."""
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llama_engine import needs_llama
 
-from nearfar.device.llama.model import ThreadTuner
 from nearfar.device.worker.engine import Sequence, Sequences, common_prefix
 from nearfar.device.worker.generation import TextFlow
 from nearfar.device.worker.protocol import Frame, FrameDecoder, encode
 from nearfar.device.worker.sampling import Confidence, log_probability
 from nearfar.protocols import ModelError
+
+if TYPE_CHECKING:
+    from nearfar.device.llama.model import ThreadTuner
 
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8
@@ -144,7 +148,13 @@ def test_confidence_is_unknown_before_the_first_token() -> None:
     assert Confidence().value is None
 
 
-def _passes(tuner: ThreadTuner, seconds: dict[int, float], count: int) -> list[int]:
+def _tuner() -> "ThreadTuner":
+    from nearfar.device.llama.model import ThreadTuner
+
+    return ThreadTuner(few=1, many=8)
+
+
+def _passes(tuner: "ThreadTuner", seconds: dict[int, float], count: int) -> list[int]:
     """Run passes of four tokens that take `seconds` by the number of threads; returns the numbers used."""
     used = []
     for _ in range(count):
@@ -153,24 +163,28 @@ def _passes(tuner: ThreadTuner, seconds: dict[int, float], count: int) -> list[i
     return used
 
 
+@needs_llama
 def test_idle_cores_are_used_for_batches() -> None:
-    assert set(_passes(ThreadTuner(few=1, many=8), {1: 1.0, 8: 0.3}, 40)[10:]) == {8}
+    assert set(_passes(_tuner(), {1: 1.0, 8: 0.3}, 40)[10:]) == {8}
 
 
+@needs_llama
 def test_busy_cores_are_tried_ever_more_rarely() -> None:
-    used = _passes(ThreadTuner(few=1, many=8), {1: 1.0, 8: 5.0}, 2000)
+    used = _passes(_tuner(), {1: 1.0, 8: 5.0}, 2000)
     assert used.count(8) < 8
 
 
+@needs_llama
 def test_threads_follow_the_machine() -> None:
-    tuner = ThreadTuner(few=1, many=8)
+    tuner = _tuner()
     _passes(tuner, {1: 1.0, 8: 0.3}, 40)
     assert set(_passes(tuner, {1: 1.0, 8: 5.0}, 300)[-50:]) == {1}
     assert set(_passes(tuner, {1: 1.0, 8: 0.3}, 2000)[-50:]) == {8}
 
 
+@needs_llama
 def test_passes_of_another_size_begin_with_the_threads_that_won_before() -> None:
-    tuner = ThreadTuner(few=1, many=8)
+    tuner = _tuner()
     _passes(tuner, {1: 1.0, 8: 0.3}, 40)
     assert tuner.threads(128) == 8
-    assert ThreadTuner(few=1, many=8).threads(128) == 1
+    assert _tuner().threads(128) == 1

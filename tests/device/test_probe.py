@@ -8,6 +8,7 @@ import anyio
 import psutil
 import pytest
 from fake_system import supply, write_system
+from llama_engine import needs_llama
 from pydantic import BaseModel
 
 from nearfar.device.compute import ProcessorKind
@@ -68,12 +69,18 @@ def test_the_report_keeps_its_shape() -> None:
         assert fields | {"presence", "reason"} <= set(definitions[reference.rpartition("/")[2]]["properties"])
 
 
+@needs_llama
 async def test_installed_engines_compute_on_the_cpu_at_least() -> None:
-    pytest.importorskip("llama_cpp")
     engines = {engine.name: engine for engine in (await look_at_drivers()).engines}
     present = {provider.name: provider for provider in engines["llama.cpp"].providers if provider.presence is Presence.PRESENT}
     assert present["cpu"].kind is ProcessorKind.CPU
     assert present["cpu"].device
+
+
+def _install_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every engine be looked at, also one that is not installed here."""
+    for name, (_, package) in ENGINES.items():
+        monkeypatch.setitem(ENGINES, name, ("json", package))
 
 
 async def test_an_engine_that_is_not_installed_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +101,8 @@ async def test_an_engine_that_is_not_installed_is_absent(monkeypatch: pytest.Mon
         ("import sys; sys.exit('x' * 1_000_000)", "exit code 1: xxx"),
     ],
 )
-async def test_what_cannot_be_looked_at_is_unknown_with_the_cause(code: str, reason: str) -> None:
+async def test_what_cannot_be_looked_at_is_unknown_with_the_cause(code: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _install_all(monkeypatch)
     drivers = await look_at_drivers(command=[sys.executable, "-c", code])
     for part in (*drivers.engines, drivers.energy[0]):
         assert part.presence is Presence.UNKNOWN
@@ -111,7 +119,10 @@ async def test_a_driver_that_crashes_leaves_the_other_counters_of_energy_known(t
     ]
 
 
-async def test_a_look_that_hangs_is_killed_with_its_helpers_and_its_subject_is_unknown(tmp_path: Path) -> None:
+async def test_a_look_that_hangs_is_killed_with_its_helpers_and_its_subject_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _install_all(monkeypatch)
     hangs = f'sleep 600 & echo $$ $! > {tmp_path}/"$0"; wait'
     with anyio.fail_after(30):
         drivers = await look_at_drivers(command=["sh", "-c", hangs], seconds=2.0)

@@ -12,10 +12,9 @@ import anyio
 import psutil
 import pytest
 
-pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
-from near_model import NEAR, QUESTION, ask, near_agent
+pytest.importorskip("llguidance", reason="running models needs an engine: pip install 'nearfar[onnx]'")
+from near_model import ENGINE, NEAR, QUESTION, ask, near_agent
 
-from nearfar import LlamaAgent
 from nearfar.device.worker.protocol import Liveness
 from nearfar.protocols import AgentError, DeadlineExceeded, ModelError, Stalled, WorkerCrashed, complete
 from nearfar.protocols.heartbeat import Heartbeat
@@ -54,7 +53,7 @@ async def _worker_that_loads(before: set[psutil.Process]) -> psutil.Process:
 async def _hit_while_it_loads(hit: signal.Signals) -> AgentError:
     """Send a signal to a worker that has only been started, and return why it could not be loaded."""
     before = set(psutil.Process().children())
-    loading = asyncio.ensure_future(LlamaAgent.load(NEAR))
+    loading = asyncio.ensure_future(ENGINE.load(NEAR))
     (await _worker_that_loads(before)).send_signal(hit)
     with anyio.fail_after(_SECONDS), pytest.raises(AgentError) as caught:
         await loading

@@ -17,8 +17,9 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+from llama_engine import require_llama
 
-pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+require_llama()
 from near_model import NEAR, OPEN, QUESTION, long_prompt
 from thin_phone import PhoneAgent, lent, llama_http
 

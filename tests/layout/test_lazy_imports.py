@@ -12,7 +12,7 @@ from source_tree import FOLDERS
 HEAVY = ("grpc", "httpx", "keyring", "langchain_core", "langgraph", "llama_cpp", "llguidance", "matplotlib", "numpy", "ray", "torch")
 EXTRAS = (
     *("gguf", "httpx_sse", "jinja2", "keyring", "llama_cpp", "llguidance", "matplotlib"),
-    *("numpy", "psutil", "pynvml", "ray", "tokenizers", "torch"),
+    *("numpy", "onnxruntime_genai", "psutil", "pynvml", "ray", "tokenizers", "torch"),
 )
 """Top-level modules of what only an extra installs. httpx is none: LangGraph needs it too."""
 

@@ -1,6 +1,5 @@
 """What is installed, and under which name."""
 
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -8,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from built_wheel import build_wheel
 from source_tree import FOLDERS, ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -17,16 +17,7 @@ MODELS = sorted((ROOT / "device" / "models").glob("*.gguf"))
 @pytest.fixture(scope="module")
 def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The names in a wheel built from a copy of what belongs to the distribution."""
-    copy = tmp_path_factory.mktemp("copy")
-    for name in (*FOLDERS, "public", "tests", "train", "benchmarks", "docs"):
-        if (ROOT / name).is_dir():
-            outputs = ("runs",) if name == "train" else ()
-            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", *outputs))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy / name)
-    build = "from setuptools import build_meta; print(build_meta.build_wheel('dist'))"
-    subprocess.run([sys.executable, "-c", build], cwd=copy, check=True, capture_output=True, timeout=110)
-    (wheel,) = (copy / "dist").glob("*.whl")
+    wheel = build_wheel(tmp_path_factory.mktemp("copy"))
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
 

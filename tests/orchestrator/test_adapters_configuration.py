@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+pytest.importorskip("llguidance", reason="running models needs an engine: pip install 'nearfar[onnx]'")
 
 from nearfar import Hybrid, Policy, Strategy, load_config
 from nearfar.orchestrator.compose.agents import NearConfig, model_path

@@ -27,7 +27,8 @@ TAKES: dict[str, tuple[object, ...]] = {
     "result_limit": (5,),
     "remember": (True,),
     "maximum_bytes": (5,),
-    "output_schema": ({"no such key": 1},),  # a JSON Schema may have further keys
+    "dependencies": WRONG,  # any object of the app's
+    "output": ({"no such key": 1},),  # a JSON Schema may have further keys
     "index": ({"no such key": 1},),  # LangGraph's own mappings are open
     "ttl": ({"no such key": 1},),
 }
@@ -52,7 +53,7 @@ def agent(*texts: str) -> ScriptedAgent:
     return ScriptedAgent([*(texts or ("hi",))])
 
 
-PARTS = ("near", "far", "agents", "tools", "approver", "policy", "memory", "records")
+PARTS = ("near", "far", "agents", "instructions", "tools", "approver", "policy", "memory", "records")
 KEPT = ("where", "runs", "budgets", "privacy", "traces", "cache", "checkpointer")
 
 
@@ -216,10 +217,10 @@ class Place(BaseModel):
 
 
 @pytest.mark.anyio
-async def test_a_pydantic_model_is_an_output_schema() -> None:
+async def test_a_pydantic_model_is_an_output() -> None:
     async with Hybrid(near=agent('{"name": "Aldara", "people": 7}')) as hybrid:
-        result = await hybrid.run("Which town?", output_schema=Place)
-    assert Place.model_validate(result.output) == Place(name="Aldara", people=7)
+        result = await hybrid.run("Which town?", output=Place)
+    assert result.output == Place(name="Aldara", people=7)
 
 
 @pytest.mark.anyio
@@ -245,7 +246,7 @@ def test_one_message_is_no_list_of_them() -> None:
         ([{"role": "user", "content": "half\udc80"}], {}),
         ("whole", {"context": "half\udfff"}),
         ("whole", {"tags": ["half\ud800"]}),
-        ("whole", {"output_schema": {"type": "object", "properties": {"half\ud800": {}}}}),
+        ("whole", {"output": {"type": "object", "properties": {"half\ud800": {}}}}),
     ],
 )
 async def test_text_with_half_of_a_character_is_refused_before_an_agent_is_asked(prompt: Prompt, options: TaskOptions) -> None:

@@ -16,9 +16,10 @@ import psutil
 import pytest
 from keyring.backend import KeyringBackend
 from keyring.errors import KeyringLocked
+from llama_engine import HAS_LLAMA
 from typer.testing import CliRunner, Result
 
-from nearfar import Config, Hybrid
+from nearfar import Config, Hybrid, Message
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.options import AgentChoice
 from nearfar.orchestrator.cli.selection import DEMO_SEED, chosen_config
@@ -69,6 +70,23 @@ def test_a_long_answer_reaches_a_pipe_as_it_is(empty_folder: Path, monkeypatch: 
 
     monkeypatch.setattr(import_module("nearfar.orchestrator.cli.run"), "open_hybrid", scripted)
     assert nearfar("run", "Hello?", *NEAR).stdout == f"{answer}\n"
+
+
+@pytest.mark.parametrize("command", ["run", "chat"])
+@pytest.mark.parametrize("place", ["line", "file"])
+def test_instructions_come_from_the_line_or_a_file(command: str, place: str, empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = ScriptedAgent(["hi"])
+    monkeypatch.setattr(import_module("nearfar.orchestrator.cli.run"), "open_hybrid", lambda *_: Hybrid(near=agent))
+    (empty_folder / "house.txt").write_text("You work for Orbix Labs.")
+    given = "@house.txt" if place == "file" else "You work for Orbix Labs."
+    prompt = ["Hello?"] if command == "run" else []
+    assert nearfar(command, *prompt, *NEAR, "--instructions", given, text="Hello?\nexit\n").exit_code == 0
+    assert agent.requests[0].messages == (Message.system("You work for Orbix Labs."), Message.user("Hello?"))
+
+
+def test_instructions_in_a_file_that_cannot_be_read_are_an_error() -> None:
+    error = error_of(nearfar("run", "Hello?", *NEAR, "--instructions", "@nowhere.txt", "--json"))
+    assert (error["type"], "nowhere.txt cannot be read" in error["message"]) == ("ConfigError", True)
 
 
 def test_run_as_json_tells_who_answered_and_what_it_cost() -> None:
@@ -150,7 +168,7 @@ def test_doctor_finds_the_shipped_models_working() -> None:
     agents = {finding["name"]: finding for finding in report["findings"] if finding["area"] == "agents"}
     assert agents["near"]["status"] == agents["far"]["status"] == "ok"
     assert "answered" in agents["near"]["detail"]
-    assert "on cpu (llama.cpp)" in agents["near"]["detail"]
+    assert f"on cpu ({'llama.cpp' if HAS_LLAMA else 'onnxruntime-genai'})" in agents["near"]["detail"]
     assert report["hardware"]["cpu"]["presence"] == "present"
     assert {engine["name"] for engine in report["hardware"]["engines"]} == {"llama.cpp", "onnxruntime"}
 
@@ -187,10 +205,29 @@ def test_the_demo_compares_strategies_in_both_worlds_and_writes_its_report(empty
         "plan_score_share",
         "plan_far_token_share",
     }
+    runs = outcome["story"]["runs"]
+    assert [run["configuration"] for run in runs] == ["device", "cloud", "pevr/inf"]
+    assert [run["answer"] == outcome["story"]["right_answer"] for run in runs] == [run["success"] for run in runs] == [False, True, True]
+    assert runs[0]["far_calls"] == runs[0]["dollars"] == 0 < runs[2]["dollars"] < runs[1]["dollars"]
     page = (empty_folder / "out.html").read_text(encoding="utf-8")
     assert "<svg" in page
     assert not re.search(r'\b(src|href)="(?!data:|#)', page.replace("xlink:href", "href"))
     assert not re.search(r"url\((?!#)", page)
+
+
+def test_the_demo_shows_one_task_step_by_step_first_and_names_three_demos_last(empty_folder: Path) -> None:
+    result = nearfar("demo", "--tasks", "1")
+    assert result.exit_code == 0
+    lines = [line for line in result.stdout.splitlines() if line.strip()]
+    assert lines[0].startswith("one task, three ways: ")
+    ways = [lines.index(title) for title in ("near alone", "far alone", "together: far plans, near does the work")]
+    assert ways == sorted(ways)
+    answers = [line for line in lines if " answers: " in line]
+    assert ["wrong" in answer for answer in answers] == [True, False, False]
+    assert any("together they found the same answer at " in line for line in lines)
+    named = re.findall(r"demos/\w+/main\.py", lines[-1])
+    assert len(named) == 3
+    assert all((Path(__file__).parents[2] / name).is_file() for name in named)
 
 
 def test_the_demo_refuses_a_report_in_a_folder_that_does_not_exist() -> None:

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
 from importlib import import_module
 from io import StringIO
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from nearfar import Config, Hybrid, Policy, Preset, load_config
+from nearfar import Config, Hybrid
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.options import AgentChoice
 from nearfar.orchestrator.cli.printing import HarmlessConsole
@@ -212,45 +211,3 @@ def test_a_chat_goes_on_after_a_line_in_another_encoding() -> None:
     lines = b"Wie hei\xdft sie?\nFind the capital of Sorra Kingdom.\nexit\n"
     done = subprocess.run(command, input=lines, capture_output=True, timeout=60, check=False)
     assert (done.returncode, b"Lower Galen" in done.stdout, b"not text in UTF-8" in done.stderr) == (0, True, True), done.stderr
-
-
-def test_init_writes_five_keys_and_says_where_the_others_are() -> None:
-    made = nearfar("init", "--near", 'a "b".gguf', "--far", "openai:gpt-5", "--preset", "private")
-    assert made.exit_code == 0, made.output
-    text = Path("nearfar.toml").read_text(encoding="utf-8")
-    near, far = {"model": 'a "b".gguf'}, {"provider": "openai", "model": "gpt-5"}
-    assert tomllib.loads(text) == {"near": near, "far": far, "policy": {"preset": "private", "sensitivity": "private"}}
-    assert 'docs/configuration.md describes all others, under "Advanced"' in text
-    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert "\n## Advanced\n" in page
-    assert load_config("nearfar.toml").policy == Policy(preset=Preset.PRIVATE)
-
-
-def test_init_names_the_models_that_the_user_means_in_a_file_of_another_folder(empty_folder: Path) -> None:
-    Path("app").mkdir()
-    assert nearfar("init", "app/nearfar.toml", "--near", "models/small.gguf", "--far", "models/large.gguf").exit_code == 0
-    written = tomllib.loads(Path("app/nearfar.toml").read_text(encoding="utf-8"))
-    models = empty_folder / "models"
-    assert (written["near"]["model"], written["far"]["model"]) == (str(models / "small.gguf"), str(models / "large.gguf"))
-    assert nearfar("init", "app/shipped.toml").exit_code == 0
-    shipped = tomllib.loads(Path("app/shipped.toml").read_text(encoding="utf-8"))
-    assert (shipped["near"]["model"], shipped["far"]["model"]) == ("near", "far")
-
-
-@pytest.mark.parametrize("options", [[], ["--far", "gateway:localhost:7443"]])
-def test_what_init_writes_is_a_policy_without_findings(options: list[str]) -> None:
-    assert nearfar("init", *options).exit_code == 0
-    checked = nearfar("policy", "check", "--json")
-    assert (checked.exit_code, json.loads(checked.stdout)["findings"]) == (0, [])
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [([], "exists already"), (["--preset", "cheap"], "private, balanced, cheapest"), (["--far", "far:away"], "does not name a far agent")],
-)
-def test_init_overwrites_nothing_and_refuses_what_makes_no_sense(options: list[str], said: str) -> None:
-    Path("nearfar.toml").write_text("# mine\n", encoding="utf-8")
-    refused = nearfar("init", *options)
-    assert refused.exit_code == 2
-    assert said in refused.output
-    assert Path("nearfar.toml").read_text(encoding="utf-8") == "# mine\n"

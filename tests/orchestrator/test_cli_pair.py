@@ -104,7 +104,7 @@ def test_a_hub_on_a_unix_socket_cannot_be_paired() -> None:
 
 @pytest.mark.anyio
 async def test_a_computer_attaches_with_the_same_pairing(tmp_path: Path) -> None:
-    pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+    pytest.importorskip("llguidance", reason="running models needs an engine: pip install 'nearfar[onnx]'")
     made = ensure_certificate(tmp_path / "hub.pem", tmp_path / "hub-key.pem", [])
     hub = Hub({"laptop": "5f" * 32})
     tls = ServerTls(certificate=tmp_path / "hub.pem", private_key=tmp_path / "hub-key.pem")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+pytest.importorskip("llguidance", reason="running models needs an engine: pip install 'nearfar[onnx]'")
 
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.selection import DEMO_SEED

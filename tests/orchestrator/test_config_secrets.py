@@ -77,7 +77,8 @@ def test_the_value_of_an_unknown_key_is_not_repeated(section: str, key: str) -> 
         ("memory.peers.hub", "token", 'token_variable = "NEARFAR_TOKEN"'),
         ("runs", "password", 'postgres_variable = "NEARFAR_RUNS_POSTGRES"'),
         ("hub", "token", "for the file that `tokens` names"),
-        ("near", "password", "nothing here needs one"),
+        ("near", "password", 'key_variable = "NEARFAR_NEAR_KEY"'),
+        ("policy", "password", "nothing here needs one"),
     ],
 )
 def test_the_error_says_which_variable_to_use(section: str, key: str, variable: str) -> None:

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from llama_engine import require_llama
 
-pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+require_llama()
 
 _ENGINE = Path(__file__).parents[1] / "device" / "crashing_engine"
 

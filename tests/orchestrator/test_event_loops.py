@@ -11,12 +11,11 @@ import psutil
 import pytest
 
 from nearfar import Hybrid
-from nearfar.device.llama import LlamaAgent
-from nearfar.orchestrator.compose.agents import model_path
+from nearfar.orchestrator.compose.agents import NearConfig, open_local
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.stores import MemoryConfig, RunsConfig
-from nearfar.protocols import ConfigError, NotFound, ScriptedAgent, Sensitivity
+from nearfar.protocols import Agent, ConfigError, NotFound, ScriptedAgent, Sensitivity, Side
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -136,8 +135,8 @@ def test_a_loop_that_is_closed_without_shutting_down_leaves_no_process_behind() 
 
 
 def test_an_agent_that_was_opened_in_another_loop_is_refused_at_once() -> None:
-    async def load() -> LlamaAgent:
-        return await LlamaAgent.load(model_path("near"), threads=1)
+    async def load() -> Agent:
+        return await open_local(NearConfig(threads=1), name="near", side=Side.NEAR)
 
     with LoopInThread() as other:
         agent = other.run(load())

@@ -124,7 +124,7 @@ async def test_a_killed_gateway_means_the_device_answers_until_there_is_a_new_on
 
 async def _run_and_kill_in_mid_step(hybrid: Hybrid, process_id: int) -> Result:
     """Run a task in the cloud, and kill the gateway when the first words of its answer arrive."""
-    async for event in hybrid.stream("Talk to me.", strategy="cloud", output_schema=LONG):
+    async for event in hybrid.stream("Talk to me.", strategy="cloud", output=LONG):
         if event.type == "text" and psutil.pid_exists(process_id):
             os.kill(process_id, signal.SIGKILL)
         if event.type == "task_finished":
@@ -310,3 +310,13 @@ async def test_a_step_whose_time_is_over_while_the_gateway_is_replaced_says_so_a
         await gateway.aclose()
     left = {child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE}
     assert left <= before
+
+
+async def test_where_sockets_have_no_files_the_gateway_has_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows."""
+    monkeypatch.setattr("nearfar.orchestrator.agents.pool._HAS_SOCKET_FILES", False)
+    gateway = await GatewayProcess.start(FAR)
+    try:
+        assert gateway.card.name == "far"
+    finally:
+        await gateway.aclose()

@@ -122,7 +122,7 @@ async def test_a_cascade_escalates_when_the_draft_breaks_the_schema() -> None:
     near_agent = ScriptedAgent(["not json", "still not json"], name="near", capabilities=loose)
     schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
     async with hybrid(near_agent, far(['{"age": 41}'])) as agents:
-        result = await agents.run("How old?", output_schema=schema)
+        result = await agents.run("How old?", output=schema)
     assert result.output == {"age": 41}
     assert result.side is Side.FAR
 
@@ -301,7 +301,7 @@ async def test_a_broken_schema_is_refused_before_any_agent_is_asked() -> None:
     near_agent = near([])
     async with hybrid(near_agent, far([])) as agents:
         with pytest.raises(InvalidRequest):
-            await agents.run("Hello?", output_schema={"type": "no such type"})
+            await agents.run("Hello?", output={"type": "no such type"})
     assert near_agent.requests == []
 
 
@@ -423,7 +423,7 @@ async def test_tokens_of_a_reply_that_breaks_the_schema_are_paid_for() -> None:
     done = Finished(reason=FinishReason.STOP, usage=usage, model="frontier-1")
     far_agent = far([["not json", done], ["42", done]])
     async with Hybrid(far=far_agent, policy=PUBLIC) as agents:
-        result = await agents.run("How many?", strategy="cloud", output_schema={"type": "integer"})
+        result = await agents.run("How many?", strategy="cloud", output={"type": "integer"})
     assert result.output == 42
     assert result.far.usage == usage + usage
     assert result.far.dollars == Decimal("0.006")

@@ -321,14 +321,14 @@ async def test_what_was_found_is_the_answer_where_no_budget_is_left_to_make_one_
         assert ("1871" in result.text, result.agent) == (True, "near")
         assert "of 20000 tokens are spent" in (result.budget_exceeded or "")
         with pytest.raises(BudgetExceeded):
-            await hybrid.run(TASK, context=CONTEXT, output_schema={"type": "object"})
+            await hybrid.run(TASK, context=CONTEXT, output={"type": "object"})
 
 
 async def test_an_answer_matches_the_tasks_schema() -> None:
     schema = {"type": "object", "properties": {"year": {"type": "integer"}}, "required": ["year"]}
     far_agent = far([jobs("When was it built?"), answer("1871"), answer('{"year": 1871}')])
     async with linked(near(), far_agent, policy()) as hybrid:
-        result = await hybrid.run(TASK, context=CONTEXT, output_schema=schema)
+        result = await hybrid.run(TASK, context=CONTEXT, output=schema)
     assert result.output == {"year": 1871}
     assert json.dumps(schema) in far_agent.requests[1].messages[-1].text
 

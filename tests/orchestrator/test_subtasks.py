@@ -397,7 +397,7 @@ async def test_the_last_part_answers_in_the_form_that_the_task_asks_for() -> Non
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     near_agent = near(lambda request: '{"name": "Mira Falk"}' if asked(request) == TASK else knows(request))
     async with linked(near_agent, far(DIAMOND), policy()) as hybrid:
-        result = await hybrid.run(TASK, output_schema=schema)
+        result = await hybrid.run(TASK, output=schema)
     assert result.output == {"name": "Mira Falk"}
     assert [request.output_schema for request in near_agent.requests] == [None, None, schema]
 
@@ -406,7 +406,7 @@ async def test_an_agent_that_keeps_to_no_schema_by_itself_is_told_the_form_of_th
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     far_agent = far(FORK, lambda _: '{"name": "Mira Falk"}', capabilities=Capabilities(tools=True))
     async with linked(near(), far_agent, policy()) as hybrid:
-        result = await hybrid.run(TASK, output_schema=schema)
+        result = await hybrid.run(TASK, output=schema)
     assert result.output == {"name": "Mira Falk"}
     assert json.dumps(schema) in far_agent.requests[-1].messages[-1].text
 

@@ -14,8 +14,9 @@ from nearfar.orchestrator.agents.pool import AgentHandle, AgentPool
 from nearfar.orchestrator.routing.eligibility import eligible
 from nearfar.orchestrator.strategies.prompts import with_plan
 from nearfar.orchestrator.task.events import AgentText, CallEnded, SupervisorSpoke, TaskEvent, TaskFinished
-from nearfar.orchestrator.task.modes import Mode, Needs, Strategy
+from nearfar.orchestrator.task.modes import Mode, Strategy
 from nearfar.orchestrator.task.results import Call
+from nearfar.orchestrator.task.task import Needs
 from nearfar.protocols import (
     ConfigError,
     DeadlineExceeded,

@@ -291,7 +291,7 @@ async def test_filled_in_answer_is_valid_json_where_that_was_asked_for() -> None
         return quoted
 
     cloud = scripted(lambda request: READ if len(request.messages) == 1 else json.dumps({"diary": shown(request)[0]}))
-    options: TaskOptions = {**FAR, "output_schema": schema}
+    options: TaskOptions = {**FAR, "output": schema}
     async with Hybrid(far=cloud, tools=[read], policy=COVERED) as hybrid:
         result = await hybrid.run("What does my diary say?", **options)
     assert result.output == {"diary": quoted}

@@ -272,7 +272,7 @@ def test_nothing_private_of_a_run_is_logged_and_nothing_secret_of_it_shown(
         async with Hybrid(near=agent, tools=(read_diary, broken), records=RunsConfig(folder=tmp_path / "runs")) as hybrid:
             await hybrid.run(f"What does my diary say about {PRIVATE}?", idempotency_key="r1")
             with pytest.raises(NearfarError):
-                await hybrid.run(f"And now about {PRIVATE}?", idempotency_key="r2", output_schema={"type": "object"})
+                await hybrid.run(f"And now about {PRIVATE}?", idempotency_key="r2", output={"type": "object"})
 
     anyio.run(run)
     check(log.text, canaries=(*SECRETS, PRIVATE))

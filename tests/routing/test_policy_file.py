@@ -165,3 +165,13 @@ async def test_a_running_task_keeps_the_policy_it_began_with(tmp_path: Path) -> 
         first, second = await hybrid.run("one"), await hybrid.run("two")
     assert (first.text, first.decision.mode) == ("near", "prefer_on_device")
     assert (second.text, second.decision.mode) == ("far", "prefer_in_cloud")
+
+
+def test_a_policy_that_two_apps_share_has_to_fit_the_agents_of_both(tmp_path: Path) -> None:
+    file = PolicyFile(write(tmp_path / "nearfar.toml", "[policy]\n"))
+    Hybrid(near=ScriptedAgent([], name="near"), policy=file)
+    Hybrid(near=ScriptedAgent([], name="other"), policy=file)
+    write(tmp_path / "nearfar.toml", '[[policy.rules]]\nname = "r"\nagent = "other"\n')
+    assert file.current.rules == ()
+    assert file.problem is not None
+    assert "there is no agent 'other'" in file.problem

@@ -17,7 +17,7 @@ from typing import Final
 
 import anyio
 
-from nearfar import Hybrid, MinionsConfig, Policy, tool
+from nearfar import Hybrid, MinionsConfig, Policy, Role, tool
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import Message, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
@@ -29,6 +29,10 @@ PLAN: Final = {"subtasks": [{"id": name, "task": f"part {name}", "needs": needs}
 JOBS: Final = {"jobs": [{"instruction": "What is the emblem?", "advice": "be brief"}]}
 FOUND: Final = {"explanation": "It says so.", "citation": "emblem is a bridge", "answer": "a bridge"}
 NOTHING: Final = {"explanation": "Not here.", "citation": None, "answer": None}
+ROLES: Final = {
+    "first": Role(instructions="You are the first.", tools=("look",), mode="only_on_device"),
+    "second": Role(instructions="You are the second.", tools=("look",), mode="only_in_cloud"),
+}
 ANSWER: Final = {"answer": "a bridge", "scratchpad": "", "jobs": []}
 
 
@@ -52,6 +56,8 @@ class World:
         if self._strategy == "minions":
             return json.dumps(FOUND if "emblem is" in request.messages[-1].text else NOTHING)
         looked = sum(message.role == "tool" for message in request.messages)
+        if self._strategy == "roles" and looked:
+            return ToolCall(id="over", name="hand_off_to_second", arguments={"task": "look once more"})
         if looked == (1 if self._strategy == "subtasks" else 2):
             return "a bridge"
         return [ToolCall(id=f"call-{looked}", name="look", arguments={"page": self._page(looked)})]
@@ -65,6 +71,9 @@ class World:
         self.step()
         if self._strategy == "minions":
             return json.dumps(ANSWER if "a bridge" in request.messages[-1].text else JOBS)
+        if self._strategy == "roles":
+            looked = sum(message.tool_result.name == "look" for message in request.messages if message.tool_result is not None)
+            return "a bridge" if looked == 2 else ToolCall(id="again", name="look", arguments={"page": looked})
         if self._strategy == "subtasks":
             return json.dumps(PLAN) if request.messages[0].text.startswith("Cut the task") else "a bridge"
         return "CONTINUE\n1. look(page=0)\n2. look(page=1)\n3. answer"
@@ -84,11 +93,15 @@ class World:
 async def serve(folder: Path, strategy: str, dies_at: int) -> None:
     world = World(folder, strategy, dies_at)
     near, far = ScriptedAgent(world.near, name="near"), ScriptedAgent(world.far, name="far", side=Side.FAR)
-    policy = Policy.model_validate({"strategy": strategy, "sensitivity": Sensitivity.PUBLIC, "supervision": {"interval": 1}})
+    served = "route" if strategy == "roles" else strategy
+    policy = Policy.model_validate({"strategy": served, "sensitivity": Sensitivity.PUBLIC, "supervision": {"interval": 1}})
     policy = policy.model_copy(update={"minions": MinionsConfig(chunk_characters=140, overlap_characters=0)})
     look = tool(effect="at_most_once")(world.look)
-    options = {"context": CONTEXT} if strategy == "minions" else {}
-    async with Hybrid(near=near, far=far, tools=[look], policy=policy, records=RunsConfig(folder=folder / "runs")) as hybrid:
+    options = {"minions": {"context": CONTEXT}, "roles": {"role": "first"}}.get(strategy, {})
+    records = RunsConfig(folder=folder / "runs")
+    async with Hybrid(
+        near=near, far=far, tools=[look], agents=ROLES if strategy == "roles" else None, policy=policy, records=records
+    ) as hybrid:
         result = await hybrid.run([Message.user(TASK)], idempotency_key="the run", **options)  # type: ignore[arg-type]  # a TypedDict
         again = await hybrid.resume("the run")
         assert again == result

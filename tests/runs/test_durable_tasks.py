@@ -145,6 +145,30 @@ async def test_a_run_that_let_findings_leave_is_not_resumed_under_the_preset_pri
         assert (await opened.resume("k")).text == "Written."
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        ({"privacy": {"detect": ["email"]}}, {"privacy": {"detect": ["email", "card"]}}, "privacy"),
+        ({"privacy": {"placeholders": True}}, {}, "privacy"),
+        ({"guard": {"tools": "allow"}}, {}, "guard"),
+        ({"guard": {"arguments": "ask"}}, {"guard": {"arguments": "refuse"}}, "guard"),
+    ],
+)
+async def test_a_run_is_not_resumed_under_more_detectors_or_a_stricter_guard(
+    config: RunsConfig, before: dict[str, object], now: dict[str, object], told: str
+) -> None:
+    far = ScriptedAgent([Unavailable("gone"), "Hello."], name="far", side=Side.FAR)
+    loose = Policy.model_validate(before)
+    async with Hybrid(far=far, records=config, policy=loose) as opened:
+        with pytest.raises(Unavailable):
+            await opened.run("Hi", **(ASKED_PUBLICLY | {"idempotency_key": "k"}))
+    async with Hybrid(far=far, records=config, policy=Policy.model_validate(now)) as opened:
+        with pytest.raises(IdempotencyConflict, match=told):
+            await opened.resume("k")
+    async with Hybrid(far=far, records=config, policy=loose) as opened:
+        assert (await opened.resume("k")).text == "Hello."
+
+
 async def test_a_rule_about_public_tasks_holds_for_a_run_that_was_public_by_its_own_word(config: RunsConfig) -> None:
     far = ScriptedAgent([Unavailable("gone")], name="far", side=Side.FAR)
     async with Hybrid(far=far, records=config) as opened:

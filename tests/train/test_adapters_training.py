@@ -5,9 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from llama_engine import require_llama
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'nearfar[train]'")
-pytest.importorskip("llama_cpp", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+require_llama()
 pytest.importorskip("gguf", reason="reading model files needs gguf: pip install gguf")
 
 import numpy as np

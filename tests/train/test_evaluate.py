@@ -4,8 +4,8 @@ import math
 from pathlib import Path
 
 import pytest
+from llama_engine import needs_llama
 
-pytest.importorskip("llama_cpp", reason="measuring models needs llama.cpp: pip install 'nearfar[llama]'")
 pytest.importorskip("tokenizers", reason="training data needs tokenizers: pip install 'nearfar[train]'")
 
 from train.evaluate import Model, Solved, by_kind, execution, parse_call, step_confidence, supervision
@@ -48,6 +48,7 @@ def test_shares_are_given_over_all_tasks_and_by_kind() -> None:
     assert by_kind(solved) == {"all": 0.5, "1 hop": 1.0, "2 hops": 0.0}
 
 
+@needs_llama
 @pytest.mark.parametrize("world", ["search", "apps"])
 def test_near_follows_a_plan_in_the_real_runtime(world: str) -> None:
     solved = execution(Model(MODELS / "near.gguf"), "execute_plan", world, count=12, seed=1)
@@ -55,6 +56,7 @@ def test_near_follows_a_plan_in_the_real_runtime(world: str) -> None:
     assert all(0.0 < one.confidence <= 1.0 for one in solved)
 
 
+@needs_llama
 def test_far_plans_and_judges_in_the_real_runtime() -> None:
     far = Model(MODELS / "far.gguf")
     assert supervision(far, "plan", "apps", count=12, seed=1)["exact"] >= 0.5

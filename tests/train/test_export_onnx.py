@@ -6,18 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from llama_engine import needs_llama
 
 pytest.importorskip("torch", reason="exporting models needs torch: pip install 'nearfar[train]'")
 pytest.importorskip("onnx", reason="exporting models needs onnx: pip install 'nearfar[train]'")
 pytest.importorskip("onnxruntime_genai", reason="running ONNX models needs onnxruntime-genai: pip install 'nearfar[onnx]'")
-pytest.importorskip("llama_cpp", reason="running GGUFs needs llama.cpp: pip install 'nearfar[llama]'")
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from nearfar.device.onnx import read_folder
+from nearfar.device.onnx import from_gguf, read_folder
 from train import export_onnx
 from train.agreement import first_differences, llama_engine, onnx_engine, prompts, torch_reply
 from train.episodes import END
@@ -39,11 +39,14 @@ def near() -> tuple[TinyLlama, Tokenizer, int]:
     return model, tokenizer, end
 
 
-@pytest.mark.parametrize("engine", ["gguf", "fp32", "int8"])
+@pytest.mark.parametrize("engine", [pytest.param("gguf", marks=needs_llama), "converted", "fp32", "int8"])
 def test_an_export_says_what_torch_says(engine: str, tmp_path: Path) -> None:
     model, tokenizer, end = near()
     if engine == "gguf":
         run = llama_engine(NEAR, end)
+    elif engine == "converted":
+        from_gguf.write_folder(NEAR, tmp_path)
+        run = onnx_engine(tmp_path, end)
     else:
         write_folder(model, tokenizer, tmp_path, name="near", precision=Precision(engine))
         run = onnx_engine(tmp_path, end)

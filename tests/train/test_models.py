@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llama_engine import require_llama
 
 pytest.importorskip("gguf", reason="reading model files needs gguf: pip install gguf")
 pytest.importorskip("jinja2", reason="rendering chat templates needs jinja2: pip install 'nearfar[llama]'")
-pytest.importorskip("llama_cpp", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+require_llama()
 
 import jinja2
 from llama_cpp import Llama

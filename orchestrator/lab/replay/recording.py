@@ -11,9 +11,9 @@ from ....protocols import BudgetExceeded, Capabilities, ConfigError, PermissionD
 from ...routing.costs import RunningEstimates, TaskKind, TaskTaken
 from ...routing.traces import AgentOutcome, Trace, agents_of
 from ...routing.training import Examples, examples_of, folds_of
-from ...task.modes import Mode, Strategy, tokens_by_length
+from ...task.modes import Mode, Strategy
 from ...task.policy import Policy
-from ...task.task import Task, as_messages
+from ...task.task import Task, as_messages, tokens_by_length
 from ...util.embedding.embedder import MiniLmEmbedder
 from ..training.training import train_head, write_head
 

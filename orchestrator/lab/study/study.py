@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from ....protocols import ConfigError
 from ....protocols.steps import Value
-from ...compose.agents import FarConfig, LlamaConfig, NearConfig, model_path
+from ...compose.agents import FarConfig, LlamaConfig, NearSection, model_path
 from ...task.modes import Strategy
 from ...task.policy import Policy
 from ..worlds.loading import SHIPPED
@@ -70,7 +70,7 @@ class Study(Value):
     tasks: int
     seeds: tuple[int, ...]
     configurations: tuple[Configuration, ...] = Field(min_length=1)
-    near: NearConfig | None
+    near: NearSection | None
     far: FarConfig | None
     agents: str | None
     timeout: float
@@ -115,7 +115,7 @@ def with_options(file: StudyFile, options: Mapping[str, object]) -> StudyFile:
         raise ConfigError("\n".join(_problems(error, "the command line"))) from error
 
 
-def make_study(file: StudyFile, *, near: NearConfig | None, far: FarConfig | None, policy: Policy) -> Study:
+def make_study(file: StudyFile, *, near: NearSection | None, far: FarConfig | None, policy: Policy) -> Study:
     """Return the study that a file describes, with the agents and the policy of a `nearfar.toml`.
 
     Raises `ConfigError` for a configuration that cannot be, for private tasks that would leave the device, and where an agent is
@@ -140,7 +140,7 @@ def models_of(study: Study) -> dict[str, str]:
     return {side: _model_of(config) for side, config in sides.items() if config is not None}
 
 
-def _model_of(config: NearConfig | FarConfig) -> str:
+def _model_of(config: NearSection | FarConfig) -> str:
     if not isinstance(config, LlamaConfig):
         return config.model_dump_json(include={"provider", "model", "address", "agent"}, exclude_none=True)
     path = model_path(config.model)

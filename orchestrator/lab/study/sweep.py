@@ -1,6 +1,5 @@
 """The sweep: which runs are left, handing them out under the cost ceiling, and recording each as a line of JSON as it ends."""
 
-import fcntl
 import itertools
 import logging
 import os
@@ -15,6 +14,7 @@ import anyio
 from pydantic import ValidationError
 
 from ....protocols import ConfigError, NearfarError, WorkerCrashed
+from ....protocols.lazy import file_locks
 from ...routing.traces import RunRecord
 from ..worlds.loading import draw_tasks, open_world
 from ..worlds.world import WorldTask
@@ -94,8 +94,9 @@ class RecordLog:
         self._file.close()
 
     def _lock(self, path: Path) -> None:
+        locks = file_locks("a sweep")
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locks.flock(self._file, locks.LOCK_EX | locks.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(f"another sweep writes to {path}", hint="wait for it, or choose another folder: --out") from None
 

@@ -55,6 +55,8 @@ class Item(Value):
 class Course:
     """The state of a run while it is under way, so that it can be recorded however it ends."""
 
+    listen: Callable[[TaskEvent], None] = lambda event: None
+    """Called with each event of the task."""
     calls: list[Call] = field(default_factory=list)
     answer: str = ""
     seconds: float = 0.0
@@ -92,12 +94,12 @@ class Workbench:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._stack.aclose()
 
-    async def run(self, item: Item) -> RunRecord:
-        """Make one run. Whatever fails in it, in the agents or in the world, becomes part of its record."""
+    async def run(self, item: Item, listen: Callable[[TaskEvent], None] | None = None) -> RunRecord:
+        """Make one run and call `listen` with its events. Whatever fails in it, in agents or world, becomes part of its record."""
         configuration = self._configurations[item.configuration]
         task = self._task(item)
         hybrid = self._hybrid(item, configuration)
-        course = Course()
+        course = Course() if listen is None else Course(listen)
         try:
             episode = self._world(item.world).reset(task)
         except Exception as error:  # a task boundary: the world may be the user's own program
@@ -122,6 +124,7 @@ class Workbench:
             given = {"context": task.context} if task.context is not None else {}
             async with aclosing(stream(task.prompt, tools=episode.tools, timeout=self._study.timeout, **given)) as events:
                 async for event in events:
+                    course.listen(event)
                     if isinstance(event, CallEnded):
                         course.calls.append(event.call)
                     elif isinstance(event, TaskFinished):

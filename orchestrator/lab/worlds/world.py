@@ -84,6 +84,7 @@ class Grade(Value):
     """How well a task was done."""
 
     success: bool
+    """The task was done."""
     score: float = Field(ge=0, le=1)
     """Partial credit: 1 is perfect."""
     measures: Mapping[str, float] = {}

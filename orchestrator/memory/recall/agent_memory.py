@@ -47,7 +47,9 @@ class Fact:
     """One known fact. There is one fact per attribute of a thing at a time."""
 
     about: str
+    """The person or thing that it is about."""
     attribute: str
+    """The attribute that it states, such as `diet`."""
     statement: str
     """The fact as a sentence that can be understood alone."""
     since: datetime | None = None
@@ -55,7 +57,9 @@ class Fact:
     sources: Sequence[ItemAddress] = ()
     """The items that the fact was derived from: it is no more trusted than they are, and goes no further."""
     source: Source | None = None
+    """Source of the statement; None: the store's."""
     tier: Tier | None = None
+    """Devices that it may travel to; None: the store's tier."""
     subject: str | None = None
     """The person it is about, with whom it is erased; None: the subject of the running task."""
 
@@ -126,21 +130,22 @@ class WorkingMemory:
     """
 
     def __init__(self, store: MemoryStore, run: str, scope: Namespace = ()) -> None:
+        """Keep the notes of a `run` in `store`, below the namespace `scope`."""
         self._store = store
         self._namespace = (*scope, WORKING, run)
 
     def note(self, name: str, value: Mapping[str, Any]) -> None:
-        """Write a note, replacing the one of that name."""
+        """Write the `value` of a note, replacing the one of that `name`."""
         self._store.put(self._namespace, name, value, index=False, ttl=_DAY, tier=Tier.DEVICE)
 
     def add(self, name: str, entries: Sequence[Any], field: str = "entries") -> None:
-        """Append to the list in a field of a note."""
+        """Append `entries` to the list in a `field` of the note called `name`."""
         with suppress(VersionConflict):  # the note is there
             self._store.put(self._namespace, name, {field: []}, index=False, ttl=_DAY, tier=Tier.DEVICE, if_version=ABSENT)
         self._store.append(self._namespace, name, field, entries)
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """Return the value of a note."""
+        """Return the value of the note called `name`; None: there is none."""
         item = self._store.get(self._namespace, name)
         return None if item is None else item.value
 
@@ -173,6 +178,7 @@ class AgentMemory:
     """
 
     def __init__(self, store: MemoryStore, scope: Namespace = ()) -> None:
+        """Keep episodes and facts in `store`, below the namespace `scope`."""
         self._store = store
         self._scope = scope
         self.episodes = EpisodicMemory(store, scope)
@@ -181,11 +187,11 @@ class AgentMemory:
         """Known facts."""
 
     def working(self, run: str) -> WorkingMemory:
-        """Return the notes of a run, which last until it ends."""
+        """Return the notes of a `run`, which last until it ends."""
         return WorkingMemory(self._store, run, self._scope)
 
     def remember(self, turn: Turn, session: str) -> MemoryItem:
-        """Keep a turn; see `EpisodicMemory.remember`."""
+        """Keep a `turn` of a `session`; see `EpisodicMemory.remember`."""
         return self.episodes.remember(turn, session)
 
     async def aremember(self, turn: Turn, session: str) -> MemoryItem:
@@ -194,7 +200,8 @@ class AgentMemory:
     def recall(
         self, question: str, budget_tokens: int = BUDGET_TOKENS, *, limit: int | None = None, count: TokenCounter = estimated_tokens
     ) -> Rendered:
-        """Return facts and turns that help with a question, `limit` items at most, as quoted text within the budget.
+        """Return facts and turns that help with a `question`, `limit` items at most, as quoted text of at most `budget_tokens`, as `count`
+        counts them.
 
         Facts come before turns; if there is no room, the last ones are left out.
         """

@@ -46,7 +46,9 @@ class Turn:
     speaker: str
     """The person who said it, or the tool that returned it."""
     text: str
+    """The words that were said."""
     kind: TurnKind = TurnKind.MESSAGE
+    """A message, a tool call, or a tool result."""
     at: datetime | None = None
     """None: now."""
     source: Source | None = None
@@ -57,7 +59,8 @@ class Turn:
     """The person it is about; None: the subject of the running task."""
 
     def value(self, session: str, at: datetime, before: str | None) -> dict[str, Any]:
-        """Return the stored value. `before` is the line of the previous turn, if both may be found by it."""
+        """Return the stored value of a turn of a `session`, said `at` this moment. `before` is the line of the previous turn, if both may
+        be found by it."""
         return {
             "session": session,
             "kind": self.kind.value,

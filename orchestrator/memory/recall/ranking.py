@@ -184,7 +184,9 @@ class Ranking:
     """
 
     keyword: float = 1.0
+    """Weight of the match by words."""
     semantic: float = 1.0
+    """Weight of the match by meaning."""
     recency: float = 0.0
     """From 0 (age does not matter) to 1."""
     half_life: float = 30 * 86400.0

@@ -40,6 +40,7 @@ class Rendered:
     text: str
     """Empty if there are no items."""
     tokens: int
+    """Estimated length of the text, in tokens."""
 
     @property
     def sensitivity(self) -> Sensitivity:
@@ -65,7 +66,8 @@ def said(item: MemoryItem) -> str:
 
 
 def render(items: Sequence[MemoryItem], budget_tokens: int, count: TokenCounter = estimated_tokens) -> Rendered:
-    """Render as many of the items as fit the budget, the first ones first, in order of time. The text never has more tokens.
+    """Render as many of the `items` as fit into `budget_tokens`, as `count` counts them, the first ones first, in order of time. The text
+    never has more tokens.
 
     An item that does not fit is left out, and later ones that fit are not. If even the first does not fit, it is cut, and marked as cut.
     """

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....protocols import ConfigError, StoreCorrupt, StoreUnavailable
+from ....protocols.lazy import CLOSED_ON_EXEC
 from ...storage.sqlite_files import make_private
 from ..encoding import OwnedSubject
 from ..operation import Dot
@@ -216,7 +217,7 @@ def _connect(path: str | os.PathLike[str] | None) -> sqlite3.Connection:
     if path is not None:
         make_private(Path(path).parent)
         try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, stat.S_IRUSR | stat.S_IWUSR))
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | CLOSED_ON_EXEC, stat.S_IRUSR | stat.S_IWUSR))
             os.chmod(path, stat.S_IRUSR | stat.S_IWUSR)
         except OSError as error:
             raise StoreUnavailable(f"the keys at {path} cannot be opened: {error.strerror}") from error

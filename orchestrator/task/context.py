@@ -1,0 +1,99 @@
+"""The context of a tool call: what the app and the task give to a tool, and the model does not see."""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import NoneType
+from typing import Any, Final, Generic, NamedTuple, TypeVar, get_args, get_origin
+
+from ...protocols import ConfigError
+
+Dependencies = TypeVar("Dependencies")
+
+
+class Context(Generic[Dependencies]):
+    """The context of a tool call, for a parameter annotated `Context` or `Context[Type]`, which the model does not see.
+
+    Not a value of pydantic or a dataclass: neither a tool that returns it, nor a log that shows it, tells the dependencies.
+    """
+
+    def __init__(
+        self,
+        dependencies: Dependencies = None,  # type: ignore[assignment]  # a plain `Context` has none
+        *,
+        user: str = "",
+        session: str | None = None,
+        task: str = "",
+        call_id: str = "",
+        effect_key: str = "",
+    ) -> None:
+        self.dependencies = dependencies
+        """The object that `run(..., dependencies=...)` was given; None: none was."""
+        self.user = user
+        """The user for whom the task is served."""
+        self.session = session
+        """The conversation that the task belongs to."""
+        self.task = task
+        """The task's idempotency key."""
+        self.call_id = call_id
+        """The id that the model gave to the call; unique within its message."""
+        self.effect_key = effect_key
+        """The idempotency key of this call, as `effect_key()` returns it."""
+
+    def __repr__(self) -> str:
+        return f"Context(user={self.user!r}, session={self.session!r}, task={self.task!r}, call_id={self.call_id!r})"
+
+    def of_call(self, call_id: str, effect_key: str) -> "Context[Dependencies]":
+        """Return the context of one call of the task."""
+        return Context(self.dependencies, user=self.user, session=self.session, task=self.task, call_id=call_id, effect_key=effect_key)
+
+
+class ContextParameter(NamedTuple):
+    """A tool's parameter for the context."""
+
+    name: str
+    needs_dependencies: bool
+    """Its annotation names a type of dependencies other than None."""
+
+
+def context_parameter(parameters: Sequence[inspect.Parameter], tool: str) -> ContextParameter | None:
+    """Return the parameter that takes the context; None if there is none.
+
+    Raises `ConfigError` for a second one, and for a context within another type.
+    """
+    found: list[ContextParameter] = []
+    for parameter in parameters:
+        annotation = parameter.annotation
+        if _is_context(annotation):
+            needed = [part for part in get_args(annotation) if part is not Any and not isinstance(part, TypeVar)]
+            may_lack = any(part is NoneType or NoneType in get_args(part) for part in needed)
+            found.append(ContextParameter(parameter.name, bool(needed) and not may_lack))
+        elif any(map(_is_context, get_args(annotation))):
+            hint = f"write `{parameter.name}: Context[...]`: it is always given"
+            raise ConfigError(f"tool {tool!r}: parameter {parameter.name!r} holds a Context inside of another type", hint=hint)
+    if len(found) > 1:
+        raise ConfigError(f"tool {tool!r}: parameters {found[0].name!r} and {found[1].name!r} both take the context", hint="keep one")
+    return found[0] if found else None
+
+
+def _is_context(annotation: object) -> bool:
+    return annotation is Context or get_origin(annotation) is Context
+
+
+_current: Final[ContextVar[Context[Any]]] = ContextVar("nearfar_tool_context")
+
+
+def current_context() -> Context[Any]:
+    """Return the context of the task whose tools run; an empty one outside of a task."""
+    return _current.get(None) or Context()
+
+
+@contextmanager
+def calling_for(context: Context[Any]) -> Iterator[None]:
+    """Give tools that run within the block this context."""
+    token = _current.set(context)
+    try:
+        yield
+    finally:
+        _current.reset(token)
