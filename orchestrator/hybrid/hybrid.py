@@ -164,7 +164,7 @@ class Hybrid:
             instructions=self._instructions,
         )
         self._pipeline = Pipeline(parts)
-        self._sessions = SessionBook(self._pipeline)
+        self._sessions = SessionBook(self._pipeline, self._blocking)
         if memory is not None:
             preparation = self._pipeline.preparation
             preparation.erased_memory = ErasedMemory(cache, memory.store) if cache else None

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final, Unpack, cast
@@ -18,6 +18,7 @@ from ..task.results import Result, SideUsage
 from ..task.task import Prompt, as_messages
 from ..util.runtime import in_thread
 from .arguments import TaskOptions
+from .blocking import BlockingCalls
 from .pipeline import Pipeline
 
 _logger = logging.getLogger(__name__)
@@ -97,8 +98,9 @@ class SessionState:
 class SessionBook:
     """The sessions of one `Hybrid`."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, blocking: BlockingCalls) -> None:
         self._pipeline = pipeline
+        self._blocking = blocking
         self._states: OrderedDict[tuple[str, str], SessionState] = OrderedDict()
 
     def open(self, name: object, options: TaskOptions) -> "Session":
@@ -114,7 +116,7 @@ class SessionBook:
         self._states.move_to_end((user, name))
         if len(self._states) > _MOST:
             self._states.popitem(last=False)
-        return Session(self._pipeline, state, options)
+        return Session(self._pipeline, state, options, self._blocking)
 
 
 class Session:
@@ -129,10 +131,11 @@ class Session:
     next one begins. Without records, the process keeps the 10,000 sessions used last.
     """
 
-    def __init__(self, pipeline: Pipeline, state: SessionState, options: TaskOptions) -> None:
+    def __init__(self, pipeline: Pipeline, state: SessionState, options: TaskOptions, blocking: BlockingCalls) -> None:
         self._pipeline = pipeline
         self._state = state
         self._options = options
+        self._blocking = blocking
 
     @property
     def name(self) -> str:
@@ -200,6 +203,14 @@ class Session:
                 if isinstance(event, TaskFinished):
                     self._keep(event.result)
                 yield event
+
+    def send_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
+        """Do what `send` does, for callers that are not async; see `Hybrid.run_sync`."""
+        return self._blocking.run(lambda: self.send(prompt, **options))
+
+    def stream_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Generator[TaskEvent, None, None]:
+        """Do what `stream` does, for callers that are not async; see `Hybrid.stream_sync`."""
+        return self._blocking.stream(lambda: self.stream(prompt, **options))
 
     async def resume(self) -> Result | None:
         """Finish the turns that a killed process left unfinished, as `send` does before a new one; return the result of the last.

@@ -131,7 +131,7 @@ async def test_a_rejected_draft_and_a_corrected_reply_are_no_part_of_the_convers
 
 
 def output_option(schema: dict[str, Any]) -> Any:  # noqa: ANN401 - keyword arguments
-    return {"output_schema": schema}
+    return {"output": schema}
 
 
 async def test_a_context_and_a_recalled_text_are_told_for_one_turn_and_the_prompt_is_kept_as_the_user_wrote_it() -> None:
