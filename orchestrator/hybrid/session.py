@@ -205,11 +205,11 @@ class Session:
                 yield event
 
     def send_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
-        """Do what `send` does, for callers that are not async; see `Hybrid.run_sync`."""
+        """Do what `send` does with `prompt` and `options`, for callers that are not async; see `Hybrid.run_sync`."""
         return self._blocking.run(lambda: self.send(prompt, **options))
 
     def stream_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Generator[TaskEvent, None, None]:
-        """Do what `stream` does, for callers that are not async; see `Hybrid.stream_sync`."""
+        """Do what `stream` does with `prompt` and `options`, for callers that are not async; see `Hybrid.stream_sync`."""
         return self._blocking.stream(lambda: self.stream(prompt, **options))
 
     async def resume(self) -> Result | None:
