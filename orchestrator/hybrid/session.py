@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final, Unpack, cast
@@ -18,6 +18,7 @@ from ..task.results import Result, SideUsage
 from ..task.task import Prompt, as_messages
 from ..util.runtime import in_thread
 from .arguments import TaskOptions
+from .blocking import BlockingCalls
 from .pipeline import Pipeline
 
 _logger = logging.getLogger(__name__)
@@ -97,8 +98,9 @@ class SessionState:
 class SessionBook:
     """The sessions of one `Hybrid`."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, blocking: BlockingCalls) -> None:
         self._pipeline = pipeline
+        self._blocking = blocking
         self._states: OrderedDict[tuple[str, str], SessionState] = OrderedDict()
 
     def open(self, name: object, options: TaskOptions) -> "Session":
@@ -114,16 +116,17 @@ class SessionBook:
         self._states.move_to_end((user, name))
         if len(self._states) > _MOST:
             self._states.popitem(last=False)
-        return Session(self._pipeline, state, options)
+        return Session(self._pipeline, state, options, self._blocking)
 
 
 class _Turns:
     """The turns of one session, as a `Session` asks for them."""
 
-    def __init__(self, pipeline: Pipeline, state: SessionState, options: TaskOptions) -> None:
+    def __init__(self, pipeline: Pipeline, state: SessionState, options: TaskOptions, blocking: BlockingCalls) -> None:
         self._pipeline = pipeline
         self._state = state
         self._options = options
+        self._blocking = blocking
 
     def _asked(self, prompt: Prompt, options: TaskOptions) -> tuple[tuple[Message, ...], TaskOptions]:
         """Return the turn's own messages, and its options with those of the session."""
@@ -262,6 +265,14 @@ class Session(_Turns):
                 if isinstance(event, TaskFinished):
                     self._keep(event.result)
                 yield event
+
+    def send_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
+        """Do what `send` does with `prompt` and `options`, for callers that are not async; see `Hybrid.run_sync`."""
+        return self._blocking.run(lambda: self.send(prompt, **options))
+
+    def stream_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Generator[TaskEvent, None, None]:
+        """Do what `stream` does with `prompt` and `options`, for callers that are not async; see `Hybrid.stream_sync`."""
+        return self._blocking.stream(lambda: self.stream(prompt, **options))
 
     async def resume(self) -> Result | None:
         """Finish the turns that a killed process left unfinished, as `send` does before a new one; return the result of the last.

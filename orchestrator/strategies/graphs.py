@@ -92,12 +92,13 @@ class TaskNodes:
         given: TaskContext | None = runtime.context
         return self._context if given is None else given
 
+    def instructed(self, task: Task, runtime: TaskRuntime) -> Task:
+        """Return the `task` with its instructions, where the graph runs by itself in another app: none was prepared there."""
+        return task.with_instructions(self._instructions) if self.context(runtime) is self._context else task
+
     async def route(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Decide who may serve the task, and in which order."""
-        task = value_of(Task, state["task"])
-        context = self.context(runtime)
-        if context is self._context:  # the graph runs by itself in another app, which prepares no task
-            task = task.with_instructions(self._instructions)
+        task, context = self.instructed(value_of(Task, state["task"]), runtime), self.context(runtime)
         spent = Spent() if context.account is None else context.account.spent
         ruled = self.router.apply_rules(task, tools=context.tools).policy
         if ruled != task.policy:
