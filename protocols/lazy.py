@@ -1,12 +1,20 @@
-"""Names of a package that are imported when they are first used (PEP 562).
+"""Names of a package that are imported when they are first used (PEP 562), and what only some systems have.
 
 With them, a module deep in a package can be imported without the needs of the package's other modules: a phone has only grpcio and
 protobuf.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import ModuleType
+from typing import Final
+
+from .errors import ConfigError
+
+CLOSED_ON_EXEC: Final[int] = getattr(os, "O_CLOEXEC", 0)
+"""Flag of a file that no child process inherits; 0 on Windows, where none does."""
 
 
 def lazy_names(package: str, module_of: Mapping[str, str]) -> Callable[[str], object]:
@@ -20,3 +28,12 @@ def lazy_names(package: str, module_of: Mapping[str, str]) -> Callable[[str], ob
         return value
 
     return __getattr__
+
+
+def file_locks(what: str) -> ModuleType:
+    """Return the module `fcntl`. Raise `ConfigError` on Windows, which has none: `what` names the thing that needs it."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        raise ConfigError(f"{what} needs file locks, which this system does not have", hint="use Linux, macOS or WSL for it") from None
+    return fcntl

@@ -5,12 +5,8 @@ bounded by the files that it may have open. docs/security.md lists all limits; t
 `orchestrator/memory/validation.py` and `orchestrator/memory/sync/limits.py`.
 """
 
-import os
 from contextlib import suppress
-from types import ModuleType
 from typing import Final
-
-from .errors import ConfigError
 
 _MEBIBYTE: Final = 1024 * 1024
 
@@ -127,19 +123,6 @@ _WHERE_UNKNOWN: Final = 1024
 """Limit assumed on Windows, which has none."""
 _SHARE_OF_CALLERS: Final = 2
 _SHARE_OF_PROVIDER: Final = 4
-
-
-CLOSED_ON_EXEC: Final = getattr(os, "O_CLOEXEC", 0)
-"""Flag of a file that no child process inherits; Windows has none, as nothing is inherited there."""
-
-
-def file_locks(what: str) -> ModuleType:
-    """Return the module `fcntl`. Raise `ConfigError` on Windows, which has none: `what` names the thing that needs it."""
-    try:
-        import fcntl
-    except ModuleNotFoundError:
-        raise ConfigError(f"{what} needs file locks, which this system does not have", hint="use Linux, macOS or WSL for it") from None
-    return fcntl
 
 
 def open_file_limit() -> int:

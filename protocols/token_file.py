@@ -34,7 +34,7 @@ from typing import Final
 import anyio
 
 from .errors import ConfigError, NotFound
-from .limits import file_locks
+from .lazy import file_locks
 from .security import system_time
 from .tokens import ANY_CERTIFICATE, Scope, TokenRecord, Tokens, hashed, is_digest, token_records
 

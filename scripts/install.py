@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
         print(plan.message, flush=True)
     if plan.left_out:
         arguments = [_ALL.sub("all-but-llama", argument) for argument in arguments]
-    code = _install([*plan.options, *arguments])
+    code = _install(arguments, plan.options)
     if code == 0 and plan.left_out:
         LEFT_OUT.write_text(_situation(), encoding="utf-8")
     elif code == 0:
@@ -95,17 +95,20 @@ def make_plan() -> Plan:
     wish = os.environ.get(WISH, "")
     if wish == "no":
         return Plan(f"llama.cpp is left out, as {WISH}=no says: onnxruntime runs near and far", left_out=True)
+    if wish and "://" not in wish and not Path(wish).exists():
+        sys.exit(f"{WISH} is {wish}, which is neither `no`, nor a folder with wheels, nor the address of a page with wheels")
     requirement = _requirement()
     links = [option for place in (wish, *_cached_wheels()) if place for option in ("--find-links", place)]
     if _pip_finds(requirement, "--only-binary", ":all:", *links):
         message = "" if _is_installed() else "llama.cpp comes as a wheel"
         return Plan(message, ("--only-binary", "llama-cpp-python", *links))
     obstacle = "; ".join(_obstacles())
+    lack = f"pip finds no wheel of it that suits, also not with {WISH}" if wish else "pip finds no wheel of it"
     if not obstacle:
-        message = f"llama.cpp is compiled: once, about 4 minutes on 2 cores. {WISH}=no leaves it out, {WISH}=FOLDER names wheels"
+        message = f"llama.cpp is compiled ({lack}): once, about 4 minutes on 2 cores. {WISH}=no leaves it out, {WISH}=FOLDER names wheels"
         return Plan(message, tuple(links))
     message = (
-        f"llama.cpp is left out: pip finds no wheel of it, and it cannot be compiled ({obstacle}). onnxruntime runs near and far instead. "
+        f"llama.cpp is left out: {lack}, and it cannot be compiled ({obstacle}). onnxruntime runs near and far instead. "
         f"With a compiler ({_HOW_TO_GET_ONE}) or {WISH}=FOLDER-WITH-WHEELS, the next make installs it."
     )
     return Plan(message, left_out=True)
@@ -178,13 +181,13 @@ def _situation() -> str:
     return hashlib.sha256(repr((programs, [(name, os.environ[name]) for name in names])).encode()).hexdigest()
 
 
-def _install(arguments: Sequence[str]) -> int:
+def _install(arguments: Sequence[str], options: Sequence[str] = ()) -> int:
     """Run pip and show how far it is; return its exit code, or `INTERRUPTED`."""
     print(f"installing {' '.join(arguments)} into {VENV}", flush=True)
     progress = Progress()
     # In a session of its own, so that ending it ends the compilers, too.
     with subprocess.Popen(
-        [*PIP, "install", "--verbose", "--progress-bar", "off", *arguments],
+        [*PIP, "install", "--verbose", "--progress-bar", "off", *options, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -86,8 +86,8 @@ def read_folder(path: Path) -> OnnxFolder:
 
 _FLOAT_BYTES: Final = 4
 _CONVERTIBLE_TYPES: Final = ("F32", "F16", "BF16", "Q8_0")
-_PARTS: Final = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
-"""The tensors of a layer."""
+_LONGEST_CONTEXT: Final = 1 << 16
+"""The angles of all positions are written into the graph."""
 _SAME_IN_ALL: Final = {"general.architecture": "llama", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2"}
 
 
@@ -126,15 +126,33 @@ def convertible_fault(file: GgufFile) -> str | None:
     for key, expected in _SAME_IN_ALL.items():
         if file.text(key) != expected:
             return f"its {key} is {file.text(key)}, not {expected}"
-    layers, heads = file.count("llama.block_count") or 0, file.count("llama.attention.head_count")
     widths = {file.count(f"llama.{key}") for key in ("attention.key_length", "attention.value_length", "rope.dimension_count")}
-    if file.count("llama.attention.head_count_kv") != heads or len(widths) > 1 or any(".rope.scaling." in key for key in file.fields):
+    heads = {file.count(f"llama.attention.{key}") for key in ("head_count", "head_count_kv")}
+    if len(heads) > 1 or len(widths) > 1 or any(".rope.scaling." in key for key in file.fields):
         return "its attention is of another kind"
-    names = {"token_embd.weight", "output_norm.weight", *(f"blk.{layer}.{part}.weight" for layer in range(layers) for part in _PARTS)}
-    if {tensor.name for tensor in file.tensors} != names:
+    if (file.count("llama.context_length") or 0) > _LONGEST_CONTEXT:
+        return f"its context is longer than {_LONGEST_CONTEXT} tokens"
+    if {tensor.name: tensor.dimensions for tensor in file.tensors} != _expected_tensors(file):
         return "it has other tensors"
     kinds = {TENSOR_TYPES[tensor.kind].name for tensor in file.tensors}
     return f"it has weights of type {min(kinds.difference(_CONVERTIBLE_TYPES))}" if kinds.difference(_CONVERTIBLE_TYPES) else None
+
+
+def _expected_tensors(file: GgufFile) -> dict[str, tuple[int, ...]]:
+    """Return the dimensions of each tensor of a model with the sizes that the file states."""
+    keys = ("block_count", "embedding_length", "feed_forward_length", "attention.head_count", "attention.key_length")
+    layers, width, hidden, heads, head_width = (file.count(f"llama.{key}") or 0 for key in keys)
+    tokens = file.array(VOCABULARY)
+    inner = heads * head_width
+    parts = {
+        **dict.fromkeys(("attn_norm", "ffn_norm"), (width,)),
+        **dict.fromkeys(("attn_q", "attn_k", "attn_v"), (width, inner)),
+        "attn_output": (inner, width),
+        **dict.fromkeys(("ffn_gate", "ffn_up"), (width, hidden)),
+        "ffn_down": (hidden, width),
+    }
+    blocks = {f"blk.{layer}.{part}.weight": sizes for layer in range(layers) for part, sizes in parts.items()}
+    return {"token_embd.weight": (width, tokens.count if tokens is not None else 0), "output_norm.weight": (width,), **blocks}
 
 
 class _Reader:

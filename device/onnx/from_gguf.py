@@ -41,6 +41,8 @@ def write_folder(model: Path, target: Path, *, lora: bool = False) -> None:
     (target / "model.onnx").write_bytes(LlamaGraph(read_weights(file), shape, lora=lora).build(properties))
     tokens = file.texts(VOCABULARY)
     start, end, padding = (_number(file, f"tokenizer.ggml.{kind}_token_id") for kind in ("bos", "eos", "padding"))
+    if max(start, end, padding) >= len(tokens):
+        raise file.damaged("a control token is not in its vocabulary")
     write_json(target / CONFIGURATION, configuration(shape, start=start, end=end, padding=padding))
     write_json(target / TOKENIZER, _tokenizer(file, tokens))
     texts = {"bos_token": tokens[start], "eos_token": tokens[end], "pad_token": tokens[padding]}
@@ -134,11 +136,14 @@ def _tokenizer(file: GgufFile, tokens: Sequence[str]) -> dict[str, Any]:
     """Return the description of the tokenizer as the tokenizers package writes it."""
     kinds = file.array("tokenizer.ggml.token_type")
     special = [(token, kind) for token, kind in zip(tokens, kinds.numbers if kinds else (), strict=True) if kind in (_CONTROL, _MARKER)]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
     merges: list[tuple[str, str]] = []
     for pair in file.texts("tokenizer.ggml.merges"):
         left, _, right = pair.partition(" ")
+        if not {left, right, left + right} <= vocabulary.keys():
+            raise file.damaged(f"the merge {pair!r} is not of its vocabulary")
         merges.append((left, right))
-    tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token, _ in special])

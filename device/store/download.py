@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from ...protocols import ConfigError, NearfarError, Unavailable
-from ...protocols.limits import file_locks
+from ...protocols.lazy import file_locks
 
 if TYPE_CHECKING:
     import httpx

@@ -49,6 +49,9 @@ TaskClass = Annotated[
     str, typer.Option("--class", help="Kind of task, from coarse to fine, such as billing/refund. Used by rules and for learning.")
 ]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="A word that rules of the policy can match. May be repeated.")]
+Instructions = Annotated[
+    str | None, typer.Option(help="What the agents are told before the task, such as who they are. @FILE reads it from a text file.")
+]
 Tools = Annotated[Path | None, typer.Option(help="Python file with @tool functions that the agents may call.")]
 RoleName = Annotated[str, typer.Option("--role", help="Role that the task is given to: a [roles.NAME] section of the configuration.")]
 RunName = Annotated[
@@ -97,6 +100,18 @@ def parse_name(text: str, kind: type[Name], noun: str, *, error: type[UserError]
         raise error(f"there is no {noun} {text!r}", hint=f"the {noun}s are {', '.join(kind)}") from None
 
 
+def _read_instructions(given: str) -> str:
+    """Return instructions, or those in the file that `@FILE` names. Raises `ConfigError`."""
+    if not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).expanduser().read_text(encoding="utf-8")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"the instructions in {given[1:]} cannot be read: {error}", hint="--instructions @FILE names a text file"
+        ) from error
+
+
 @dataclass(frozen=True, slots=True)
 class AgentChoice:
     """The agents, tools and policy that a command works with, as named by its options."""
@@ -108,11 +123,14 @@ class AgentChoice:
     mode: str | None = None
     public: bool = False
     tools: Path | None = None
+    instructions: str | None = None
 
     @property
     def stated(self) -> "TaskOptions":
-        """The strategy and mode from the command line. They take precedence over rules that merely prefer another one."""
+        """The instructions, strategy and mode from the command line; the latter take precedence over rules that merely prefer others."""
         given: TaskOptions = {}
+        if self.instructions is not None:
+            given["instructions"] = _read_instructions(self.instructions)
         if self.strategy is not None:
             given["strategy"] = self.strategy
         if self.mode is not None:

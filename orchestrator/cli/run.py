@@ -73,6 +73,7 @@ def run(
     public: options.Public = False,
     tools: options.Tools = None,
     role: options.RoleName = "",
+    instructions: options.Instructions = None,
     context: Annotated[Path | None, typer.Option(help="Text file that the task is about. `minions` keeps it on this device.")] = None,
     schema: Annotated[Path | None, typer.Option(help="JSON Schema file. The answer must be valid against it.")] = None,
     timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for the whole task.")] = None,
@@ -85,7 +86,7 @@ def run(
     The answer goes to standard output; the steps on the way to it go to standard error.
     """
     text = read_prompt(prompt, as_json=as_json)
-    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
+    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools, instructions)
 
     async def work() -> None:
         given: TaskOptions = {"timeout": timeout, "task_class": task_class, "tags": tag or (), "role": role, **selection.stated}
@@ -120,13 +121,14 @@ def chat(
     lists: Annotated[bool, typer.Option("--list", help="Print the conversations that are kept.")] = False,
     forget: Annotated[str | None, typer.Option(metavar="NAME", help="Forget a conversation, with all records of its turns.")] = None,
     as_json: options.AsJson = False,
+    instructions: options.Instructions = None,
 ) -> None:
     """Talk to the agents, turn by turn. /help lists the commands.
 
     Ctrl-C stops the current turn; at the prompt it ends the chat. If a turn fails, the chat goes on. With --session, or with [runs] in the
     configuration, the conversation is kept.
     """
-    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
+    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools, instructions)
     # The event loop runs only during a turn: a thread that waits for input could not be stopped.
     with report_errors(as_json=as_json), asyncio.Runner() as runner:
         if sum((session is not None, lists, forget is not None)) > 1:

@@ -1,7 +1,7 @@
 """`Hybrid`: the near and the far agent, the tools and the policy behind one `run`."""
 
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing
 from os import PathLike
 from pathlib import Path
@@ -53,6 +53,7 @@ from .arguments import (
     team_argument,
     tools_argument,
 )
+from .blocking import BlockingCalls
 from .pipeline import Pipeline
 from .preparation import Parts
 from .records import Records, open_records, records_argument
@@ -71,10 +72,12 @@ _logger = logging.getLogger(__name__)
 class Hybrid:
     """A near and a far agent that serve tasks together.
 
-    Use it as an async context manager: it closes the agents, models and gateway processes that it opened, and leaves open those that were
-    passed in. Everything is opened on first use, so a task that stays on the device needs no key and no network. It works in one event loop
-    at a time: when the next loop begins, it opens its agents again. Raises `ConfigError` at once if a second loop uses it while the first
-    is not closed.
+    Use it as a context manager, `async with` or `with`: it closes the agents, models and gateway processes that it opened, and leaves open
+    those that were passed in. Everything is opened on first use, so a task that stays on the device needs no key and no network.
+
+    It works in one event loop at a time: when the next loop begins, it opens its agents again. Raises `ConfigError` at once if a second
+    loop uses it while the first is not closed. `run_sync` and its like may be called in any thread: their tasks run in that loop, or in one
+    of the `Hybrid`'s own, in a daemon thread, until `close`.
 
     Args:
         near: the model on this device: a GGUF file, `"near"` (the small one that ships with nearfar), one that a server runs
@@ -124,6 +127,7 @@ class Hybrid:
         self._approver = approver
         self._owns_memory = isinstance(memory, (MemoryConfig, str, PathLike))
         self._listening = ExitStack()
+        self._blocking = BlockingCalls(self.pool.home)
         with ExitStack() as failing:
             self._memory = task_memory(memory)
             if self._memory is not None:
@@ -235,8 +239,21 @@ class Hybrid:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.aclose()
 
+    def __enter__(self) -> Self:
+        return self._blocking.run(self.__aenter__)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Do what `aclose` does, in any thread: cancel the tasks of synchronous calls, close what was opened, and stop their loop."""
+        self._blocking.close(self.aclose)
+
     async def aclose(self) -> None:
         """Close what was opened; shielded, so that Ctrl-C leaves no process behind, and no file where it comes while this runs."""
+        if self._blocking.is_elsewhere:
+            await in_thread(self.close)
+            return
         await self.pool.home.enter()
         with anyio.CancelScope(shield=True):
             async with AsyncExitStack() as closing:  # in reverse order, each also where one before it fails
@@ -335,6 +352,30 @@ class Hybrid:
         the conversation by `session=` in `run`. Raises `InvalidRequest` for options that no session can have.
         """
         return self._sessions.open(name, options)
+
+    def run_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
+        """Do what `run` does, for callers that are not async: scripts, threads, notebooks, web frameworks. Ctrl-C cancels the task.
+
+        Raises what `run` raises, and `ConfigError` in the very event loop that the `Hybrid` belongs to, which the call would stop.
+        """
+        return self._blocking.run(lambda: self.run(prompt, **options))
+
+    def resume_sync(
+        self, run: str, *, user: str = "", approvals: Mapping[str, bool] | None = None, **options: Unpack[ResumeOptions]
+    ) -> Result:
+        """Do what `resume` does, as `run_sync` does what `run` does.
+
+        Args:
+            run: the task's idempotency key.
+            user: on whose behalf it was begun.
+            approvals: decisions about the calls that it waits for, by the requests' ids.
+            options: what the task had in addition to the `Hybrid`, and no record can hold: see `ResumeOptions`.
+        """
+        return self._blocking.run(lambda: self.resume(run, user=user, approvals=approvals, **options))
+
+    def stream_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Generator[TaskEvent, None, None]:
+        """Do what `stream` does, as `run_sync` does what `run` does. An iterator that is closed or dropped cancels its task."""
+        return self._blocking.stream(lambda: self.stream(prompt, **options))
 
     def explain(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> SelectionDecision:
         """Return the strategy that `auto` would choose for a task, the alternatives, and the reasons. Nothing is run.

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from typing import Final, TypeVar
 
 from ...protocols import StoreUnavailable
-from ...protocols.limits import CLOSED_ON_EXEC
+from ...protocols.lazy import CLOSED_ON_EXEC
 from .sqlite_files import LOG, PRIMARY_CODE, Driver, Naming, check_plain, driver_for, is_foreign, prepare
 from .tables import Tables, create_if_missing
 

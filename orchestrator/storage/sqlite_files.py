@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...protocols import ConfigError, NearfarError, StoreCorrupt, StoreUnavailable
-from ...protocols.limits import CLOSED_ON_EXEC
+from ...protocols.lazy import CLOSED_ON_EXEC
 
 _OWNERS_FOLDER: Final = 0o700
 

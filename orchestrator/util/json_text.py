@@ -13,7 +13,7 @@ from typing import IO, Final
 from pydantic import BaseModel, JsonValue, SecretBytes, SecretStr
 from pydantic_core import to_jsonable_python
 
-from ...protocols.limits import CLOSED_ON_EXEC, file_locks
+from ...protocols.lazy import CLOSED_ON_EXEC, file_locks
 
 _quoted: Final = json.JSONEncoder(ensure_ascii=False).encode
 _LONGEST_PLAIN: Final = 40

@@ -109,9 +109,22 @@ class HomeLoop:
         self.forgetting = [forget]
         """Called in the new loop, before anything else is done there."""
         self._release = release
+        self.background: asyncio.AbstractEventLoop | None = None
+        """The loop that runs in a thread for synchronous callers."""
         self._lock = Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = os.getpid()
+        """The process in which the loop became the home."""
         self._end: AsyncGenerator[None] | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The home; None if there is none, or it is closed. Raises `ConfigError` if it was left in the process that forked this one."""
+        if self._loop is None or self._loop.is_closed():
+            return None
+        if self._process != os.getpid():
+            raise forked()
+        return self._loop
 
     async def enter(self) -> None:
         """Make the running loop the home. Raises `ConfigError` if another loop is home, and is not closed."""
@@ -131,13 +144,23 @@ class HomeLoop:
             before = self._loop
             if before is running:
                 return False
-            if before is not None and not before.is_closed():
-                raise other_loop("this Hybrid")
-            self._loop = running
+            if self.loop is not None:
+                raise other_loop("this Hybrid") if before is not self.background else _background_loop()
+            self._loop, self._process = running, os.getpid()
             if before is not None:
                 for forget in self.forgetting:
                     forget()
             return True
+
+
+def forked() -> ConfigError:
+    """Return the error for a `Hybrid` whose loop was left in another process."""
+    return ConfigError("this Hybrid was used before the process was forked", hint="make it, or use it first, in the child process")
+
+
+def _background_loop() -> ConfigError:
+    hint = "go on with run_sync, or make another one for async code: async with Hybrid(...)"
+    return ConfigError("this Hybrid belongs to the event loop of its synchronous calls", hint=hint)
 
 
 async def _until_the_loop_ends(release: Callable[[], Awaitable[None]]) -> AsyncGenerator[None]:

@@ -15,6 +15,7 @@ from tiny_gguf import WIDTH, TinyModel, write_tiny_gguf
 from nearfar import LlamaAgent
 from nearfar.device.llama import read_header
 from nearfar.protocols import (
+    Agent,
     ContextOverflow,
     DeadlineExceeded,
     FinishReason,
@@ -307,5 +308,5 @@ async def test_deadline_counts_while_a_step_waits() -> None:
         tasks.cancel_scope.cancel()
 
 
-async def _swallow(agent: LlamaAgent, prompt: str) -> None:
+async def _swallow(agent: Agent, prompt: str) -> None:
     await complete(agent, ask(prompt))

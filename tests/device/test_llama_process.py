@@ -20,6 +20,7 @@ from near_model import NEAR, QUESTION, ask, long_prompt, near_agent
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar import LlamaAgent
+from nearfar.device.worker import LocalAgent
 from nearfar.protocols import (
     ConfigError,
     DeadlineExceeded,
@@ -44,7 +45,7 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_gguf(tmp_path_factory.mktemp("endless") / "endless.gguf", model)
 
 
-async def _kill_in_mid_step(agent: LlamaAgent, worker: int) -> None:
+async def _kill_in_mid_step(agent: LocalAgent, worker: int) -> None:
     """Start a step, kill the worker once it runs, and read on to its end."""
     async with stream(agent, ask(QUESTION)) as events:
         await anext(aiter(events))

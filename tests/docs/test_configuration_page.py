@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from nearfar.cloud.admission import GatewayLimits
 from nearfar.cloud.config import ProviderConfig
+from nearfar.cloud.near_server import NearServerConfig
 from nearfar.orchestrator.compose.agents import GatewayConfig, LocalFarConfig, NearConfig
 from nearfar.orchestrator.compose.config import Config
 from nearfar.orchestrator.compose.hub import HubConfig, WorkerConfig
@@ -55,6 +56,7 @@ from nearfar.protocols import Prices
 PAGE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
 SECTIONS: dict[str, type[BaseModel]] = {
     "near": NearConfig,
+    "server": NearServerConfig,
     "provider": ProviderConfig,
     "prices": Prices,
     "llama": LocalFarConfig,

@@ -108,11 +108,11 @@ class Machine:
 
     def install(self, **variables: str) -> "subprocess.CompletedProcess[str]":
         """Install the project with the extra `all`, and return what was said."""
-        command = [self.python, INSTALL, f"{self.folder / 'thing'}[all]"]
+        command = [str(self.python), str(INSTALL), f"{self.folder / 'thing'}[all]"]
         return subprocess.run(command, env=self.environment(**variables), capture_output=True, text=True, check=False)
 
     def has_changed(self, **variables: str) -> bool:
-        command = [self.python, INSTALL, "--changed"]
+        command = [str(self.python), str(INSTALL), "--changed"]
         return subprocess.run(command, env=self.environment(**variables), check=False).returncode == 0
 
     @property
@@ -173,6 +173,13 @@ def test_a_wheel_needs_no_compiler(machine: Machine) -> None:
     assert machine.packages == {"thing", "llama_cpp_python"}
 
 
+def test_a_folder_of_wheels_that_is_not_there_is_an_error_before_anything_is_done(machine: Machine) -> None:
+    ended = machine.install(NEARFAR_LLAMA="/nowhere")
+    assert ended.returncode != 0
+    assert "NEARFAR_LLAMA is /nowhere" in ended.stderr
+    assert machine.packages == set()
+
+
 def test_a_wheel_among_pips_own_links_is_preferred_to_compiling(machine: Machine) -> None:
     machine.offer_source(FAILS)
     machine.offer_wheel(machine.links)
@@ -216,7 +223,7 @@ def test_ctrl_c_ends_the_compilers_and_the_next_installation_goes_on(machine: Ma
     os.mkfifo(pipe)
     machine.offer_source(HANGS.format(pipe=str(pipe)))
     machine.link("cc", "c++", "as", "ld", "cmake", "make")
-    command = [machine.python, INSTALL, f"{machine.folder / 'thing'}[all]"]
+    command = [str(machine.python), str(INSTALL), f"{machine.folder / 'thing'}[all]"]
     with subprocess.Popen(command, env=machine.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         with pipe.open(encoding="utf-8") as compiler:  # opened once the other end is: it compiles
             process.send_signal(signal.SIGINT)

@@ -19,7 +19,7 @@ from keyring.errors import KeyringLocked
 from llama_engine import HAS_LLAMA
 from typer.testing import CliRunner, Result
 
-from nearfar import Config, Hybrid
+from nearfar import Config, Hybrid, Message
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.options import AgentChoice
 from nearfar.orchestrator.cli.selection import DEMO_SEED, chosen_config
@@ -70,6 +70,23 @@ def test_a_long_answer_reaches_a_pipe_as_it_is(empty_folder: Path, monkeypatch: 
 
     monkeypatch.setattr(import_module("nearfar.orchestrator.cli.run"), "open_hybrid", scripted)
     assert nearfar("run", "Hello?", *NEAR).stdout == f"{answer}\n"
+
+
+@pytest.mark.parametrize("command", ["run", "chat"])
+@pytest.mark.parametrize("place", ["line", "file"])
+def test_instructions_come_from_the_line_or_a_file(command: str, place: str, empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = ScriptedAgent(["hi"])
+    monkeypatch.setattr(import_module("nearfar.orchestrator.cli.run"), "open_hybrid", lambda *_: Hybrid(near=agent))
+    (empty_folder / "house.txt").write_text("You work for Orbix Labs.")
+    given = "@house.txt" if place == "file" else "You work for Orbix Labs."
+    prompt = ["Hello?"] if command == "run" else []
+    assert nearfar(command, *prompt, *NEAR, "--instructions", given, text="Hello?\nexit\n").exit_code == 0
+    assert agent.requests[0].messages == (Message.system("You work for Orbix Labs."), Message.user("Hello?"))
+
+
+def test_instructions_in_a_file_that_cannot_be_read_are_an_error() -> None:
+    error = error_of(nearfar("run", "Hello?", *NEAR, "--instructions", "@nowhere.txt", "--json"))
+    assert (error["type"], "nowhere.txt cannot be read" in error["message"]) == ("ConfigError", True)
 
 
 def test_run_as_json_tells_who_answered_and_what_it_cost() -> None:

@@ -236,7 +236,7 @@ def test_without_a_store_the_commands_say_how_to_begin_one(home: Path) -> None:
     for arguments in (["list"], ["search", "x"], ["show", "a", "b"], ["stats"], ["conflicts"], ["erase", "--subject", "x"]):
         error = told(*arguments)["error"]
         assert error["type"] == "NotFound"
-        assert "edit" in error["hint"]
+        assert "memory add" in error["hint"]
     assert not (home / "home").exists()
 
 

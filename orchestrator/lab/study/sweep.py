@@ -14,7 +14,7 @@ import anyio
 from pydantic import ValidationError
 
 from ....protocols import ConfigError, NearfarError, WorkerCrashed
-from ....protocols.limits import file_locks
+from ....protocols.lazy import file_locks
 from ...routing.traces import RunRecord
 from ..worlds.loading import draw_tasks, open_world
 from ..worlds.world import WorldTask

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....protocols import ConfigError, StoreCorrupt, StoreUnavailable
-from ....protocols.limits import CLOSED_ON_EXEC
+from ....protocols.lazy import CLOSED_ON_EXEC
 from ...storage.sqlite_files import make_private
 from ..encoding import OwnedSubject
 from ..operation import Dot

@@ -1,0 +1,408 @@
+"""Synchronous calls: from many threads, inside of loops and notebooks, interrupted, abandoned, after a fork, and at the program's exit."""
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+import anyio
+import nbformat
+import psutil
+import pytest
+from nbclient import NotebookClient
+from pydantic import BaseModel
+
+from nearfar import ApprovalNeeded, ConfigError, Hybrid, Policy, ScriptedAgent, StepRequest, TaskFinished, ToolCall, Unavailable, tool
+from nearfar.protocols.fakes import Reply
+
+THREADS, CALLS = 16, 50
+PREAMBLE = """
+    import asyncio, os, sys, threading, warnings
+    from nearfar import ConfigError, Hybrid, ScriptedAgent, ToolCall, Unavailable, tool
+
+    @tool
+    async def wait() -> str:
+        "Wait for ever."
+        print("waiting", flush=True)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            print("stopped", flush=True)
+
+    def asks(request):
+        return ToolCall(id="1", name="wait", arguments={})
+
+    def greets(request):
+        return "hello"
+"""
+
+
+def echo(request: StepRequest) -> Reply:
+    return request.messages[-1].text
+
+
+def loops() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "nearfar loop"]
+
+
+@contextmanager
+def program(body: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a program of its own, and kill it if it is still there when the block ends."""
+    source = textwrap.dedent(PREAMBLE) + textwrap.dedent(body)
+    command = [sys.executable, "-W", "error", "-c", source]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Return the exit status and the output of a program that has to end by itself."""
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def test_many_threads_share_one_hybrid_and_its_one_loop() -> None:
+    homes: set[int] = set()
+
+    def note(request: StepRequest) -> Reply:
+        homes.add(threading.get_ident())
+        return echo(request)
+
+    with Hybrid(near=ScriptedAgent(note)) as hybrid, ThreadPoolExecutor(THREADS) as pool:
+        said = [f"{number}" for number in range(THREADS * CALLS)]
+        assert [result.text for result in pool.map(hybrid.run_sync, said)] == said
+    assert len(homes) == 1
+    assert loops() == []
+
+
+def test_the_loop_is_started_by_the_first_call_alone() -> None:
+    hybrid = Hybrid(near=ScriptedAgent(echo))
+    assert loops() == []
+    assert hybrid.run_sync("one").text == "one"
+    assert len(loops()) == 1
+    hybrid.close()
+    assert loops() == []
+
+
+@pytest.mark.anyio
+async def test_calls_inside_of_a_running_loop_work() -> None:
+    with Hybrid(near=ScriptedAgent(echo)) as hybrid:
+        assert [hybrid.run_sync(f"{number}").text for number in range(CALLS)] == [f"{number}" for number in range(CALLS)]
+        assert [event.type for event in hybrid.stream_sync("one")][-1] == "task_finished"
+
+
+@pytest.mark.anyio
+async def test_threads_of_an_app_whose_loop_has_the_hybrid_use_that_loop() -> None:
+    """A web framework: the app enters the `Hybrid` in its loop, and serves synchronous handlers in threads."""
+    async with Hybrid(near=ScriptedAgent(echo)) as hybrid:
+        assert (await anyio.to_thread.run_sync(hybrid.run_sync, "one")).text == "one"
+        assert (await hybrid.run("two")).text == "two"
+        last = (await anyio.to_thread.run_sync(lambda: [*hybrid.stream_sync("three")]))[-1]
+        assert isinstance(last, TaskFinished)
+        assert last.result.text == "three"
+        with pytest.raises(ConfigError, match="would stop the event loop") as refused:
+            hybrid.run_sync("four")
+        assert "await hybrid.run" in refused.value.hint
+    assert loops() == []
+
+
+def test_a_stream_yields_the_events_as_they_come() -> None:
+    gate = threading.Event()
+    waits = iter([lambda: True, lambda: gate.wait(30)])
+
+    async def pace() -> None:
+        assert await anyio.to_thread.run_sync(next(waits))
+
+    with Hybrid(near=ScriptedAgent([["one", "two"]], pace=pace)) as hybrid:
+        seen: list[str] = []
+        for event in hybrid.stream_sync("Say it."):
+            seen.append(event.type)
+            if event.type == "text":
+                gate.set()  # the second piece waits for the first one to have been seen
+    assert seen.count("text") == 2
+    assert seen[-1] == "task_finished"
+
+
+class Town(BaseModel):
+    name: str
+
+
+def test_options_errors_and_context_variables_pass_through(tmp_path: Path) -> None:
+    tenant: ContextVar[str] = ContextVar("tenant", default="none")
+
+    @tool(approval=True)
+    def pay() -> str:
+        """Pay."""
+        return tenant.get()
+
+    agent = ScriptedAgent(['{"name": "Lima"}', ToolCall(id="1", name="pay", arguments={}), "paid"])
+    with Hybrid(near=agent, tools=[pay], records=tmp_path) as hybrid:
+        assert hybrid.run_sync("Which town?", output=Town).output == Town(name="Lima")
+        with pytest.raises(ApprovalNeeded) as waiting:
+            hybrid.run_sync("Pay.", idempotency_key="one")
+        tenant.set("acme")
+        paid = hybrid.resume_sync("one", approvals={request.id: True for request in waiting.value.requests})
+    assert paid.tool_calls[0].result == "acme"
+
+
+@pytest.mark.parametrize("leave", ["break", "close", "cycle"])
+def test_a_stream_that_is_abandoned_cancels_its_task(leave: str) -> None:
+    stopped = threading.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait for ever."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        return ""
+
+    with Hybrid(near=ScriptedAgent(lambda _: ToolCall(id="1", name="wait", arguments={})), tools=[wait]) as hybrid:
+        events = hybrid.stream_sync("Wait.")
+        while next(events).type != "tool_started":
+            pass
+        if leave == "close":
+            with closing(events):
+                pass
+        elif leave == "cycle":
+            cycle: list[object] = [events]
+            cycle.append(cycle)
+            del cycle
+        del events
+        gc.collect()
+        assert stopped.wait(30)
+
+
+def test_a_stream_that_is_never_begun_runs_nothing() -> None:
+    agent = ScriptedAgent([])
+    with Hybrid(near=agent) as hybrid:
+        hybrid.stream_sync("Never.")
+    assert agent.requests == []
+
+
+def test_a_plain_tool_may_ask_its_own_hybrid_and_an_async_one_is_told_why_not() -> None:
+    @tool
+    def ask() -> str:
+        """Ask again."""
+        return hybrid.run_sync("inner").text
+
+    @tool
+    async def ask_in_the_loop() -> str:
+        """Ask again."""
+        return hybrid.run_sync("inner").text
+
+    def reply(request: StepRequest) -> Reply:
+        said = request.messages[-1]
+        if said.tool_result is not None:
+            return said.tool_result.content
+        return "answered" if said.text == "inner" else ToolCall(id="1", name=said.text, arguments={})
+
+    with Hybrid(near=ScriptedAgent(reply), tools=[ask, ask_in_the_loop]) as hybrid:
+        assert hybrid.run_sync("ask").text == "answered"
+        assert "would stop the event loop" in hybrid.run_sync("ask_in_the_loop").text
+
+
+def test_one_that_is_closed_says_so_and_may_be_closed_again() -> None:
+    hybrid = Hybrid(near=ScriptedAgent(echo))
+    hybrid.close()
+    hybrid.close()
+    uses: tuple[Callable[[], object], ...] = (
+        lambda: hybrid.run_sync("one"),
+        lambda: [*hybrid.stream_sync("one")],
+        lambda: hybrid.__enter__(),
+        lambda: asyncio.run(hybrid.run("one")),
+    )
+    for use in uses:
+        with pytest.raises(Unavailable, match="this Hybrid is closed"):
+            use()
+
+
+def test_closing_cancels_the_calls_of_other_threads_and_they_are_told() -> None:
+    begun = threading.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait for ever."""
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    hybrid = Hybrid(near=ScriptedAgent(lambda _: ToolCall(id="1", name="wait", arguments={})), tools=[wait])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(hybrid.run_sync, "Wait.")
+        assert begun.wait(30)
+        hybrid.close()
+        with pytest.raises(Unavailable, match="its Hybrid was closed"):
+            waiting.result(30)
+
+
+def test_async_use_of_one_that_belongs_to_synchronous_calls_is_refused_with_the_way_out() -> None:
+    async def served() -> None:
+        with pytest.raises(ConfigError, match="event loop of its synchronous calls") as refused:
+            await hybrid.run("two")
+        assert "run_sync" in refused.value.hint
+
+    with Hybrid(near=ScriptedAgent(echo)) as hybrid:
+        asyncio.run(served())
+        assert hybrid.run_sync("three").text == "three"
+
+
+def test_one_whose_loop_has_ended_is_taken_over_and_one_whose_loop_stands_still_is_refused() -> None:
+    again = Hybrid(near=ScriptedAgent(echo))
+    assert asyncio.run(again.run("one")).text == "one"
+    assert again.run_sync("two").text == "two"
+    again.close()
+    still = Hybrid(near=ScriptedAgent(echo))
+    with asyncio.Runner() as runner:
+        runner.run(still.run("one"))
+        with pytest.raises(ConfigError, match="stands still"):
+            still.run_sync("two")
+        runner.run(still.aclose())
+
+
+def test_aclose_closes_what_synchronous_calls_have_opened() -> None:
+    hybrid = Hybrid(near=ScriptedAgent(echo))
+    assert hybrid.run_sync("one").text == "one"
+    asyncio.run(hybrid.aclose())
+    assert loops() == []
+
+
+def test_one_that_is_dropped_without_being_closed_ends_its_thread() -> None:
+    hybrid = Hybrid(near=ScriptedAgent(echo))
+    assert hybrid.run_sync("one").text == "one"
+    (thread,) = loops()
+    del hybrid
+    gc.collect()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_agents_processes_of_synchronous_calls_end_with_close() -> None:
+    before = psutil.Process().children(recursive=True)
+    policy = Policy.model_validate({"sensitivity": "public", "strategy": "cloud"})
+    with Hybrid(near=ScriptedAgent(echo), far="far", policy=policy) as hybrid:
+        assert hybrid.run_sync("What is the employer of Ines Falk?").side == "far"
+        assert len(psutil.Process().children(recursive=True)) > len(before)
+    assert psutil.Process().children(recursive=True) == before
+
+
+@pytest.mark.parametrize("call", ["hybrid.run_sync('Wait.')", "[*hybrid.stream_sync('Wait.')]"])
+def test_control_c_cancels_the_task_and_is_raised_when_it_has_ended(call: str) -> None:
+    with program(
+        f"""
+        with Hybrid(near=ScriptedAgent(asks), tools=[wait]) as hybrid:
+            try:
+                {call}
+            except KeyboardInterrupt:
+                print("interrupted")
+        """
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (0, "stopped\ninterrupted\n", "")
+
+
+def test_control_c_that_is_not_caught_ends_the_program() -> None:
+    with program("Hybrid(near=ScriptedAgent(asks), tools=[wait]).run_sync('Wait.')") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        status, out, err = ended(process)
+    assert (status, out) == (-signal.SIGINT, "stopped\n")
+    assert err.endswith("KeyboardInterrupt\n")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "Hybrid(near=ScriptedAgent(greets)).run_sync('Greet me.')",
+        "hybrid = Hybrid(near=ScriptedAgent(greets)); hybrid.run_sync('Greet me.')",
+        "hybrid = Hybrid(near=ScriptedAgent(greets)); events = hybrid.stream_sync('Greet me.'); next(events)",
+        "hybrid = Hybrid(near=ScriptedAgent(greets), memory='memory.db', records='records'); hybrid.run_sync('Greet me.')",
+        "hybrid = Hybrid(near='near'); print(hybrid.run_sync('What is the employer of Ines Falk?').side)",
+    ],
+)
+def test_a_program_that_closes_nothing_ends_at_once_and_in_silence(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = psutil.Process().children(recursive=True)
+    with program(body) as process:
+        status, _, err = ended(process)
+    assert (status, err) == (0, "")
+    assert psutil.Process().children(recursive=True) == before
+
+
+def test_a_task_of_a_daemon_thread_is_cancelled_when_the_program_ends() -> None:
+    with program(
+        """
+        hybrid = Hybrid(near=ScriptedAgent(asks), tools=[wait])
+        events = hybrid.stream_sync("Wait.")
+        while next(events).type != "tool_started":
+            pass
+
+        def drain():
+            try:
+                list(events)
+            except Unavailable:
+                pass
+
+        threading.Thread(target=drain, daemon=True).start()
+        """
+    ) as process:
+        assert ended(process) == (0, "waiting\nstopped\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+def test_a_child_may_use_one_that_was_made_and_not_one_that_was_used_before_the_fork() -> None:
+    with program(
+        """
+        fresh, used = Hybrid(near=ScriptedAgent(greets)), Hybrid(near=ScriptedAgent(greets))
+        used.run_sync("Greet me.")
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of threads that a fork leaves behind: so does this test
+        child = os.fork()
+        if child == 0:
+            try:
+                used.run_sync("Greet me.")
+            except ConfigError as error:
+                print(error.message, flush=True)
+            try:
+                asyncio.run(used.run("Greet me."))
+            except ConfigError as error:
+                print(error.message, flush=True)
+            print(fresh.run_sync("Greet me.").text, flush=True)
+            sys.exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        print(used.run_sync("Greet me.").text)
+        """
+    ) as process:
+        status, out, err = ended(process)
+    refused = "this Hybrid was used before the process was forked"
+    assert (status, out.splitlines()) == (0, [refused, refused, "hello", "7", "hello"])
+
+
+def test_a_notebook_calls_it_in_its_cells_and_stays_able_to_await() -> None:
+    notebook = nbformat.v4.new_notebook()  # type: ignore[no-untyped-call]
+    cells = [
+        "from nearfar import ConfigError, Hybrid, ScriptedAgent\nhybrid = Hybrid(near=ScriptedAgent(lambda request: 'hello'))",
+        f"print({{hybrid.run_sync('Greet me.').text for _ in range({CALLS})}})",
+        "print([event.type for event in hybrid.stream_sync('Greet me.')][-1])",
+        "try:\n    await hybrid.run('Greet me.')\nexcept ConfigError as error:\n    print(error.message)",
+        "hybrid.close()",
+        "async with Hybrid(near=ScriptedAgent(lambda request: 'hello')) as own:\n    print((await own.run('Greet me.')).text)",
+    ]
+    notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]  # type: ignore[no-untyped-call]
+    NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    said = ["".join(output.get("text", "") for output in cell.outputs).strip() for cell in notebook.cells]
+    assert said == ["", "{'hello'}", "task_finished", "this Hybrid belongs to the event loop of its synchronous calls", "", "hello"]
