@@ -1,4 +1,4 @@
-# make demo    the comparison of device, cloud and cascade; offline, no key
+# make demo    one task step by step, then the comparison of device, cloud and cascade; offline, no key
 # make test    all tests
 # make judges  the environments of LiteLLM and the SDKs that some tests need; `make test` does it first
 # make node    Node.js, buf and the gRPC packages for JavaScript, which `make check` and some tests need; both do it first
