@@ -1,4 +1,4 @@
-# make demo    the comparison of device, cloud and cascade; offline, no key
+# make demo    one task step by step, then the comparison of device, cloud and cascade; offline, no key
 # make test    all tests
 # make judges  the environments of LiteLLM and the SDKs that some tests need; `make test` does it first
 # make windows the tests of what works without POSIX, with POSIX taken away
