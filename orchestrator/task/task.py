@@ -139,11 +139,7 @@ class Task(Value):
 
     @property
     def asked(self) -> tuple[Message, ...]:
-<<<<<<< HEAD
         """Return its prompt as the user wrote it: without earlier turns, and without texts that were added in front of it or behind."""
-=======
-        """Return its prompt as the user wrote it: without earlier turns, instructions, and texts that were added behind it."""
->>>>>>> face
         messages = _without_instructions(self.without_history.messages, self.instructions)
         return messages if self.prompt is None else _with_last_prompt(messages, self.prompt)
 
@@ -204,15 +200,6 @@ def with_instructions(messages: Sequence[Message], instructions: str) -> tuple[M
     has_system = messages[0].role == "system"
     own = messages[0].text if has_system else ""
     return (Message.system(join_instructions(instructions, own)), *messages[has_system:])
-
-
-def _without_instructions(messages: tuple[Message, ...], instructions: str) -> tuple[Message, ...]:
-    """Return messages as they were before instructions were put in front of them."""
-    first, *rest = messages
-    if not instructions or first.role != "system" or not first.text.startswith(instructions):
-        return messages
-    own = first.text.removeprefix(instructions).strip()
-    return (Message.system(own), *rest) if own else tuple(rest)
 
 
 def read_output(text: str, schema: JsonSchema, model: type[BaseModel] | None = None) -> Any:  # noqa: ANN401 - an object of any model

@@ -130,13 +130,6 @@ async def test_a_rejected_draft_and_a_corrected_reply_are_no_part_of_the_convers
     assert result.messages == (Message.user("Which town?"), Message.assistant('{"town": "Lima"}'))
 
 
-<<<<<<< HEAD
-=======
-def output_option(schema: dict[str, Any]) -> Any:  # noqa: ANN401 - keyword arguments
-    return {"output": schema}
-
-
->>>>>>> face
 async def test_a_context_and_a_recalled_text_are_told_for_one_turn_and_the_prompt_is_kept_as_the_user_wrote_it() -> None:
     near = ScriptedAgent(saying, name="near")
     async with Hybrid(near=near, policy=PUBLIC) as hybrid:
