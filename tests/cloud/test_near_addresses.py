@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +219,7 @@ async def test_a_server_on_this_machine_takes_private_text_and_the_far_agent_non
     records = PrivacyRecords(tmp_path)
     async with running(server) as seen, Hybrid(near=seen.base_url, far=far, records=Records(privacy=records)) as hybrid:
         result = await hybrid.run(SECRET, idempotency_key="run-1")
-    assert (result.served_on_device, result.dollars, result.text) == (True, 0, "It is fine.")
+    assert (result.served_on_device, result.dollars, result.text) == (True, Decimal(0), "It is fine.")
     assert SECRET in str(server.bodies[-1])
     assert far.requests == []
     assert records.outbound_log("run-1") == []
