@@ -403,7 +403,9 @@ def test_a_child_may_use_one_that_was_made_and_not_one_that_was_used_before_the_
     assert (status, out.splitlines()) == (0, [refused, refused, "hello", "7", "hello"])
 
 
-def test_a_notebook_calls_it_in_its_cells_and_stays_able_to_await() -> None:
+def test_a_notebook_calls_it_in_its_cells_and_stays_able_to_await(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):  # nothing of the user's own set-up
+        monkeypatch.setenv(variable, str(tmp_path))
     notebook = nbformat.v4.new_notebook()  # type: ignore[no-untyped-call]
     cells = [
         "from nearfar import ConfigError, Hybrid, ScriptedAgent\nhybrid = Hybrid(near=ScriptedAgent(lambda request: 'hello'))",
