@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.safety.detection.detector import PrivateFinding as PrivateFinding
     from nearfar.orchestrator.safety.privacy_records import PrivacyRecords as PrivacyRecords
     from nearfar.orchestrator.strategies.calls import TaskGraph as TaskGraph
-    from nearfar.orchestrator.strategies.graphs import TaskNodes as TaskNodes
     from nearfar.orchestrator.strategies.graphs import after_judge as after_judge
     from nearfar.orchestrator.strategies.state import TaskContext as TaskContext
     from nearfar.orchestrator.strategies.state import TaskState as TaskState
@@ -470,7 +469,6 @@ _HOMES = {
     "TaskFinished": "orchestrator.task.events",
     "TaskGraph": "orchestrator.strategies.calls",
     "TaskMemory": "orchestrator.memory.in_tasks",
-    "TaskNodes": "orchestrator.strategies.graphs",
     "TaskOptions": "orchestrator.hybrid.arguments",
     "TaskProfile": "orchestrator.task.modes",
     "TaskState": "orchestrator.strategies.state",
@@ -509,9 +507,9 @@ _HOMES = {
     "WorkingMemory": "orchestrator.memory.recall.agent_memory",
     "WorldTask": "orchestrator.lab.worlds.world",
     "add_token": "protocols.token_file",
-    "check_request": "protocols.validation",
     "after_judge": "orchestrator.strategies.graphs",
     "after_step": "orchestrator.strategies.turn",
+    "check_request": "protocols.validation",
     "complete": "protocols.agent",
     "effect_key": "orchestrator.runs.tool_calls",
     "effect_transaction": "orchestrator.runs.tool_calls",

@@ -131,7 +131,10 @@ class RunPrivacy:
             await in_thread(self._records.spill, world)
 
     def begin_part(self, messages: int) -> None:
-        """Begin a part of the run whose conversations begin with so many messages. None of them counts as the next agent's own words."""
+        """Begin a part of the run whose conversations begin with so many messages behind a system message.
+
+        None of them counts as the next agent's own words.
+        """
         self._own_messages.begun = messages
 
     def add_private_results(self, messages: Sequence[Message], private: Iterable[PrivateResult]) -> None:

@@ -94,12 +94,15 @@ class TaskNodes:
         given: TaskContext | None = runtime.context
         return self._context if given is None else given
 
+    def instructed(self, task: Task, runtime: TaskRuntime) -> Task:
+        """Return the task with the general instructions if the graph runs by itself in another app, which prepares no task."""
+        return task if runtime.context is not None else task.with_instructions(self._instructions)
+
     async def route(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Decide who may serve the task, and in which order."""
         task = value_of(Task, state["task"])
         context = self.context(runtime)
-        if context is self._context:  # the graph runs by itself in another app, which prepares no task
-            task = task.with_instructions(self._instructions)
+        task = self.instructed(task, runtime)
         spent = Spent() if context.account is None else context.account.spent
         ruled = self.router.apply_rules(task, tools=context.tools).policy
         if ruled != task.policy:
@@ -356,7 +359,7 @@ def build_single(nodes: TaskNodes) -> TaskGraphBuilder:
 
 
 def after_judge(state: TaskState) -> str:
-    """Let the next agent act after a rejected draft."""
+    """Choose the node after `judge` by the `state` that it left: `act`, so that the next agent acts, unless the answer was accepted."""
     return END if is_accepted(state) else "act"
 
 
@@ -444,19 +447,14 @@ def builder_of(strategy: Strategy) -> Builder:
 @cache
 def plugin_builder(plugin: Plugin) -> Builder:
     """Load a plugin and return its builder. Raises `ConfigError` where it fails, or is no function."""
-    loaded = plugin.load()
+    loaded, wanted = plugin.load(), "a function from the shared nodes to a StateGraph"
     if not callable(loaded):
-        raise plugin.misfit("a function from `TaskNodes` to a StateGraph", loaded)
+        raise plugin.misfit(wanted, loaded)
 
     def build(nodes: TaskNodes) -> TaskGraphBuilder:
-        try:
-            graph = loaded(nodes)
-        except NearfarError:
-            raise
-        except Exception as error:  # a task boundary: a plugin is third-party code
-            raise plugin.failure("has built no graph", error) from error
+        graph = plugin.call("has built no graph", loaded, nodes)
         if not isinstance(graph, StateGraph):
-            raise plugin.misfit("a function from `TaskNodes` to a StateGraph", graph)
+            raise plugin.misfit(wanted, graph)
         return graph
 
     return build
@@ -486,15 +484,13 @@ class Graphs:
     def __getitem__(self, strategy: Strategy) -> TaskGraph:
         """Return the graph of a strategy. Raises what `builder_of` raises."""
         build = builder_of(strategy)
-        if build not in self._compiled:
-            self._compiled[build] = self._compile(build(self._nodes))
-        return self._compiled[build]
+        graph = self._compiled.get(build) or self._compile(build(self._nodes))
+        return self._compiled.setdefault(build, graph)
 
     def of_role(self, name: str) -> TaskGraph:
         """Return the graph of the roles that work on a task which begins with this one. Raises `InvalidRequest` for an unknown role."""
-        if name not in self._of_roles:
-            self._of_roles[name] = self._compile(build_roles(self._nodes, self._team, name))
-        return self._of_roles[name]
+        graph = self._of_roles.get(name) or self._compile(build_roles(self._nodes, self._team, name))
+        return self._of_roles.setdefault(name, graph)
 
     def of_task(self, task: Task) -> TaskGraph:
         """Return the graph that serves a task."""

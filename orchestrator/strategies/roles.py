@@ -64,7 +64,7 @@ class RoleNodes:
         before = value_of(RolesWork, state["roles"]) if "roles" in state else RolesWork()
         asked = "" if before.following is None else before.following.task
         emit(runtime, RoleStarted(role=name, by=before.done[-1].role if before.done else "", task=asked))
-        conversation = _conversation(state)
+        conversation = self._conversation(state, runtime)
         context = self._context(name, runtime)
         scope = f"role {len(before.done) + 1} {name}"  # a role may work more than once
         part = self._part(name, state, conversation, context.tools, scope=scope)
@@ -96,6 +96,12 @@ class RoleNodes:
             **_passed_on(final),
         }
 
+    def _conversation(self, state: TaskState, runtime: TaskRuntime) -> list[Message]:
+        """Return the conversation so far, without the instructions of roles."""
+        if "messages" not in state:
+            return list(self._nodes.instructed(value_of(Task, state["task"]), runtime).messages)
+        return [value_of(Message, message) for message in state["messages"]]
+
     def _context(self, name: str, runtime: TaskRuntime) -> TaskContext:
         """Return the context of the run, with the tools of one role."""
         whole = self._nodes.context(runtime)
@@ -109,9 +115,10 @@ class RoleNodes:
         tools = {**context.tools, **{f"{PREFIX}{other}": self._team.hand_offs[other] for other in following}}
         checks = context.tool_checks
         if checks.guard is not None:
-            checks = replace(checks, guard=Guard(part, context.other_tools))
+            instructions = [handle.instructions for handle in self._nodes.pool if handle.instructions]
+            checks = replace(checks, guard=Guard(part, context.other_tools, instructions))
         if context.privacy is not None:
-            context.privacy.begin_part(len(part.messages))
+            context.privacy.begin_part(len(part.messages) - 1)
         return replace(context, tools=tools, hand_offs={f"{PREFIX}{other}": other for other in following}, tool_checks=checks)
 
     def _part(self, name: str, state: TaskState, conversation: Sequence[Message], tools: Mapping[str, Tool], *, scope: str) -> Task:
@@ -125,13 +132,6 @@ class RoleNodes:
         part = self._team.work(name, before).model_copy(update={"idempotency_key": part_key(task.idempotency_key, scope)})
         part = router.with_strategy(router.apply_rules(part, tools=tools), list(self._nodes.pool), tools=tools)
         return part if part.policy.strategy in _CALL_NO_TOOLS else part.with_context_in_prompt()
-
-
-def _conversation(state: TaskState) -> list[Message]:
-    """Return the conversation so far, without the instructions of roles."""
-    if "messages" not in state:
-        return list(value_of(Task, state["task"]).messages)
-    return [value_of(Message, message) for message in state["messages"]]
 
 
 def _said(final: Json, part: Task) -> list[Json]:

@@ -316,6 +316,7 @@ class TaskContext:
 
     @classmethod
     def of(cls, tools: Sequence[Tool]) -> "TaskContext":
+        """Return a context with `tools` alone."""
         return cls({tool.spec.name: tool for tool in tools})
 
     @property

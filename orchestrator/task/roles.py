@@ -1,20 +1,20 @@
 """Roles: agents that an app declares by name, with instructions and tools of their own, and the tools by which they hand a task over."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Final
 
 from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, field_validator
 
-from ...protocols import InvalidRequest, Message, PermissionDenied, Sensitivity
+from ...protocols import InvalidRequest, PermissionDenied, Sensitivity
 from ...protocols.items import Tier
 from ...protocols.steps import Value
 from .modes import Mode, Strategy
 from .policy import Policy
 from .results import RoleWork
 from .rules import RESTRICTIONS, Rule
-from .task import Task, last_words
+from .task import Task, last_words, with_instructions
 from .tools import Tool, tool
 
 PREFIX: Final = "hand_off_to_"
@@ -164,7 +164,7 @@ class Team:
         role = self[name]
         stated = {key for key in ("mode", "strategy") if getattr(role, key) is not None}
         changes = {
-            "messages": in_role(task.messages, role.instructions),
+            "messages": with_instructions(task.messages, role.instructions),
             "prompt": last_words(task.messages) if task.prompt is None else task.prompt,
             "policy": role.policy_for(task, name),
             "stated": task.stated | stated,
@@ -190,10 +190,3 @@ def _hand_off_tool(name: str, role: Role) -> Tool:
     described = f"Hand this conversation over to {name}, who then finishes it. `task` says what {name} is to do.\n{name}: {role.purpose}"
     hand_off.spec = hand_off.spec.model_copy(update={"description": described})
     return hand_off
-
-
-def in_role(messages: Sequence[Message], instructions: str) -> tuple[Message, ...]:
-    """Return a conversation with a role's instructions in front, as one system message with the one that stands there already."""
-    has_system = messages[0].role == "system"
-    text = f"{instructions}\n\n{messages[0].text}" if has_system else instructions
-    return (Message.system(text), *messages[has_system:])

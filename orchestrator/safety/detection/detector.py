@@ -18,18 +18,20 @@ class PrivateFinding(NamedTuple):
     """A piece of a text that looks private."""
 
     start: int
-    """In characters, as Python counts them."""
+    """Place of its first character, as Python counts them."""
     end: int
+    """Place behind its last character."""
     type: str
     """Type of the finding, such as `email` or `card`: lower case letters and `_`."""
     text: str
+    """The piece itself."""
 
 
 class Detector(Protocol):
     """Looks for private data. Any thread may call it, and it takes time in proportion to the text."""
 
     def find(self, text: str) -> Sequence[PrivateFinding]:
-        """Return the findings in any order; they may overlap."""
+        """Return the findings in `text`, in any order; they may overlap."""
         ...
 
 
