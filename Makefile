@@ -1,6 +1,7 @@
-# make demo    the comparison of device, cloud and cascade; offline, no key
+# make demo    one task step by step, then the comparison of device, cloud and cascade; offline, no key
 # make test    all tests
 # make judges  the environments of LiteLLM and the SDKs that some tests need; `make test` does it first
+# make windows the tests of what works without POSIX, with POSIX taken away
 # make node    Node.js, buf and the gRPC packages for JavaScript, which `make check` and some tests need; both do it first
 # make check   ruff, mypy --strict on the installed wheel, generated code up to date, buf on the .proto files
 # make bars    every benchmark with --quick, within ten minutes, and which bars are missed
@@ -36,6 +37,12 @@ demo: $(VENV)/.ready-to-run
 # The tests of a file share models and servers, so that a process gets whole files; each process computes on one core.
 test: $(VENV)/.ready-to-test judges node
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile $(PYTEST_OPTIONS)
+
+# The first file runs code in an interpreter that has no more than Windows has; the others are what to run on Windows itself.
+WITHOUT_POSIX := tests/layout/test_without_posix.py tests/cloud/test_near_servers.py tests/cloud/test_near_addresses.py
+
+windows: $(VENV)/.ready-to-test
+	@$(VENV)/bin/python -m pytest $(WITHOUT_POSIX) $(PYTEST_OPTIONS)
 
 judges: $(VENV)/.ready-to-test
 	@$(VENV)/bin/python scripts/judges.py

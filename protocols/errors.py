@@ -218,7 +218,10 @@ class ContentFiltered(AgentError):
 
 
 class InvalidOutput(AgentError):
-    """The agent broke the contract: a malformed stream, or an answer that does not fit the schema or model that was asked for."""
+    """The agent broke the contract: a malformed stream, or an answer that does not fit the schema or model that was asked for.
+
+    `text` is the answer.
+    """
 
     def __init__(self, message: str, *, hint: str = "", retry_after: float | None = None, text: str = "") -> None:
         """Make the error of an answer (`text`) that cannot be used. `message`, `hint` and `retry_after` are those of every error."""

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.safety.detection.detector import PrivateFinding as PrivateFinding
     from nearfar.orchestrator.safety.privacy_records import PrivacyRecords as PrivacyRecords
     from nearfar.orchestrator.strategies.calls import TaskGraph as TaskGraph
+    from nearfar.orchestrator.strategies.graphs import TaskNodes as TaskNodes
     from nearfar.orchestrator.strategies.graphs import after_judge as after_judge
     from nearfar.orchestrator.strategies.state import TaskContext as TaskContext
     from nearfar.orchestrator.strategies.state import TaskState as TaskState
@@ -469,6 +470,7 @@ _HOMES = {
     "TaskFinished": "orchestrator.task.events",
     "TaskGraph": "orchestrator.strategies.calls",
     "TaskMemory": "orchestrator.memory.in_tasks",
+    "TaskNodes": "orchestrator.strategies.graphs",
     "TaskOptions": "orchestrator.hybrid.arguments",
     "TaskProfile": "orchestrator.task.modes",
     "TaskState": "orchestrator.strategies.state",

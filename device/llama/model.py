@@ -53,7 +53,8 @@ def _load_adapter(model: llama_cpp.llama_model_p, path: str) -> "ctypes.Array[ct
         hint = "give an adapter that was trained on exactly this base, converted to GGUF"
         raise ModelError(f"llama.cpp cannot load the adapter {path}: {explanation()}", hint=hint)
     kind = llama_cpp.llama_adapter_lora_p_ctypes
-    return (kind * 1)(ctypes.cast(handle, kind))
+    single: ctypes.Array[ctypes._Pointer[ctypes.c_void_p]] = (kind * 1)(ctypes.cast(handle, kind))
+    return single
 
 
 _MEASURED: Final = 3
@@ -397,6 +398,6 @@ class LlamaBatch:
 
 def _row_pointers(sequences: np.ndarray[tuple[int], np.dtype[np.int32]]) -> "ctypes.Array[ctypes._Pointer[ctypes.c_int32]]":
     pointer = ctypes.POINTER(llama_cpp.llama_seq_id)
-    return (pointer * len(sequences))(
-        *(ctypes.cast(sequences.ctypes.data + index * sequences.itemsize, pointer) for index in range(len(sequences)))
-    )
+    rows = (ctypes.cast(sequences.ctypes.data + index * sequences.itemsize, pointer) for index in range(len(sequences)))
+    pointers: ctypes.Array[ctypes._Pointer[ctypes.c_int32]] = (pointer * len(sequences))(*rows)
+    return pointers

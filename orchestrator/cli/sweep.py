@@ -41,7 +41,7 @@ STORY: Final = {"device": "near alone", "cloud": "far alone", PLAN: "together: f
 STORY_TASK: Final = 7
 """Index of that task among those of the search world that `DEMO_SEED` draws: near alone fails at it, and far alone costs more than both
 together."""
-_STORY_FIELDS: Final = frozenset({"configuration", "answer", "success", "error", "far_calls", "far_usage", "dollars", "seconds"})
+_STORY_FIELDS: Final = {"configuration", "answer", "success", "error", "far_calls", "far_usage", "dollars", "seconds"}
 NEXT_DEMOS: Final = ("errands", "private_mail", "survives_kill")
 CONFIGURATIONS: Final = ("device", "cloud", CASCADE, PLAN, "pevr/events", "eva/events")
 _CRASH_HINT: Final = (

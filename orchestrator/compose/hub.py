@@ -91,7 +91,7 @@ class AttachedConfig(Value):
     side: Side
     """The side that it counts as."""
     instructions: str = ""
-    """Instructions of the agent, in front of every conversation."""
+    """Instructions in front of each step that it takes for a task."""
 
 
 async def open_attached(config: AttachedConfig) -> Agent:

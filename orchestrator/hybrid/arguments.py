@@ -251,7 +251,8 @@ class TaskOptions(TypedDict, total=False):
     language: str
     """ISO 639-1 code of the prompt's language; looked for unless given, where a rule asks for it."""
     session: str
-    """Names the conversation that the task belongs to: a follow-up goes to the agent that answered last."""
+    """Names the conversation that the task belongs to: a follow-up goes to the agent that answered last. The app gives the earlier messages
+    itself; `Hybrid.session` keeps them."""
     unstick: bool
     """Choose the agent again, regardless of which one answered last in the session."""
     user: str

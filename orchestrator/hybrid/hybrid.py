@@ -164,7 +164,7 @@ class Hybrid:
             instructions=self._instructions,
         )
         self._pipeline = Pipeline(parts)
-        self._sessions = SessionBook(self._pipeline)
+        self._sessions = SessionBook(self._pipeline, self._blocking)
         if memory is not None:
             preparation = self._pipeline.preparation
             preparation.erased_memory = ErasedMemory(cache, memory.store) if cache else None
@@ -359,10 +359,10 @@ class Hybrid:
         return self._sessions.open(name, options)
 
     def run_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
-        """Do what `run` does, for callers that are not async: scripts, threads, notebooks, web frameworks. Ctrl-C cancels the task.
+        """Do what `run` does with `prompt` and `options`, for callers that are not async: scripts, threads, notebooks, web frameworks.
 
-        `prompt` and `options` are those of `run`. Raises what `run` raises, and `ConfigError` in the very event loop that the `Hybrid`
-        belongs to, which the call would stop.
+        Ctrl-C cancels the task. Raises what `run` raises, and `ConfigError` in the very event loop that the `Hybrid` belongs to, which the
+        call would stop.
         """
         return self._blocking.run(lambda: self.run(prompt, **options))
 
@@ -380,8 +380,10 @@ class Hybrid:
         return self._blocking.run(lambda: self.resume(run, user=user, approvals=approvals, **options))
 
     def stream_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Generator[TaskEvent, None, None]:
-        """Do what `stream` does, with its `prompt` and `options`, as `run_sync` does what `run` does. An iterator that is closed or dropped
-        cancels its task."""
+        """Do what `stream` does with `prompt` and `options`, for callers that are not async; errors are those of `run_sync`.
+
+        An iterator that is closed or dropped cancels its task.
+        """
         return self._blocking.stream(lambda: self.stream(prompt, **options))
 
     def explain(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> SelectionDecision:

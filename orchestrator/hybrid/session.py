@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final, Unpack, cast
@@ -18,6 +18,7 @@ from ..task.results import Result, SideUsage
 from ..task.task import Prompt, as_messages
 from ..util.runtime import in_thread
 from .arguments import TaskOptions
+from .blocking import BlockingCalls
 from .pipeline import Pipeline
 
 _logger = logging.getLogger(__name__)
@@ -97,8 +98,9 @@ class SessionState:
 class SessionBook:
     """The sessions of one `Hybrid`."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, blocking: BlockingCalls) -> None:
         self._pipeline = pipeline
+        self._blocking = blocking
         self._states: OrderedDict[tuple[str, str], SessionState] = OrderedDict()
 
     def open(self, name: object, options: TaskOptions) -> "Session":
@@ -114,25 +116,88 @@ class SessionBook:
         self._states.move_to_end((user, name))
         if len(self._states) > _MOST:
             self._states.popitem(last=False)
-        return Session(self._pipeline, state, options)
+        return Session(self._pipeline, state, options, self._blocking)
 
 
-class Session:
+class _Turns:
+    """The turns of one session, as a `Session` asks for them."""
+
+    def __init__(self, pipeline: Pipeline, state: SessionState, options: TaskOptions, blocking: BlockingCalls) -> None:
+        self._pipeline = pipeline
+        self._state = state
+        self._options = options
+        self._blocking = blocking
+
+    def _asked(self, prompt: Prompt, options: TaskOptions) -> tuple[tuple[Message, ...], TaskOptions]:
+        """Return the turn's own messages, and its options with those of the session."""
+        _refuse(options, _OF_SESSION, "is an option of the session, and not of a turn")
+        given: dict[str, Any] = {
+            "idempotency_key": uuid4().hex,
+            **self._options,
+            **options,
+            "session": self._state.name,
+            "user": self._state.user,
+        }
+        return as_messages(prompt), cast(TaskOptions, given)
+
+    @asynccontextmanager
+    async def _turn(self, given: TaskOptions) -> AsyncIterator[tuple[Message, ...]]:
+        """Yield the conversation before the turn, when it is its time. Keep what is left of a turn that ends without an answer."""
+        run: object = given["idempotency_key"]
+        if not isinstance(run, str):
+            raise InvalidRequest(f"idempotency_key must be a text, not {type(run).__name__}", hint="it names the turn")
+        async with self._state.alone(given.get("timeout")):
+            for interrupted in await self._interrupted():
+                await self._resume_if_possible(interrupted, given)
+            await in_thread(self._state.refresh)
+            try:
+                yield self._state.messages(before=run)
+            except BaseException as error:  # raised again
+                with anyio.CancelScope(shield=True):
+                    await self._give_up(run, is_cancelled=isinstance(error, (asyncio.CancelledError, GeneratorExit)))
+                raise
+
+    async def _interrupted(self) -> list[str]:
+        store = self._pipeline.sessions
+        return [] if store is None else await in_thread(store.interrupted, self._state.name, self._state.user)
+
+    async def _resume_if_possible(self, run: str, given: TaskOptions) -> None:
+        """Finish an interrupted turn. One that cannot be finished waits as a run does, and must not hold the next turn up."""
+        try:
+            await self._resume(run, given)
+        except NearfarError as error:
+            _logger.warning("an interrupted turn of session %r is not finished: %s; nearfar runs resume %s", self._state.name, error, run)
+
+    async def _resume(self, run: str, given: TaskOptions) -> Result:
+        options = cast(TaskOptions, {name: value for name, value in given.items() if name in _FOR_RESUMING})
+        with self._state.served():
+            return await self._pipeline.resume(run, options, user=self._state.user, approvals={})
+
+    def _keep(self, result: Result) -> None:
+        self._state.last = result
+        self._state.add(SessionTurn(run=result.id, messages=result.messages, near=result.near, far=result.far))
+
+    async def _give_up(self, run: str, *, is_cancelled: bool) -> None:
+        """End a turn without an answer. One that was cancelled is not resumed: it was stopped on purpose."""
+        stopped = self._pipeline.stopped.pop(run, None)
+        if stopped is not None and self._pipeline.sessions is None:
+            self._state.add(SessionTurn(run=run, messages=stopped))
+        if is_cancelled and self._pipeline.runs is not None:
+            with suppress(NotFound, StoreError):  # it has not begun, or is left as an interrupted run is
+                await in_thread(self._pipeline.runs.store.cancel, run, user=self._state.user)
+
+
+class Session(_Turns):
     """A conversation that a `Hybrid` keeps; made by `Hybrid.session`.
 
-    Turns are served one after the other, whoever asks for them. Each is a task of its own: it is told the whole conversation, with all tool
-    calls and results, goes first to the agent that answered last, and is as private, and as little trusted, as the turns before it. What
-    is too long for an agent is compressed for it, and kept whole here. A turn that fails or is cancelled is no part of the conversation,
-    unless its tool calls changed something: then a message says which.
+    Turns are served one after the other, also if several tasks ask for them at once. Each is a task of its own: it is told the whole
+    conversation, with all tool calls and results, goes first to the agent that answered last, and is as private, and as little trusted, as
+    the turns before it. What is too long for an agent is compressed for it, and kept whole here. A turn that fails or is cancelled is no
+    part of the conversation, unless its tool calls changed something: then a message says which.
 
     With `Hybrid(records=...)` the conversation outlives the process. A turn that a killed process left unfinished is finished before the
     next one begins. Without records, the process keeps the 10,000 sessions used last.
     """
-
-    def __init__(self, pipeline: Pipeline, state: SessionState, options: TaskOptions) -> None:
-        self._pipeline = pipeline
-        self._state = state
-        self._options = options
 
     @property
     def name(self) -> str:
@@ -201,6 +266,14 @@ class Session:
                     self._keep(event.result)
                 yield event
 
+    def send_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
+        """Do what `send` does with `prompt` and `options`, for callers that are not async; see `Hybrid.run_sync`."""
+        return self._blocking.run(lambda: self.send(prompt, **options))
+
+    def stream_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Generator[TaskEvent, None, None]:
+        """Do what `stream` does with `prompt` and `options`, for callers that are not async; see `Hybrid.stream_sync`."""
+        return self._blocking.stream(lambda: self.stream(prompt, **options))
+
     async def resume(self) -> Result | None:
         """Finish the turns that a killed process left unfinished, as `send` does before a new one; return the result of the last.
 
@@ -228,56 +301,6 @@ class Session:
     def _usage(self, side: Side) -> SideUsage:
         self._state.refresh()
         return sum((turn.near if side is Side.NEAR else turn.far for turn in self._state.turns), SideUsage())
-
-    def _asked(self, prompt: Prompt, options: TaskOptions) -> tuple[tuple[Message, ...], TaskOptions]:
-        """Return the turn's own messages, and its options with those of the session."""
-        _refuse(options, _OF_SESSION, "is an option of the session, and not of a turn")
-        given: dict[str, Any] = {"idempotency_key": uuid4().hex, **self._options, **options, "session": self.name, "user": self.user}
-        return as_messages(prompt), cast(TaskOptions, given)
-
-    @asynccontextmanager
-    async def _turn(self, given: TaskOptions) -> AsyncIterator[tuple[Message, ...]]:
-        """Yield the conversation before the turn, when it is its time. Keep what is left of a turn that ends without an answer."""
-        run = given["idempotency_key"]
-        async with self._state.alone(given.get("timeout")):
-            for interrupted in await self._interrupted():
-                await self._resume_if_possible(interrupted, given)
-            await in_thread(self._state.refresh)
-            try:
-                yield self._state.messages(before=run)
-            except BaseException as error:  # raised again
-                with anyio.CancelScope(shield=True):
-                    await self._give_up(run, is_cancelled=isinstance(error, (asyncio.CancelledError, GeneratorExit)))
-                raise
-
-    async def _interrupted(self) -> list[str]:
-        store = self._pipeline.sessions
-        return [] if store is None else await in_thread(store.interrupted, self.name, self.user)
-
-    async def _resume_if_possible(self, run: str, given: TaskOptions) -> None:
-        """Finish an interrupted turn. One that cannot be finished waits as a run does, and must not hold the next turn up."""
-        try:
-            await self._resume(run, given)
-        except NearfarError as error:
-            _logger.warning("an interrupted turn of session %r is not finished: %s; nearfar runs resume %s", self.name, error, run)
-
-    async def _resume(self, run: str, given: TaskOptions) -> Result:
-        options = cast(TaskOptions, {name: value for name, value in given.items() if name in _FOR_RESUMING})
-        with self._state.served():
-            return await self._pipeline.resume(run, options, user=self.user, approvals={})
-
-    def _keep(self, result: Result) -> None:
-        self._state.last = result
-        self._state.add(SessionTurn(run=result.id, messages=result.messages, near=result.near, far=result.far))
-
-    async def _give_up(self, run: str, *, is_cancelled: bool) -> None:
-        """End a turn without an answer. One that was cancelled is not resumed: whoever stops a turn means it."""
-        stopped = self._pipeline.stopped.pop(run, None)
-        if stopped is not None and self._pipeline.sessions is None:
-            self._state.add(SessionTurn(run=run, messages=stopped))
-        if is_cancelled and self._pipeline.runs is not None:
-            with suppress(NotFound, StoreError):  # it has not begun, or is left as an interrupted run is
-                await in_thread(self._pipeline.runs.store.cancel, run, user=self.user)
 
 
 def _refuse(options: Mapping[str, Any], names: tuple[str, ...], because: str) -> None:

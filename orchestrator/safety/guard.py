@@ -64,6 +64,7 @@ class Guard:
         history = TrustedHistory(task, tools)
         memory = [task.memory] if task.memory is not None and task.label.integrity is Integrity.TRUSTED else []
         self._policy = task.policy.guard
+        self._instructions = instructions
         self._said = (*task.said, *instructions)
         """The words of the user and the app."""
         self._known = (*history.trusted, *memory)
@@ -79,6 +80,10 @@ class Guard:
     @cached_property
     def _trusted_task(self) -> TrustedTexts:
         return self._trusted_said.plus(self._known)
+
+    def of_part(self, part: Task, tools: Mapping[str, Tool]) -> "Guard":
+        """Return the guard of a part of the run, which is a task of its own."""
+        return Guard(part, tools, self._instructions)
 
     def check_call(self, call: ToolCall, tool: Tool, context: CallContext) -> Decision:
         """Decide whether the call may run."""

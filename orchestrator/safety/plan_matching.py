@@ -177,7 +177,7 @@ def quote_data(result: ToolResult) -> ToolResult:
 
 
 def is_quoted(result: ToolResult) -> bool:
-    """Return whether a result reads exactly as `quote_data` would write it, whoever wrote it."""
+    """Return whether a result reads exactly as `quote_data` would write it."""
     data = unquote_data(result)
     return data != result.content and _quoted(result.name, data) == result.content
 

@@ -92,8 +92,7 @@ class RunPrivacy:
     ) -> "RunPrivacy":
         """Return the privacy of a task's run. `instructions`: those of its agents."""
         public = [*texts_of(task.messages), *instructions]
-        begun = len(task.messages) - (task.messages[0].role == "system")
-        return cls(task.policy.privacy, public, records=records, recent=recent, begun=begun)
+        return cls(task.policy.privacy, public, records=records, recent=recent, begun=_begun(task.messages))
 
     @cached_property
     def known_secrets(self) -> KnownSecrets:
@@ -130,12 +129,9 @@ class RunPrivacy:
         if self._records is not None:
             await in_thread(self._records.spill, world)
 
-    def begin_part(self, messages: int) -> None:
-        """Begin a part of the run whose conversations begin with so many messages behind a system message.
-
-        None of them counts as the next agent's own words.
-        """
-        self._own_messages.begun = messages
+    def begin_part(self, messages: Sequence[Message]) -> None:
+        """Begin a part of the run whose conversations begin with these messages. None of them counts as the next agent's own words."""
+        self._own_messages.begun = _begun(messages)
 
     def add_private_results(self, messages: Sequence[Message], private: Iterable[PrivateResult]) -> None:
         """Add the private results of a conversation to the known secrets.
@@ -284,6 +280,11 @@ class RunPrivacy:
             return self.placeholders.redact(text)
 
         return map_request_texts(request, redact, but=own)
+
+
+def _begun(messages: Sequence[Message]) -> int:
+    """Return the number of messages that a conversation begins with, without a system message in front."""
+    return len(messages) - (messages[0].role == "system")
 
 
 def reach_of(member: AgentHandle) -> Tier:

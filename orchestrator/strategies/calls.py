@@ -75,7 +75,7 @@ class TaskGraph(CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]
 
     @classmethod
     def compiled(cls, builder: TaskGraphBuilder, **options: Any) -> Self:  # noqa: ANN401 - those of LangGraph's `compile`
-        """Compile a graph with LangGraph's options."""
+        """Compile the graph of `builder` with the `options` of LangGraph's `compile`."""
         return cls(**vars(builder.compile(**options)))  # as LangGraph's own `copy` makes one
 
     def astream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> AsyncIterator[Any]:  # noqa: ANN401 - as LangGraph has it

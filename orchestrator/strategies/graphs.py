@@ -63,7 +63,8 @@ _SILENT = "allow more output tokens, or less effort: a model may spend them all 
 
 
 class TaskNodes:
-    """The shared nodes, bound to a pool of agents, a router, and the tools and instructions of a run that brings none of its own."""
+    """The shared nodes, bound to agents, a router, and the tools and instructions of a run that brings none of its own. A node takes the
+    `state` of a task and the `runtime` in which LangGraph runs it, and returns what it changes."""
 
     def __init__(self, pool: AgentPool, tools: Sequence[Tool], router: Router, instructions: str) -> None:
         self.pool = pool
@@ -75,14 +76,11 @@ class TaskNodes:
         self._part_graphs: dict[tuple[Strategy, bool], TaskGraph] = {}
 
     def build(self, strategy: Strategy) -> TaskGraphBuilder:
-        """Return the graph of a strategy, not compiled yet. Raises what `builder_of` and the builder of a plugin raise."""
+        """Return the graph of a `strategy`, not compiled yet. Raises what `builder_of` and the builder of a plugin raise."""
         return builder_of(strategy)(self)
 
     def part_graph(self, strategy: Strategy, keeping: Keeping | None) -> TaskGraph:
-        """Return the graph of a part of a task.
-
-        Without a thread for each part it has no checkpointer: all parts would share the task's thread.
-        """
+        """Return the graph of a part of a task. Parts without a thread of their own get no checkpointer: they would share the task's."""
         kind = strategy, keeping is not None
         if kind not in self._part_graphs:
             checkpointer = False if keeping is None else keeping.checkpointer
@@ -95,14 +93,12 @@ class TaskNodes:
         return self._context if given is None else given
 
     def instructed(self, task: Task, runtime: TaskRuntime) -> Task:
-        """Return the task with the general instructions if the graph runs by itself in another app, which prepares no task."""
-        return task if runtime.context is not None else task.with_instructions(self._instructions)
+        """Return the `task` with its instructions, where the graph runs by itself in another app: none was prepared there."""
+        return task.with_instructions(self._instructions) if self.context(runtime) is self._context else task
 
     async def route(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Decide who may serve the task, and in which order."""
-        task = value_of(Task, state["task"])
-        context = self.context(runtime)
-        task = self.instructed(task, runtime)
+        task, context = self.instructed(value_of(Task, state["task"]), runtime), self.context(runtime)
         spent = Spent() if context.account is None else context.account.spent
         ruled = self.router.apply_rules(task, tools=context.tools).policy
         if ruled != task.policy:
@@ -359,7 +355,7 @@ def build_single(nodes: TaskNodes) -> TaskGraphBuilder:
 
 
 def after_judge(state: TaskState) -> str:
-    """Choose the node after `judge` by the `state` that it left: `act`, so that the next agent acts, unless the answer was accepted."""
+    """Choose the node after `judge` by the `state`: `act` with the next agent after a rejected draft, else the end."""
     return END if is_accepted(state) else "act"
 
 
@@ -421,17 +417,13 @@ def build_eva(nodes: TaskNodes) -> TaskGraphBuilder:
 
 
 BUILDERS: Mapping[Strategy, Builder] = {
-    Strategy.DEVICE: build_single,
-    Strategy.CLOUD: build_single,
-    Strategy.ROUTE: build_single,
-    Strategy.CASCADE: build_single,
+    **dict.fromkeys((Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE), build_single),
     Strategy.PEVR: build_pevr,
     Strategy.EVA: build_eva,
     Strategy.MINIONS: build_minions,
     Strategy.SUBTASKS: build_subtasks,
 }
-"""The builder of each strategy's graph. Every graph takes `{"task": Task.model_dump(mode="json")}` and leaves the accepted attempt
-behind."""
+"""The builder of each strategy's graph. Every graph takes `{"task": Task.model_dump(mode="json")}` and leaves the accepted attempt."""
 
 
 def builder_of(strategy: Strategy) -> Builder:
@@ -447,14 +439,19 @@ def builder_of(strategy: Strategy) -> Builder:
 @cache
 def plugin_builder(plugin: Plugin) -> Builder:
     """Load a plugin and return its builder. Raises `ConfigError` where it fails, or is no function."""
-    loaded, wanted = plugin.load(), "a function from the shared nodes to a StateGraph"
+    loaded = plugin.load()
     if not callable(loaded):
-        raise plugin.misfit(wanted, loaded)
+        raise plugin.misfit("a function from `TaskNodes` to a StateGraph", loaded)
 
     def build(nodes: TaskNodes) -> TaskGraphBuilder:
-        graph = plugin.call("has built no graph", loaded, nodes)
+        try:
+            graph = loaded(nodes)
+        except NearfarError:
+            raise
+        except Exception as error:  # a task boundary: a plugin is third-party code
+            raise plugin.failure("has built no graph", error) from error
         if not isinstance(graph, StateGraph):
-            raise plugin.misfit(wanted, graph)
+            raise plugin.misfit("a function from `TaskNodes` to a StateGraph", graph)
         return graph
 
     return build
@@ -484,13 +481,15 @@ class Graphs:
     def __getitem__(self, strategy: Strategy) -> TaskGraph:
         """Return the graph of a strategy. Raises what `builder_of` raises."""
         build = builder_of(strategy)
-        graph = self._compiled.get(build) or self._compile(build(self._nodes))
-        return self._compiled.setdefault(build, graph)
+        if build not in self._compiled:
+            self._compiled[build] = self._compile(build(self._nodes))
+        return self._compiled[build]
 
     def of_role(self, name: str) -> TaskGraph:
         """Return the graph of the roles that work on a task which begins with this one. Raises `InvalidRequest` for an unknown role."""
-        graph = self._of_roles.get(name) or self._compile(build_roles(self._nodes, self._team, name))
-        return self._of_roles.setdefault(name, graph)
+        if name not in self._of_roles:
+            self._of_roles[name] = self._compile(build_roles(self._nodes, self._team, name))
+        return self._of_roles[name]
 
     def of_task(self, task: Task) -> TaskGraph:
         """Return the graph that serves a task."""

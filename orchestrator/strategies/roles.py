@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from langgraph.graph import END, START, StateGraph
 
 from ...protocols import Message
-from ..safety.guard import Guard
 from ..task.events import RoleStarted
 from ..task.labels import Chosen
 from ..task.modes import Strategy
@@ -115,10 +114,9 @@ class RoleNodes:
         tools = {**context.tools, **{f"{PREFIX}{other}": self._team.hand_offs[other] for other in following}}
         checks = context.tool_checks
         if checks.guard is not None:
-            instructions = [handle.instructions for handle in self._nodes.pool if handle.instructions]
-            checks = replace(checks, guard=Guard(part, context.other_tools, instructions))
+            checks = replace(checks, guard=checks.guard.of_part(part, context.other_tools))
         if context.privacy is not None:
-            context.privacy.begin_part(len(part.messages) - 1)
+            context.privacy.begin_part(part.messages)
         return replace(context, tools=tools, hand_offs={f"{PREFIX}{other}": other for other in following}, tool_checks=checks)
 
     def _part(self, name: str, state: TaskState, conversation: Sequence[Message], tools: Mapping[str, Tool], *, scope: str) -> Task:

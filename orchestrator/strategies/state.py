@@ -316,7 +316,6 @@ class TaskContext:
 
     @classmethod
     def of(cls, tools: Sequence[Tool]) -> "TaskContext":
-        """Return a context with `tools` alone."""
         return cls({tool.spec.name: tool for tool in tools})
 
     @property

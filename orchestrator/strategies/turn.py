@@ -258,8 +258,8 @@ def _reinstated(attempt: Json, failed: str) -> Json:
 
 
 def after_step(state: TaskState) -> str:
-    """Choose the node after `act` by the `state` that it left: `act` after a failed or corrected attempt, `tools` for calls, `judge` for an
-    answer, else the end."""
+    """Choose the node after `act` by the `state`: `act` after a failed or corrected attempt, `tools` for calls, `judge` for an answer, else
+    the end."""
     if is_accepted(state):
         return END
     last = state["messages"][-1]

@@ -16,6 +16,14 @@ class Context(Generic[Dependencies]):
     """The context of a tool call, for a parameter annotated `Context` or `Context[Type]`, which the model does not see.
 
     Not a value of pydantic or a dataclass: neither a tool that returns it, nor a log that shows it, tells the dependencies.
+
+    Args:
+        dependencies: the object that `run(..., dependencies=...)` was given; None: none was.
+        user: the user for whom the task is served.
+        session: the conversation that the task belongs to.
+        task: the task's idempotency key.
+        call_id: the id that the model gave to the call; unique within its message.
+        effect_key: the idempotency key of this call, as `effect_key()` returns it.
     """
 
     def __init__(
@@ -28,20 +36,12 @@ class Context(Generic[Dependencies]):
         call_id: str = "",
         effect_key: str = "",
     ) -> None:
-        """Make a context, as for a test of a tool: `dependencies`, `user`, `session`, `task`, `call_id` and `effect_key` as the tool reads
-        them."""
         self.dependencies = dependencies
-        """The object that `run(..., dependencies=...)` was given; None: none was."""
         self.user = user
-        """The user for whom the task is served."""
         self.session = session
-        """The conversation that the task belongs to."""
         self.task = task
-        """The task's idempotency key."""
         self.call_id = call_id
-        """The id that the model gave to the call; unique within its message."""
         self.effect_key = effect_key
-        """The idempotency key of this call, as `effect_key()` returns it."""
 
     def __repr__(self) -> str:
         return f"Context(user={self.user!r}, session={self.session!r}, task={self.task!r}, call_id={self.call_id!r})"

@@ -139,8 +139,8 @@ class Task(Value):
 
     @property
     def asked(self) -> tuple[Message, ...]:
-        """Return its prompt as the user wrote it: without earlier turns, and without texts that were added behind it."""
-        messages = self.without_history.messages
+        """Return its prompt as the user wrote it: without earlier turns, and without texts that were added in front of it or behind."""
+        messages = _without_instructions(self.without_history.messages, self.instructions)
         return messages if self.prompt is None else _with_last_prompt(messages, self.prompt)
 
     def with_instructions(self, general: str) -> "Task":
@@ -180,6 +180,14 @@ def _with_last_prompt(messages: tuple[Message, ...], text: str) -> tuple[Message
 def join_instructions(*instructions: str) -> str:
     """Return several instructions as one text, the empty ones left out."""
     return "\n\n".join(filter(None, map(str.strip, instructions)))
+
+
+def _without_instructions(messages: tuple[Message, ...], instructions: str) -> tuple[Message, ...]:
+    """Return the messages as they were before `with_instructions`."""
+    if not instructions.strip() or messages[0].role != "system" or not messages[0].text.startswith(instructions):
+        return messages
+    own = messages[0].text.removeprefix(instructions).strip()
+    return (*([Message.system(own)] if own else []), *messages[1:])
 
 
 def with_instructions(messages: Sequence[Message], instructions: str) -> tuple[Message, ...]:

@@ -3,7 +3,7 @@
 import difflib
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, Literal, cast
@@ -45,15 +45,6 @@ class Plugin:
             return self.entry.load()
         except (Exception, SystemExit) as error:  # a task boundary: a plugin is third-party code
             raise self.failure("cannot be loaded", error) from error
-
-    def call(self, what: str, function: Callable[..., object], *arguments: object) -> object:
-        """Call a function of the plugin. Raises `ConfigError` that says `what` became of it where it fails."""
-        try:
-            return function(*arguments)
-        except NearfarError:
-            raise
-        except Exception as error:  # a task boundary: a plugin is third-party code
-            raise self.failure(what, error) from error
 
     def failure(self, what: str, error: BaseException) -> ConfigError:
         """Return the error for a plugin whose own code has failed."""

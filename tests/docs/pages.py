@@ -32,7 +32,8 @@ class Block:
 
 def pages() -> list[Path]:
     """Every page that users read."""
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+    own = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    return [*own, *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "demos").glob("**/README.md"))]
 
 
 def blocks(language: str) -> list[Block]:

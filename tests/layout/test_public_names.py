@@ -20,7 +20,7 @@ import nearfar
 
 OPAQUE = frozenset(
     ("AnswerCache", "BudgetBook", "EffectConnection", "Embedder", "MemoryItem", "MemoryStore", "PolicyFile", "Principal", "PrivacyRecords")
-    + ("Hub", "Ranking", "RunStore", "Server", "Session", "TaskContext", "TaskGraph", "TaskState", "TraceStore")
+    + ("Hub", "Ranking", "RunStore", "Server", "Session", "TaskContext", "TaskGraph", "TaskNodes", "TaskState", "TraceStore")
 )
 """Users get these from elsewhere, and call the methods that the pages of their rooms describe; the types of all others are internal."""
 

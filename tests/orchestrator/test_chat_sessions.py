@@ -125,13 +125,9 @@ async def test_a_rejected_draft_and_a_corrected_reply_are_no_part_of_the_convers
     policy = Policy.model_validate({"strategy": "cascade", "sensitivity": "public", "minimum_confidence": 0.9})
     schema = {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}
     async with Hybrid(near=near, far=far, policy=policy) as hybrid:
-        result = await hybrid.run("Which town?", **output_option(schema))
+        result = await hybrid.run("Which town?", output=schema)
     assert [attempt.outcome for attempt in result.attempts] == ["rejected", "accepted"]
     assert result.messages == (Message.user("Which town?"), Message.assistant('{"town": "Lima"}'))
-
-
-def output_option(schema: dict[str, Any]) -> Any:  # noqa: ANN401 - keyword arguments
-    return {"output_schema": schema}
 
 
 async def test_a_context_and_a_recalled_text_are_told_for_one_turn_and_the_prompt_is_kept_as_the_user_wrote_it() -> None:
@@ -143,6 +139,20 @@ async def test_a_context_and_a_recalled_text_are_told_for_one_turn_and_the_promp
     assert "a long text" in near.requests[0].messages[0].text
     assert texts(near.requests[1].messages) == ["What does it say?", "answer 1", "And now?"]
     assert result.label.origins == ("the context",)
+
+
+async def test_instructions_stand_before_each_turn_once_and_are_no_part_of_the_conversation(records: Path | None) -> None:
+    near = ScriptedAgent(saying, name="near")
+    async with Hybrid(near=near, policy=PUBLIC, instructions="You are Nina.", records=records) as hybrid:
+        session = hybrid.session("ana", instructions="Be brief.")
+        first = await session.send([Message.system("Say please."), Message.user("hello")])
+        await session.send("more")
+        plain = await hybrid.run("hello")
+        assert texts(session.messages) == ["Say please.", "hello", "answer 1", "more", "answer 2"]
+    assert texts(first.messages) == ["Say please.", "hello", "answer 1"]
+    assert texts(plain.messages) == ["hello", "answer 1"]
+    systems = [[message.text for message in request.messages if message.role == "system"] for request in near.requests]
+    assert systems == [["You are Nina.\n\nBe brief.\n\nSay please."]] * 2 + [["You are Nina."]]
 
 
 async def test_turns_asked_for_at_once_are_served_one_after_the_other(records: Path | None) -> None:

@@ -8,7 +8,7 @@ import pytest
 from supervised_pair import TASK as SUPERVISED
 from supervised_pair import looks_at
 
-from nearfar import Hybrid, Message, Policy, ScriptedAgent, StepRequest, Task, ToolCall, load_config, serve, tool
+from nearfar import Hybrid, Message, Policy, Role, ScriptedAgent, StepRequest, Task, ToolCall, load_config, serve, tool
 from nearfar.orchestrator.task.policy import SupervisionConfig
 from nearfar.protocols import ConfigError, IdempotencyConflict, InvalidRequest, Limits, Side
 from nearfar.protocols.fakes import Reply
@@ -211,3 +211,48 @@ async def test_instructions_of_another_type_are_refused_by_name() -> None:
             await hybrid.run("Hello?", instructions=["Be brief."])  # type: ignore[arg-type]
         with pytest.raises(InvalidRequest, match="surrogate"):
             await hybrid.run("Hello?", instructions="half \ud800")
+
+
+async def test_the_messages_of_a_result_hold_no_instructions_and_make_the_next_prompt() -> None:
+    near = ScriptedAgent(["Lima."] * 3)
+    async with Hybrid(near=near, instructions=HOUSE) as hybrid:
+        first = await hybrid.run([Message.system("Be kind."), Message.user("Capital of Peru?")], instructions=BRIEF)
+        second = await hybrid.run([*first.messages, Message.user("Again?")], instructions="Answer at length.")
+    assert first.messages == (Message.system("Be kind."), Message.user("Capital of Peru?"), Message.assistant("Lima."))
+    assert said_to(near.requests[1]) == f"{HOUSE}\n\nAnswer at length.\n\nBe kind."
+    assert second.messages == (*first.messages, Message.user("Again?"), Message.assistant("Lima."))
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_each_turn_of_a_session_is_told_them_once(kept: bool, tmp_path: Path) -> None:
+    near = ScriptedAgent(["one", "two", "three"])
+    async with Hybrid(near=near, instructions=HOUSE, records=tmp_path if kept else None) as hybrid:
+        chat = hybrid.session("ana", instructions=BRIEF)
+        await chat.send([Message.system("Be kind."), Message.user("1?")])
+        await chat.send("2?")
+        await chat.send("3?", instructions="Answer at length.")
+        assert [message.text for message in chat.messages] == ["Be kind.", "1?", "one", "2?", "two", "3?", "three"]
+    told = [f"{HOUSE}\n\n{BRIEF}\n\nBe kind."] * 2
+    assert [said_to(request) for request in near.requests] == [*told, f"{HOUSE}\n\nAnswer at length.\n\nBe kind."]
+    assert [sum(message.role == "system" for message in request.messages) for request in near.requests] == [1, 1, 1]
+
+
+async def test_a_role_is_told_its_own_before_them() -> None:
+    hand_off = ToolCall(id="1", name="hand_off_to_writer", arguments={"task": "Write it."})
+    near = ScriptedAgent([hand_off, "written"])
+    roles = {"planner": Role(instructions="You plan."), "writer": Role(instructions="You write.")}
+    async with Hybrid(near=near, agents=roles, instructions=HOUSE) as hybrid:
+        result = await hybrid.run("A poem.", role="planner", instructions=BRIEF)
+    assert [said_to(request) for request in near.requests] == [
+        f"You plan.\n\n{HOUSE}\n\n{BRIEF}",
+        f"You write.\n\n{HOUSE}\n\n{BRIEF}",
+    ]
+    assert result.messages[0] == Message.user("A poem.")
+
+
+async def test_a_role_whose_graph_runs_in_another_app_is_told_them_too() -> None:
+    near = ScriptedAgent(["written"])
+    async with Hybrid(near=near, agents={"writer": Role(instructions="You write.")}, instructions=HOUSE) as hybrid:
+        task = Task(messages=(Message.user("A poem."),), role="writer")
+        await hybrid.graph_of("writer").ainvoke({"task": task.model_dump(mode="json")})
+    assert said_to(near.requests[0]) == f"You write.\n\n{HOUSE}"

@@ -49,13 +49,13 @@ TOOLS = [tide, moon]
 """
 STRATEGY = """
 from langgraph.graph import END, START, StateGraph
-from nearfar import TaskContext, TaskState, after_judge, after_step
+from nearfar import TaskContext, TaskNodes, TaskState, after_judge, after_step
 
 async def sign(state):
     *before, answer = state["messages"]
     return {"messages": [*before, {**answer, "text": answer["text"] + " (signed)"}]}
 
-def build(nodes):
+def build(nodes: TaskNodes) -> StateGraph:
     graph = StateGraph(TaskState, TaskContext)
     graph.add_node("route", nodes.route)
     graph.add_node("act", nodes.act)
@@ -301,8 +301,8 @@ def test_the_strategy_of_a_plugin_is_named_in_the_file(install: Install, tmp_pat
     ("code", "words"),
     [
         ("import there_is_no_such_module", "plugin 'odd'.*cannot be loaded"),
-        ("build = 7", "must be a function from the shared nodes to a StateGraph, not int"),
-        ("def build(nodes): return 7", "must be a function from the shared nodes to a StateGraph, not int"),
+        ("build = 7", "must be a function from `TaskNodes` to a StateGraph, not int"),
+        ("def build(nodes): return 7", "must be a function from `TaskNodes` to a StateGraph, not int"),
         ("def build(nodes): return nodes.no_such_node", "has built no graph: AttributeError"),
     ],
 )

@@ -264,7 +264,7 @@ async def test_a_task_without_a_role_is_served_as_ever_and_sees_no_tools_of_role
     assert (result.text, result.roles, near.requests[0].tools) == ("hello", (), ())
 
 
-async def test_the_output_schema_holds_for_the_role_that_answers() -> None:
+async def test_the_output_holds_for_the_role_that_answers() -> None:
     schema = {"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]}
     async with team(acting(a=hand_off("b"), b='{"total": 7}'), agents={"a": role("a"), "b": role("b")}) as hybrid:
         result = await hybrid.run("Add up.", role="a", output=schema)

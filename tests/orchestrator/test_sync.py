@@ -117,6 +117,17 @@ async def test_threads_of_an_app_whose_loop_has_the_hybrid_use_that_loop() -> No
     assert loops() == []
 
 
+def test_a_conversation_is_held_from_threads_one_turn_after_the_other() -> None:
+    agent = ScriptedAgent(lambda request: f"{len(request.messages)}")
+    with Hybrid(near=agent) as hybrid, ThreadPoolExecutor(4) as pool:
+        chat = hybrid.session("ana")
+        said = {result.text for result in pool.map(chat.send_sync, ["Hello?"] * 4)}
+        last = [*chat.stream_sync("Bye?")][-1]
+    assert said == {"1", "3", "5", "7"}
+    assert isinstance(last, TaskFinished)
+    assert last.result.text == "9"
+
+
 def test_a_stream_yields_the_events_as_they_come() -> None:
     gate = threading.Event()
     waits = iter([lambda: True, lambda: gate.wait(30)])

@@ -19,6 +19,7 @@ from nearfar import (
     InvalidRequest,
     Message,
     Policy,
+    Role,
     ScriptedAgent,
     StepRequest,
     Task,
@@ -96,6 +97,17 @@ async def test_the_model_does_not_see_the_parameter_and_cannot_fill_it(seller: T
     result = await seller.run(forged)
     assert (result.is_error, "context" in result.content) == (True, True)
     assert (shop.sold, agent.requests) == ([], [])
+
+
+@pytest.mark.parametrize("place", ["role", "session"])
+async def test_tools_of_roles_and_sessions_have_it_too(place: str) -> None:
+    shop, agent = Shop([]), ScriptedAgent([sell_call(), "done"])
+    async with Hybrid(near=agent, tools=[sell], agents={"seller": Role(instructions="You sell.", tools=(sell,))}) as hybrid:
+        if place == "role":
+            await hybrid.run("Sell a lamp.", role="seller", dependencies=shop, idempotency_key="one")
+        else:
+            await hybrid.session("s", dependencies=shop).send("Sell a lamp.", idempotency_key="one")
+    assert [sold[3] for sold in shop.sold] == ["one"]
 
 
 async def test_two_tasks_side_by_side_have_their_own() -> None:

@@ -18,7 +18,7 @@ class PrivateFinding(NamedTuple):
     """A piece of a text that looks private."""
 
     start: int
-    """Place of its first character, as Python counts them."""
+    """Place of its first character in the text."""
     end: int
     """Place behind its last character."""
     type: str

@@ -253,8 +253,10 @@ class PluginDetector:
 def load_detector(plugin: Plugin) -> Detector:
     """Load a plugin and return its detector: the object itself, or that of a class or function. Raises `ConfigError` for anything else."""
     loaded = plugin.load()
-    is_made = callable(loaded) and not hasattr(type(loaded), "find")
-    found = plugin.call("has made no detector", cast(Callable[[], object], loaded)) if is_made else loaded
+    try:
+        found = loaded() if callable(loaded) and not hasattr(type(loaded), "find") else loaded
+    except Exception as error:  # a task boundary: a plugin is third-party code
+        raise plugin.failure("has made no detector", error) from error
     if not callable(getattr(found, "find", None)):
         raise plugin.misfit("a detector with a method `find`", found)
     return cast(Detector, found)

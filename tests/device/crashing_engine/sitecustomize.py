@@ -51,4 +51,4 @@ if _tries_first_pass():
     with Path(os.environ["FIRST_PASSES"]).open("a", encoding="utf-8") as file:
         file.write(sys.orig_argv[-2] + "\n")
 for module in (llama_cpp, llama_cpp.llama_cpp):
-    module.llama_model_load_from_file, module.llama_decode = _loading, _decoding  # type: ignore[attr-defined]
+    vars(module).update(llama_model_load_from_file=_loading, llama_decode=_decoding)
