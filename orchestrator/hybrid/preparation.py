@@ -145,6 +145,7 @@ class Preparation:
         recollection = Recollection.of(task, stays_here=self._stays_here)
         records = None if self._records.privacy is None else self._records.privacy.of(task.idempotency_key)
         instructions = [handle.instructions for handle in self._pool if handle.instructions]
+        instructions += [self._team[name].instructions for name in (self._team.reachable(task.role) if task.role else ())]
         privacy = RunPrivacy.of(task, records=records, recent=self.sessions.recent_texts(task), instructions=instructions)
         account = self._router.spending.account(task)
         context = replace(self.context(options, task.role), account=account, recollection=recollection, privacy=privacy)
