@@ -118,6 +118,8 @@ def show(runtime: TaskRuntime, event: TaskEvent) -> None:
     """Pass an event on to the listener, or else to LangGraph's custom stream."""
     given: TaskContext | None = runtime.context
     listener = given.listener if given is not None else None
+    if given is not None and listener is None:
+        return  # a `Hybrid` serves the task, and its caller wants the result alone
     is_piece = isinstance(event, AgentText)  # placeholders in it were filled in already, as in a part of the whole text
     if given is not None and given.privacy is not None and not is_piece:
         event = given.privacy.fill_event(event)

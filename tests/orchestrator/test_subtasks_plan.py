@@ -48,7 +48,7 @@ def test_a_plan_is_read_with_its_dependencies() -> None:
     ("text", "problem"),
     [
         ("First I would look.", "not JSON"),
-        ('{"steps": []}', "does not match"),
+        ('{"steps": []}', "does not fit"),
         ('{"subtasks": [{"id": "a", "task": "x"}]}', "'needs' is a required property"),
         (reply(), "no subtasks"),
         (reply(part("")), "at least 1 character"),
