@@ -20,7 +20,8 @@ from typer.main import get_command, get_group
 from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
 import nearfar
-from nearfar.orchestrator.cli import COMMANDS, COMPLETIONS, app, load
+from nearfar.orchestrator.cli import COMMANDS, app, load
+from nearfar.orchestrator.cli import COMPLETIONS as COMPLETIONS
 from nearfar.orchestrator.cli import GROUPS as GROUPS_OF_COMMANDS
 
 DOCS: Final = Path(__file__).parents[1] / "docs"

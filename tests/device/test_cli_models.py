@@ -22,7 +22,7 @@ from near_model import NEAR
 
 from nearfar.device.store.store import RESERVED
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.compose.agents import EMBEDDED, EMBEDDED_ADAPTERS, model_path, parse_far
+from nearfar.orchestrator.compose.agents import EMBEDDED, EMBEDDED_ADAPTERS, NearConfig, model_path, parse_far
 from nearfar.orchestrator.compose.config import load_config
 from nearfar.protocols import ConfigError, ModelNotFound
 
@@ -157,7 +157,7 @@ def _configured(folder: Path, model: str) -> str:
     file = folder / "nearfar.toml"
     file.write_text(f'[near]\nmodel = "{model}"\n', encoding="utf-8")
     near = load_config(file).near
-    assert near is not None
+    assert isinstance(near, NearConfig)
     return near.model
 
 

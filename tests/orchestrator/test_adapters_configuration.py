@@ -35,5 +35,5 @@ async def test_near_does_errands_with_the_adapters_of_the_configuration(tmp_path
         encoding="utf-8",
     )
     near = load_config(tmp_path / "nearfar.toml").near
-    assert near is not None
+    assert isinstance(near, NearConfig)
     assert await solved(near) >= await solved(NearConfig()) + TASKS // 4

@@ -27,7 +27,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class DictKeyring(KeyringBackend):  # type: ignore[misc]  # keyring is not annotated
+class DictKeyring(KeyringBackend):
     """A keyring in memory."""
 
     priority = 1

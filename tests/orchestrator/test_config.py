@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.compose.agents import GatewayConfig, LocalFarConfig
+from nearfar.orchestrator.compose.agents import GatewayConfig, LocalFarConfig, NearConfig
 from nearfar.orchestrator.compose.config import load_config, parse_config
 from nearfar.orchestrator.task.modes import Mode, Strategy
 from nearfar.protocols import ConfigError
@@ -29,7 +29,7 @@ minimum_confidence = 0.5
 
 def test_a_good_file_is_read() -> None:
     config = parse_config(GOOD, "nearfar.toml")
-    assert config.near is not None
+    assert isinstance(config.near, NearConfig)
     assert config.near.context_tokens == 2048
     assert config.far is not None
     assert config.far.provider == "openai"

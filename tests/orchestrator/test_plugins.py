@@ -142,7 +142,7 @@ def pip_install(target: Path, tmp_path: Path) -> Install:
         about = f'[project]\nname = "{name}"\nversion = "1.2.3"\n[tool.setuptools]\npy-modules = ["{module}"]\n'
         (project / "pyproject.toml").write_text("\n".join([build, about, *groups]), encoding="utf-8")
         options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
-        command = [sys.executable, "-m", "pip", "install", *options, "--target", target, project]
+        command = [sys.executable, "-m", "pip", "install", *options, "--target", str(target), str(project)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         invalidate_caches()

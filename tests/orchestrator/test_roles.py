@@ -1,9 +1,10 @@
 """Roles: agents by name, which hand a task over to each other."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import anyio
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from nearfar import (
     ApprovalNeeded,
+    ApprovalRequest,
     BudgetExceeded,
     ConfigError,
     DeadlineExceeded,
@@ -459,10 +461,11 @@ async def test_words_of_one_role_are_no_words_of_the_user_to_the_guard() -> None
 
 
 async def test_approval_is_asked_for_whichever_role_makes_the_call() -> None:
-    till, asked = Till(), []
+    till = Till()
+    asked: list[ApprovalRequest] = []
 
-    async def approve(requests: object) -> dict[str, bool]:
-        asked.extend(requests)  # type: ignore[call-overload]  # a sequence of requests
+    async def approve(requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
+        asked.extend(requests)
         return {request.id: True for request in asked}
 
     def payer(request: StepRequest) -> Reply:
@@ -479,7 +482,7 @@ async def test_approval_is_asked_for_whichever_role_makes_the_call() -> None:
 
 
 async def test_a_budget_spans_the_whole_chain() -> None:
-    prices = Prices(input=1000.0, output=1000.0, as_of=date(2026, 1, 1), source="test")
+    prices = Prices(input=Decimal(1000), output=Decimal(1000), as_of=date(2026, 1, 1), source="test")
 
     def endless(other: str) -> Script:
         return lambda request: hand_off(other) if request.tools else "enough"

@@ -17,7 +17,7 @@ from typing import Final
 
 import anyio
 
-from nearfar import Hybrid, MinionsConfig, Policy, Role, tool
+from nearfar import Hybrid, MinionsConfig, Mode, Policy, Role, tool
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import Message, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
@@ -30,8 +30,8 @@ JOBS: Final = {"jobs": [{"instruction": "What is the emblem?", "advice": "be bri
 FOUND: Final = {"explanation": "It says so.", "citation": "emblem is a bridge", "answer": "a bridge"}
 NOTHING: Final = {"explanation": "Not here.", "citation": None, "answer": None}
 ROLES: Final = {
-    "first": Role(instructions="You are the first.", tools=("look",), mode="only_on_device"),
-    "second": Role(instructions="You are the second.", tools=("look",), mode="only_in_cloud"),
+    "first": Role(instructions="You are the first.", tools=("look",), mode=Mode.ONLY_ON_DEVICE),
+    "second": Role(instructions="You are the second.", tools=("look",), mode=Mode.ONLY_IN_CLOUD),
 }
 ANSWER: Final = {"answer": "a bridge", "scratchpad": "", "jobs": []}
 

@@ -150,8 +150,8 @@ async def test_what_is_erased_from_the_memory_is_in_no_turn_that_was_told_it_or_
     erased = json.loads(nearfar("memory", "erase", "--subject", "Carl", "--yes", "--json").stdout)
     assert "error" not in erased
     assert hits(home) == []
-    with closing(RunStore.open(RunsConfig(folder=home / "runs"))) as store:
-        sessions = SessionStore(store)
+    with closing(RunStore.open(RunsConfig(folder=home / "runs"))) as runs:
+        sessions = SessionStore(runs)
         assert [sessions.turn(run).messages[0].text for run in sessions.ended("chat", "")] == ["hello"]  # type: ignore[union-attr]  # it is there
         assert sessions.ended("other", "") == [other.id]
 
