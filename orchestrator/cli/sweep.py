@@ -309,7 +309,8 @@ class _Teller:
         left = "nothing left this device"
         if record.far_calls:
             cost = "an unknown price" if record.dollars is None else f"${record.dollars:.5f}"
-            left = f"far was asked {record.far_calls} times and read {record.far_usage.input_tokens} tokens, for {cost}"
+            times = "once" if record.far_calls == 1 else f"{record.far_calls} times"
+            left = f"far was asked {times} and read {record.far_usage.input_tokens} tokens, for {cost}"
         self._print(Text.assemble(f"  {self._agent} answers: {record.answer}: ", verdict, f"; {left}"))
 
     def _print(self, *lines: Line) -> None:
