@@ -164,6 +164,15 @@ def test_the_questions_are_asked_again_until_the_answers_make_sense(bare_machine
     }
 
 
+def test_a_number_is_a_place_in_the_list_but_an_amount_is_an_amount(bare_machine: Path) -> None:
+    done = at_a_terminal(b"9\n2\n3\n\n\n2\n", bare_machine)
+    assert done.returncode == 0
+    assert written() == {
+        "far": {"provider": "anthropic", "model": "claude-sonnet-5-5"},
+        "policy": {"preset": "balanced", "sensitivity": "private", "limits": {"day": {"dollars": 2.0}}},
+    }
+
+
 @pytest.mark.parametrize("end", [b"\x04", b"\x03"], ids=["Ctrl-D", "Ctrl-C"])
 def test_who_leaves_in_the_middle_has_no_file(end: bytes, bare_machine: Path) -> None:
     ours, theirs = pty.openpty()
