@@ -53,6 +53,23 @@ def test_a_chat_ends_with_a_word_that_no_model_is_asked(word: str, monkeypatch: 
     assert len(near.requests) == 1
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_what_a_tool_prints_is_no_part_of_the_answer(options: list[str], empty_folder: Path) -> None:
+    pytest.importorskip("llama_cpp", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+    tools = "from nearfar import tool\nprint('loading')\n@tool\ndef open(title: str, section: str) -> str:\n"
+    tools += "    'Open a section of a passage about a person, company, city or country.'\n    print('called')\n    return 'Orbix Labs'\n"
+    (empty_folder / "loud.py").write_text(tools, encoding="utf-8")
+    result = nearfar("run", "What is the employer of Ines Falk?", "--tools", "loud.py", "--near", "near", *options)
+    assert result.exit_code == 0, result.output
+    assert (json.loads(result.stdout)["text"] if options else result.stdout.strip()) == "Orbix Labs"
+    assert {"loading", "called"} <= set(result.stderr.split())
+
+
+def test_a_file_of_tools_that_is_missing_is_called_missing() -> None:
+    refused = nearfar("run", "Hi", "--tools", "tols.py", "--json")
+    assert json.loads(refused.stdout)["error"]["message"] == "there is no tols.py"
+
+
 def test_tools_import_what_stands_beside_them(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     folder = empty_folder / "sub"
