@@ -104,6 +104,8 @@ def init(
         path = file / options.DEFAULT_CONFIG if file.is_dir() else file
         if path.exists():
             raise ConfigError(f"{path} exists already", hint="edit it, or name another file")
+        if path.suffix != ".toml":
+            raise ConfigError(f"there is no folder {path}", hint="make it first, or name a file that ends in .toml")
         given = (near, far, preset, sensitivity, daily_dollars)
         asks = not (yes or as_json or any(each is not None for each in given)) and sys.stdin.isatty() and sys.stderr.isatty()
         answers = _collect(_ask if asks else _propose, *given)

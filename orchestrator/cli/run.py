@@ -317,11 +317,9 @@ def _dollars(usage: SideUsage) -> str:
 
 
 def _why_lines(result: Result) -> Iterator[Line]:
-    for reason in result.reasons:
+    left_out = (f"{each.agent} left out: {each.objection}" for each in result.decision.considered if each.objection is not None)
+    for reason in dict.fromkeys((*result.reasons, *left_out)):  # a reason may name the same objection
         yield Text(f"- {reason}")
-    for each in result.decision.considered:
-        if each.objection is not None:
-            yield Text(f"- {each.agent} was left out: {each.objection}")
     if result.label.told_origins:
         yield Text(f"label: {result.label.tier}, {result.label.integrity}, because of {', '.join(result.label.told_origins)}")
     yield Note(summary(result))

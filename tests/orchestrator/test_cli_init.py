@@ -140,6 +140,7 @@ def test_what_init_writes_is_a_policy_without_findings(options: list[str]) -> No
         (["--daily-dollars", "inf"], "amount of dollars"),
         (["--near", "openai:gpt-5"], "is a far agent"),
         (["nowhere/nearfar.toml"], "cannot be written"),
+        (["myapp"], "there is no folder myapp"),
     ],
 )
 def test_init_refuses_what_makes_no_sense_and_writes_nothing(options: list[str], said: str) -> None:
