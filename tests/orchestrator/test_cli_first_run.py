@@ -228,3 +228,9 @@ def test_a_chat_goes_on_after_a_line_in_another_encoding() -> None:
     lines = b"Wie hei\xdft sie?\nFind the capital of Sorra Kingdom.\nexit\n"
     done = subprocess.run(command, input=lines, capture_output=True, timeout=60, check=False)
     assert (done.returncode, b"Lower Galen" in done.stdout, b"not text in UTF-8" in done.stderr) == (0, True, True), done.stderr
+
+
+def test_a_check_of_no_models_says_that_there_is_none(monkeypatch: pytest.MonkeyPatch, empty_folder: Path) -> None:
+    monkeypatch.setenv("NEARFAR_HOME", str(empty_folder))
+    checked = nearfar("models", "verify")
+    assert (checked.exit_code, "no model is stored" in checked.stderr) == (0, True)
