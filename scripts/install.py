@@ -45,6 +45,8 @@ _PROGRAMS: Final = {
     ),
 }
 _HOW_TO_GET_ONE: Final = "Debian, Ubuntu: apt install build-essential; Fedora: dnf install gcc-c++; macOS: xcode-select --install"
+_COMPILE_SECONDS: Final = 60.0
+"""For a program of one line; a compiler that waits for a lock or a license server would hold up the installation for ever."""
 _GRACE_SECONDS: Final = 5.0
 _LOG_SECONDS: Final = 15.0
 """Between two lines about the progress where the output is no terminal."""
@@ -154,7 +156,10 @@ def _obstacles() -> Iterator[str]:
 
 def _compiler_fault(variable: str) -> str:
     """Compile and link a small program, as CMake will; return what is wrong, or nothing."""
-    named = shlex.split(os.environ.get(variable, ""))
+    try:
+        named = shlex.split(os.environ.get(variable, ""))
+    except ValueError as error:
+        return f"{variable}={os.environ[variable]} is no command: {error}"
     found = next(filter(None, map(shutil.which, _COMPILERS[variable])), None)
     command = named or ([found] if found else [])
     if not command:
@@ -166,10 +171,17 @@ def _compiler_fault(variable: str) -> str:
         source.write_text(program, encoding="utf-8")
         try:
             run = subprocess.run(
-                [*command, *options, str(source), "-o", f"{folder}/try"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+                [*command, *options, str(source), "-o", f"{folder}/try"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                check=False,
+                timeout=_COMPILE_SECONDS,
             )
         except OSError as error:
             return f"{origin} cannot be run: {error.strerror}"
+        except subprocess.TimeoutExpired:
+            return f"{origin} needs more than {_COMPILE_SECONDS:g} s for a small program"
     words = run.stdout.decode(errors="replace").strip().splitlines()
     return f"{origin} cannot compile a small program: {words[0] if words else 'it says nothing'}" if run.returncode else ""
 

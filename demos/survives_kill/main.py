@@ -77,7 +77,10 @@ def main() -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "bank").mkdir()
-        print("first process ended with", start(folder, "first"), flush=True)
+        ended = start(folder, "first")
+        print("first process ended with", ended, flush=True)
+        if ended > 0:
+            raise SystemExit("it failed before it could die")
         with closing(RunStore.open(RunsConfig(folder=folder))) as runs:
             run = runs.show("sunday")
             print("the run is", "interrupted" if run.is_orphaned else run.state, flush=True)

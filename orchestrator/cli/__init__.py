@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import HAS_RICH, TyperGroup
 from typer.main import get_command, get_group
 
 COMMANDS: Final = {
     "init": "Find the models and keys of this machine, and write a first nearfar.toml.",
     "run": "Run one task and print the answer, the model that gave it, and what it cost.",
     "chat": "Talk to the agents, turn by turn.",
-    "demo": "Compare the device, the cloud and a cascade on tasks that the models have not seen, offline.",
+    "demo": "Show one task step by step, then compare the device, the cloud and a cascade, offline.",
     "sweep": "Compare strategies on worlds of tasks, with error bars, and report the score and cost of each.",
     "doctor": "Show what is installed, what this machine has, what works, and how to fix the rest.",
 }
@@ -61,6 +61,7 @@ class LazyGroup(TyperGroup):
             return name, get_command(known), rest
         command = get_command(load(name)) if name in COMMANDS else get_group(load(name))
         command.name, command.help = name, command.help or GROUPS[name]
+        _escape_help(command)
         return name, command, rest
 
     def main(self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]  # noqa: ANN401 - fewer parameters by position than the base class
@@ -77,6 +78,18 @@ class LazyGroup(TyperGroup):
 
             fail_usage(describe())
         raise SystemExit(code or 0)
+
+
+def _escape_help(command: Any) -> None:  # noqa: ANN401 - typer's types are private
+    """Escape the help of a command and all below it, which typer reads as rich's markup: `[runs]` would be left out."""
+    if not HAS_RICH:
+        return
+    from rich.markup import escape
+
+    for each in (command, *command.params):
+        each.help = each.help and escape(each.help)
+    for below in getattr(command, "commands", {}).values():
+        _escape_help(below)
 
 
 COMPLETIONS: Final = Path(__file__).with_name("completions.json")

@@ -42,7 +42,7 @@ def show_statistics(config: options.Config = None, as_json: options.AsJson = Fal
         described = [_category(each, cache.thresholds.of(each.category)) for each in found]
     lines: list[Line] = [
         table(("category", *right(*_COUNTS)), map(_cells, found)),
-        Note("tokens, dollars and seconds: saved; wrong: share of the judge_pairs hits in other words"),
+        Note("tokens, dollars and seconds: saved; wrong: share of the judged hits in other words"),
     ]
     show({"path": str(cache.database.path), "categories": described}, lines, as_json=as_json)
 
@@ -65,7 +65,7 @@ def calibrate(
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Find the similarity threshold that holds a false-hit budget, from pairs of questions that people have judge_pairs."""
+    """Find the similarity threshold that holds a false-hit budget, from pairs of questions that people have judged."""
     with report_errors(as_json=as_json):
         from ..util.embedding.embedder import MiniLmEmbedder
 
@@ -122,7 +122,7 @@ def _cells(each: CategoryStatistics) -> tuple[str, ...]:
 
 def _interval_text(found: Interval) -> str:
     if found.share is None:
-        return "not judge_pairs"
+        return "not judged"
     return f"{found.share:.1%} ({found.low:.1%} to {found.high:.1%})"
 
 

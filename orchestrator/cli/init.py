@@ -104,6 +104,8 @@ def init(
         path = file / options.DEFAULT_CONFIG if file.is_dir() else file
         if path.exists():
             raise ConfigError(f"{path} exists already", hint="edit it, or name another file")
+        if path.suffix != ".toml":
+            raise ConfigError(f"there is no folder {path}", hint="make it first, or name a file that ends in .toml")
         given = (near, far, preset, sensitivity, daily_dollars)
         asks = not (yes or as_json or any(each is not None for each in given)) and sys.stdin.isatty() and sys.stderr.isatty()
         answers = _collect(_ask if asks else _propose, *given)
@@ -192,15 +194,20 @@ def _ask(question: str, choices: Sequence[Choice], check: Callable[[str], object
     if len(choices) == 1:
         return choices[0].name
     notes.print(Text(f"\n{question}", style="bold"))
-    for place, choice in enumerate(choices, 1):
+    # An amount is no place in a list: "2" means two dollars.
+    places = {} if choices[0].name.isdecimal() else {f"{place}": choice.name for place, choice in enumerate(choices, 1)}
+    for place, choice in zip(places or [""] * len(choices), choices, strict=True):
         notes.print(Text.assemble(f"  {place}  {choice.name}", (f"  {choice.about}", "dim")), soft_wrap=True)
+    asked = "a number, or your own answer" if places else "an amount"
     while True:
         try:
-            said = notes.input(f"a number, or your own answer [{choices[0].name}]: ").strip()
+            said = notes.input(f"{asked} [{choices[0].name}]: ").strip()
         except EOFError:
             raise KeyboardInterrupt from None
-        answer = choices[int(said) - 1].name if said.isdecimal() and 0 < int(said) <= len(choices) else said or choices[0].name
+        answer = places.get(said, said) or choices[0].name
         try:
+            if places and answer.isdecimal():
+                raise ConfigError(f"there is no choice {answer}", hint=f"write 1 to {len(places)}, or a name")
             check(answer)
         except ConfigError as error:
             show_error(error)

@@ -25,7 +25,7 @@ from ...protocols import ConfigError
 from ..compose.agents import EMBEDDED, NearConfig, model_fits, model_path, model_store
 from ..compose.agents import bench_model as measure
 from . import options
-from .printing import Line, notes, right, show, table
+from .printing import Line, Note, notes, right, show, table
 from .running import EXIT_FAILED, execute, report_errors
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def verify_models(
     """Check the checksums of models again. A model that fails is put into quarantine and is not loaded."""
     with report_errors(as_json=as_json), _show_progress(shown=not as_json) as progress:
         verdicts = model_store().verify(names or (), progress=progress)
-    lines: list[Line] = []
+    lines: list[Line] = [] if verdicts else [Note("no model is stored; nearfar models pull gets one", style="")]
     for verdict in verdicts:
         found = Text.assemble(("in quarantine", "red"), f": {verdict.fault}") if verdict.fault else Text("ok", style="green")
         lines.append(Text.assemble(f"{verdict.model.name:<32} ", found))

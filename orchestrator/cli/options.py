@@ -107,8 +107,9 @@ def _read_instructions(given: str) -> str:
     try:
         return Path(given[1:]).expanduser().read_text(encoding="utf-8")
     except (OSError, ValueError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(
-            f"the instructions in {given[1:]} cannot be read: {error}", hint="--instructions @FILE names a text file"
+            f"the instructions in {given[1:]!r} cannot be read: {reason}", hint="--instructions @FILE names a text file"
         ) from error
 
 

@@ -7,7 +7,7 @@ a terminal nothing in it acts as a control sequence: it may hold untrusted conte
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -15,7 +15,7 @@ from typing import Any, Final
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.table import Column, Table
-from rich.text import Text
+from rich.text import Text, TextType
 
 from ...protocols import NearfarError
 from ..util.escaping import printable
@@ -43,6 +43,20 @@ class HarmlessConsole(Console):
         with _writing():
             super().print(*(map(_harmless, objects) if self.is_terminal else objects), **options)
 
+    def input(self, prompt: TextType = "", **options: Any) -> str:  # noqa: ANN401 - as rich has it
+        """Ask for a line. Rich would read the question as markup, although the console prints none."""
+        return super().input(prompt, **{"markup": False, "emoji": False, **options})
+
+    @contextmanager
+    def keep_stdout(self) -> Iterator[None]:
+        """Keep standard output for this console: what else is printed in the block, as by the user's tools, goes to standard error."""
+        before, self._file = self._file, self.file
+        try:
+            with redirect_stdout(sys.stderr):
+                yield
+        finally:
+            self._file = before
+
 
 def _harmless(shown: Any) -> Any:  # noqa: ANN401 - whatever rich prints
     if isinstance(shown, str):
@@ -52,9 +66,9 @@ def _harmless(shown: Any) -> Any:  # noqa: ANN401 - whatever rich prints
     return shown
 
 
-output: Final[Console] = HarmlessConsole(markup=False, emoji=False, highlight=False)
+output: Final = HarmlessConsole(markup=False, emoji=False, highlight=False)
 """Prints answers, on standard output. `[near]` in a text or a table is printed as it is; a style is given next to the text."""
-notes: Final[Console] = HarmlessConsole(stderr=True, markup=False, emoji=False, highlight=False)
+notes: Final = HarmlessConsole(stderr=True, markup=False, emoji=False, highlight=False)
 """Prints progress, warnings and errors, on standard error, so that standard output can be piped."""
 
 
@@ -89,8 +103,8 @@ def print_json(value: object) -> None:
     if sys.stdout is None:
         return
     with _writing():
-        sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
-        sys.stdout.flush()
+        output.file.write(json.dumps(value, ensure_ascii=False) + "\n")
+        output.file.flush()
 
 
 def error_as_json(error: NearfarError) -> dict[str, dict[str, str | None]]:

@@ -3,10 +3,10 @@
 import asyncio
 import json
 import shlex
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from uuid import uuid4
 
 import typer
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from ..hybrid.arguments import TaskOptions
     from ..hybrid.session import Session
 
+Served = TypeVar("Served")
 _SHOWN_RESULT = 200
 """Characters of a tool's result that are shown."""
 _ENDINGS = ("exit", "quit", "/exit", "/quit", ":q", "exit()", "quit()")
@@ -234,7 +235,7 @@ class _Chat:
                     )
                 else:
                     warn_outside_world(said, self._config)
-                    self._end(self._runner.run(self._turn(said)))
+                    self._end(self._serve(self._turn(said)))
             except NearfarError as error:
                 self._report(error)
             except KeyboardInterrupt:
@@ -249,7 +250,7 @@ class _Chat:
         known = f"; {count_text(turns, 'prompt')} so far" if turns else ""
         notes.print(f"end with exit or Ctrl-D; /help lists the commands{known}", style="dim")
         try:
-            resumed = self._runner.run(self._session.resume())
+            resumed = self._serve(self._session.resume())
         except NearfarError as error:  # the conversation goes on without it
             self._report(error)
             return
@@ -259,6 +260,10 @@ class _Chat:
 
     def _read(self) -> str | None:
         return _read_turn(prompt="" if self._as_json else "> ")
+
+    def _serve(self, turn: Coroutine[Any, Any, Served]) -> Served:
+        with output.keep_stdout():
+            return self._runner.run(turn)
 
     async def _turn(self, said: str) -> Result:
         if self._as_json:
@@ -312,11 +317,9 @@ def _dollars(usage: SideUsage) -> str:
 
 
 def _why_lines(result: Result) -> Iterator[Line]:
-    for reason in result.reasons:
+    left_out = (f"{each.agent} left out: {each.objection}" for each in result.decision.considered if each.objection is not None)
+    for reason in dict.fromkeys((*result.reasons, *left_out)):  # a reason may name the same objection
         yield Text(f"- {reason}")
-    for each in result.decision.considered:
-        if each.objection is not None:
-            yield Text(f"- {each.agent} was left out: {each.objection}")
     if result.label.told_origins:
         yield Text(f"label: {result.label.tier}, {result.label.integrity}, because of {', '.join(result.label.told_origins)}")
     yield Note(summary(result))

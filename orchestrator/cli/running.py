@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 import typer
 
 from ...protocols import ConfigError, InvalidRequest, NearfarError, StoreError, UserError
-from .printing import OutputLost, error_as_json, notes, print_json, show_error
+from .printing import OutputLost, error_as_json, notes, output, print_json, show_error
 
 EXIT_FAILED: Final = 1
 """Exit code if an agent failed or could not be reached."""
@@ -28,7 +28,7 @@ _ENDING: Final = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if has
 def execute(work: Coroutine[Any, Any, None], *, as_json: bool = False) -> None:
     """Run `work` to its end; if it fails, print the error and exit with its code."""
     collect_garbage()
-    with report_errors(as_json=as_json), _end_like_ctrl_c():
+    with report_errors(as_json=as_json), _end_like_ctrl_c(), output.keep_stdout():
         asyncio.run(work)
 
 
@@ -85,7 +85,9 @@ def report_errors(*, as_json: bool = False) -> Iterator[None]:
     except OutputLost:
         raise
     except OSError as error:
-        fail(ConfigError(str(error), hint="check that the path exists and that you may read and write it"), as_json=as_json)
+        reason = error.strerror or str(error)
+        problem = reason if error.filename is None else f"{error.filename}: {reason}"
+        fail(ConfigError(problem, hint="check that the path exists and that you may read and write it"), as_json=as_json)
 
 
 def end_without_output(error: OSError) -> NoReturn:

@@ -22,7 +22,7 @@ from ..util.escaping import spell_out
 from ..util.plugins import has_plugin
 from ..util.runtime import run_in_daemon_thread
 from .options import DEFAULT_CONFIG, AgentChoice, read_config
-from .printing import notes, warn
+from .printing import notes, output, warn
 
 if TYPE_CHECKING:
     from ..hybrid.hybrid import Hybrid
@@ -97,13 +97,15 @@ def load_tools(path: Path) -> list[Tool]:
         return plugin_tools([str(path)])
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise ConfigError(f"{path} is not a Python file", hint="--tools names a .py file with @tool functions, or a plugin")
+        problem = f"{path} is not a Python file" if path.exists() else f"there is no {path}"
+        raise ConfigError(problem, hint="--tools names a .py file with @tool functions, or a plugin")
     module = importlib.util.module_from_spec(spec)
     folder = str(path.absolute().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)  # as Python does for a script, so that the file can import its neighbours
     try:
-        spec.loader.exec_module(module)
+        with output.keep_stdout():
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the user's own program: an error in it is reported without a traceback
         raise ConfigError(f"{path} fails while it is loaded: {type(error).__name__}: {error}") from error
     tools = [value for value in vars(module).values() if isinstance(value, Tool)]

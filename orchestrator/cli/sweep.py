@@ -93,6 +93,19 @@ def sweep(
     execute(work(), as_json=as_json)
 
 
+_DEMO_TITLE: Final = "Nearfar demo"
+
+
+def _check_report(report: Path) -> None:
+    """Raise `ConfigError` where the report cannot be written, or would take the place of somebody's own file."""
+    if report.is_dir() or not report.absolute().parent.is_dir():
+        raise ConfigError(f"the report cannot be written to {report}", hint="--report names a file in a folder that exists")
+    if report.is_file():
+        present = report.read_bytes()
+        if present and f"<title>{_DEMO_TITLE}</title>".encode() not in present:
+            raise ConfigError(f"{report} exists already and is no report of this demo", hint="--report names another file")
+
+
 def demo(
     tasks: Annotated[int, typer.Option(min=1, help="Number of tasks for each strategy.")] = 120,
     seed: Annotated[int, typer.Option(help="Seed that the tasks are drawn with.")] = DEMO_SEED,
@@ -106,8 +119,7 @@ def demo(
 
     async def work() -> None:
         require_matplotlib()
-        if report.is_dir() or not report.absolute().parent.is_dir():
-            raise ConfigError(f"the report cannot be written to {report}", hint="--report names a file in a folder that exists")
+        _check_report(report)
         notes.print("starting the near model in this process and the far one behind a gateway process ...", style="dim")
         if runs_on_onnx("near"):
             notes.print("llama.cpp is not installed: onnxruntime runs both models")
@@ -115,7 +127,7 @@ def demo(
             story = await _tell_story(bench, shown=not as_json)
             records = await _run_all(bench, _demo_study(tasks, seed))
         outcomes = Outcomes(records)
-        report.write_text(render_sweep(outcomes, missing=0, title="Nearfar demo"), encoding="utf-8")
+        report.write_text(render_sweep(outcomes, missing=0, title=_DEMO_TITLE), encoding="utf-8")
         _refuse_failed_configuration(records)
         figures = search_figures(records)
         data = {"story": story, **sweep_summary(outcomes, missing=0), "findings": figures, "report": str(report)}

@@ -242,7 +242,7 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} cannot be read: {error}", hint="save it as UTF-8") from error
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}", hint="name a file that you may read") from error
     try:
         return _anchored(parse_config(text, str(path)), path.absolute().parent)
     except RuntimeError as error:  # of a path that begins with the ~ of a user who is not there

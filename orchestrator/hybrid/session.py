@@ -106,7 +106,7 @@ class SessionBook:
     def open(self, name: object, options: TaskOptions) -> "Session":
         """Return a session. Raises `InvalidRequest` for a name or an option that it cannot have."""
         if not isinstance(name, str) or not name.strip():
-            raise InvalidRequest("a session needs a name", hint='hybrid.session("ana")')
+            raise InvalidRequest("a session needs a name", hint='hybrid.session("ana"), or --session ana')
         user = options.get("user", "")
         if not isinstance(user, str):
             raise InvalidRequest(f"user must be a text, not {type(user).__name__}", hint="on whose behalf the session is served")

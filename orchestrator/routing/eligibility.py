@@ -157,7 +157,8 @@ def _keep_private(found: Eligible, strategy: Strategy, sensitivity: Sensitivity)
 def leaves_the_device() -> PrivacyViolation:
     """Return the error for a private task that no near agent is left for."""
     return PrivacyViolation(
-        "the task is private and was to be served by a far agent", hint='pass sensitivity="public" if its text may leave this device'
+        "the task is private and was to be served by a far agent",
+        hint='pass sensitivity="public" (--public) if its text may leave this device',
     )
 
 

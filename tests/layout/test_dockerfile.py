@@ -1,7 +1,11 @@
 """The image of a gateway and hub, read as a builder reads it: none runs here."""
 
 import json
+import os
 import re
+import socket
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -99,10 +103,17 @@ def test_commands_are_lists_and_get_signals_themselves(name: str) -> None:
     assert all(isinstance(word, str) for word in json.loads(last(name)))
 
 
-def test_the_health_check_is_a_program_that_python_can_read() -> None:
+def test_the_health_check_finds_a_port_that_listens() -> None:
     program, option, code = json.loads(last("HEALTHCHECK").partition(" CMD ")[2])
     assert (program, option) == ("python", "-c")
-    compile(code, str(FILE), "exec")
+    with socket.create_server(("localhost", 0)) as listening:
+        variables = {**os.environ, "PORT": f"1 {listening.getsockname()[1]}"}
+        assert subprocess.run([sys.executable, "-c", code], env=variables, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], env=variables, timeout=60).returncode == 1
+
+
+def test_the_health_check_looks_for_a_gateway_and_for_a_hub() -> None:
+    assert all(port in last("HEALTHCHECK") for port in last("EXPOSE").split())
 
 
 def test_the_command_exists() -> None:

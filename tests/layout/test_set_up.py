@@ -197,7 +197,12 @@ def test_llama_cpp_is_left_out_where_the_user_says_so(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("compiler", "words"), [("/nowhere/cc", "CXX=/nowhere/cc cannot be run"), ("false", "cannot compile a small program")]
+    ("compiler", "words"),
+    [
+        ("/nowhere/cc", "CXX=/nowhere/cc cannot be run"),
+        ("false", "cannot compile a small program"),
+        ('c++ "', "is no command: No closing quotation"),
+    ],
 )
 def test_a_compiler_that_does_not_work_is_named(machine: Machine, compiler: str, words: str) -> None:
     machine.offer_source(FAILS)

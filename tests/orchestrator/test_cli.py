@@ -234,6 +234,16 @@ def test_the_demo_refuses_a_report_in_a_folder_that_does_not_exist() -> None:
     assert "folder" in error_of(nearfar("demo", "--json", "--report", "missing/out.html"))["hint"]
 
 
+def test_the_demo_overwrites_its_own_report_alone(empty_folder: Path) -> None:
+    mine = empty_folder / "report.html"
+    mine.write_text("<title>Taxes</title>", encoding="utf-8")
+    assert "no report of this demo" in error_of(nearfar("demo", "--json"))["message"]
+    assert mine.read_text(encoding="utf-8") == "<title>Taxes</title>"
+    mine.write_text("<title>Nearfar demo</title>", encoding="utf-8")
+    assert nearfar("demo", "--tasks", "1", "--json").exit_code == 0
+    assert len(mine.read_text(encoding="utf-8")) > 1000
+
+
 def test_the_demo_refuses_a_folder_as_its_report_before_it_starts(empty_folder: Path) -> None:
     assert "folder" in error_of(nearfar("demo", "--json", "--report", str(empty_folder)))["hint"]
 

@@ -53,6 +53,23 @@ def test_a_chat_ends_with_a_word_that_no_model_is_asked(word: str, monkeypatch: 
     assert len(near.requests) == 1
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_what_a_tool_prints_is_no_part_of_the_answer(options: list[str], empty_folder: Path) -> None:
+    pytest.importorskip("llama_cpp", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+    tools = "from nearfar import tool\nprint('loading')\n@tool\ndef open(title: str, section: str) -> str:\n"
+    tools += "    'Open a section of a passage about a person, company, city or country.'\n    print('called')\n    return 'Orbix Labs'\n"
+    (empty_folder / "loud.py").write_text(tools, encoding="utf-8")
+    result = nearfar("run", "What is the employer of Ines Falk?", "--tools", "loud.py", "--near", "near", *options)
+    assert result.exit_code == 0, result.output
+    assert (json.loads(result.stdout)["text"] if options else result.stdout.strip()) == "Orbix Labs"
+    assert {"loading", "called"} <= set(result.stderr.split())
+
+
+def test_a_file_of_tools_that_is_missing_is_called_missing() -> None:
+    refused = nearfar("run", "Hi", "--tools", "tols.py", "--json")
+    assert json.loads(refused.stdout)["error"]["message"] == "there is no tols.py"
+
+
 def test_tools_import_what_stands_beside_them(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     folder = empty_folder / "sub"
@@ -211,3 +228,9 @@ def test_a_chat_goes_on_after_a_line_in_another_encoding() -> None:
     lines = b"Wie hei\xdft sie?\nFind the capital of Sorra Kingdom.\nexit\n"
     done = subprocess.run(command, input=lines, capture_output=True, timeout=60, check=False)
     assert (done.returncode, b"Lower Galen" in done.stdout, b"not text in UTF-8" in done.stderr) == (0, True, True), done.stderr
+
+
+def test_a_check_of_no_models_says_that_there_is_none(monkeypatch: pytest.MonkeyPatch, empty_folder: Path) -> None:
+    monkeypatch.setenv("NEARFAR_HOME", str(empty_folder))
+    checked = nearfar("models", "verify")
+    assert (checked.exit_code, "no model is stored" in checked.stderr) == (0, True)

@@ -140,6 +140,7 @@ def test_what_init_writes_is_a_policy_without_findings(options: list[str]) -> No
         (["--daily-dollars", "inf"], "amount of dollars"),
         (["--near", "openai:gpt-5"], "is a far agent"),
         (["nowhere/nearfar.toml"], "cannot be written"),
+        (["myapp"], "there is no folder myapp"),
     ],
 )
 def test_init_refuses_what_makes_no_sense_and_writes_nothing(options: list[str], said: str) -> None:
@@ -161,6 +162,15 @@ def test_the_questions_are_asked_again_until_the_answers_make_sense(bare_machine
         "near": {"model": "m.gguf"},
         "far": {"provider": "anthropic", "model": "claude-sonnet-5-5"},
         "policy": {"preset": "cheapest", "sensitivity": "public", "limits": {"day": {"dollars": 0.5}}},
+    }
+
+
+def test_a_number_is_a_place_in_the_list_but_an_amount_is_an_amount(bare_machine: Path) -> None:
+    done = at_a_terminal(b"9\n2\n3\n\n\n2\n", bare_machine)
+    assert done.returncode == 0
+    assert written() == {
+        "far": {"provider": "anthropic", "model": "claude-sonnet-5-5"},
+        "policy": {"preset": "balanced", "sensitivity": "private", "limits": {"day": {"dollars": 2.0}}},
     }
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ from rich.console import Console
 from rich.progress import TextColumn
 from rich.table import Table
 from rich.text import Text
+from typer.testing import CliRunner
 
 import nearfar.orchestrator.cli as cli
-from nearfar.orchestrator.cli.printing import notes, output, show_error, spinner, warn
+from nearfar.orchestrator.cli.printing import HarmlessConsole, notes, output, show_error, spinner, warn
 from nearfar.orchestrator.lab.replay.calibration import _notes
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError
@@ -60,6 +62,22 @@ def test_errors_hints_and_warnings_keep_what_looks_like_markup() -> None:
 def test_calibrate_says_in_which_section_a_head_is_named() -> None:
     printed = [shown(notes, Text(note, style="dim")) for note in _notes(Policy())]
     assert any("name it in [policy.router]." in text for text in printed)
+
+
+def test_help_shows_the_sections_that_it_names() -> None:
+    def shown_in_help(*words: str) -> str:
+        return " ".join(CliRunner().invoke(cli.app, [*words, "--help"], env={"COLUMNS": "400"}).stdout.split())
+
+    assert "a [roles.NAME] section" in shown_in_help("run")
+    assert "with [runs] in the configuration" in shown_in_help("chat")
+    assert "Default: [hub], or hub.pem." in shown_in_help("worker", "pair")
+    assert "Default: [hub] tokens." in shown_in_help("serve", "hub")
+
+
+def test_a_question_is_no_markup() -> None:
+    written = StringIO()
+    assert HarmlessConsole(file=written).input("a name [near] or :cat: ", stream=StringIO("far\n")) == "far\n"
+    assert written.getvalue() == "a name [near] or :cat: "
 
 
 def test_no_command_gives_a_style_as_markup() -> None:
