@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import anyio
+from pydantic import ValidationError
 from rich.text import Text
 
 from ...protocols import ApprovalRequest, ConfigError
@@ -119,9 +120,11 @@ def _chosen_policy(selection: AgentChoice, policy: Policy) -> Policy:
     given = {name: value for name, value in changes.items() if value is not None}
     try:
         return Policy.model_validate({**policy.model_dump(), **given})
-    except ValueError as error:
+    except ValidationError as error:
+        wrong = [str(each["loc"][0]) for each in error.errors() if each["loc"]]
+        named = " and ".join(f"--{name} cannot be {given[name]!r}" for name in wrong if name in given)
         known = f"strategies: {', '.join(Strategy)}; modes: {', '.join(Mode)}"
-        raise ConfigError(f"unknown value among {given}", hint=known) from error
+        raise ConfigError(named or str(error), hint=known) from error
 
 
 def _models(config: Config) -> list[str | None]:
@@ -154,17 +157,28 @@ class _Terminal:
 
 def _ask(request: ApprovalRequest) -> bool:
     """Show the call and return True if the user types y or yes. An empty line or the end of input denies it."""
-    import termios  # not on Windows, where other commands work
-
     notes.print(Text(f"\n{spell_out(request.reason)}:", style="bold yellow"), soft_wrap=True)
     shown = call_text(request)
     notes.print(Text(f"  {shown}"), soft_wrap=True)
     terminal = sys.stdin.fileno()
-    termios.tcflush(terminal, termios.TCIFLUSH)  # typed before the question: it answers nothing
+    _drop_typed(terminal)  # what was typed before the question answers nothing
     # A call that fills the screen could end in text that looks like another call, so its name and length are repeated.
     notes.print(f"run {request.call.name}, the {len(shown):,} characters above? y/N ", end="")
     # Not through `sys.stdin`: a thread waiting in there would keep the program from ending.
     return os.read(terminal, _LINE).decode(errors="replace").strip().lower() in ("y", "yes")
+
+
+def _drop_typed(terminal: int) -> None:
+    """Drop what was typed at a terminal and not read yet."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        while msvcrt.kbhit():
+            msvcrt.getwch()
+    else:
+        import termios
+
+        termios.tcflush(terminal, termios.TCIFLUSH)
 
 
 def call_text(request: ApprovalRequest) -> str:
