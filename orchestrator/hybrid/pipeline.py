@@ -29,7 +29,7 @@ from ..routing.eligibility import unknown_prices
 from ..routing.router import Router
 from ..runs.sessions import SessionStore
 from ..strategies.durable import DurableRuns, Work
-from ..strategies.state import TaskContext, graph_input, recursion_limit, told_of, value_of
+from ..strategies.state import TaskContext, graph_input, recursion_limit, said_since, told_of, value_of
 from ..task.events import TaskEvent, TaskFinished
 from ..task.labels import OPEN, Label
 from ..task.modes import Strategy
@@ -140,16 +140,10 @@ def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[Bas
 def conversation_of(task: Task, state: dict[str, Any], *, has_placeholders: bool) -> tuple[Message, ...]:
     """Return the conversation from the task's prompt to its answer, as its user may read it.
 
-    A reply that could not be used is left out, with the request to correct it: nearfar wrote that, and a later task would take it for
-    words of the user. Encrypted thoughts of a provider go where placeholders were filled in: they may have the placeholders' names in them.
+    Encrypted thoughts of a provider go where placeholders were filled in: they may have the placeholders' names in them.
     """
-    made: list[Message] = []
-    for message in (value_of(Message, message) for message in state["messages"][len(task.messages) :]):
-        if message.role in ("assistant", "tool"):
-            made.append(message.without_state if has_placeholders else message)
-        elif made and made[-1].role == "assistant":
-            made.pop()
-    return (*task.asked, *made)
+    made = [value_of(Message, message) for message in said_since(state["messages"], len(task.messages))]
+    return (*task.asked, *(message.without_state if has_placeholders else message for message in made))
 
 
 def with_output(recorded: Result, task: Task, options: TaskOptions) -> Result:
@@ -265,6 +259,11 @@ class Pipeline:
             async with self.durable.resume(run, user, partial(self._equip_again, options=options)) as work:
                 return await self._served(work, options, started)
 
+    async def asks_for(self, run: str, output: object) -> bool:
+        """Return whether a durable run was begun with this `output`, or one of the same JSON Schema."""
+        kept = await in_thread(self.durable.store.task, run)
+        return kept.task.output_schema == output_schema_of(output)
+
     def forget_session(self, session: str, user: str) -> None:
         """Forget what this process knows of a session: its label, the texts that left last, and the agent that answered last."""
         self.preparation.sessions.forget(session, user)
@@ -272,10 +271,11 @@ class Pipeline:
 
     async def _asked(self, prompt: Prompt, options: TaskOptions, turn: int | None) -> Task:
         """Return the task as the user put it, with the label of its session, which another process may have added to."""
-        session, user = options.get("session"), options.get("user", "")
-        if self.sessions is not None and isinstance(session, str) and isinstance(user, str):
-            self.preparation.sessions.add(session, user, await in_thread(self.sessions.label, session, user))
         task = self.preparation.task(prompt, options)
+        if self.sessions is not None and task.session is not None:
+            label = await in_thread(self.sessions.label, task.session, task.user)
+            self.preparation.sessions.add(task.session, task.user, label)
+            task = self.preparation.sessions.apply(task)
         return task if turn is None else task.model_copy(update={"turn": turn})
 
     async def _note_label(self, task: Task, label: Label) -> None:

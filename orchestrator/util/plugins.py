@@ -136,7 +136,7 @@ async def open_plugin_agent(config: PluginConfig, *, name: str, side: Side) -> A
         agent = await cast(Awaitable[object], made) if inspect.isawaitable(made) else made
     except NearfarError:
         raise
-    except Exception as error:  # a task boundary: a plugin is third-party code
+    except (Exception, SystemExit) as error:  # a task boundary: a plugin is third-party code
         raise plugin.failure("has made no agent", error) from error
     if not isinstance(agent, Agent):
         raise plugin.misfit("a function that returns an Agent", agent)

@@ -84,6 +84,10 @@ class Broken:
     def find(self, text):
         raise RuntimeError("out of order")
 
+class Leaving:
+    def find(self, text):
+        raise SystemExit(3)
+
 class Careless:
     def find(self, text):
         return [PrivateFinding(5, 10_000, "patient", "x")]
@@ -324,6 +328,7 @@ async def test_a_plugin_that_builds_no_graph_is_named(code: str, words: str, ins
         ("patients", "Write to the ward.", True),
         ("patients", "Write about PT-123456.", False),
         ("broken", "Write to the ward.", False),
+        ("leaving", "Write to the ward.", False),
         ("careless", "Write to the ward.", False),
         ("absent", "Write to the ward.", False),
     ],
@@ -331,7 +336,7 @@ async def test_a_plugin_that_builds_no_graph_is_named(code: str, words: str, ins
 async def test_what_a_plugin_finds_stays_and_one_that_fails_lets_nothing_leave(
     name: str, prompt: str, leaves: bool, install: Install, caplog: pytest.LogCaptureFixture
 ) -> None:
-    entries = {"patients": "Patients", "broken": "Broken", "careless": "Careless", "absent": "no_such_name"}
+    entries = {"patients": "Patients", "broken": "Broken", "leaving": "Leaving", "careless": "Careless", "absent": "no_such_name"}
     install(DETECTOR, {"detectors": entries})
     far, near = ScriptedAgent(["from far"], name="far", side=Side.FAR), ScriptedAgent(["from near"], name="near")
     policy = Policy.model_validate(
