@@ -37,6 +37,7 @@ from ..task.policy import Policy, Verdict
 from ..task.results import Attempt, Call, Result, RouteDecision, ToolOutcome, budget_exceeded, usage_of_side
 from ..task.roles import RolesWork
 from ..task.task import Prompt, Task, read_output, scope_of, within_scope
+from ..util.plugins import find_plugin
 from ..util.runtime import cancel_task, in_thread, run_cancellable, untraced
 from .arguments import TaskOptions, output_model_of, output_schema_of
 from .preparation import Parts, Preparation
@@ -78,6 +79,19 @@ def billed(task: Task, context: TaskContext, router: Router) -> Iterator[None]:
         account.commitments.clear()
 
 
+@contextmanager
+def naming_plugin(task: Task) -> Iterator[None]:
+    """Raise `ConfigError` that names the plugin for whatever the graph of a plugin raises."""
+    try:
+        yield
+    except NearfarError:
+        raise
+    except Exception as error:  # a task boundary: a plugin is third-party code
+        if task.policy.strategy in list(Strategy):
+            raise
+        raise find_plugin("strategies", task.policy.strategy).failure("has failed", error) from error
+
+
 def note_tool_calls(error: NearfarError, context: TaskContext) -> None:
     """Let the error tell which tool calls stay done."""
     if done := told_of(context.outcomes or (), OPEN):
@@ -101,12 +115,12 @@ def queued_events(events: "asyncio.Queue[TaskEvent | None]") -> Iterator[TaskEve
 
 def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[BaseModel] | None = None) -> Result:
     """Return the result that the final state of a task's graph stands for. `model`: of its output."""
-    attempts = tuple(value_of(Attempt, attempt) for attempt in state["attempts"])
-    calls = tuple(value_of(Call, call) for call in state["calls"])
-    text = state["messages"][-1]["text"]
+    attempts = tuple(value_of(Attempt, attempt) for attempt in state.get("attempts", ()))
     accepted = next((attempt for attempt in attempts if attempt.outcome == "accepted"), None)
     if accepted is None:
         raise InternalError(f"strategy {task.policy.strategy} has ended without an answer", hint="its graph must end behind `judge`")
+    calls = tuple(value_of(Call, call) for call in state["calls"])
+    text = state["messages"][-1]["text"]
     given_up = [f"{attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts]
     decision = value_of(RouteDecision, state["decision"])
     doubt = _doubt(task.policy, decision.strategy if task.role else task.policy.strategy, accepted)
@@ -378,7 +392,8 @@ class Pipeline:
         assert context.privacy is not None, "every task is prepared with it"
         with billed(task, context, parts.router), recorded, nullcontext() if parts.records.cache is None else within_scope(scope_of(task)):
             try:
-                state = await (_final_state(work, graph, config) if self.runs is None else self.runs.serve(work, graph, config))
+                with naming_plugin(task):
+                    state = await (_final_state(work, graph, config) if self.runs is None else self.runs.serve(work, graph, config))
             except (NearfarError, asyncio.CancelledError) as error:
                 if isinstance(error, InvalidOutput):
                     error.text = context.privacy.placeholders.fill_for_display(error.text)

@@ -15,6 +15,7 @@ from nearfar.orchestrator.task.events import TaskFinished
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.protocols import DeadlineExceeded, InvalidRequest, Limits, Sensitivity, StepRequest, ToolResult, Unavailable
 from nearfar.protocols.fakes import Reply
+from nearfar.protocols.testing.transports import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -262,8 +263,10 @@ async def test_a_stopped_turn_that_changed_nothing_is_forgotten_and_not_resumed(
     near = ScriptedAgent([waiting, "hi"], name="near")
     async with Hybrid(near=near, policy=PUBLIC, records=records) as hybrid:
         session = hybrid.session("ana")
-        with anyio.move_on_after(0.05):
-            await session.send("wait for it")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.send, "wait for it")
+            await eventually(lambda: len(near.requests) == 1)
+            tasks.cancel_scope.cancel()
         await session.send("hello")
         assert texts(session.messages) == ["hello", "hi"]
 

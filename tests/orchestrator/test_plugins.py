@@ -70,6 +70,19 @@ def build(nodes: TaskNodes) -> StateGraph:
     graph.add_edge("sign", END)
     return graph
 """
+FAILING = """
+from langgraph.graph import END, START, StateGraph
+from nearfar import TaskContext, TaskState
+
+def build(nodes):
+    graph = StateGraph(TaskState, TaskContext)
+    graph.add_node("act", act)
+    graph.add_edge(START, "act")
+    graph.add_edge("act", END)
+    return graph
+
+async def act(state):
+    pass"""
 DETECTOR = '''
 import re
 from nearfar import PrivateFinding
@@ -194,6 +207,10 @@ async def test_further_agents_may_be_plugins(install: Install, tmp_path: Path) -
         ("def parrot(model): return model", "has made no agent: TypeError"),
         ("def parrot(model, **_): raise ValueError('no licence')", "has made no agent: ValueError: no licence"),
         (
+            "class Bare:\n card = None\n step = aclose = print\ndef parrot(model, **_): return Bare()",
+            "must be a function that returns an Agent, not Bare",
+        ),
+        (
             "from nearfar import ScriptedAgent, Side\ndef parrot(model, **_): return ScriptedAgent([], side=Side.FAR)",
             "has made an agent of the far side",
         ),
@@ -308,6 +325,8 @@ def test_the_strategy_of_a_plugin_is_named_in_the_file(install: Install, tmp_pat
         ("build = 7", "must be a function from `TaskNodes` to a StateGraph, not int"),
         ("def build(nodes): return 7", "must be a function from `TaskNodes` to a StateGraph, not int"),
         ("def build(nodes): return nodes.no_such_node", "has built no graph: AttributeError"),
+        ("def build(nodes): raise SystemExit(3)", "has built no graph: SystemExit"),
+        (f"{FAILING}\n    raise KeyError(1)", "plugin 'odd'.*has failed: KeyError"),
     ],
 )
 async def test_a_plugin_that_builds_no_graph_is_named(code: str, words: str, install: Install) -> None:
