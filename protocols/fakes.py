@@ -172,7 +172,7 @@ class ScriptedAgent:
         if isinstance(item, NearfarError):
             raise item
         if isinstance(item, str):
-            return TextDelta(text=item)
+            return TextDelta(text=item) if item else None
         check_arguments(item, () if request.tool_choice is ToolChoice.NONE else request.tools)
         return ToolCalled(call=item)
 

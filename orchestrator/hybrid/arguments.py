@@ -349,7 +349,7 @@ def _check_characters(task: Task) -> None:
 
 def output_model_of(given: object) -> type[BaseModel] | None:
     """Return the pydantic model that is given as `output`; None where it is something else."""
-    return given if isinstance(given, type) and issubclass(given, BaseModel) else None
+    return given if isinstance(given, type) and issubclass(given, BaseModel) and given is not BaseModel else None
 
 
 def output_schema_of(given: object) -> JsonSchema | None:

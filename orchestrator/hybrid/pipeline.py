@@ -29,7 +29,7 @@ from ..routing.eligibility import unknown_prices
 from ..routing.router import Router
 from ..runs.sessions import SessionStore
 from ..strategies.durable import DurableRuns, Work
-from ..strategies.state import TaskContext, graph_input, recursion_limit, told_of, value_of
+from ..strategies.state import TaskContext, graph_input, recursion_limit, said_since, told_of, value_of
 from ..task.events import TaskEvent, TaskFinished
 from ..task.labels import OPEN, Label
 from ..task.modes import Strategy
@@ -37,6 +37,7 @@ from ..task.policy import Policy, Verdict
 from ..task.results import Attempt, Call, Result, RouteDecision, ToolOutcome, budget_exceeded, usage_of_side
 from ..task.roles import RolesWork
 from ..task.task import Prompt, Task, read_output, scope_of, within_scope
+from ..util.plugins import find_plugin
 from ..util.runtime import cancel_task, in_thread, run_cancellable, untraced
 from .arguments import TaskOptions, output_model_of, output_schema_of
 from .preparation import Parts, Preparation
@@ -78,6 +79,19 @@ def billed(task: Task, context: TaskContext, router: Router) -> Iterator[None]:
         account.commitments.clear()
 
 
+@contextmanager
+def naming_plugin(task: Task) -> Iterator[None]:
+    """Raise `ConfigError` that names the plugin for whatever the graph of a plugin raises."""
+    try:
+        yield
+    except NearfarError:
+        raise
+    except Exception as error:  # a task boundary: a plugin is third-party code
+        if task.policy.strategy in list(Strategy):
+            raise
+        raise find_plugin("strategies", task.policy.strategy).failure("has failed", error) from error
+
+
 def note_tool_calls(error: NearfarError, context: TaskContext) -> None:
     """Let the error tell which tool calls stay done."""
     if done := told_of(context.outcomes or (), OPEN):
@@ -101,12 +115,12 @@ def queued_events(events: "asyncio.Queue[TaskEvent | None]") -> Iterator[TaskEve
 
 def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[BaseModel] | None = None) -> Result:
     """Return the result that the final state of a task's graph stands for. `model`: of its output."""
-    attempts = tuple(value_of(Attempt, attempt) for attempt in state["attempts"])
-    calls = tuple(value_of(Call, call) for call in state["calls"])
-    text = state["messages"][-1]["text"]
+    attempts = tuple(value_of(Attempt, attempt) for attempt in state.get("attempts", ()))
     accepted = next((attempt for attempt in attempts if attempt.outcome == "accepted"), None)
     if accepted is None:
         raise InternalError(f"strategy {task.policy.strategy} has ended without an answer", hint="its graph must end behind `judge`")
+    calls = tuple(value_of(Call, call) for call in state["calls"])
+    text = state["messages"][-1]["text"]
     given_up = [f"{attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts]
     decision = value_of(RouteDecision, state["decision"])
     doubt = _doubt(task.policy, decision.strategy if task.role else task.policy.strategy, accepted)
@@ -140,16 +154,10 @@ def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[Bas
 def conversation_of(task: Task, state: dict[str, Any], *, has_placeholders: bool) -> tuple[Message, ...]:
     """Return the conversation from the task's prompt to its answer, as its user may read it.
 
-    A reply that could not be used is left out, with the request to correct it: nearfar wrote that, and a later task would take it for
-    words of the user. Encrypted thoughts of a provider go where placeholders were filled in: they may have the placeholders' names in them.
+    Encrypted thoughts of a provider go where placeholders were filled in: they may have the placeholders' names in them.
     """
-    made: list[Message] = []
-    for message in (value_of(Message, message) for message in state["messages"][len(task.messages) :]):
-        if message.role in ("assistant", "tool"):
-            made.append(message.without_state if has_placeholders else message)
-        elif made and made[-1].role == "assistant":
-            made.pop()
-    return (*task.asked, *made)
+    made = [value_of(Message, message) for message in said_since(state["messages"], len(task.messages))]
+    return (*task.asked, *(message.without_state if has_placeholders else message for message in made))
 
 
 def with_output(recorded: Result, task: Task, options: TaskOptions) -> Result:
@@ -265,6 +273,11 @@ class Pipeline:
             async with self.durable.resume(run, user, partial(self._equip_again, options=options)) as work:
                 return await self._served(work, options, started)
 
+    async def asks_for(self, run: str, output: object) -> bool:
+        """Return whether a durable run was begun with this `output`, or one of the same JSON Schema."""
+        kept = await in_thread(self.durable.store.task, run)
+        return kept.task.output_schema == output_schema_of(output)
+
     def forget_session(self, session: str, user: str) -> None:
         """Forget what this process knows of a session: its label, the texts that left last, and the agent that answered last."""
         self.preparation.sessions.forget(session, user)
@@ -272,10 +285,11 @@ class Pipeline:
 
     async def _asked(self, prompt: Prompt, options: TaskOptions, turn: int | None) -> Task:
         """Return the task as the user put it, with the label of its session, which another process may have added to."""
-        session, user = options.get("session"), options.get("user", "")
-        if self.sessions is not None and isinstance(session, str) and isinstance(user, str):
-            self.preparation.sessions.add(session, user, await in_thread(self.sessions.label, session, user))
         task = self.preparation.task(prompt, options)
+        if self.sessions is not None and task.session is not None:
+            label = await in_thread(self.sessions.label, task.session, task.user)
+            self.preparation.sessions.add(task.session, task.user, label)
+            task = self.preparation.sessions.apply(task)
         return task if turn is None else task.model_copy(update={"turn": turn})
 
     async def _note_label(self, task: Task, label: Label) -> None:
@@ -378,7 +392,8 @@ class Pipeline:
         assert context.privacy is not None, "every task is prepared with it"
         with billed(task, context, parts.router), recorded, nullcontext() if parts.records.cache is None else within_scope(scope_of(task)):
             try:
-                state = await (_final_state(work, graph, config) if self.runs is None else self.runs.serve(work, graph, config))
+                with naming_plugin(task):
+                    state = await (_final_state(work, graph, config) if self.runs is None else self.runs.serve(work, graph, config))
             except (NearfarError, asyncio.CancelledError) as error:
                 if isinstance(error, InvalidOutput):
                     error.text = context.privacy.placeholders.fill_for_display(error.text)

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import anyio
 
-from ...protocols import DeadlineExceeded, InvalidRequest, Message, NearfarError, NotFound, Side, StoreError
+from ...protocols import DeadlineExceeded, InvalidRequest, Message, NotFound, Side, StoreError
 from ..runs.sessions import SessionStore, SessionTurn
 from ..task.events import TaskEvent, TaskFinished
 from ..task.results import Result, SideUsage
@@ -29,8 +29,8 @@ _OF_SESSION: Final = ("session", "user")
 _OF_TURN: Final = ("idempotency_key", "session", "thread_id")
 _FOR_RESUMING: Final = ("approver", "dependencies", "tools")
 """Options that no record of a run can hold, and that the next turn most likely shares with the one before."""
-_SERVED: Final[ContextVar[frozenset[int]]] = ContextVar("nearfar_sessions_served", default=frozenset())
-"""Sessions, by the identity of their state, a turn of which has led to the running code."""
+_SERVED: Final[ContextVar[frozenset[object]]] = ContextVar("nearfar_turns_served", default=frozenset())
+"""The turns that have led to the running code. Some may have ended: a tool may leave a task behind that runs on."""
 
 
 class SessionState:
@@ -46,6 +46,8 @@ class SessionState:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._holder: asyncio.Task[Any] | None = None
         """The task that waits for the turn under way."""
+        self._turn: object = None
+        """The turn under way."""
 
     def refresh(self) -> None:
         """Read the turns that any process has added, and drop those that were forgotten. Waits for the database."""
@@ -70,7 +72,7 @@ class SessionState:
         if self._loop is not (loop := asyncio.get_running_loop()):
             self._lock, self._loop = asyncio.Lock(), loop
         lock, mine = self._lock, asyncio.current_task()
-        if id(self) in _SERVED.get() or (lock.locked() and self._holder is mine):
+        if self._turn in _SERVED.get() or (lock.locked() and self._holder is mine):
             hint = "wait for its answer, or close its stream, first; a tool may use a session of another name"
             raise InvalidRequest(f"session {self.name!r} is asked again from within its own turn, and would wait for itself", hint=hint)
         limit = float(seconds) if isinstance(seconds, (int, float)) else None
@@ -78,17 +80,17 @@ class SessionState:
             await lock.acquire()
         if waiting.cancelled_caught:
             raise DeadlineExceeded(f"an earlier turn of session {self.name!r} takes longer than {limit:g} s", hint="raise the timeout")
-        self._holder = mine
+        self._holder, self._turn = mine, object()
         try:
             yield
         finally:
-            self._holder = None
+            self._holder = self._turn = None
             lock.release()
 
     @contextmanager
     def served(self) -> Iterator[None]:
-        """Mark what runs within the block as caused by a turn of this session."""
-        token = _SERVED.set(_SERVED.get() | {id(self)})
+        """Mark what runs within the block as caused by the turn under way."""
+        token = _SERVED.set(_SERVED.get() | {self._turn})
         try:
             yield
         finally:
@@ -111,7 +113,8 @@ class SessionBook:
         if not isinstance(user, str):
             raise InvalidRequest(f"user must be a text, not {type(user).__name__}", hint="on whose behalf the session is served")
         _refuse(options, _OF_TURN, "belongs to one turn, and not to a session")
-        self._pipeline.preparation.task("?", options)  # a mistake in the options is reported here rather than in the first turn
+        given = cast(TaskOptions, {**options, "session": name})
+        self._pipeline.preparation.task("?", given)  # a mistake in the options is reported here rather than in the first turn
         state = self._states.setdefault((user, name), SessionState(name, user, self._pipeline.sessions))
         self._states.move_to_end((user, name))
         if len(self._states) > _MOST:
@@ -138,14 +141,14 @@ class _Turns:
             "session": self._state.name,
             "user": self._state.user,
         }
-        return as_messages(prompt), cast(TaskOptions, given)
+        turn = cast(TaskOptions, given)
+        self._pipeline.preparation.task("?", turn)  # a mistake in the options is reported before the turn waits for others
+        return as_messages(prompt), turn
 
     @asynccontextmanager
     async def _turn(self, given: TaskOptions) -> AsyncIterator[tuple[Message, ...]]:
         """Yield the conversation before the turn, when it is its time. Keep what is left of a turn that ends without an answer."""
-        run: object = given["idempotency_key"]
-        if not isinstance(run, str):
-            raise InvalidRequest(f"idempotency_key must be a text, not {type(run).__name__}", hint="it names the turn")
+        run = given["idempotency_key"]
         async with self._state.alone(given.get("timeout")):
             for interrupted in await self._interrupted():
                 await self._resume_if_possible(interrupted, given)
@@ -165,11 +168,13 @@ class _Turns:
         """Finish an interrupted turn. One that cannot be finished waits as a run does, and must not hold the next turn up."""
         try:
             await self._resume(run, given)
-        except NearfarError as error:
+        except Exception as error:  # a task boundary: an approver or a model of the app's own may fail each time
             _logger.warning("an interrupted turn of session %r is not finished: %s; nearfar runs resume %s", self._state.name, error, run)
 
     async def _resume(self, run: str, given: TaskOptions) -> Result:
         options = cast(TaskOptions, {name: value for name, value in given.items() if name in _FOR_RESUMING})
+        if "output" in given and await self._pipeline.asks_for(run, given["output"]):
+            options["output"] = given["output"]
         with self._state.served():
             return await self._pipeline.resume(run, options, user=self._state.user, approvals={})
 
@@ -230,6 +235,8 @@ class Session(_Turns):
         store = self._pipeline.sessions
         if store is None:
             return self._state.last
+        if (last := self._state.last) is not None and self._state.turns[-1:] and self._state.turns[-1].run == last.id:
+            return last  # with the object that is its output
         results = (store.result(turn.run) for turn in reversed(self._state.turns))
         return next((result for result in results if result is not None), None)
 

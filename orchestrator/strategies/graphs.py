@@ -448,7 +448,7 @@ def plugin_builder(plugin: Plugin) -> Builder:
             graph = loaded(nodes)
         except NearfarError:
             raise
-        except Exception as error:  # a task boundary: a plugin is third-party code
+        except (Exception, SystemExit) as error:  # a task boundary: a plugin is third-party code
             raise plugin.failure("has built no graph", error) from error
         if not isinstance(graph, StateGraph):
             raise plugin.misfit("a function from `TaskNodes` to a StateGraph", graph)

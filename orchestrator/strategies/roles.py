@@ -20,7 +20,7 @@ from ..task.roles import PREFIX, HandOff, RolesWork, Team
 from ..task.task import Task
 from ..task.tools import Tool
 from .calls import CallLog, TaskGraphBuilder, TaskRuntime, add_node, emit
-from .state import Json, TaskContext, TaskState, as_json, done_note, label_of, value_of
+from .state import Json, TaskContext, TaskState, as_json, done_note, label_of, said_since, value_of
 from .subtasks import RunningParts, part_key
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _said(final: Json, part: Task) -> list[Json]:
     """
     if part.policy.strategy in _CALL_NO_TOOLS:
         return [final["messages"][-1]]
-    return [message for message in final["messages"][len(part.messages) :] if message["role"] != "user"]
+    return said_since(final["messages"], len(part.messages))
 
 
 def _told_of_lost(conversation: Sequence[Message], final: Json) -> list[Message]:

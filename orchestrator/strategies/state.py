@@ -197,6 +197,21 @@ def opening(task: Task, guidance: str, done: str = "") -> tuple[Message, ...]:
     return (*task.messages[:place], prompt, *task.messages[place + 1 :])
 
 
+def said_since(messages: Sequence[Json], place: int) -> list[Json]:
+    """Return what agents and tools have added to a conversation from `place` on.
+
+    A reply that could not be used is left out, with the request to correct it: nearfar wrote that, and a later task would take it for
+    words of the user.
+    """
+    made: list[Json] = []
+    for message in messages[place:]:
+        if message["role"] in ("assistant", "tool"):
+            made.append(message)
+        elif made and made[-1]["role"] == "assistant":
+            made.pop()
+    return made
+
+
 def step_request(task: Task, messages: Sequence[Message], key: str, **fields: Any) -> StepRequest:  # noqa: ANN401 - those of `StepRequest`
     """Return a request as the task's policy has it. `key` names it within the task; `fields` are those that differ."""
     policy = task.policy

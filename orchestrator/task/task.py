@@ -205,7 +205,7 @@ def with_instructions(messages: Sequence[Message], instructions: str) -> tuple[M
 def read_output(text: str, schema: JsonSchema, model: type[BaseModel] | None = None) -> Any:  # noqa: ANN401 - an object of any model
     """Return an answer as JSON that is valid against its schema or, if the schema is a model's, as an object of that model.
 
-    Raises `InvalidOutput`, which carries the text, and what the model's own validators raise beyond `ValueError` and `AssertionError`.
+    Raises `InvalidOutput`, which carries the text.
     """
     value = parse_output(text, schema)
     if model is None:
@@ -216,6 +216,8 @@ def read_output(text: str, schema: JsonSchema, model: type[BaseModel] | None = N
         found = error.errors(include_url=False, include_input=False, include_context=False)
         problems = [f"at {'.'.join(map(str, ('$', *item['loc'])))}: {item['msg'].removeprefix('Value error, ')}" for item in found]
         raise InvalidOutput(f"the answer does not fit {model.__name__}: {'; '.join(problems)}", text=text) from error
+    except Exception as error:  # a task boundary: the validators are the app's own code, and may stumble over an odd answer
+        raise InvalidOutput(f"a validator of {model.__name__} failed: {type(error).__name__}: {error}", text=text) from error
 
 
 def as_messages(prompt: object) -> tuple[Message, ...]:

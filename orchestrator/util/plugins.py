@@ -10,7 +10,7 @@ from typing import Final, Literal, cast
 
 from pydantic import Field, JsonValue
 
-from ...protocols import Agent, ConfigError, NearfarError, Side
+from ...protocols import Agent, AgentCard, ConfigError, NearfarError, Side
 from ...protocols.steps import Value
 
 PluginKind = Literal["agents", "tools", "strategies", "detectors"]
@@ -74,13 +74,13 @@ def find_plugin(kind: PluginKind, name: str) -> Plugin:
     found = [plugin for plugin in every if plugin.name == name]
     if len(found) > 1:
         both = " and ".join(plugin.distribution for plugin in found)
-        raise ConfigError(f"two plugins of nearfar.{kind} are called {name!r}: those of {both}", hint="uninstall one of them")
+        raise ConfigError(f"two plugins of nearfar.{kind} are called {str(name)!r}: those of {both}", hint="uninstall one of them")
     if found:
         return found[0]
     known = [plugin.name for plugin in every]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"installed: {', '.join(known) or 'none'}; `nearfar doctor` lists all plugins"
-    raise ConfigError(f"there is no plugin {name!r} of nearfar.{kind}", hint=hint)
+    raise ConfigError(f"there is no plugin {str(name)!r} of nearfar.{kind}", hint=hint)
 
 
 def _distribution(entry: EntryPoint) -> str:
@@ -136,9 +136,9 @@ async def open_plugin_agent(config: PluginConfig, *, name: str, side: Side) -> A
         agent = await cast(Awaitable[object], made) if inspect.isawaitable(made) else made
     except NearfarError:
         raise
-    except Exception as error:  # a task boundary: a plugin is third-party code
+    except (Exception, SystemExit) as error:  # a task boundary: a plugin is third-party code
         raise plugin.failure("has made no agent", error) from error
-    if not isinstance(agent, Agent):
+    if not isinstance(agent, Agent) or not isinstance(agent.card, AgentCard):
         raise plugin.misfit("a function that returns an Agent", agent)
     if agent.card.side is not side:
         await agent.aclose()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from nearfar import Hybrid, Strategy, Tool, effect_key, tool
 from nearfar.orchestrator.runs.ledger import pending_requests
@@ -16,6 +17,7 @@ from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import (
     ApprovalNeeded,
     ApprovalRequest,
+    InvalidRequest,
     NotFound,
     ScriptedAgent,
     Sensitivity,
@@ -28,6 +30,10 @@ from nearfar.protocols import (
 pytestmark = pytest.mark.anyio
 
 RUN = "run-1"
+
+
+class _Sent(BaseModel):
+    to: str
 
 
 class Letters:
@@ -162,6 +168,19 @@ async def test_an_answer_to_what_was_not_asked_is_told_so_and_changes_nothing(tm
     store = RunStore.open(RunsConfig(folder=tmp_path))
     assert [request.id for request in pending_requests(store.database, RUN)] == [_id(error)]
     store.close()
+
+
+async def test_a_decision_may_be_given_again_and_not_changed(tmp_path: Path) -> None:
+    letters = Letters()
+    error = await needed(tmp_path, letters, letter("ann"))
+    async with opened(tmp_path, letters, letter("ann")) as hybrid:
+        with pytest.raises(InvalidRequest, match="with another output"):
+            await hybrid.resume(RUN, approvals={_id(error): True}, output=_Sent)
+        result = await hybrid.resume(RUN, approvals={_id(error): True})
+        assert await hybrid.resume(RUN, approvals={_id(error): True}) == result
+        with pytest.raises(NotFound, match="does not wait for"):
+            await hybrid.resume(RUN, approvals={_id(error): False})
+    assert letters.receivers == ["ann"]
 
 
 async def test_a_stream_tells_what_is_asked_and_ends_with_it(tmp_path: Path) -> None:

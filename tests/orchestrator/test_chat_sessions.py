@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from pydantic import BaseModel, Field, field_validator
 
 from nearfar import Hybrid, Message, Policy, ScriptedAgent, Session, Side, ToolCall, tool
 from nearfar.orchestrator.safety.plan_matching import is_quoted, quote_data
@@ -14,6 +15,7 @@ from nearfar.orchestrator.task.events import TaskFinished
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.protocols import DeadlineExceeded, InvalidRequest, Limits, Sensitivity, StepRequest, ToolResult, Unavailable
 from nearfar.protocols.fakes import Reply
+from nearfar.protocols.testing.transports import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -261,8 +263,10 @@ async def test_a_stopped_turn_that_changed_nothing_is_forgotten_and_not_resumed(
     near = ScriptedAgent([waiting, "hi"], name="near")
     async with Hybrid(near=near, policy=PUBLIC, records=records) as hybrid:
         session = hybrid.session("ana")
-        with anyio.move_on_after(0.05):
-            await session.send("wait for it")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.send, "wait for it")
+            await eventually(lambda: len(near.requests) == 1)
+            tasks.cancel_scope.cancel()
         await session.send("hello")
         assert texts(session.messages) == ["hello", "hi"]
 
@@ -302,6 +306,70 @@ async def test_a_turn_that_asks_its_own_session_is_refused_instead_of_waiting_fo
                 await session.send("in between")
             break
     assert texts(hybrid.session("other").messages) == ["hello", "answer 1"]
+
+
+async def test_what_a_turn_left_behind_may_ask_its_session_later() -> None:
+    asked: list[asyncio.Task[Any]] = []
+
+    @tool(effect="read", source="internal_tool")
+    async def remind() -> str:
+        """Ask the session later."""
+        asked.append(asyncio.create_task(later()))
+        return "noted"
+
+    async def later() -> Any:  # noqa: ANN401 - a result
+        await ended.wait()
+        return await session.send("it is time")
+
+    ended = asyncio.Event()
+    near = ScriptedAgent(calling(ToolCall(id="1", name="remind")), name="near")
+    async with Hybrid(near=near, tools=[remind], policy=PUBLIC) as hybrid:
+        session = hybrid.session("ana")
+        await session.send("remind me, please")
+        ended.set()
+        assert (await asked[0]).text == "answer 2"
+
+
+async def test_a_turn_that_could_not_be_finished_again_and_again_holds_no_later_one_up(tmp_path: Path) -> None:
+    async def absent(requests: object) -> dict[str, bool]:
+        raise RuntimeError("the screen is gone")
+
+    @tool(name="pay", approval=True)
+    def pay_if_allowed(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    near = ScriptedAgent(calling(ToolCall(id="1", name="pay", arguments={"amount": 5})), name="near")
+    async with Hybrid(near=near, tools=[pay_if_allowed], policy=PUBLIC, records=tmp_path, approver=absent) as hybrid:
+        session = hybrid.session("ana")
+        with pytest.raises(RuntimeError, match="screen"):
+            await session.send("pay, please")
+        assert (await session.send("hello")).text == "answer 1"
+
+
+async def test_an_interrupted_turn_is_finished_with_the_model_of_its_output(tmp_path: Path) -> None:
+    class Person(BaseModel):
+        age: int = Field(ge=0)
+
+        @field_validator("age")
+        @classmethod
+        def _is_plausible(cls, age: int) -> int:
+            if age > 120:
+                raise ValueError("too old")
+            return age
+
+    def break_down(request: StepRequest) -> Reply:
+        raise RuntimeError("a defect")
+
+    async with Hybrid(near=ScriptedAgent(break_down, name="near"), policy=PUBLIC, records=tmp_path) as first:
+        with pytest.raises(RuntimeError, match="a defect"):
+            await first.session("ana", output=Person).send("How old?")
+    replies = ['{"age": 900}', '{"age": 90}', '{"age": 40}']
+    async with Hybrid(near=ScriptedAgent(replies, name="near"), policy=PUBLIC, records=tmp_path) as later:
+        session = later.session("ana", output=Person)
+        result = await session.send("And how old is Ben?")
+        assert session.last_result == result
+        assert texts(session.messages)[:2] == ["How old?", '{"age": 90}']
 
 
 async def test_a_turn_waits_for_the_one_before_no_longer_than_its_timeout() -> None:
@@ -361,6 +429,7 @@ async def test_the_same_key_again_is_the_same_turn(tmp_path: Path) -> None:
         ({"user": 3}, "user must be a text"),
         ({"sensitivty": "public"}, "sensitivty"),
         ({"timeout": -1}, "timeout"),
+        ({"timeout": float("nan")}, "timeout"),
     ],
 )
 def test_a_session_refuses_options_that_make_no_sense(options: Any, problem: str) -> None:  # noqa: ANN401 - keyword arguments
@@ -374,9 +443,19 @@ def test_a_session_has_a_name(name: Any) -> None:  # noqa: ANN401 - as callers m
         Hybrid(near=ScriptedAgent(saying), policy=PUBLIC).session(name)
 
 
+async def test_half_a_character_is_no_name_of_a_session(records: Path | None) -> None:
+    async with Hybrid(near=ScriptedAgent(saying), policy=PUBLIC, records=records) as hybrid:
+        with pytest.raises(InvalidRequest, match="session"):
+            hybrid.session("\ud800")
+        with pytest.raises(InvalidRequest, match="session"):
+            await hybrid.run("hello", session="\ud800")
+
+
 async def test_a_turn_refuses_the_options_of_its_session_and_an_empty_prompt() -> None:
     async with Hybrid(near=ScriptedAgent(saying), policy=PUBLIC) as hybrid:
         session = hybrid.session("ana", user="ana")
+        with pytest.raises(InvalidRequest, match="timeout"):
+            await session.send("hello", timeout=float("nan"))
         for options in ({"user": "ben"}, {"session": "other"}):
             with pytest.raises(InvalidRequest, match="option of the session"):
                 await session.send("hello", **options)  # type: ignore[arg-type]  # as callers may

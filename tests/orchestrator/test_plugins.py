@@ -70,6 +70,19 @@ def build(nodes: TaskNodes) -> StateGraph:
     graph.add_edge("sign", END)
     return graph
 """
+FAILING = """
+from langgraph.graph import END, START, StateGraph
+from nearfar import TaskContext, TaskState
+
+def build(nodes):
+    graph = StateGraph(TaskState, TaskContext)
+    graph.add_node("act", act)
+    graph.add_edge(START, "act")
+    graph.add_edge("act", END)
+    return graph
+
+async def act(state):
+    pass"""
 DETECTOR = '''
 import re
 from nearfar import PrivateFinding
@@ -83,6 +96,10 @@ class Patients:
 class Broken:
     def find(self, text):
         raise RuntimeError("out of order")
+
+class Leaving:
+    def find(self, text):
+        raise SystemExit(3)
 
 class Careless:
     def find(self, text):
@@ -189,6 +206,10 @@ async def test_further_agents_may_be_plugins(install: Install, tmp_path: Path) -
         ("def parrot(model, **_): return model", "must be a function that returns an Agent, not str"),
         ("def parrot(model): return model", "has made no agent: TypeError"),
         ("def parrot(model, **_): raise ValueError('no licence')", "has made no agent: ValueError: no licence"),
+        (
+            "class Bare:\n card = None\n step = aclose = print\ndef parrot(model, **_): return Bare()",
+            "must be a function that returns an Agent, not Bare",
+        ),
         (
             "from nearfar import ScriptedAgent, Side\ndef parrot(model, **_): return ScriptedAgent([], side=Side.FAR)",
             "has made an agent of the far side",
@@ -304,6 +325,8 @@ def test_the_strategy_of_a_plugin_is_named_in_the_file(install: Install, tmp_pat
         ("build = 7", "must be a function from `TaskNodes` to a StateGraph, not int"),
         ("def build(nodes): return 7", "must be a function from `TaskNodes` to a StateGraph, not int"),
         ("def build(nodes): return nodes.no_such_node", "has built no graph: AttributeError"),
+        ("def build(nodes): raise SystemExit(3)", "has built no graph: SystemExit"),
+        (f"{FAILING}\n    raise KeyError(1)", "plugin 'odd'.*has failed: KeyError"),
     ],
 )
 async def test_a_plugin_that_builds_no_graph_is_named(code: str, words: str, install: Install) -> None:
@@ -324,6 +347,7 @@ async def test_a_plugin_that_builds_no_graph_is_named(code: str, words: str, ins
         ("patients", "Write to the ward.", True),
         ("patients", "Write about PT-123456.", False),
         ("broken", "Write to the ward.", False),
+        ("leaving", "Write to the ward.", False),
         ("careless", "Write to the ward.", False),
         ("absent", "Write to the ward.", False),
     ],
@@ -331,7 +355,7 @@ async def test_a_plugin_that_builds_no_graph_is_named(code: str, words: str, ins
 async def test_what_a_plugin_finds_stays_and_one_that_fails_lets_nothing_leave(
     name: str, prompt: str, leaves: bool, install: Install, caplog: pytest.LogCaptureFixture
 ) -> None:
-    entries = {"patients": "Patients", "broken": "Broken", "careless": "Careless", "absent": "no_such_name"}
+    entries = {"patients": "Patients", "broken": "Broken", "leaving": "Leaving", "careless": "Careless", "absent": "no_such_name"}
     install(DETECTOR, {"detectors": entries})
     far, near = ScriptedAgent(["from far"], name="far", side=Side.FAR), ScriptedAgent(["from near"], name="near")
     policy = Policy.model_validate(

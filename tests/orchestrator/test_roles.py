@@ -777,3 +777,11 @@ def test_the_command_line_gives_a_task_to_a_role(tmp_path: Path, monkeypatch: py
     served = runner.invoke(app, ["run", "--json", "--role", "a", "What is the mayor of Port Alder?"])
     assert served.exit_code == 0, served.output
     assert [each["role"] for each in json.loads(served.stdout)["roles"]] == ["a"]
+
+
+async def test_a_reply_of_a_role_that_could_not_be_used_is_no_part_of_the_conversation() -> None:
+    schema = {"type": "object", "required": ["total"]}
+    near = ScriptedAgent([hand_off("billing"), "no JSON", '{"total": 5}'], name="near")
+    async with Hybrid(near=near, agents={"triage": role("triage"), "billing": role("billing")}) as hybrid:
+        result = await hybrid.run("What do I owe?", role="triage", output=schema)
+    assert [message.text for message in result.messages if message.role == "assistant"] == ["", '{"total": 5}']

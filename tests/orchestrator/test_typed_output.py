@@ -151,7 +151,22 @@ async def test_a_run_is_resumed_with_no_other_model_than_it_was_begun_with(tmp_p
             await hybrid.resume("two", output=Town)
 
 
-@pytest.mark.parametrize("wrong", [list[int], int, "Person", MIRA])
+async def test_a_validator_that_stumbles_over_an_answer_counts_as_one_that_refuses_it() -> None:
+    class Town(BaseModel):
+        name: object
+
+        @field_validator("name")
+        @classmethod
+        def _strip(cls, value: object) -> object:
+            return value.strip()  # type: ignore[attr-defined]  # as a number is not expected
+
+    near = ScriptedAgent(['{"name": 5}', '{"name": " Lima "}'])
+    async with Hybrid(near=near) as hybrid:
+        assert (await hybrid.run("Where?", output=Town)).output == Town(name="Lima")
+    assert "a validator of Town failed: AttributeError" in near.requests[1].messages[-1].text
+
+
+@pytest.mark.parametrize("wrong", [list[int], int, "Person", MIRA, BaseModel])
 async def test_what_is_neither_model_nor_schema_is_refused(wrong: object) -> None:
     async with Hybrid(near=ScriptedAgent([])) as hybrid:
         with pytest.raises(InvalidRequest, match="output must be a pydantic model class or a JSON Schema"):

@@ -47,6 +47,10 @@ async def test_replies_come_in_order_and_run_out() -> None:
         await complete(agent, ask())
 
 
+async def test_an_empty_reply_says_nothing() -> None:
+    assert (await complete(ScriptedAgent([""]), ask())).text == ""
+
+
 async def test_scripted_error_comes_after_the_text_before_it() -> None:
     agent = ScriptedAgent([["partial", RateLimited("slow down", retry_after=3.0)]])
     events = []

@@ -241,7 +241,7 @@ class PluginDetector:
         """Return the findings, or the whole text as one if the plugin fails, or returns something that is no finding in the text."""
         try:
             return [_checked(finding, text) for finding in self._detector.find(text)]
-        except Exception as error:  # a task boundary: a plugin is third-party code, and a failing one must let nothing pass
+        except (Exception, SystemExit) as error:  # a task boundary: a plugin is third-party code, and a failing one must let nothing pass
             logger.warning("%s has failed, so that the text counts as private: %s", self._plugin.described, _cause(error))
             return [PrivateFinding(0, len(text), UNCHECKED, text)]
 
@@ -255,7 +255,7 @@ def load_detector(plugin: Plugin) -> Detector:
     loaded = plugin.load()
     try:
         found = loaded() if callable(loaded) and not hasattr(type(loaded), "find") else loaded
-    except Exception as error:  # a task boundary: a plugin is third-party code
+    except (Exception, SystemExit) as error:  # a task boundary: a plugin is third-party code
         raise plugin.failure("has made no detector", error) from error
     if not callable(getattr(found, "find", None)):
         raise plugin.misfit("a detector with a method `find`", found)
@@ -270,7 +270,7 @@ def _checked(finding: object, text: str) -> PrivateFinding:
     return PrivateFinding(start, end, f"{PLUGIN}{kind}", text[start:end])
 
 
-def _cause(error: Exception) -> str:
+def _cause(error: BaseException) -> str:
     """Return an error without the text that it may quote: the plugin's own, or its class alone."""
     return error.message if isinstance(error, ConfigError) else type(error).__name__
 
