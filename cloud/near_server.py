@@ -236,6 +236,7 @@ def _ollama_address(given: str) -> str:
         parts = urlsplit(f"{scheme}://{place}")
         host, port = parts.hostname or "127.0.0.1", parts.port or usual
         host = f"[{host}]" if ":" in host else host
-        return _as_client(api_root(f"{scheme}://{parts.username or ''}{'@' if parts.username else ''}{host}:{port}{parts.path}"))
+        user = f"{parts.username}@" if parts.username else ""
+        return _as_client(api_root(f"{scheme}://{user}{host}:{port}{parts.path.removesuffix('/v1')}/v1"))
     except ValueError:
         raise ConfigError("OLLAMA_HOST is not an address", hint="write HOST:PORT, such as 127.0.0.1:11434") from None

@@ -10,13 +10,13 @@ import anyio
 import anyio.to_thread
 import httpx
 
-from ..protocols import ConfigError, NearfarError, NoSuchModel, RequestRefused, StepLost, Unavailable
+from ..protocols import ConfigError, NearfarError, NoSuchModel, ProviderAuthError, RequestRefused, Stalled, StepLost, Unavailable
 from ..protocols.secrets import StoredKey, quote
 from ..protocols.validation import parse_json
 from .config import ProviderConfig
-from .connections import near_client, provider_client, tls_context
-from .dialect import JsonObject, as_count, as_object, as_objects, as_text
-from .failures import error_for, fault_of, redirect_error, transport_errors
+from .connections import near_client, provider_client, tls_context, unpacks_bounded
+from .dialect import JsonObject, as_count, as_name, as_object, as_objects, as_text
+from .failures import encoding_error, error_for, fault_of, redirect_error, transport_errors
 from .near_server import PROGRAMS, NearServerConfig
 
 _SECONDS: Final = 10.0
@@ -24,13 +24,14 @@ _SECONDS: Final = 10.0
 _GLANCE_SECONDS: Final = 0.8
 _LONGEST_ANSWER: Final = 8 << 20
 _MISSING: Final = (404, 405, 501)
+_KEY_HINT: Final = "set key_variable in the server's section of nearfar.toml to the name of the variable that holds its key"
 _SHOWN: Final = 20
 """Number of models that an error lists."""
-_CLOUD_NAME: Final = re.compile(r"[:-]cloud$")
-"""Names of the models that Ollama forwards to its own cloud."""
+_CLOUD_NAME: Final = re.compile(r":(?:.*-)?cloud$", re.IGNORECASE)
+"""Names of the models that Ollama forwards to its own cloud, also where only its OpenAI API can be reached."""
 _OLLAMA_SMALLEST_CONTEXT: Final = 2048
 """Ollama's default in the versions that do not report the context; longer prompts are cut without a word."""
-_NUM_CTX: Final = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
+_NUM_CTX: Final = re.compile(r"^num_ctx\s+(\d{1,9})\s*$", re.MULTILINE)
 _CONCURRENCY: Final = {"vllm": 32}
 """Steps that a program computes at the same time, if it does not report it: one, where it may be set to one."""
 
@@ -120,7 +121,7 @@ class ModelServer:
         if listed is None or "data" not in listed:
             message = f"{self._place} at {self._root} has no list of models in OpenAI's form"
             raise RequestRefused(message, hint="check base_url, and update the server")
-        entries = [entry for entry in as_objects(listed["data"]) if as_text(entry.get("id"))]
+        entries = [entry for entry in as_objects(listed["data"]) if as_name(entry.get("id"))]
         return await self._llama_server(entries) or await self._lm_studio() or await self._ollama() or _openai(entries)
 
     async def traits(self, state: ServerState, model: str) -> ModelTraits:
@@ -132,7 +133,7 @@ class ModelServer:
         return ModelTraits(context_tokens=next((each.context_tokens for each in state.models if each.name == model), None))
 
     async def _llama_server(self, entries: Sequence[JsonObject]) -> ServerState | None:
-        properties = await self._object(f"{self._root}/props") or {}
+        properties = await self._page("/props")
         if "default_generation_settings" not in properties:
             return None
         context = as_count(as_object(properties["default_generation_settings"]).get("n_ctx")) or None
@@ -140,7 +141,7 @@ class ModelServer:
         return ServerState("llama-server", models, as_count(properties.get("total_slots")) or 1)
 
     async def _lm_studio(self) -> ServerState | None:
-        listed = await self._object(f"{self._root}/api/v0/models") or {}
+        listed = await self._page("/api/v0/models")
         models = tuple(
             ServedModel(
                 as_text(entry.get("id")),
@@ -149,21 +150,21 @@ class ModelServer:
                 is_chat=entry.get("type") not in ("embeddings", "embedding"),
             )
             for entry in as_objects(listed.get("data"))
-            if entry.get("id") and "state" in entry
+            if as_name(entry.get("id")) and "state" in entry
         )
         return ServerState("lmstudio", models) if models else None
 
     async def _ollama(self) -> ServerState | None:
-        listed = await self._object(f"{self._root}/api/tags") or {}
-        if "models" not in listed or "version" not in (await self._object(f"{self._root}/api/version") or {}):
+        listed = await self._page("/api/tags")
+        if "models" not in listed or "version" not in await self._page("/api/version"):
             return None
         running = {name for name, _ in await self._ollama_running()}
-        models = tuple(_ollama_model(entry, running) for entry in as_objects(listed["models"]) if entry.get("name"))
+        models = tuple(_ollama_model(entry, running) for entry in as_objects(listed["models"]) if as_name(entry.get("name")))
         return ServerState("ollama", models)
 
     async def _ollama_running(self) -> list[tuple[str, int]]:
         """Return the loaded models with the length of their context, 0 if it is not told."""
-        running = await self._object(f"{self._root}/api/ps") or {}
+        running = await self._page("/api/ps")
         return [(as_text(entry.get("name")), as_count(entry.get("context_length"))) for entry in as_objects(running.get("models"))]
 
     async def _ollama_traits(self, model: str) -> ModelTraits:
@@ -183,15 +184,37 @@ class ModelServer:
 
     async def _object(self, url: str, body: JsonObject | None = None) -> JsonObject | None:
         """Return the JSON object of an answer; None if the server has no such page."""
+        seconds = self._client.timeout.read or _SECONDS
         try:
-            with transport_errors(self._place, self._root, self._client.timeout.read or _SECONDS):
+            with transport_errors(self._place, self._root, seconds), anyio.fail_after(seconds):
                 async with self._client.stream("GET" if body is None else "POST", url, headers=self._headers, json=body) as response:
-                    return self._parsed(response, await _read(response))
+                    content = await self._read(response)
+        except TimeoutError:  # it sends something now and then, but comes to no end
+            raise Stalled(f"{self._place} did not answer within {seconds:g} s", hint="restart it, or correct base_url") from None
         except StepLost:
             raise
         except Unavailable as error:
             hint = f"start it: {self._start}; or correct base_url" if self._start else "start it, or correct base_url"
             raise Unavailable(error.message, hint=hint, retry_after=error.retry_after) from None
+        return self._parsed(response, content)
+
+    async def _page(self, path: str) -> JsonObject:
+        """Return the JSON object of a page that only some programs have; {} if this one answers with something else."""
+        try:
+            return await self._object(self._root + path) or {}
+        except (RequestRefused, ProviderAuthError):  # a web page, a redirect to one, or no access beyond OpenAI's API
+            return {}
+
+    async def _read(self, response: httpx.Response) -> bytes:
+        encoding = response.headers.get("content-encoding", "")
+        if not unpacks_bounded(encoding):
+            raise encoding_error(self._place, encoding)
+        received = bytearray()
+        async for piece in response.aiter_bytes():
+            received += piece
+            if len(received) > _LONGEST_ANSWER:
+                raise RequestRefused("the near server's description of itself does not end", hint="check base_url")
+        return bytes(received)
 
     def _parsed(self, response: httpx.Response, body: bytes) -> JsonObject | None:
         if response.is_redirect:
@@ -199,7 +222,9 @@ class ModelServer:
         if response.status_code in _MISSING:
             return None
         if not response.is_success:
-            raise error_for(fault_of(response.status_code, response.headers, body), provider=self._place)
+            error = error_for(fault_of(response.status_code, response.headers, body), provider=self._place)
+            is_locked = isinstance(error, ProviderAuthError) and not self._headers
+            raise ProviderAuthError(error.message, hint=_KEY_HINT) if is_locked else error
         try:
             return as_object(parse_json(body.decode("utf-8", errors="replace")))
         except ValueError:
@@ -212,27 +237,28 @@ class ModelServer:
         return f"the {self._label} server"
 
 
-async def _read(response: httpx.Response) -> bytes:
-    received = bytearray()
-    async for piece in response.aiter_bytes():
-        received += piece
-        if len(received) > _LONGEST_ANSWER:
-            raise RequestRefused("the near server's description of itself does not end", hint="check base_url")
-    return bytes(received)
-
-
 def _openai(entries: Sequence[JsonObject]) -> ServerState:
     is_vllm = any("max_model_len" in entry or entry.get("owned_by") == "vllm" for entry in entries)
-    models = tuple(ServedModel(as_text(entry["id"]), as_count(entry.get("max_model_len")) or None) for entry in entries)
     program = "vllm" if is_vllm else "openai"
+    models = tuple(
+        ServedModel(
+            name := as_text(entry["id"]), as_count(entry.get("max_model_len")) or None, remote_host="" if is_vllm else _cloud_of(name)
+        )
+        for entry in entries
+    )
     return ServerState(program, models, _CONCURRENCY.get(program, 1))
 
 
 def _ollama_model(entry: JsonObject, running: set[str]) -> ServedModel:
     name = as_text(entry["name"])
-    host = as_text(entry.get("remote_host")) or as_text(entry.get("remote_model")) or ("ollama.com" if _CLOUD_NAME.search(name) else "")
+    host = as_text(entry.get("remote_host")) or as_text(entry.get("remote_model")) or _cloud_of(name)
     family = as_text(as_object(entry.get("details")).get("family"))
     return ServedModel(name, is_loaded=name in running, remote_host=host, is_chat="bert" not in family)
+
+
+def _cloud_of(name: str) -> str:
+    """Return the cloud to which Ollama forwards a model of this name, or ""."""
+    return "ollama.com" if _CLOUD_NAME.search(name) else ""
 
 
 def choose_model(state: ServerState, wanted: str | None, config: NearServerConfig) -> str:

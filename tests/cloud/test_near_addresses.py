@@ -183,6 +183,8 @@ def test_ollama_host_is_honoured_and_held_to_the_same_rules(monkeypatch: pytest.
     for given, url in {
         "0.0.0.0": "http://127.0.0.1:11434/v1",
         ":99": "http://127.0.0.1:99/v1",
+        "http://127.0.0.1:99/ollama": "http://127.0.0.1:99/ollama/v1",
+        "http://127.0.0.1:99/v1/": "http://127.0.0.1:99/v1",
         "http://localhost": "http://localhost:80/v1",
     }.items():
         assert ollama.located({"OLLAMA_HOST": given}).base_url == url

@@ -43,6 +43,14 @@ async def test_each_model_is_listed_with_the_line_that_uses_it(monkeypatch: pyte
     ]
 
 
+async def test_a_long_list_of_models_is_cut_and_what_is_no_name_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = ("a\x1b[2J", "b\nc", "d" * 5000, *(f"m{number}" for number in range(50)))
+    async with running(FakeServer("vllm", models=models)) as seen:
+        place(monkeypatch, vllm=seen)
+        details = [each.detail for each in await server_findings()]
+        assert (details[0], details[-1], len(details)) == (f"m0 at {seen.base_url}", f"30 more models at {seen.base_url}", 21)
+
+
 async def test_no_server_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     place(monkeypatch)
     (found,) = await server_findings()
