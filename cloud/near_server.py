@@ -42,7 +42,7 @@ PROGRAMS: Final[Mapping[str, ServerProgram]] = {
     "vllm": ServerProgram("vLLM", 8000, "vllm serve MODEL --enable-auto-tool-choice --tool-call-parser PARSER"),
 }
 """The known programs by the names that a configuration uses."""
-_HOST_AND_PORT: Final = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
+_HOST_AND_PORT: Final = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}(?:/v1/?)?")
 _HOST: Final = re.compile(r"[\w.-]+|[0-9a-fA-F]*:[0-9a-fA-F:.]+(?:%[\w.-]+)?", re.ASCII)
 """Hosts that all parsers of addresses read alike."""
 _PORTS: Final = {"http": 80, "https": 443}
@@ -120,11 +120,12 @@ def parse_server(text: str) -> NearServerConfig | None:
     near.
     """
     provider, colon, rest = text.partition(":")
+    provider = provider.lower()
     is_address = provider in ("http", "https") and rest.startswith("//")
     if not is_address and not (colon and provider in PROGRAMS):
         return None
     address, model = (text if is_address else rest), ""
-    if address.startswith(("http://", "https://")):
+    if address.lower().startswith(("http://", "https://")):
         address, _, model = address.partition("#")
     elif provider == "llama-server" and _HOST_AND_PORT.fullmatch(address):
         address = f"http://{address}"

@@ -326,6 +326,8 @@ class RunningServer:
     base_url: str
     provider: str
     """The provider whose usual address it has."""
+    needs_key: bool = False
+    """It lists its models only to those who have its key."""
 
     @property
     def label(self) -> str:
@@ -347,6 +349,8 @@ async def running_servers() -> list[RunningServer]:
             located = config.located()
             async with ModelServer.near(located, seconds=_GLANCE_SECONDS) as server:
                 found.append(RunningServer(await server.look(), located.base_url or "", config.provider))
+        except ProviderAuthError:
+            found.append(RunningServer(ServerState("openai", ()), located.base_url or "", config.provider, needs_key=True))
         except NearfarError:
             return  # another program uses the port, or none does
 

@@ -230,7 +230,10 @@ async def server_findings() -> list[Checkup]:
         if (more := len(chatting) - _SHOWN_MODELS) > 0:
             detail = f"{more} more models at {server.base_url}"
             found.append(Checkup(area="servers", name=name, status="ok", detail=detail, advice=""))
-        if not server.state.models:
+        if server.needs_key:
+            advice = f'[near] provider = "{server.provider}", key_variable = "VARIABLE", if the server is yours'
+            found.append(Checkup(area="servers", name=name, status="absent", detail=f"at {server.base_url}, asks for a key", advice=advice))
+        elif not server.state.models:
             detail = f"at {server.base_url}, without a model"
             found.append(Checkup(area="servers", name=name, status="absent", detail=detail, advice="load or pull a model there"))
     none = Checkup(area="servers", name="near servers", status="absent", detail="no Ollama, LM Studio, llama-server or vLLM runs here")

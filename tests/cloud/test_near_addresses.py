@@ -259,6 +259,7 @@ async def test_a_server_that_is_gone_leaves_a_private_task_on_this_device() -> N
         ('[near]\nprovider = "ollama"\nthreads = 4\n', "near.threads: unknown key"),
         ('[near]\nbase_url = "http://127.0.0.1:1"\n', "near.provider is missing"),
         ('[near]\nprovider = "ollama"\nbase_url = "http://ana:hunter2@127.0.0.1"\n', "a secret must not stand"),
+        ('[near]\nprovider = "ollama"\nbase_url = "http://127.0.0.1/#hunter2"\n', "no credentials"),
         ('[other_near.second]\nprovider = "vllm"\nmodel = ""\n', "other_near.second.model"),
         ('[near]\nmodel = "m.gguf"\ntrusted = true\n', "near.trusted: unknown key"),
     ],
@@ -268,6 +269,7 @@ def test_a_mistake_in_the_section_is_named(text: str, words: str) -> None:
         parse_config(text, "nearfar.toml")
     assert words in caught.value.message
     assert "hunter2" not in str(caught.value)
+    assert "{" not in caught.value.message
 
 
 def test_a_file_names_servers_of_both_sorts() -> None:
@@ -284,6 +286,21 @@ def test_a_file_names_servers_of_both_sorts() -> None:
 def test_a_far_agent_is_no_near_one(text: str) -> None:
     with pytest.raises(ConfigError, match="is a far agent"):
         parse_near(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "base_url", "model"),
+    [
+        ("HTTP://127.0.0.1:80/v1#a", "http://127.0.0.1:80/v1", "a"),
+        ("Ollama:HTTP://127.0.0.1:80", "http://127.0.0.1:80/v1", None),
+        ("llama-server:localhost:80/v1", "http://localhost:80/v1", None),
+        ("LMStudio:a", None, "a"),
+    ],
+)
+def test_a_server_is_read_however_it_is_written(text: str, base_url: str | None, model: str | None) -> None:
+    config = parse_server(text)
+    assert config is not None
+    assert (config.base_url, config.model) == (base_url, model)
 
 
 @pytest.mark.parametrize("text", ["near", "/models/x.gguf", "hf:owner/model:Q4", "C:\\models\\x.gguf", "qwen"])
