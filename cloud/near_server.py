@@ -12,7 +12,6 @@ import anyio
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ..protocols import ConfigError
-from ..protocols.address import is_this_machine
 from ..protocols.steps import Value
 from .config import api_root
 
@@ -92,7 +91,8 @@ class NearServerConfig(Value):
     @property
     def is_elsewhere(self) -> bool:
         """Return whether the server may be on another machine. Raise `ConfigError` as `located` does."""
-        return self.trusted and not is_this_machine(self.host)
+        address = literal_address(self.host)  # of a name, even localhost, another machine's address may be looked up
+        return self.trusted and not (address is not None and address.is_loopback)
 
     @property
     def place(self) -> str:

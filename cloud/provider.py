@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -79,6 +79,8 @@ class NearPlace:
     """Name of the server for messages."""
     trusted: bool = False
     """It is the user's own although it may be on another machine."""
+    check: Callable[[], Awaitable[None]] | None = None
+    """Called before each step; raises `ConfigError` if the server is near no longer."""
 
 
 class ProviderAgent:
@@ -135,6 +137,8 @@ class ProviderAgent:
                     yield event
 
     async def _calls(self, request: StepRequest, deadline: Deadline) -> AsyncGenerator[StepEvent, None]:
+        if self._near is not None and self._near.check is not None:
+            await deadline.run(self._near.check)
         request = self._keeping_states(request, self._state_provider)
         key = None if self._key is None else await deadline.run(partial(anyio.to_thread.run_sync, self._key.reveal, abandon_on_cancel=True))
         calls_made = 0

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -132,6 +133,10 @@ class ModelServer:
             state = await self._lm_studio() or state
         return ModelTraits(context_tokens=next((each.context_tokens for each in state.models if each.name == model), None))
 
+    async def refuse_cloud(self, model: str) -> None:
+        """Raise `ConfigError` if the model of an Ollama has meanwhile become one that a cloud runs: its name can be given to another."""
+        await self._shown_by_ollama(model)
+
     async def _llama_server(self, entries: Sequence[JsonObject]) -> ServerState | None:
         properties = await self._page("/props")
         if "default_generation_settings" not in properties:
@@ -167,10 +172,14 @@ class ModelServer:
         running = await self._page("/api/ps")
         return [(as_text(entry.get("name")), as_count(entry.get("context_length"))) for entry in as_objects(running.get("models"))]
 
-    async def _ollama_traits(self, model: str) -> ModelTraits:
+    async def _shown_by_ollama(self, model: str) -> JsonObject:
         shown = await self._object(f"{self._root}/api/show", {"model": model}) or {}
         if host := as_text(shown.get("remote_host")) or as_text(shown.get("remote_model")):
             raise _runs_in_a_cloud(model, host, self._base_url)
+        return shown
+
+    async def _ollama_traits(self, model: str) -> ModelTraits:
+        shown = await self._shown_by_ollama(model)
         listed = shown.get("capabilities")
         able = listed if isinstance(listed, list) else None
         stated = _NUM_CTX.search(as_text(shown.get("parameters")))
@@ -340,19 +349,22 @@ class RunningServer:
         return f"{self.provider}:{model.name}" if is_usual else f"{self.base_url}#{model.name}"
 
 
+async def _running_server(config: NearServerConfig) -> RunningServer:
+    base_url = config.base_url or ""
+    async with ModelServer.near(config, seconds=_GLANCE_SECONDS) as server:
+        try:
+            return RunningServer(await server.look(), base_url, config.provider)
+        except ProviderAuthError:
+            return RunningServer(ServerState("openai", ()), base_url, config.provider, needs_key=True)
+
+
 async def running_servers() -> list[RunningServer]:
     """Return the servers at the programs' usual addresses on this machine, within about a second."""
     found: list[RunningServer] = []
 
     async def look(config: NearServerConfig) -> None:
-        try:
-            located = config.located()
-            async with ModelServer.near(located, seconds=_GLANCE_SECONDS) as server:
-                found.append(RunningServer(await server.look(), located.base_url or "", config.provider))
-        except ProviderAuthError:
-            found.append(RunningServer(ServerState("openai", ()), located.base_url or "", config.provider, needs_key=True))
-        except NearfarError:
-            return  # another program uses the port, or none does
+        with suppress(NearfarError):  # another program uses the port, or none does
+            found.append(await _running_server(config.located()))
 
     with anyio.move_on_after(_GLANCE_SECONDS):
         async with anyio.create_task_group() as looking:

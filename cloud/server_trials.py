@@ -4,7 +4,7 @@ A few short steps with a text of nearfar's own show whether the server enforces 
 Many servers accept such a parameter and ignore it, without an error.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -87,8 +87,7 @@ async def open_near_server(config: NearServerConfig, *, name: str) -> "ServerAge
     """
     config = config.located()
     key = None if config.key_variable is None else StoredKey(config.key_variable)
-    secret = None if key is None else await anyio.to_thread.run_sync(key.reveal, abandon_on_cancel=True)
-    async with ModelServer.near(config, secret) as server:
+    async with await _connected(config, key) as server:
         state = await server.look()
         model = choose_model(state, config.model, config)
         traits = await server.traits(state, model)
@@ -100,6 +99,11 @@ async def open_near_server(config: NearServerConfig, *, name: str) -> "ServerAge
             traits = await server.traits(state, model)
             _shown[place] = shown
     return trials.agent(name, _shown[place], state, traits)
+
+
+async def _connected(config: NearServerConfig, key: Key | None) -> ModelServer:
+    secret = None if key is None else await anyio.to_thread.run_sync(key.reveal, abandon_on_cancel=True)
+    return ModelServer.near(config, secret)
 
 
 class _Trials:
@@ -122,10 +126,14 @@ class _Trials:
     def agent(self, name: str, shown: ShownCapabilities, state: ServerState, traits: ModelTraits) -> "ServerAgent":
         """Return the agent with the capabilities that were shown."""
         limits = Limits(context_tokens=traits.context_tokens, concurrency=state.concurrency)
-        dialect = _dialect(shown)
-        agent = self._provider_agent(dialect, name=name, limits=limits, retry=RetryPolicy())
+        check = self._refuse_cloud if state.program == "ollama" else None
+        agent = self._provider_agent(_dialect(shown), name=name, limits=limits, retry=RetryPolicy(), check=check)
         is_elsewhere = self._config.is_elsewhere
         return ServerAgent(agent, forces_tools=shown.forces_tools, cuts_prompts=traits.cuts_prompts, is_elsewhere=is_elsewhere)
+
+    async def _refuse_cloud(self) -> None:
+        async with await _connected(self._config, self._key) as server:
+            await server.refuse_cloud(self._model)
 
     async def _tell_logprobs(self) -> bool:
         """Let the model say a few words; return whether log-probabilities come with them."""
@@ -177,7 +185,9 @@ class _Trials:
         finally:
             await agent.aclose()
 
-    def _provider_agent(self, dialect: OpenAIDialect, *, name: str, limits: Limits, retry: RetryPolicy) -> ProviderAgent:
+    def _provider_agent(
+        self, dialect: OpenAIDialect, *, name: str, limits: Limits, retry: RetryPolicy, check: Callable[[], Awaitable[None]] | None = None
+    ) -> ProviderAgent:
         return ProviderAgent(
             dialect,
             self._model,
@@ -188,7 +198,7 @@ class _Trials:
             prices=Prices.free(f"served by the user's own {self._config.label} server"),
             timeouts=Timeouts(),
             retry=retry,
-            near=NearPlace(self._config.label, trusted=self._config.trusted),
+            near=NearPlace(self._config.label, trusted=self._config.trusted, check=check),
         )
 
 
@@ -234,7 +244,7 @@ class ServerAgent:
         """Run one step.
 
         Raises `Unsupported` if a tool has to be called and the server cannot be made to, `ContextOverflow` for a prompt that the server
-        would cut.
+        would cut, `ConfigError` if a cloud runs the model by now.
         """
         async with aclosing(self._agent.step(self._adapted(request))) as events:
             async for event in events:

@@ -171,6 +171,19 @@ async def test_a_model_of_a_cloud_behind_a_local_server_is_not_near(model: str) 
     assert server.bodies == []
 
 
+async def test_a_model_that_becomes_one_of_a_cloud_sees_no_further_step() -> None:
+    server = FakeServer("ollama", models=("mine",))
+    async with running(server) as seen:
+        agent = await opened(seen)
+        assert (await complete(agent, asking())).text == "It is fine."
+        server.remote["mine"] = "https://ollama.com:443"
+        before = len(server.bodies)
+        with pytest.raises(ConfigError, match="not on this machine"):
+            await complete(agent, asking())
+        await agent.aclose()
+    assert len(server.bodies) == before
+
+
 @pytest.mark.parametrize("model", ["huge:120b-cloud", "huge:Cloud"])
 async def test_a_cloud_model_is_known_by_its_name_where_only_the_openai_api_is_reached(model: str) -> None:
     async with running(FakeServer("openai", models=(model,))) as seen:
