@@ -45,7 +45,7 @@ class NearTransport(httpx.AsyncBaseTransport):
         for address in others:
             try:
                 return await self._transport.handle_async_request(_at(request, address))
-            except (httpx.ConnectError, httpx.ConnectTimeout):
+            except httpx.ConnectError:
                 continue  # many servers listen at one of the two addresses of localhost only
         return await self._transport.handle_async_request(_at(request, last))
 

@@ -203,9 +203,13 @@ class ModelServer:
         except StepLost:
             raise
         except Unavailable as error:
-            hint = f"start it: {self._start}; or correct base_url" if self._start else "start it, or correct base_url"
-            raise Unavailable(error.message, hint=hint, retry_after=error.retry_after) from None
+            raise Unavailable(error.message, hint=self._hint(error.message), retry_after=error.retry_after) from None
         return self._parsed(response, content)
+
+    def _hint(self, message: str) -> str:
+        if "CERTIFICATE_VERIFY_FAILED" in message:
+            return "set SSL_CERT_FILE to the PEM file of the authority that signed its certificate, and use a host that this names"
+        return f"start it: {self._start}; or correct base_url" if self._start else "start it, or correct base_url"
 
     async def _page(self, path: str) -> JsonObject:
         """Return the JSON object of a page that only some programs have; {} if this one answers with something else."""

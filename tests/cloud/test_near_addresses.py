@@ -1,12 +1,14 @@
 """Private text goes to this machine, or to a server that the user declares their own, and nowhere else."""
 
 import socket
+import ssl
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import write_certificate
 from http_server import Exchange, Server, http_server
 from near_servers import FakeServer, running
 
@@ -145,6 +147,26 @@ async def test_no_proxy_sees_private_text(trusted: bool, monkeypatch: pytest.Mon
         assert (await complete(agent, StepRequest(messages=(Message.user(SECRET),)))).text == "It is fine."
         await agent.aclose()
     assert spy.connections == 0
+
+
+async def test_a_certificate_of_an_own_authority_is_taken_once_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate, key = write_certificate(tmp_path)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, key)
+    async with http_server(FakeServer().answer, tls) as seen:
+        with pytest.raises(Unavailable, match="self-signed") as caught:
+            await open_near_server(at(seen, "localhost"), name="near")
+        assert "SSL_CERT_FILE" in caught.value.hint
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        agent = await open_near_server(at(seen, "localhost"), name="near")
+        assert (await complete(agent, StepRequest(messages=(Message.user(SECRET),)))).text == "It is fine."
+        await agent.aclose()
+
+
+@pytest.mark.parametrize(("host", "is_elsewhere"), [("127.0.0.1", False), ("0.0.0.0", False), ("localhost", True), ("192.168.1.5", True)])
+def test_a_trusted_server_is_elsewhere_unless_its_address_is_this_machine(host: str, is_elsewhere: bool) -> None:
+    config = NearServerConfig(provider="openai", base_url=f"http://{host}:1", trusted=True)
+    assert config.is_elsewhere is is_elsewhere
 
 
 async def test_no_redirect_is_followed_with_private_text() -> None:
