@@ -184,11 +184,14 @@ async def _resolve(host: str, port: int, *, trusted: bool) -> list[IpAddress]:
     try:
         answers = await anyio.getaddrinfo(host, port, type=1)  # 1: a stream, on every system
     except (OSError, UnicodeError):
-        if trusted:
-            raise ConfigError(f"the name of the near server, {host}, is not known here", hint="check base_url and the network") from None
-        raise ConfigError(f"{host} cannot be resolved, so it is not known to be this machine", hint=_OWN_HINT) from None
-    found = (literal_address(str(answer[4][0])) for answer in answers)
-    return list(dict.fromkeys(address for address in found if address is not None))
+        answers = []
+    named = (literal_address(str(answer[4][0])) for answer in answers)
+    found = list(dict.fromkeys(address for address in named if address is not None))
+    if not found and trusted:
+        raise ConfigError(f"the name of the near server, {host}, is not known here", hint="check base_url and the network")
+    if not found:
+        raise ConfigError(f"{host} cannot be resolved, so it is not known to be this machine", hint=_OWN_HINT)
+    return found
 
 
 def _problem(scheme: str, host: str, address: IpAddress, *, trusted: bool) -> ConfigError | None:

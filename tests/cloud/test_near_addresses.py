@@ -95,6 +95,13 @@ async def test_a_name_is_near_only_if_it_is_this_machines(host: str, found: Sequ
         await open_near_server(NearServerConfig(provider="openai", base_url=f"http://{host}:80/v1"), name="near")
 
 
+@pytest.mark.parametrize(("trusted", "words"), [(False, "cannot be resolved"), (True, "is not known here")])
+async def test_a_name_without_an_address_is_no_server(trusted: bool, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolving(monkeypatch, [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", ("/tmp/socket", 0))])
+    with pytest.raises(ConfigError, match=words):
+        await near_addresses("http", "my-box", 80, trusted=trusted)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "localhost"])
 async def test_loopback_is_near(host: str) -> None:
     assert all(address.is_loopback for address in await near_addresses("http", host, 80, trusted=False))
