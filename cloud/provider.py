@@ -71,6 +71,10 @@ class Timeouts:
     """The whole step with its retries; a shorter `StepRequest.timeout` wins."""
 
 
+PlaceCheck = Callable[[httpx.AsyncClient, str | None], Awaitable[None]]
+"""Asks a near server by the client and with the key; raises `ConfigError` if it is near no longer."""
+
+
 @dataclass(frozen=True, slots=True)
 class NearPlace:
     """The server of a near agent."""
@@ -79,8 +83,8 @@ class NearPlace:
     """Name of the server for messages."""
     trusted: bool = False
     """It is the user's own although it may be on another machine."""
-    check: Callable[[], Awaitable[None]] | None = None
-    """Called before each step; raises `ConfigError` if the server is near no longer."""
+    check: PlaceCheck | None = None
+    """Called before each request."""
 
 
 class ProviderAgent:
@@ -137,8 +141,6 @@ class ProviderAgent:
                     yield event
 
     async def _calls(self, request: StepRequest, deadline: Deadline) -> AsyncGenerator[StepEvent, None]:
-        if self._near is not None and self._near.check is not None:
-            await deadline.run(self._near.check)
         request = self._keeping_states(request, self._state_provider)
         key = None if self._key is None else await deadline.run(partial(anyio.to_thread.run_sync, self._key.reveal, abandon_on_cancel=True))
         calls_made = 0
@@ -204,6 +206,8 @@ class ProviderAgent:
         content = _as_json(body)
         pool = await deadline.run(connections.take)
         try:
+            if self._near is not None and self._near.check is not None:
+                await deadline.run(partial(self._near.check, pool.client, key))
             message = pool.client.build_request("POST", address, headers=headers, content=content)
             response = await deadline.run(partial(pool.client.send, message, stream=True))
             try:

@@ -85,7 +85,16 @@ class ModelServer:
     page or a redirect, and `ConfigError` for an address that the client does not go to.
     """
 
-    def __init__(self, base_url: str, client: httpx.AsyncClient, *, label: str, key: str | None = None, start: str = "") -> None:
+    def __init__(
+        self,
+        base_url: str,
+        client: httpx.AsyncClient,
+        *,
+        label: str,
+        key: str | None = None,
+        start: str = "",
+        seconds: float = _SECONDS,
+    ) -> None:
         """Ask by `client`, which is closed with this object.
 
         Args:
@@ -94,6 +103,7 @@ class ModelServer:
             label: the server's name for messages.
             key: the server's key; None: it needs none.
             start: the command that starts the server.
+            seconds: for each question.
         """
         self._base_url = base_url.rstrip("/")
         self._root = self._base_url.removesuffix("/v1")
@@ -101,14 +111,17 @@ class ModelServer:
         self._start = start
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._client = client
+        self._seconds = seconds
 
     @classmethod
-    def near(cls, config: NearServerConfig, key: str | None = None, *, seconds: float = _SECONDS) -> "ModelServer":
-        """Return a near server, whose address has to be known; see `NearServerConfig.located`."""
+    def near(
+        cls, config: NearServerConfig, key: str | None = None, *, seconds: float = _SECONDS, client: httpx.AsyncClient | None = None
+    ) -> "ModelServer":
+        """Return a near server, whose address has to be known; see `NearServerConfig.located`. Without `client`, it gets its own."""
         base_url = config.base_url or ""
-        client = near_client(base_url, httpx.Timeout(seconds), trusted=config.trusted)
+        client = client or near_client(base_url, httpx.Timeout(seconds), trusted=config.trusted)
         start = PROGRAMS[config.provider].start if config.provider in PROGRAMS else ""
-        return cls(base_url, client, label=config.label, key=key, start=start)
+        return cls(base_url, client, label=config.label, key=key, start=start, seconds=seconds)
 
     async def __aenter__(self) -> Self:
         return self
@@ -193,13 +206,12 @@ class ModelServer:
 
     async def _object(self, url: str, body: JsonObject | None = None) -> JsonObject | None:
         """Return the JSON object of an answer; None if the server has no such page."""
-        seconds = self._client.timeout.read or _SECONDS
         try:
-            with transport_errors(self._place, self._root, seconds), anyio.fail_after(seconds):
+            with transport_errors(self._place, self._root, self._seconds), anyio.fail_after(self._seconds):
                 async with self._client.stream("GET" if body is None else "POST", url, headers=self._headers, json=body) as response:
                     content = await self._read(response)
         except TimeoutError:  # it sends something now and then, but comes to no end
-            raise Stalled(f"{self._place} did not answer within {seconds:g} s", hint="restart it, or correct base_url") from None
+            raise Stalled(f"{self._place} did not answer within {self._seconds:g} s", hint="restart it, or correct base_url") from None
         except StepLost:
             raise
         except Unavailable as error:

@@ -4,13 +4,14 @@ A few short steps with a text of nearfar's own show whether the server enforces 
 Many servers accept such a parameter and ignore it, without an error.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 import anyio.to_thread
+import httpx
 
 from ..protocols import (
     AgentCard,
@@ -34,7 +35,7 @@ from ..protocols.secrets import Key, StoredKey
 from .failures import RetryPolicy
 from .near_server import NearServerConfig
 from .openai import JsonSchemaForm, OpenAIDialect
-from .provider import NearPlace, ProviderAgent, Timeouts
+from .provider import NearPlace, PlaceCheck, ProviderAgent, Timeouts
 from .server_info import ModelServer, ModelTraits, ServerState, choose_model
 
 _LOADING_SECONDS: Final = 180.0
@@ -87,7 +88,8 @@ async def open_near_server(config: NearServerConfig, *, name: str) -> "ServerAge
     """
     config = config.located()
     key = None if config.key_variable is None else StoredKey(config.key_variable)
-    async with await _connected(config, key) as server:
+    secret = None if key is None else await anyio.to_thread.run_sync(key.reveal, abandon_on_cancel=True)
+    async with ModelServer.near(config, secret) as server:
         state = await server.look()
         model = choose_model(state, config.model, config)
         traits = await server.traits(state, model)
@@ -99,11 +101,6 @@ async def open_near_server(config: NearServerConfig, *, name: str) -> "ServerAge
             traits = await server.traits(state, model)
             _shown[place] = shown
     return trials.agent(name, _shown[place], state, traits)
-
-
-async def _connected(config: NearServerConfig, key: Key | None) -> ModelServer:
-    secret = None if key is None else await anyio.to_thread.run_sync(key.reveal, abandon_on_cancel=True)
-    return ModelServer.near(config, secret)
 
 
 class _Trials:
@@ -131,9 +128,8 @@ class _Trials:
         is_elsewhere = self._config.is_elsewhere
         return ServerAgent(agent, forces_tools=shown.forces_tools, cuts_prompts=traits.cuts_prompts, is_elsewhere=is_elsewhere)
 
-    async def _refuse_cloud(self) -> None:
-        async with await _connected(self._config, self._key) as server:
-            await server.refuse_cloud(self._model)
+    async def _refuse_cloud(self, client: httpx.AsyncClient, key: str | None) -> None:
+        await ModelServer.near(self._config, key, client=client).refuse_cloud(self._model)
 
     async def _tell_logprobs(self) -> bool:
         """Let the model say a few words; return whether log-probabilities come with them."""
@@ -186,7 +182,7 @@ class _Trials:
             await agent.aclose()
 
     def _provider_agent(
-        self, dialect: OpenAIDialect, *, name: str, limits: Limits, retry: RetryPolicy, check: Callable[[], Awaitable[None]] | None = None
+        self, dialect: OpenAIDialect, *, name: str, limits: Limits, retry: RetryPolicy, check: PlaceCheck | None = None
     ) -> ProviderAgent:
         return ProviderAgent(
             dialect,
