@@ -16,6 +16,10 @@ from .near_server import IpAddress, near_addresses
 
 _OF_A_POOL = 16
 _HEADERS = {"User-Agent": "nearfar", "Accept-Encoding": "identity"}  # a packed kilobyte may unpack to gigabytes
+_BOUNDED_PACKINGS = frozenset(("gzip", "deflate"))
+"""Content encodings that unpack a piece to a thousand times its size at most."""
+_PACKINGS = _BOUNDED_PACKINGS | {"br", "zstd"}
+"""Content encodings that httpx unpacks, even if not requested; it treats other words, such as "none", as no encoding."""
 
 
 class NearTransport(httpx.AsyncBaseTransport):
@@ -69,6 +73,12 @@ def provider_client(base_url: str, timeout: httpx.Timeout, tls: ssl.SSLContext) 
             follow_redirects=False,
             mounts=_unproxied(base_url),
         )
+
+
+def unpacks_bounded(encoding: str) -> bool:
+    """Return whether a body so encoded unpacks to a bounded size: twice packed, a kilobyte may stand for gigabytes."""
+    packings = [word for word in (part.strip().lower() for part in encoding.split(",")) if word in _PACKINGS]
+    return len(packings) <= 1 and _BOUNDED_PACKINGS.issuperset(packings)
 
 
 def tls_context() -> ssl.SSLContext:

@@ -17,6 +17,8 @@ from ..protocols.validation import parse_json
 
 JsonObject = dict[str, JsonValue]
 
+_LONGEST_NAME = 1024
+"""Characters: some servers name a model by the path of its file."""
 _MOST_COUNTED = 10**9
 """Upper bound of the tokens of one step, a thousand times the longest context: a wrong count must not use up a budget at once."""
 
@@ -195,6 +197,12 @@ def as_objects(value: JsonValue) -> list[JsonObject]:
 def as_text(value: JsonValue) -> str:
     """Return `value` if it is a string, else ""."""
     return value if isinstance(value, str) else ""
+
+
+def as_name(value: JsonValue) -> str:
+    """Return `value` if it may be a model's name, else "": a longer text, or one with characters that a terminal obeys, is none."""
+    name = as_text(value)
+    return name if len(name) <= _LONGEST_NAME and name.isprintable() else ""
 
 
 def as_count(value: JsonValue) -> int:

@@ -12,7 +12,6 @@ import anyio
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ..protocols import ConfigError
-from ..protocols.address import is_this_machine
 from ..protocols.steps import Value
 from .config import api_root
 
@@ -42,7 +41,7 @@ PROGRAMS: Final[Mapping[str, ServerProgram]] = {
     "vllm": ServerProgram("vLLM", 8000, "vllm serve MODEL --enable-auto-tool-choice --tool-call-parser PARSER"),
 }
 """The known programs by the names that a configuration uses."""
-_HOST_AND_PORT: Final = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
+_HOST_AND_PORT: Final = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}(?:/v1/?)?")
 _HOST: Final = re.compile(r"[\w.-]+|[0-9a-fA-F]*:[0-9a-fA-F:.]+(?:%[\w.-]+)?", re.ASCII)
 """Hosts that all parsers of addresses read alike."""
 _PORTS: Final = {"http": 80, "https": 443}
@@ -92,7 +91,8 @@ class NearServerConfig(Value):
     @property
     def is_elsewhere(self) -> bool:
         """Return whether the server may be on another machine. Raise `ConfigError` as `located` does."""
-        return self.trusted and not is_this_machine(self.host)
+        address = literal_address(self.host)  # of a name, even localhost, another machine's address may be looked up
+        return self.trusted and not (address is not None and address.is_loopback)
 
     @property
     def place(self) -> str:
@@ -120,11 +120,12 @@ def parse_server(text: str) -> NearServerConfig | None:
     near.
     """
     provider, colon, rest = text.partition(":")
+    provider = provider.lower()
     is_address = provider in ("http", "https") and rest.startswith("//")
     if not is_address and not (colon and provider in PROGRAMS):
         return None
     address, model = (text if is_address else rest), ""
-    if address.startswith(("http://", "https://")):
+    if address.lower().startswith(("http://", "https://")):
         address, _, model = address.partition("#")
     elif provider == "llama-server" and _HOST_AND_PORT.fullmatch(address):
         address = f"http://{address}"
@@ -183,11 +184,14 @@ async def _resolve(host: str, port: int, *, trusted: bool) -> list[IpAddress]:
     try:
         answers = await anyio.getaddrinfo(host, port, type=1)  # 1: a stream, on every system
     except (OSError, UnicodeError):
-        if trusted:
-            raise ConfigError(f"the name of the near server, {host}, is not known here", hint="check base_url and the network") from None
-        raise ConfigError(f"{host} cannot be resolved, so it is not known to be this machine", hint=_OWN_HINT) from None
-    found = (literal_address(str(answer[4][0])) for answer in answers)
-    return list(dict.fromkeys(address for address in found if address is not None))
+        answers = []
+    named = (literal_address(str(answer[4][0])) for answer in answers)
+    found = list(dict.fromkeys(address for address in named if address is not None))
+    if not found and trusted:
+        raise ConfigError(f"the name of the near server, {host}, is not known here", hint="check base_url and the network")
+    if not found:
+        raise ConfigError(f"{host} cannot be resolved, so it is not known to be this machine", hint=_OWN_HINT)
+    return found
 
 
 def _problem(scheme: str, host: str, address: IpAddress, *, trusted: bool) -> ConfigError | None:
@@ -236,6 +240,7 @@ def _ollama_address(given: str) -> str:
         parts = urlsplit(f"{scheme}://{place}")
         host, port = parts.hostname or "127.0.0.1", parts.port or usual
         host = f"[{host}]" if ":" in host else host
-        return _as_client(api_root(f"{scheme}://{parts.username or ''}{'@' if parts.username else ''}{host}:{port}{parts.path}"))
+        user = f"{parts.username}@" if parts.username else ""
+        return _as_client(api_root(f"{scheme}://{user}{host}:{port}{parts.path.removesuffix('/v1')}/v1"))
     except ValueError:
         raise ConfigError("OLLAMA_HOST is not an address", hint="write HOST:PORT, such as 127.0.0.1:11434") from None

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,7 +37,7 @@ from ..protocols.limits import most_calls_upstream
 from ..protocols.secrets import Key
 from ..protocols.security import IDENTITY
 from ..protocols.validation import check_request
-from .connections import Connections, near_client
+from .connections import Connections, near_client, unpacks_bounded
 from .dialect import Decoder, Dialect, EndedEarly, Ending, JsonObject
 from .failures import (
     Deadline,
@@ -55,10 +55,6 @@ from .marks import UNREADABLE_STATES
 from .streaming import StopCutter, SurrogateJoiner, check_text, checked_calls, counted_usage, finished, json_events
 
 _ERROR_BYTES = 65536
-_BOUNDED_PACKINGS = frozenset(("gzip", "deflate"))
-"""Content encodings that unpack a piece to a thousand times its size at most."""
-_PACKINGS = _BOUNDED_PACKINGS | {"br", "zstd"}
-"""Content encodings that httpx unpacks, even if not requested; it treats other words, such as "none", as no encoding."""
 _PROVIDER_LENGTH = 300
 _HEADERS = {"Accept": "text/event-stream", "Content-Type": "application/json"}
 _logger = logging.getLogger(__name__)
@@ -75,6 +71,10 @@ class Timeouts:
     """The whole step with its retries; a shorter `StepRequest.timeout` wins."""
 
 
+PlaceCheck = Callable[[httpx.AsyncClient, str | None], Awaitable[None]]
+"""Asks a near server by the client and with the key; raises `ConfigError` if it is near no longer."""
+
+
 @dataclass(frozen=True, slots=True)
 class NearPlace:
     """The server of a near agent."""
@@ -83,6 +83,8 @@ class NearPlace:
     """Name of the server for messages."""
     trusted: bool = False
     """It is the user's own although it may be on another machine."""
+    check: PlaceCheck | None = None
+    """Called before each request."""
 
 
 class ProviderAgent:
@@ -204,6 +206,8 @@ class ProviderAgent:
         content = _as_json(body)
         pool = await deadline.run(connections.take)
         try:
+            if self._near is not None and self._near.check is not None:
+                await deadline.run(partial(self._near.check, pool.client, key))
             message = pool.client.build_request("POST", address, headers=headers, content=content)
             response = await deadline.run(partial(pool.client.send, message, stream=True))
             try:
@@ -218,7 +222,7 @@ class ProviderAgent:
         headers = response.headers
         if response.is_redirect:
             raise redirect_error(self._provider, headers.get("location", ""))
-        is_readable = _is_bounded(headers.get("content-encoding", ""))
+        is_readable = unpacks_bounded(headers.get("content-encoding", ""))
         is_stream = "text/event-stream" in headers.get("content-type", "").lower()
         if response.is_success and is_stream and is_readable:
             return
@@ -344,12 +348,6 @@ def _as_json(body: JsonObject) -> bytes:
     except ValueError as error:
         message = f"the request holds a value that JSON cannot represent: {error}"
         raise InvalidRequest(message, hint="remove NaN, infinity and half characters from schemas and arguments") from None
-
-
-def _is_bounded(encoding: str) -> bool:
-    """Return whether a body so encoded unpacks to a bounded size: twice packed, a kilobyte may stand for gigabytes."""
-    packings = [word for word in (part.strip().lower() for part in encoding.split(",")) if word in _PACKINGS]
-    return len(packings) <= 1 and _BOUNDED_PACKINGS.issuperset(packings)
 
 
 async def _beginning(response: httpx.Response) -> bytes:

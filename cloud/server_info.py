@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -10,13 +11,13 @@ import anyio
 import anyio.to_thread
 import httpx
 
-from ..protocols import ConfigError, NearfarError, NoSuchModel, RequestRefused, StepLost, Unavailable
+from ..protocols import ConfigError, NearfarError, NoSuchModel, ProviderAuthError, RequestRefused, Stalled, StepLost, Unavailable
 from ..protocols.secrets import StoredKey, quote
 from ..protocols.validation import parse_json
 from .config import ProviderConfig
-from .connections import near_client, provider_client, tls_context
-from .dialect import JsonObject, as_count, as_object, as_objects, as_text
-from .failures import error_for, fault_of, redirect_error, transport_errors
+from .connections import near_client, provider_client, tls_context, unpacks_bounded
+from .dialect import JsonObject, as_count, as_name, as_object, as_objects, as_text
+from .failures import encoding_error, error_for, fault_of, redirect_error, transport_errors
 from .near_server import PROGRAMS, NearServerConfig
 
 _SECONDS: Final = 10.0
@@ -24,13 +25,14 @@ _SECONDS: Final = 10.0
 _GLANCE_SECONDS: Final = 0.8
 _LONGEST_ANSWER: Final = 8 << 20
 _MISSING: Final = (404, 405, 501)
+_KEY_HINT: Final = "set key_variable in the server's section of nearfar.toml to the name of the variable that holds its key"
 _SHOWN: Final = 20
 """Number of models that an error lists."""
-_CLOUD_NAME: Final = re.compile(r"[:-]cloud$")
-"""Names of the models that Ollama forwards to its own cloud."""
+_CLOUD_NAME: Final = re.compile(r":(?:.*-)?cloud$", re.IGNORECASE)
+"""Names of the models that Ollama forwards to its own cloud, also where only its OpenAI API can be reached."""
 _OLLAMA_SMALLEST_CONTEXT: Final = 2048
 """Ollama's default in the versions that do not report the context; longer prompts are cut without a word."""
-_NUM_CTX: Final = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
+_NUM_CTX: Final = re.compile(r"^num_ctx\s+(\d{1,9})\s*$", re.MULTILINE)
 _CONCURRENCY: Final = {"vllm": 32}
 """Steps that a program computes at the same time, if it does not report it: one, where it may be set to one."""
 
@@ -83,7 +85,16 @@ class ModelServer:
     page or a redirect, and `ConfigError` for an address that the client does not go to.
     """
 
-    def __init__(self, base_url: str, client: httpx.AsyncClient, *, label: str, key: str | None = None, start: str = "") -> None:
+    def __init__(
+        self,
+        base_url: str,
+        client: httpx.AsyncClient,
+        *,
+        label: str,
+        key: str | None = None,
+        start: str = "",
+        seconds: float = _SECONDS,
+    ) -> None:
         """Ask by `client`, which is closed with this object.
 
         Args:
@@ -92,6 +103,7 @@ class ModelServer:
             label: the server's name for messages.
             key: the server's key; None: it needs none.
             start: the command that starts the server.
+            seconds: for each question.
         """
         self._base_url = base_url.rstrip("/")
         self._root = self._base_url.removesuffix("/v1")
@@ -99,14 +111,17 @@ class ModelServer:
         self._start = start
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._client = client
+        self._seconds = seconds
 
     @classmethod
-    def near(cls, config: NearServerConfig, key: str | None = None, *, seconds: float = _SECONDS) -> "ModelServer":
-        """Return a near server, whose address has to be known; see `NearServerConfig.located`."""
+    def near(
+        cls, config: NearServerConfig, key: str | None = None, *, seconds: float = _SECONDS, client: httpx.AsyncClient | None = None
+    ) -> "ModelServer":
+        """Return a near server, whose address has to be known; see `NearServerConfig.located`. Without `client`, it gets its own."""
         base_url = config.base_url or ""
-        client = near_client(base_url, httpx.Timeout(seconds), trusted=config.trusted)
+        client = client or near_client(base_url, httpx.Timeout(seconds), trusted=config.trusted)
         start = PROGRAMS[config.provider].start if config.provider in PROGRAMS else ""
-        return cls(base_url, client, label=config.label, key=key, start=start)
+        return cls(base_url, client, label=config.label, key=key, start=start, seconds=seconds)
 
     async def __aenter__(self) -> Self:
         return self
@@ -120,7 +135,7 @@ class ModelServer:
         if listed is None or "data" not in listed:
             message = f"{self._place} at {self._root} has no list of models in OpenAI's form"
             raise RequestRefused(message, hint="check base_url, and update the server")
-        entries = [entry for entry in as_objects(listed["data"]) if as_text(entry.get("id"))]
+        entries = [entry for entry in as_objects(listed["data"]) if as_name(entry.get("id"))]
         return await self._llama_server(entries) or await self._lm_studio() or await self._ollama() or _openai(entries)
 
     async def traits(self, state: ServerState, model: str) -> ModelTraits:
@@ -131,8 +146,12 @@ class ModelServer:
             state = await self._lm_studio() or state
         return ModelTraits(context_tokens=next((each.context_tokens for each in state.models if each.name == model), None))
 
+    async def refuse_cloud(self, model: str) -> None:
+        """Raise `ConfigError` if the model of an Ollama has meanwhile become one that a cloud runs: its name can be given to another."""
+        await self._shown_by_ollama(model)
+
     async def _llama_server(self, entries: Sequence[JsonObject]) -> ServerState | None:
-        properties = await self._object(f"{self._root}/props") or {}
+        properties = await self._page("/props")
         if "default_generation_settings" not in properties:
             return None
         context = as_count(as_object(properties["default_generation_settings"]).get("n_ctx")) or None
@@ -140,7 +159,7 @@ class ModelServer:
         return ServerState("llama-server", models, as_count(properties.get("total_slots")) or 1)
 
     async def _lm_studio(self) -> ServerState | None:
-        listed = await self._object(f"{self._root}/api/v0/models") or {}
+        listed = await self._page("/api/v0/models")
         models = tuple(
             ServedModel(
                 as_text(entry.get("id")),
@@ -149,27 +168,31 @@ class ModelServer:
                 is_chat=entry.get("type") not in ("embeddings", "embedding"),
             )
             for entry in as_objects(listed.get("data"))
-            if entry.get("id") and "state" in entry
+            if as_name(entry.get("id")) and "state" in entry
         )
         return ServerState("lmstudio", models) if models else None
 
     async def _ollama(self) -> ServerState | None:
-        listed = await self._object(f"{self._root}/api/tags") or {}
-        if "models" not in listed or "version" not in (await self._object(f"{self._root}/api/version") or {}):
+        listed = await self._page("/api/tags")
+        if "models" not in listed or "version" not in await self._page("/api/version"):
             return None
         running = {name for name, _ in await self._ollama_running()}
-        models = tuple(_ollama_model(entry, running) for entry in as_objects(listed["models"]) if entry.get("name"))
+        models = tuple(_ollama_model(entry, running) for entry in as_objects(listed["models"]) if as_name(entry.get("name")))
         return ServerState("ollama", models)
 
     async def _ollama_running(self) -> list[tuple[str, int]]:
         """Return the loaded models with the length of their context, 0 if it is not told."""
-        running = await self._object(f"{self._root}/api/ps") or {}
+        running = await self._page("/api/ps")
         return [(as_text(entry.get("name")), as_count(entry.get("context_length"))) for entry in as_objects(running.get("models"))]
 
-    async def _ollama_traits(self, model: str) -> ModelTraits:
+    async def _shown_by_ollama(self, model: str) -> JsonObject:
         shown = await self._object(f"{self._root}/api/show", {"model": model}) or {}
         if host := as_text(shown.get("remote_host")) or as_text(shown.get("remote_model")):
             raise _runs_in_a_cloud(model, host, self._base_url)
+        return shown
+
+    async def _ollama_traits(self, model: str) -> ModelTraits:
+        shown = await self._shown_by_ollama(model)
         listed = shown.get("capabilities")
         able = listed if isinstance(listed, list) else None
         stated = _NUM_CTX.search(as_text(shown.get("parameters")))
@@ -184,14 +207,39 @@ class ModelServer:
     async def _object(self, url: str, body: JsonObject | None = None) -> JsonObject | None:
         """Return the JSON object of an answer; None if the server has no such page."""
         try:
-            with transport_errors(self._place, self._root, self._client.timeout.read or _SECONDS):
+            with transport_errors(self._place, self._root, self._seconds), anyio.fail_after(self._seconds):
                 async with self._client.stream("GET" if body is None else "POST", url, headers=self._headers, json=body) as response:
-                    return self._parsed(response, await _read(response))
+                    content = await self._read(response)
+        except TimeoutError:  # it sends something now and then, but comes to no end
+            raise Stalled(f"{self._place} did not answer within {self._seconds:g} s", hint="restart it, or correct base_url") from None
         except StepLost:
             raise
         except Unavailable as error:
-            hint = f"start it: {self._start}; or correct base_url" if self._start else "start it, or correct base_url"
-            raise Unavailable(error.message, hint=hint, retry_after=error.retry_after) from None
+            raise Unavailable(error.message, hint=self._hint(error.message), retry_after=error.retry_after) from None
+        return self._parsed(response, content)
+
+    def _hint(self, message: str) -> str:
+        if "CERTIFICATE_VERIFY_FAILED" in message:
+            return "set SSL_CERT_FILE to the PEM file of the authority that signed its certificate, and use a host that this names"
+        return f"start it: {self._start}; or correct base_url" if self._start else "start it, or correct base_url"
+
+    async def _page(self, path: str) -> JsonObject:
+        """Return the JSON object of a page that only some programs have; {} if this one answers with something else."""
+        try:
+            return await self._object(self._root + path) or {}
+        except (RequestRefused, ProviderAuthError):  # a web page, a redirect to one, or no access beyond OpenAI's API
+            return {}
+
+    async def _read(self, response: httpx.Response) -> bytes:
+        encoding = response.headers.get("content-encoding", "")
+        if not unpacks_bounded(encoding):
+            raise encoding_error(self._place, encoding)
+        received = bytearray()
+        async for piece in response.aiter_bytes():
+            received += piece
+            if len(received) > _LONGEST_ANSWER:
+                raise RequestRefused("the near server's description of itself does not end", hint="check base_url")
+        return bytes(received)
 
     def _parsed(self, response: httpx.Response, body: bytes) -> JsonObject | None:
         if response.is_redirect:
@@ -199,7 +247,9 @@ class ModelServer:
         if response.status_code in _MISSING:
             return None
         if not response.is_success:
-            raise error_for(fault_of(response.status_code, response.headers, body), provider=self._place)
+            error = error_for(fault_of(response.status_code, response.headers, body), provider=self._place)
+            is_locked = isinstance(error, ProviderAuthError) and not self._headers
+            raise ProviderAuthError(error.message, hint=_KEY_HINT) if is_locked else error
         try:
             return as_object(parse_json(body.decode("utf-8", errors="replace")))
         except ValueError:
@@ -212,27 +262,28 @@ class ModelServer:
         return f"the {self._label} server"
 
 
-async def _read(response: httpx.Response) -> bytes:
-    received = bytearray()
-    async for piece in response.aiter_bytes():
-        received += piece
-        if len(received) > _LONGEST_ANSWER:
-            raise RequestRefused("the near server's description of itself does not end", hint="check base_url")
-    return bytes(received)
-
-
 def _openai(entries: Sequence[JsonObject]) -> ServerState:
     is_vllm = any("max_model_len" in entry or entry.get("owned_by") == "vllm" for entry in entries)
-    models = tuple(ServedModel(as_text(entry["id"]), as_count(entry.get("max_model_len")) or None) for entry in entries)
     program = "vllm" if is_vllm else "openai"
+    models = tuple(
+        ServedModel(
+            name := as_text(entry["id"]), as_count(entry.get("max_model_len")) or None, remote_host="" if is_vllm else _cloud_of(name)
+        )
+        for entry in entries
+    )
     return ServerState(program, models, _CONCURRENCY.get(program, 1))
 
 
 def _ollama_model(entry: JsonObject, running: set[str]) -> ServedModel:
     name = as_text(entry["name"])
-    host = as_text(entry.get("remote_host")) or as_text(entry.get("remote_model")) or ("ollama.com" if _CLOUD_NAME.search(name) else "")
+    host = as_text(entry.get("remote_host")) or as_text(entry.get("remote_model")) or _cloud_of(name)
     family = as_text(as_object(entry.get("details")).get("family"))
     return ServedModel(name, is_loaded=name in running, remote_host=host, is_chat="bert" not in family)
+
+
+def _cloud_of(name: str) -> str:
+    """Return the cloud to which Ollama forwards a model of this name, or ""."""
+    return "ollama.com" if _CLOUD_NAME.search(name) else ""
 
 
 def choose_model(state: ServerState, wanted: str | None, config: NearServerConfig) -> str:
@@ -300,6 +351,8 @@ class RunningServer:
     base_url: str
     provider: str
     """The provider whose usual address it has."""
+    needs_key: bool = False
+    """It lists its models only to those who have its key."""
 
     @property
     def label(self) -> str:
@@ -312,17 +365,22 @@ class RunningServer:
         return f"{self.provider}:{model.name}" if is_usual else f"{self.base_url}#{model.name}"
 
 
+async def _running_server(config: NearServerConfig) -> RunningServer:
+    base_url = config.base_url or ""
+    async with ModelServer.near(config, seconds=_GLANCE_SECONDS) as server:
+        try:
+            return RunningServer(await server.look(), base_url, config.provider)
+        except ProviderAuthError:
+            return RunningServer(ServerState("openai", ()), base_url, config.provider, needs_key=True)
+
+
 async def running_servers() -> list[RunningServer]:
     """Return the servers at the programs' usual addresses on this machine, within about a second."""
     found: list[RunningServer] = []
 
     async def look(config: NearServerConfig) -> None:
-        try:
-            located = config.located()
-            async with ModelServer.near(located, seconds=_GLANCE_SECONDS) as server:
-                found.append(RunningServer(await server.look(), located.base_url or "", config.provider))
-        except NearfarError:
-            return  # another program uses the port, or none does
+        with suppress(NearfarError):  # another program uses the port, or none does
+            found.append(await _running_server(config.located()))
 
     with anyio.move_on_after(_GLANCE_SECONDS):
         async with anyio.create_task_group() as looking:

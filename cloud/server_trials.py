@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 import anyio.to_thread
+import httpx
 
 from ..protocols import (
     AgentCard,
@@ -34,7 +35,7 @@ from ..protocols.secrets import Key, StoredKey
 from .failures import RetryPolicy
 from .near_server import NearServerConfig
 from .openai import JsonSchemaForm, OpenAIDialect
-from .provider import NearPlace, ProviderAgent, Timeouts
+from .provider import NearPlace, PlaceCheck, ProviderAgent, Timeouts
 from .server_info import ModelServer, ModelTraits, ServerState, choose_model
 
 _LOADING_SECONDS: Final = 180.0
@@ -122,10 +123,13 @@ class _Trials:
     def agent(self, name: str, shown: ShownCapabilities, state: ServerState, traits: ModelTraits) -> "ServerAgent":
         """Return the agent with the capabilities that were shown."""
         limits = Limits(context_tokens=traits.context_tokens, concurrency=state.concurrency)
-        dialect = _dialect(shown)
-        agent = self._provider_agent(dialect, name=name, limits=limits, retry=RetryPolicy())
+        check = self._refuse_cloud if state.program == "ollama" else None
+        agent = self._provider_agent(_dialect(shown), name=name, limits=limits, retry=RetryPolicy(), check=check)
         is_elsewhere = self._config.is_elsewhere
         return ServerAgent(agent, forces_tools=shown.forces_tools, cuts_prompts=traits.cuts_prompts, is_elsewhere=is_elsewhere)
+
+    async def _refuse_cloud(self, client: httpx.AsyncClient, key: str | None) -> None:
+        await ModelServer.near(self._config, key, client=client).refuse_cloud(self._model)
 
     async def _tell_logprobs(self) -> bool:
         """Let the model say a few words; return whether log-probabilities come with them."""
@@ -177,7 +181,9 @@ class _Trials:
         finally:
             await agent.aclose()
 
-    def _provider_agent(self, dialect: OpenAIDialect, *, name: str, limits: Limits, retry: RetryPolicy) -> ProviderAgent:
+    def _provider_agent(
+        self, dialect: OpenAIDialect, *, name: str, limits: Limits, retry: RetryPolicy, check: PlaceCheck | None = None
+    ) -> ProviderAgent:
         return ProviderAgent(
             dialect,
             self._model,
@@ -188,7 +194,7 @@ class _Trials:
             prices=Prices.free(f"served by the user's own {self._config.label} server"),
             timeouts=Timeouts(),
             retry=retry,
-            near=NearPlace(self._config.label, trusted=self._config.trusted),
+            near=NearPlace(self._config.label, trusted=self._config.trusted, check=check),
         )
 
 
@@ -234,7 +240,7 @@ class ServerAgent:
         """Run one step.
 
         Raises `Unsupported` if a tool has to be called and the server cannot be made to, `ContextOverflow` for a prompt that the server
-        would cut.
+        would cut, `ConfigError` if a cloud runs the model by now.
         """
         async with aclosing(self._agent.step(self._adapted(request))) as events:
             async for event in events:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, suppress
 from typing import cast
@@ -16,9 +17,10 @@ from ..protocols import Finished, FinishReason, InvalidOutput, ProviderState, St
 from ..protocols.limits import LINE_CHARACTERS, STEP_BYTES
 from ..protocols.secrets import quote
 from ..protocols.validation import check_arguments, parse_json, parse_output
-from .dialect import Ending, JsonObject, RawCall, check_number_of_calls
+from .dialect import Ending, JsonObject, RawCall, as_name, check_number_of_calls
 
 _DRAIN_SECONDS = 1.0
+_UTF8 = getincrementaldecoder("utf-8-sig")
 _LAST_EVENTS = frozenset(("message_stop", "response.completed", "response.incomplete", "response.failed"))
 """Last events of Anthropic and OpenAI's responses; other streams end with [DONE], or just end."""
 
@@ -40,7 +42,10 @@ async def json_events(response: httpx.Response) -> AsyncGenerator[JsonObject, No
 
 
 class _Bounded:
-    """A response that raises `InvalidOutput` if it is longer than any answer."""
+    """A response that raises `InvalidOutput` if it is longer than any answer.
+
+    An event stream is UTF-8. The charset that a server names is ignored: it may be a codec of Python's that decodes no text.
+    """
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
@@ -48,7 +53,9 @@ class _Bounded:
 
     async def aiter_text(self) -> AsyncGenerator[str, None]:
         whole = line = 0
-        async for text in self._response.aiter_text():
+        decoder = _UTF8("replace")
+        async for piece in self._response.aiter_bytes():
+            text = decoder.decode(piece)
             whole += len(text)
             line = len(text) - text.rindex("\n") if "\n" in text else line + len(text)
             if whole > STEP_BYTES or line > LINE_CHARACTERS:
@@ -159,7 +166,7 @@ def finished(ending: Ending, usage: Usage, *, provider: str, model: str, called:
     """Return the step's last event. Some servers report "stop" after a tool call, so the calls decide the reason."""
     reason = FinishReason.TOOL_CALLS if called else ending.reason
     state = _state(ending, provider, model)
-    return Finished(reason=reason, usage=usage, model=ending.model or model, confidence=ending.confidence, state=state)
+    return Finished(reason=reason, usage=usage, model=as_name(ending.model) or model, confidence=ending.confidence, state=state)
 
 
 def counted_usage(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -73,7 +74,7 @@ class Server:
 
 
 @asynccontextmanager
-async def http_server(answer: Answer) -> AsyncIterator[Server]:
+async def http_server(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     """A server whose every request is handed to `answer`."""
     seen = Server("")
     tasks: list[asyncio.Task[None]] = []
@@ -92,8 +93,8 @@ async def http_server(answer: Answer) -> AsyncIterator[Server]:
         seen.connections += 1
         tasks.append(asyncio.create_task(serve(reader, writer)))
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    seen.base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
+    seen.base_url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     try:
         yield seen
     finally:

@@ -72,6 +72,8 @@ _PROBE: Final = StepRequest(
 )
 _REPLACE_CERTIFICATE: Final = "replace the file; a running server takes the new one without a restart"
 _MACHINE: Final = "machine"
+_SHOWN_MODELS: Final = 20
+"""Models of one server that are listed."""
 _GIB: Final = 1 << 30
 _REBUILD: Final = "pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
 _BUILDS: Final = {"NVIDIA": ("cuda", "-DGGML_CUDA=on"), "AMD": ("rocm", "-DGGML_HIP=on"), "Intel": ("vulkan", "-DGGML_VULKAN=on")}
@@ -217,16 +219,21 @@ async def server_findings() -> list[Checkup]:
     found = []
     for server in await find_servers():
         name = server.label
-        for model in server.state.models:
-            if not model.is_chat:
-                continue
+        chatting = [model for model in server.state.models if model.is_chat]
+        for model in chatting[:_SHOWN_MODELS]:
             if model.remote_host:
                 detail = f"{model.name} runs at {model.remote_host}, not on this machine"
                 found.append(Checkup(area="servers", name=name, status="risky", detail=detail, advice="it is no near agent"))
                 continue
             advice = f'nearfar run "..." --near {shlex.quote(server.line(model))}'
             found.append(Checkup(area="servers", name=name, status="ok", detail=f"{model.name} at {server.base_url}", advice=advice))
-        if not server.state.models:
+        if (more := len(chatting) - _SHOWN_MODELS) > 0:
+            detail = f"{more} more models at {server.base_url}"
+            found.append(Checkup(area="servers", name=name, status="ok", detail=detail, advice=""))
+        if server.needs_key:
+            advice = f'[near] provider = "{server.provider}", key_variable = "VARIABLE", if the server is yours'
+            found.append(Checkup(area="servers", name=name, status="absent", detail=f"at {server.base_url}, asks for a key", advice=advice))
+        elif not server.state.models:
             detail = f"at {server.base_url}, without a model"
             found.append(Checkup(area="servers", name=name, status="absent", detail=detail, advice="load or pull a model there"))
     none = Checkup(area="servers", name="near servers", status="absent", detail="no Ollama, LM Studio, llama-server or vLLM runs here")

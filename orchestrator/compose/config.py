@@ -393,8 +393,8 @@ def _anchored_files(section: Section, names: Sequence[str], folder: Path) -> Sec
 
 
 def _describe(text: str, source: str, error: ErrorDetails) -> str:
-    """Return the message for a validation error, with its place. Never quote text about far agents, or in place of a variable's name: it
-    may be a secret."""
+    """Return the message for a validation error, with its place. Never quote text about far agents, or in place of an address
+    or of a variable's name: it may be a secret."""
     tag, path = _split_union_tag([str(part) for part in error["loc"]])
     kind = error["type"]
     if kind.startswith("union_tag"):
@@ -410,8 +410,9 @@ def _describe(text: str, source: str, error: ErrorDetails) -> str:
         return f"{where}: there is no provider {error['ctx']['tag']!r}; choose one of {listed}"
     if kind == "model_type" or kind.endswith("_attributes_type"):
         return f"{where} must be a section: [{'.'.join(path)}]"
-    may_be_secret = path[:1] in (["far"], ["other_far"]) or "".join(path[-1:]).endswith("_variable")
-    is_quotable = not may_be_secret or isinstance(error["input"], (int, float))
+    may_be_secret = path[:1] in (["far"], ["other_far"]) or "".join(path[-1:]).endswith(("_variable", "base_url"))
+    is_section = isinstance(error["input"], dict)
+    is_quotable = not (may_be_secret or is_section) or isinstance(error["input"], (int, float))
     quoted = f", not {error['input']!r}" if is_quotable else ""
     return f"{where}: {error['msg'].removeprefix('Value error, ')}{quoted}"
 

@@ -1,12 +1,14 @@
 """Private text goes to this machine, or to a server that the user declares their own, and nowhere else."""
 
 import socket
+import ssl
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import write_certificate
 from http_server import Exchange, Server, http_server
 from near_servers import FakeServer, running
 
@@ -93,6 +95,13 @@ async def test_a_name_is_near_only_if_it_is_this_machines(host: str, found: Sequ
         await open_near_server(NearServerConfig(provider="openai", base_url=f"http://{host}:80/v1"), name="near")
 
 
+@pytest.mark.parametrize(("trusted", "words"), [(False, "cannot be resolved"), (True, "is not known here")])
+async def test_a_name_without_an_address_is_no_server(trusted: bool, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolving(monkeypatch, [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", ("/tmp/socket", 0))])
+    with pytest.raises(ConfigError, match=words):
+        await near_addresses("http", "my-box", 80, trusted=trusted)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "localhost"])
 async def test_loopback_is_near(host: str) -> None:
     assert all(address.is_loopback for address in await near_addresses("http", host, 80, trusted=False))
@@ -147,6 +156,26 @@ async def test_no_proxy_sees_private_text(trusted: bool, monkeypatch: pytest.Mon
     assert spy.connections == 0
 
 
+async def test_a_certificate_of_an_own_authority_is_taken_once_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate, key = write_certificate(tmp_path)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, key)
+    async with http_server(FakeServer().answer, tls) as seen:
+        with pytest.raises(Unavailable, match="self-signed") as caught:
+            await open_near_server(at(seen, "localhost"), name="near")
+        assert "SSL_CERT_FILE" in caught.value.hint
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        agent = await open_near_server(at(seen, "localhost"), name="near")
+        assert (await complete(agent, StepRequest(messages=(Message.user(SECRET),)))).text == "It is fine."
+        await agent.aclose()
+
+
+@pytest.mark.parametrize(("host", "is_elsewhere"), [("127.0.0.1", False), ("0.0.0.0", False), ("localhost", True), ("192.168.1.5", True)])
+def test_a_trusted_server_is_elsewhere_unless_its_address_is_this_machine(host: str, is_elsewhere: bool) -> None:
+    config = NearServerConfig(provider="openai", base_url=f"http://{host}:1", trusted=True)
+    assert config.is_elsewhere is is_elsewhere
+
+
 async def test_no_redirect_is_followed_with_private_text() -> None:
     server = FakeServer()
 
@@ -183,6 +212,8 @@ def test_ollama_host_is_honoured_and_held_to_the_same_rules(monkeypatch: pytest.
     for given, url in {
         "0.0.0.0": "http://127.0.0.1:11434/v1",
         ":99": "http://127.0.0.1:99/v1",
+        "http://127.0.0.1:99/ollama": "http://127.0.0.1:99/ollama/v1",
+        "http://127.0.0.1:99/v1/": "http://127.0.0.1:99/v1",
         "http://localhost": "http://localhost:80/v1",
     }.items():
         assert ollama.located({"OLLAMA_HOST": given}).base_url == url
@@ -257,6 +288,7 @@ async def test_a_server_that_is_gone_leaves_a_private_task_on_this_device() -> N
         ('[near]\nprovider = "ollama"\nthreads = 4\n', "near.threads: unknown key"),
         ('[near]\nbase_url = "http://127.0.0.1:1"\n', "near.provider is missing"),
         ('[near]\nprovider = "ollama"\nbase_url = "http://ana:hunter2@127.0.0.1"\n', "a secret must not stand"),
+        ('[near]\nprovider = "ollama"\nbase_url = "http://127.0.0.1/#hunter2"\n', "no credentials"),
         ('[other_near.second]\nprovider = "vllm"\nmodel = ""\n', "other_near.second.model"),
         ('[near]\nmodel = "m.gguf"\ntrusted = true\n', "near.trusted: unknown key"),
     ],
@@ -266,6 +298,7 @@ def test_a_mistake_in_the_section_is_named(text: str, words: str) -> None:
         parse_config(text, "nearfar.toml")
     assert words in caught.value.message
     assert "hunter2" not in str(caught.value)
+    assert "{" not in caught.value.message
 
 
 def test_a_file_names_servers_of_both_sorts() -> None:
@@ -282,6 +315,21 @@ def test_a_file_names_servers_of_both_sorts() -> None:
 def test_a_far_agent_is_no_near_one(text: str) -> None:
     with pytest.raises(ConfigError, match="is a far agent"):
         parse_near(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "base_url", "model"),
+    [
+        ("HTTP://127.0.0.1:80/v1#a", "http://127.0.0.1:80/v1", "a"),
+        ("Ollama:HTTP://127.0.0.1:80", "http://127.0.0.1:80/v1", None),
+        ("llama-server:localhost:80/v1", "http://localhost:80/v1", None),
+        ("LMStudio:a", None, "a"),
+    ],
+)
+def test_a_server_is_read_however_it_is_written(text: str, base_url: str | None, model: str | None) -> None:
+    config = parse_server(text)
+    assert config is not None
+    assert (config.base_url, config.model) == (base_url, model)
 
 
 @pytest.mark.parametrize("text", ["near", "/models/x.gguf", "hf:owner/model:Q4", "C:\\models\\x.gguf", "qwen"])

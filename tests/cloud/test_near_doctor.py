@@ -6,7 +6,7 @@ from pathlib import Path
 
 import anyio.to_thread
 import pytest
-from http_server import Server
+from http_server import Exchange, Server, http_server
 from near_servers import FakeServer, running
 from typer.testing import CliRunner
 
@@ -41,6 +41,25 @@ async def test_each_model_is_listed_with_the_line_that_uses_it(monkeypatch: pyte
         ("Ollama", "risky", "it is no near agent"),
         ("LM Studio", "ok", "nearfar run \"...\" --near 'lmstudio:a b'"),
     ]
+
+
+async def test_a_long_list_of_models_is_cut_and_what_is_no_name_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = ("a\x1b[2J", "b\nc", "d" * 5000, *(f"m{number}" for number in range(50)))
+    async with running(FakeServer("vllm", models=models)) as seen:
+        place(monkeypatch, vllm=seen)
+        details = [each.detail for each in await server_findings()]
+        assert (details[0], details[-1], len(details)) == (f"m0 at {seen.base_url}", f"30 more models at {seen.base_url}", 21)
+
+
+async def test_a_server_that_asks_for_a_key_is_told_with_the_lines_that_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def locked(exchange: Exchange) -> None:
+        await exchange.respond(401, '{"error": "Unauthorized"}')
+
+    async with http_server(locked) as seen:
+        place(monkeypatch, vllm=seen)
+        (found,) = await server_findings()
+    assert (found.status, found.detail) == ("absent", f"at {seen.base_url}, asks for a key")
+    assert 'provider = "vllm", key_variable' in found.advice
 
 
 async def test_no_server_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Near agents behind a server of the user's: what the server shows is claimed, and nothing else."""
 
 import asyncio
+import gzip
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -13,18 +14,20 @@ from near_servers import MORE, ORDER, FakeServer, running
 
 from nearfar.cloud import near_server, server_trials
 from nearfar.cloud.near_server import NearServerConfig, parse_server
-from nearfar.cloud.server_info import running_servers
+from nearfar.cloud.server_info import ModelServer, running_servers
 from nearfar.cloud.server_trials import ServerAgent, open_near_server
 from nearfar.protocols import (
     AgentError,
     ConfigError,
     ContextOverflow,
+    InvalidOutput,
     Message,
     NearfarError,
     NoSuchModel,
     ProviderAuthError,
     RequestRefused,
     Side,
+    Stalled,
     StepLost,
     StepRequest,
     ToolChoice,
@@ -168,6 +171,26 @@ async def test_a_model_of_a_cloud_behind_a_local_server_is_not_near(model: str) 
     assert server.bodies == []
 
 
+async def test_a_model_that_becomes_one_of_a_cloud_sees_no_further_step() -> None:
+    server = FakeServer("ollama", models=("mine",))
+    async with running(server) as seen:
+        agent = await opened(seen)
+        assert (await complete(agent, asking())).text == "It is fine."
+        server.remote["mine"] = "https://ollama.com:443"
+        before = len(server.bodies)
+        with pytest.raises(ConfigError, match="not on this machine"):
+            await complete(agent, asking())
+        await agent.aclose()
+    assert len(server.bodies) == before
+
+
+@pytest.mark.parametrize("model", ["huge:120b-cloud", "huge:Cloud"])
+async def test_a_cloud_model_is_known_by_its_name_where_only_the_openai_api_is_reached(model: str) -> None:
+    async with running(FakeServer("openai", models=(model,))) as seen:
+        with pytest.raises(ConfigError, match="not on this machine"):
+            await opened(seen, model=model)
+
+
 async def test_a_missing_model_is_told_with_those_that_there_are() -> None:
     async with running(FakeServer("ollama", models=("qwen3:4b", "llama3.2:latest"))) as seen:
         with pytest.raises(NoSuchModel, match=r"'phi'.*qwen3:4b, llama3\.2:latest") as caught:
@@ -217,6 +240,18 @@ async def _endless(exchange: Exchange) -> None:
         await exchange.send(b" " * 1_000_000)
 
 
+async def _packed(exchange: Exchange) -> None:
+    body = gzip.compress(gzip.compress(bytes(1 << 20)))
+    await exchange.respond(200, body, content_encoding="gzip, gzip")
+
+
+async def _dripping(exchange: Exchange) -> None:
+    await exchange.start(200, "application/json", {"transfer_encoding": "chunked"})
+    while True:
+        await exchange.send(b" ")
+        await asyncio.sleep(0.05)
+
+
 async def _cut(exchange: Exchange) -> None:
     await exchange.start(200, "application/json", {"content_length": "1000"})
     exchange.writer.close()
@@ -230,9 +265,10 @@ async def _cut(exchange: Exchange) -> None:
         (_old, RequestRefused, "no list of models"),
         (_elsewhere, RequestRefused, "redirects"),
         (_endless, RequestRefused, "does not end"),
+        (_packed, InvalidOutput, "compresses"),
         (_cut, StepLost, "broke"),
     ],
-    ids=["a web page", "a locked server", "an old server", "a redirect", "an endless answer", "a cut answer"],
+    ids=["a web page", "a locked server", "an old server", "a redirect", "an endless answer", "a packed one", "a cut one"],
 )
 async def test_a_server_of_another_kind_is_a_typed_error(
     answer: Callable[[Exchange], Awaitable[None]], error: type[NearfarError], words: str
@@ -241,6 +277,44 @@ async def test_a_server_of_another_kind_is_a_typed_error(
         with pytest.raises(error, match=words) as caught, anyio.fail_after(20):
             await opened(seen)
     assert caught.value.hint
+    assert error is not ProviderAuthError or "key_variable" in caught.value.hint
+
+
+async def test_an_answer_that_comes_byte_by_byte_is_not_waited_for() -> None:
+    async with http_server(_dripping) as seen:
+        config = NearServerConfig(provider="openai", base_url=seen.base_url)
+        async with ModelServer.near(config, seconds=0.3) as server:
+            with pytest.raises(Stalled, match=r"within 0\.3 s"), anyio.fail_after(10):
+                await server.look()
+
+
+@pytest.mark.parametrize("answer", [_html, _locked, _elsewhere])
+async def test_a_server_is_used_whatever_its_other_pages_say(answer: Callable[[Exchange], Awaitable[None]]) -> None:
+    server = FakeServer("openai")
+
+    async def asked(exchange: Exchange) -> None:
+        await (server.answer if exchange.path.startswith("/v1/") else answer)(exchange)
+
+    async with http_server(asked) as seen:
+        agent = await opened(seen)
+        assert (await complete(agent, asking())).text == "It is fine."
+        await agent.aclose()
+
+
+async def test_a_context_that_is_no_number_of_tokens_is_the_smallest() -> None:
+    server = FakeServer("ollama")
+
+    async def answer(exchange: Exchange) -> None:
+        pages = {"/api/show": {"parameters": f"num_ctx {'9' * 5000}"}, "/api/ps": {"models": []}}
+        if exchange.path in pages:
+            await exchange.respond(200, json.dumps(pages[exchange.path]))
+        else:
+            await server.answer(exchange)
+
+    async with http_server(answer) as seen:
+        agent = await opened(seen)
+        await agent.aclose()
+    assert agent.card.limits.context_tokens == 2048
 
 
 async def test_a_server_that_dies_in_mid_stream_loses_the_step() -> None:

@@ -7,7 +7,7 @@ from itertools import repeat
 
 import anyio
 import pytest
-from http_server import Exchange, http_server, sse
+from http_server import STREAM, Exchange, http_server, sse
 from streams import (
     DIALECTS,
     TEXTS,
@@ -428,3 +428,22 @@ async def test_answer_that_calls_more_tools_than_any_model_is_invalid_output() -
     ]
     with pytest.raises(InvalidOutput, match="tools at once"):
         await reply_to(sse(*pieces, "[DONE]"), asking(tools=(WEATHER,)))
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "base64", "idna", "undefined", "utf-16", "utf-7", "no-such"])
+async def test_a_stream_is_utf_8_whatever_charset_the_server_names(charset: str) -> None:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.start(200, f"{STREAM}; charset={charset}", {"transfer_encoding": "chunked"})
+        await exchange.send(b"\xef\xbb\xbf" + TEXTS["openai"]("grün").encode())
+        await exchange.finish()
+
+    async with http_server(answer) as server:
+        agent = agent_at(server.base_url)
+        assert (await complete(agent, asking())).text == "grün"
+        await agent.aclose()
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\x1b[2J", "a\nb", "m" * 100_000, 5])
+async def test_a_name_that_cannot_be_shown_or_kept_is_no_model(name: object) -> None:
+    reply = await reply_to(sse({"model": name, "choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]}), asking())
+    assert (reply.finished.model, reply.text) == ("model-1", "hi")
