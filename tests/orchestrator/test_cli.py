@@ -86,7 +86,7 @@ def test_instructions_come_from_the_line_or_a_file(command: str, place: str, emp
 
 def test_instructions_in_a_file_that_cannot_be_read_are_an_error() -> None:
     error = error_of(nearfar("run", "Hello?", *NEAR, "--instructions", "@nowhere.txt", "--json"))
-    assert (error["type"], "nowhere.txt cannot be read" in error["message"]) == ("ConfigError", True)
+    assert (error["type"], "'nowhere.txt' cannot be read" in error["message"]) == ("ConfigError", True)
 
 
 def test_run_as_json_tells_who_answered_and_what_it_cost() -> None:
@@ -395,13 +395,14 @@ async def work():
         print("cleaned up", flush=True)
 execute(work())
 """
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
+    # While a command is at work, standard output is kept for the answer, and what its tools print goes to standard error.
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
         try:
-            assert process.stdout.readline() == "ready\n"
+            assert process.stderr.readline() == "ready\n"
             process.send_signal(signal.SIGINT)
             process.send_signal(signal.SIGTERM)
-            assert process.stdout.readline() == "cleaned up\n"
+            assert process.stderr.readline() == "cleaned up\n"
         finally:
             process.wait(30)
 
