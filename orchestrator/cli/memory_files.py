@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TextIO
@@ -122,12 +122,11 @@ def _create_file(path: Path) -> Iterator[TextIO]:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise ConfigError(f"{path} is there already", hint="name another file: an export overwrites nothing") from None
-    try:
+    with ExitStack() as failing:
+        failing.callback(path.unlink, missing_ok=True)  # also at Ctrl-C
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             yield file
-    except BaseException:  # also Ctrl-C, which is raised again
-        path.unlink(missing_ok=True)
-        raise
+        failing.pop_all()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_all
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from ...protocols import ConfigError, Unavailable
@@ -84,11 +84,10 @@ class _Job(Generic[T]):
     @contextmanager
     def _abort_on_error(self) -> Iterator[None]:
         """Let the coroutine not run on after Ctrl-C, or whatever else a signal handler raises while its caller waits."""
-        try:
+        with ExitStack() as failing:
+            failing.callback(self.abort)
             yield
-        except BaseException:
-            self.abort()
-            raise
+            failing.pop_all()
 
     def cancel(self) -> None:
         """Cancel the coroutine without waiting for its end."""

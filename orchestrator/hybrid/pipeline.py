@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.to_thread
@@ -79,17 +79,10 @@ def billed(task: Task, context: TaskContext, router: Router) -> Iterator[None]:
         account.commitments.clear()
 
 
-@contextmanager
-def naming_plugin(task: Task) -> Iterator[None]:
-    """Raise `ConfigError` that names the plugin for whatever the graph of a plugin raises."""
-    try:
-        yield
-    except NearfarError:
-        raise
-    except Exception as error:  # a task boundary: a plugin is third-party code
-        if task.policy.strategy in list(Strategy):
-            raise
-        raise find_plugin("strategies", task.policy.strategy).failure("has failed", error) from error
+def naming_plugin(task: Task) -> AbstractContextManager[None]:
+    """Raise `ConfigError` that names the plugin for whatever the graph of a plugin raises within the block."""
+    name = task.policy.strategy
+    return nullcontext() if name in _OWN_STRATEGIES else find_plugin("strategies", name).blamed("has failed")
 
 
 def note_tool_calls(error: NearfarError, context: TaskContext) -> None:
@@ -202,6 +195,7 @@ async def _final_state(work: Work, graph: "TaskGraph", config: "RunnableConfig")
 
 
 _logger = logging.getLogger(__name__)
+_OWN_STRATEGIES: Final = frozenset(Strategy)
 _STOPPED = "This turn was stopped before it was answered. Its tool calls stay done:"
 
 

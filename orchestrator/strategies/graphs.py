@@ -444,12 +444,8 @@ def plugin_builder(plugin: Plugin) -> Builder:
         raise plugin.misfit("a function from `TaskNodes` to a StateGraph", loaded)
 
     def build(nodes: TaskNodes) -> TaskGraphBuilder:
-        try:
+        with plugin.blamed("has built no graph"):
             graph = loaded(nodes)
-        except NearfarError:
-            raise
-        except (Exception, SystemExit) as error:  # a task boundary: a plugin is third-party code
-            raise plugin.failure("has built no graph", error) from error
         if not isinstance(graph, StateGraph):
             raise plugin.misfit("a function from `TaskNodes` to a StateGraph", graph)
         return graph

@@ -3,7 +3,8 @@
 import difflib
 import inspect
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, Literal, cast
@@ -41,15 +42,19 @@ class Plugin:
 
     def load(self) -> object:
         """Import the plugin and return its object. Raises `ConfigError` that names it where that fails."""
-        try:
+        with self.blamed("cannot be loaded"):
             return self.entry.load()
-        except (Exception, SystemExit) as error:  # a task boundary: a plugin is third-party code
-            raise self.failure("cannot be loaded", error) from error
 
-    def failure(self, what: str, error: BaseException) -> ConfigError:
-        """Return the error for a plugin whose own code has failed."""
-        hint = f"update {self.distribution.split()[0]}, or uninstall it"
-        return ConfigError(f"{self.described} {what}: {type(error).__name__}: {error}".removesuffix(": "), hint=hint)
+    @contextmanager
+    def blamed(self, what: str) -> Iterator[None]:
+        """Raise `ConfigError` that names the plugin and says `what` it has not done, where its own code fails within the block."""
+        try:
+            yield
+        except NearfarError:
+            raise
+        except (Exception, SystemExit) as error:  # a task boundary: a plugin is third-party code
+            hint = f"update {self.distribution.split()[0]}, or uninstall it"
+            raise ConfigError(f"{self.described} {what}: {type(error).__name__}: {error}".removesuffix(": "), hint=hint) from error
 
     def misfit(self, wanted: str, found: object) -> ConfigError:
         """Return the error for a plugin that is not `wanted`."""
@@ -131,13 +136,9 @@ async def open_plugin_agent(config: PluginConfig, *, name: str, side: Side) -> A
     make = plugin.load()
     if not callable(make):
         raise plugin.misfit("a function that returns an Agent", make)
-    try:
+    with plugin.blamed("has made no agent"):
         made = make(config.model, name=name, side=side, **config.options)
         agent = await cast(Awaitable[object], made) if inspect.isawaitable(made) else made
-    except NearfarError:
-        raise
-    except (Exception, SystemExit) as error:  # a task boundary: a plugin is third-party code
-        raise plugin.failure("has made no agent", error) from error
     if not isinstance(agent, Agent) or not isinstance(agent.card, AgentCard):
         raise plugin.misfit("a function that returns an Agent", agent)
     if agent.card.side is not side:

@@ -253,10 +253,8 @@ class PluginDetector:
 def load_detector(plugin: Plugin) -> Detector:
     """Load a plugin and return its detector: the object itself, or that of a class or function. Raises `ConfigError` for anything else."""
     loaded = plugin.load()
-    try:
+    with plugin.blamed("has made no detector"):
         found = loaded() if callable(loaded) and not hasattr(type(loaded), "find") else loaded
-    except (Exception, SystemExit) as error:  # a task boundary: a plugin is third-party code
-        raise plugin.failure("has made no detector", error) from error
     if not callable(getattr(found, "find", None)):
         raise plugin.misfit("a detector with a method `find`", found)
     return cast(Detector, found)
