@@ -296,7 +296,7 @@ class ModelHub:
         try:
             import httpx
 
-            from .redirects import PublicTransport
+            from .download import PublicTransport
         except ImportError as error:
             message = "fetching models needs packages that are not installed"
             raise ConfigError(message, hint="pip install 'nearfar[models]'") from error

@@ -13,7 +13,7 @@ from uuid import uuid4
 from ..storage.owners import Owner
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
-from ..storage.tables import DatabaseSession
+from ..storage.writer import DatabaseSession
 from ..task.stores import RunsConfig
 from .storage import MemoryStorage, ServerOwner, SharedStorage
 

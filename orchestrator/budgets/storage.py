@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ..storage.postgres import is_broken
-from ..storage.tables import DatabaseSession, TableDatabase, Tables
+from ..storage.writer import DatabaseSession, TableDatabase, Tables
 
 if TYPE_CHECKING:
     from ..storage.postgres import Connection, PostgresDatabase

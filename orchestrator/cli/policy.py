@@ -51,7 +51,7 @@ def check(config: options.Config = None, as_json: options.AsJson = False) -> Non
 @app.command("schema")
 def schema() -> None:
     """Print the JSON Schema of nearfar.toml, for editors."""
-    from ..compose.schema import config_schema
+    from ..compose.policy_file import config_schema
 
     print_json(config_schema())
 

@@ -15,8 +15,7 @@ from rich.text import Text
 
 from ...protocols import ConfigError, InvalidRequest, NearfarError, NotFound
 from ..compose.config import Config
-from ..runs.erasing import rewrite
-from ..runs.opening import open_store
+from ..runs.erasing import open_store, rewrite
 from ..runs.sessions import SessionStore, SessionSummary
 from ..task.events import (
     AgentText,

@@ -10,11 +10,10 @@ from rich.table import Column
 from rich.text import Text
 
 from ...protocols import ConfigError, InvalidRequest, NearfarError
-from ..runs.erasing import rewrite
-from ..runs.opening import open_store
+from ..runs.erasing import open_store, rewrite
+from ..runs.leases import RunDetails, read_details
 from ..runs.run import Run, RunState
 from ..runs.store import RunStore
-from ..runs.watching import RunDetails, read_details
 from ..task.stores import RunsConfig
 from ..util.escaping import spell_out
 from ..util.runtime import in_thread

@@ -22,8 +22,7 @@ from ...protocols import (
 from ...protocols.steps import Value
 from ..util.escaping import escape_text
 from .conversation import TEXT_MARK, Conversation, TokenCounter, conversation_tokens, estimated_tokens
-from .scoring import find_unsupported
-from .selection import Selection
+from .selection import Selection, find_unsupported
 
 SUMMARIZE = (
     "Sum up the text that the user quotes, in at most {words} words. Keep names, numbers and identifiers exactly as they stand, and add "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ...protocols import ConfigError
 from ..budgets.book import BudgetBook, open_budgets
 from ..cache.answers import AnswerCache
-from ..runs.opening import open_store
+from ..runs.erasing import open_store
 from ..runs.store import RunStore
 from ..safety.privacy_records import PrivacyRecords
 from ..task.stores import CacheConfig, RunsConfig

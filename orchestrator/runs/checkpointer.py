@@ -21,8 +21,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from ...protocols import Cancelled, StoreUnavailable, Unsupported
-from ..storage.tables import DatabaseSession, TableDatabase
-from ..storage.writer import Writer
+from ..storage.writer import DatabaseSession, TableDatabase, Writer
 from ..util.runtime import in_thread
 from .leases import check_lease
 from .run import EPOCH, PART, VERSION, Lease, damaged_run

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from ...protocols import ApprovalRequest, InvalidRequest, LedgerConflict, StoreError, ToolResult
 from ..storage.sqlite import guarded_transaction
-from ..storage.tables import DatabaseSession, Rows, TableDatabase, Tables
+from ..storage.writer import DatabaseSession, Rows, TableDatabase, Tables
 from .run import damaged_run
 
 Keep = Callable[[DatabaseSession, ToolResult], None]

@@ -1,4 +1,4 @@
-"""Forget the runs and traces that hold something of items erased from the memory, so that no file has any of it."""
+"""Open the store of runs, and forget the runs and traces that hold something of items erased from the memory."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,59 @@ from ..memory.erasing import Erased, recalled_in, record_of
 from ..memory.operation import address_tag
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
-from ..storage.tables import DatabaseSession, Tables
+from ..storage.writer import DatabaseSession, Tables
 from ..task.stores import RunsConfig
 from ..tracing.store import TraceStore
-from .opening import address_of, open_store
 from .sessions import with_later_turns
 from .store import FILE, RunStore
 
 if TYPE_CHECKING:
     from ..memory.store import MemoryStore
+
+from functools import partial
+
+
+def open_store(config: RunsConfig) -> RunStore:
+    """Open the store of a `[runs]` section. Raises `ConfigError` if no address is set, `StoreUnavailable` or `StoreCorrupt`.
+
+    A forgotten run's trace, privacy record and budget are forgotten with it.
+    """
+    store = RunStore.open(config, address=address_of(config) if config.postgres_variable is not None else None)
+    store.forgetting += [partial(erase, config) for erase in (_erase_traces, _erase_privacy, _erase_budgets)]
+    return store
+
+
+def address_of(config: RunsConfig) -> str:
+    """Return the address of the database that a `[runs]` section names. Raises `ConfigError` where none is set."""
+    from ..util.credentials import secret
+
+    assert config.postgres_variable is not None, "the caller has looked"
+    return secret(config.postgres_variable)
+
+
+def _erase_traces(config: RunsConfig, runs: Sequence[str]) -> None:
+    from ..tracing.store import erase_traces
+
+    erase_traces(config, runs)
+
+
+def _erase_privacy(config: RunsConfig, runs: Sequence[str]) -> None:
+    from ..safety.privacy_records import PrivacyRecords
+
+    if (config.folder / "privacy.db").exists():
+        with closing(PrivacyRecords(config.folder, keep=config.keep)) as records:
+            for run in runs:
+                records.forget(run)
+            records.database.scrub()
+
+
+def _erase_budgets(config: RunsConfig, runs: Sequence[str]) -> None:
+    """Forget the budgets of runs, since names of tasks are the app's own words."""
+    from ..budgets.book import open_budgets
+
+    if config.postgres_variable is not None or (config.folder / "budgets.db").exists():
+        with closing(open_budgets(config)) as book:
+            book.forget_tasks(runs)
 
 
 _TRACES: Final = "traces.db"

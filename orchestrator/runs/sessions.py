@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from ...protocols import Message
 from ...protocols.steps import Value
-from ..storage.tables import Tables
+from ..storage.writer import Tables
 from ..task.labels import Label, join_labels
 from ..task.results import Result, SideUsage
 from .run import RunState, damaged_run

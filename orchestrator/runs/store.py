@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ...protocols import Cancelled, IdempotencyConflict, InvalidRequest, NotFound, RunBusy, StoreCorrupt, StoreUnavailable
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
-from ..storage.tables import DatabaseSession, TableDatabase, Tables
-from ..storage.writer import Change, Writer
+from ..storage.writer import Change, DatabaseSession, TableDatabase, Tables, Writer
 from ..task.stores import RunsConfig
 from ..util.runtime import in_thread
 from .effects import TABLES as EFFECTS

@@ -13,7 +13,7 @@ from ..memory.operation import Dot
 from ..memory.sync.keys import SubjectKeys, tag_of
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
-from ..storage.tables import Tables
+from ..storage.writer import Tables
 from ..task.labels import Label
 from .placeholders import Placeholder
 

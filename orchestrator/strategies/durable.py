@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -20,8 +20,8 @@ from ...protocols import (
     RunBusy,
     StoreError,
 )
+from ..runs.leases import CancellationWatch
 from ..runs.ledger import EffectLedger, approval_error, open_ledger, record_decisions
-from ..runs.opening import open_store
 from ..runs.run import (
     Bounds,
     KeptTask,
@@ -37,9 +37,7 @@ from ..runs.run import (
 )
 from ..runs.store import RunStore
 from ..runs.tool_calls import Overdue
-from ..runs.watching import CancellationWatch
 from ..task.results import Result
-from ..task.stores import RunsConfig
 from ..task.task import Task
 from ..util.runtime import in_thread, untraced
 from .state import TaskContext, graph_input
@@ -257,15 +255,6 @@ class DurableRuns:
             logger.warning("the end of run %s could not be recorded: %s", lease.run, failed)
         finally:
             self.store.forget_lease(lease)
-
-
-def open_runs(runs: RunStore | RunsConfig, closing: ExitStack, agents: tuple[str, ...], bounds: Bounding) -> DurableRuns:
-    """Return the runs in a store; one that is opened here is closed with the stack."""
-    if isinstance(runs, RunStore):
-        return DurableRuns(runs, agents, bounds)
-    store = open_store(runs)
-    closing.callback(store.close)
-    return DurableRuns(store, agents, bounds)
 
 
 def _is(lacking: list[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 from ...protocols import ApprovalNeeded, Message, NearfarError, Side, StepRequest, StoreError, ToolCall
 from ..budgets.book import Spent
-from ..storage.tables import DatabaseSession
+from ..storage.writer import DatabaseSession
 from ..task.events import AgentText, CallEnded, TaskEvent, TaskFinished, ToolFinished, ToolStarted
 from ..task.labels import Label
 from ..task.results import Call, Result

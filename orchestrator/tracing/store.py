@@ -15,8 +15,7 @@ from ...protocols.steps import Value
 from ..memory.erasing import Erased, record_of
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
-from ..storage.tables import DatabaseSession, TableDatabase, Tables
-from ..storage.writer import Change, T, Writer
+from ..storage.writer import Change, DatabaseSession, T, TableDatabase, Tables, Writer
 from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, RoleStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
 from ..task.labels import Label, RecalledItem
 from ..task.results import Call, SideUsage

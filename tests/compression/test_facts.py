@@ -2,7 +2,7 @@
 
 import pytest
 
-from nearfar.orchestrator.compression.scoring import facts, find_unsupported
+from nearfar.orchestrator.compression.selection import facts, find_unsupported
 
 SOURCE = "Anna Berg moved to Berlin on 2024-05-20 and paid $1,250.50 with credit_card_9879898. Her flight is HAT136."
 

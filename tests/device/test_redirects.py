@@ -15,9 +15,9 @@ import pytest
 from fake_hub import REPOSITORY, FakeHub, fake_hub
 from tiny_gguf import TinyModel, write_tiny_gguf
 
-from nearfar.device.store import ModelStore, redirects
+from nearfar.device.store import ModelStore, download
+from nearfar.device.store.download import PublicTransport, is_public
 from nearfar.device.store.hub import HubOptions
-from nearfar.device.store.redirects import PublicTransport, is_public
 from nearfar.orchestrator.util.credentials import ensure_certificate
 from nearfar.protocols import ConfigError, Unavailable
 
@@ -56,7 +56,7 @@ def lookups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in found] or resolve(host, port, *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", answer)
-    monkeypatch.setattr(redirects, "is_public", lambda address: str(address) == "127.0.0.1" or is_public(address))
+    monkeypatch.setattr(download, "is_public", lambda address: str(address) == "127.0.0.1" or is_public(address))
     return asked
 
 

@@ -2,7 +2,7 @@
 
 from pydantic import create_model
 
-from nearfar.orchestrator.compose.schema import config_schema, docstrings
+from nearfar.orchestrator.compose.policy_file import config_schema, docstrings
 from nearfar.orchestrator.task.stores import RunsConfig
 
 

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from nearfar import Hybrid, Tier, tool
 from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.safety.detection.accounts import CARD, IBAN, passes_iban, passes_luhn
 from nearfar.orchestrator.safety.detection.contacts import EMAIL
 from nearfar.orchestrator.safety.detection.detector import UNCHECKED, Detectors, PrivateFinding, resolve
+from nearfar.orchestrator.safety.detection.standard import CARD, IBAN, passes_iban, passes_luhn
 from nearfar.orchestrator.safety.privacy import RunPrivacy
 from nearfar.orchestrator.safety.scanner import KnownSecrets, OutboundScanner
 from nearfar.orchestrator.task.labels import Label

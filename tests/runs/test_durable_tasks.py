@@ -11,7 +11,7 @@ from run_stores import Opener
 
 from nearfar import Hybrid, Mode, Policy, Records, Strategy, Tool, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.runs import watching as cancelling
+from nearfar.orchestrator.runs import leases as cancelling
 from nearfar.orchestrator.runs.run import Bounds, KeptTask, Lease, RunFailure, RunState
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.strategies.durable import DurableRuns

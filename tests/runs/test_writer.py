@@ -9,7 +9,7 @@ import pytest
 
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.storage.sqlite import SqliteDatabase
-from nearfar.orchestrator.storage.tables import DatabaseSession
+from nearfar.orchestrator.storage.writer import DatabaseSession
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import StoreUnavailable
 

@@ -13,7 +13,7 @@ import pytest
 from nearfar.orchestrator.storage import sqlite_files
 from nearfar.orchestrator.storage.sqlite import SqliteDatabase
 from nearfar.orchestrator.storage.sqlite_files import Naming
-from nearfar.orchestrator.storage.tables import Tables
+from nearfar.orchestrator.storage.writer import Tables
 from nearfar.protocols import StoreCorrupt, StoreUnavailable
 
 NAMING = Naming("run store", recovery="name another folder")

@@ -11,7 +11,7 @@ import pytest
 from traced_tasks import LOOKUP, hybrid, lookup
 
 from nearfar import Hybrid, Records
-from nearfar.orchestrator.storage.tables import DatabaseSession
+from nearfar.orchestrator.storage.writer import DatabaseSession
 from nearfar.orchestrator.task.events import AttemptEnded, Routed
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.tracing.recorder import redact_credentials

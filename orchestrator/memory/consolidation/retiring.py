@@ -17,7 +17,7 @@ import anyio
 from ....protocols import AgentError, Message, NotFound, Sensitivity, StepRequest, ToolChoice, UserError, VersionConflict
 from ....protocols.items import TIERS, ItemAddress
 from ...compression.compressor import Summarizer, quote
-from ...compression.scoring import FUNCTION_WORDS
+from ...compression.selection import FUNCTION_WORDS
 from ...task.stores import ConsolidationConfig
 from ...util.runtime import in_thread
 from ..reading import MemoryItem

@@ -14,7 +14,7 @@ from ....protocols import Message
 from ....protocols.items import ItemAddress, Source, Tier
 from ...compression.compressor import Summarizer, compress, summarize
 from ...compression.conversation import TEXT_MARK, conversation_tokens, estimated_tokens
-from ...compression.scoring import facts, terms
+from ...compression.selection import facts, terms
 from ...task.stores import ConsolidationConfig
 from ...util.runtime import in_thread
 from ..reading import MemoryItem
