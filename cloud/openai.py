@@ -24,7 +24,7 @@ from ..protocols import (
     ToolSpec,
     Usage,
 )
-from ..protocols.steps import LowestWindow
+from ..protocols.confidence import LowestWindow
 from .dialect import (
     PLAIN,
     CallIds,

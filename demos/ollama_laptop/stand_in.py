@@ -1,16 +1,18 @@
 """Stands in for Ollama where there is none: its API, over HTTP on this machine, in front of the small model that ships with Nearfar.
 
-It is no toy: llama.cpp computes every answer, and enforces tool calls and schemas. It prints its port and serves until it is ended.
+It is no toy: llama.cpp, or onnxruntime where there is none, computes every answer, and enforces tool calls and schemas. It prints its port
+and serves until it is ended.
 """
 
 import asyncio
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
+from importlib.util import find_spec
 from threading import Thread
 from typing import Any
 
-from nearfar import LlamaAgent, Message, NearfarError, StepReply, StepRequest, ToolCall, ToolResult, ToolSpec, complete
+from nearfar import Agent, LlamaAgent, Message, NearfarError, OnnxAgent, StepReply, StepRequest, ToolCall, ToolResult, ToolSpec, complete
 
 MODEL = "tiny:1.4m"
 PAGES = {
@@ -65,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers one request, in a thread of its own; the model works in the event loop."""
 
     loop: asyncio.AbstractEventLoop
-    agent: LlamaAgent
+    agent: Agent
 
     def do_GET(self) -> None:
         page = PAGES.get(self.path)
@@ -98,7 +100,8 @@ class Handler(BaseHTTPRequestHandler):
 def main() -> None:
     Handler.loop = asyncio.new_event_loop()
     Thread(target=Handler.loop.run_forever, daemon=True).start()
-    loading = LlamaAgent.load(str(files("nearfar.device") / "models" / "near.gguf"))
+    engine = OnnxAgent if find_spec("llama_cpp") is None else LlamaAgent
+    loading = engine.load(str(files("nearfar.device") / "models" / "near.gguf"))
     Handler.agent = asyncio.run_coroutine_threadsafe(loading, Handler.loop).result()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     print(server.server_port, flush=True)

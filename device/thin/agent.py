@@ -14,8 +14,8 @@ from pathlib import PurePosixPath
 from typing import NoReturn, TypeVar
 from uuid import uuid4
 
+from ...protocols.confidence import LowestWindow
 from ...protocols.errors import InvalidOutput, InvalidRequest, NearfarError, Unavailable, Unsupported, travelling_class
-from ...protocols.steps import LowestWindow
 from ...protocols.v1 import agent_pb2 as pb
 from ...protocols.v1 import hub_pb2
 from .llama_server import JsonObject, LlamaServer

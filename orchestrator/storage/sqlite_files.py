@@ -228,7 +228,16 @@ def _refuse_other_than_files(path: str, naming: Naming) -> None:
 def _log_was_removed(path: str) -> bool:
     """Return whether there is an index without its log, even while other processes open and close the database.
 
-    The first to open it makes the log before the index, and the last to close it removes the index before the log. So an index that is
-    there between two looks at a missing log has none, unless another process opened and closed the database in between.
+    The first to open it makes the log before the index, and the last to close it removes the index before the log. So the log is there
+    as long as one and the same index is.
     """
-    return not os.path.exists(path + LOG) and os.path.exists(path + LOG_INDEX) and not os.path.exists(path + LOG)
+    index = _identity(path + LOG_INDEX)
+    return index is not None and not os.path.exists(path + LOG) and _identity(path + LOG_INDEX) == index
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return what tells a file from a later one of the same name; None: there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        found = os.stat(path)
+        return (found.st_ino, found.st_ctime_ns)
+    return None

@@ -50,7 +50,7 @@ from nearfar.protocols import (
     complete,
     stream,
 )
-from nearfar.protocols.steps import LowestWindow
+from nearfar.protocols.confidence import LowestWindow
 
 pytestmark = pytest.mark.anyio
 CALLS = {"openai": openai_call('{"ci', 'ty": "Pa', 'ris"}'), "anthropic": anthropic_call('{"ci', 'ty": "Paris"}'), "gemini": gemini_call()}
