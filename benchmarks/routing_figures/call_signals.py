@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Final
 
-from nearfar.orchestrator.routing.checks import Answer, Signal
+from nearfar.orchestrator.routing.answers import Answer
+from nearfar.orchestrator.routing.looks import Signal
 from nearfar.protocols import InvalidOutput, ToolCall, ToolSpec
 from nearfar.protocols.validation import check_arguments
 

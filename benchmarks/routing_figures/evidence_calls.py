@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from nearfar.orchestrator.routing.checks import DRAFT, PROMPT, SCHEMA, Answer, Cost, Look, Signal, prompt_surface, second_opinion
+from nearfar.orchestrator.routing.answers import Answer
 from nearfar.orchestrator.routing.escalation import Action, Escalation, price
+from nearfar.orchestrator.routing.looks import DRAFT, PROMPT, SCHEMA, Cost, Look, Signal, prompt_surface, second_opinion
 from nearfar.orchestrator.routing.training import DraftExamples, out_of_fold_gains
 from nearfar.orchestrator.task.routing_policy import ObjectiveConfig
 

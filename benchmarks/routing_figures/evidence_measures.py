@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy
 
 from nearfar.orchestrator.lab.statistics import percentile_interval, routing_curve, with_interval
-from nearfar.orchestrator.routing.checks import PROMPT, Look
 from nearfar.orchestrator.routing.escalation import Escalation
+from nearfar.orchestrator.routing.looks import PROMPT, Look
 from nearfar.orchestrator.routing.training import DraftExamples, train_escalation
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ...protocols import AgentCard, ConfigError, StepReply, StepRequest, StoreError
-from ..routing.checks import agree
+from ..routing.answers import agree
 from ..task.stores import LEAST_THRESHOLD, CacheConfig, CategoryRules
 from ..task.task import TaskScope
 from ..util.arguments import require, require_callable, require_methods, wrong_type

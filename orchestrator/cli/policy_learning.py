@@ -24,8 +24,9 @@ from ..lab.report import write_simulation_report
 from ..lab.statistics import CurveFigures, IntervalEstimate
 from ..lab.training.report import HeldOutReport, train_on_traces
 from ..lab.training.training import write_head
-from ..routing.checks import Cost, learn_early_stop
+from ..routing.checks import learn_early_stop
 from ..routing.escalation import Escalation, EscalationCard
+from ..routing.looks import Cost
 from ..routing.traces import Trace, agents_of, read_traces
 from ..routing.training import draft_examples_of, train_escalation
 from ..task.modes import Mode, Strategy

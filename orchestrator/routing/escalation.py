@@ -20,7 +20,8 @@ from pydantic import Field, ValidationError
 from ...protocols import ConfigError
 from ...protocols.steps import Value
 from ..task.routing_policy import ObjectiveConfig
-from .checks import CROWD, DRAFT, Answer, Cost, Look, Signal, crowd
+from .answers import Answer
+from .looks import CROWD, DRAFT, Cost, Look, Signal, crowd
 
 if TYPE_CHECKING:
     import numpy

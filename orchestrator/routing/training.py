@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ...protocols import ConfigError
-from .checks import DRAFT, FREE, Answer, Cost, Look, Signal, free_findings, second_opinion
+from .answers import Answer
 from .costs import lineage
 from .escalation import FARTHEST, MOST_PAID_LOOKS, EscalationCard, Fit, LearnedLook, Outlook, measures_of, sets_of
+from .looks import DRAFT, FREE, Cost, Look, Signal, free_findings, second_opinion
 from .traces import AgentOutcome, Trace
 
 if TYPE_CHECKING:

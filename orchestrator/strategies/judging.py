@@ -4,8 +4,10 @@ from pathlib import Path
 
 from ...protocols import ConfigError, Message, Side, StepRequest, ToolChoice
 from ..agents.pool import AgentHandle, AgentPool
-from ..routing.checks import FREE, Answer, Cost, Signal, agree, free_findings, is_grounded, objection, second_opinion
+from ..routing.answers import Answer, agree
+from ..routing.checks import is_grounded, objection
 from ..routing.escalation import Action, Escalation
+from ..routing.looks import FREE, Cost, Signal, free_findings, second_opinion
 from ..task.results import Attempt, RouteDecision
 from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import last_words

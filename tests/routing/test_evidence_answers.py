@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from nearfar.orchestrator.routing.checks import Answer, agree, is_literal, number_of
+from nearfar.orchestrator.routing.answers import Answer, agree, is_literal, number_of
 from nearfar.protocols import ToolCall
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)

@@ -13,8 +13,9 @@ numpy = pytest.importorskip("numpy", reason="looks are weighed with numpy")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.routing.checks import DRAFT, FREE, Answer, Cost, Look, Signal, free_findings, second_opinion
+from nearfar.orchestrator.routing.answers import Answer
 from nearfar.orchestrator.routing.escalation import Action, Escalation, EscalationCard, Fit, LearnedLook, Outlook
+from nearfar.orchestrator.routing.looks import DRAFT, FREE, Cost, Look, Signal, free_findings, second_opinion
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 from nearfar.orchestrator.routing.training import DraftExamples, draft_examples_of, out_of_fold_gains, train_escalation
 from nearfar.orchestrator.task.routing_policy import ObjectiveConfig
@@ -266,7 +267,7 @@ def test_deciding_needs_no_torch(learned: Escalation, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from nearfar.orchestrator.routing.escalation import Escalation\n"
-        "from nearfar.orchestrator.routing.checks import Cost, Signal\n"
+        "from nearfar.orchestrator.routing.looks import Cost, Signal\n"
         f"escalation = Escalation.load(Path({str(tmp_path / 'escalation.json')!r}))\n"
         "found = {look.name: Signal() for look in escalation.card.looks if look.is_free}\n"
         "escalation.decide(found, far=Cost(dollars=1.0))\n"

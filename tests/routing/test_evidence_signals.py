@@ -3,10 +3,10 @@
 import pytest
 
 from benchmarks.routing_figures.call_signals import call_check, call_form
-from nearfar.orchestrator.routing.checks import (
+from nearfar.orchestrator.routing.answers import Answer
+from nearfar.orchestrator.routing.looks import (
     CROWD,
     FREE,
-    Answer,
     Cost,
     Look,
     crowd,
