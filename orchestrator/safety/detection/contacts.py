@@ -113,7 +113,7 @@ _DATE: Final = re.compile(
     r"\(?(?:(?:19|20)\d\d([-/. ])[01]?\d\1[0-3]?\d|[0-3]?\d([-/.])[0-3]?\d\2(?:19|20)?\d\d|(?:19|20)\d\d ?- ?(?:19|20)\d\d)(?!\d|[-/.]\d)"
 )
 _PHONE_NAMED: Final = re.compile(
-    r"(?i)(?:(?<![a-z])(?:tele|cell|mobile)?+phone(?![a-rt-z])|\btel\b|telef|téléf|(?<![a-z])mobile?(?![a-z])|mobil\w{0,12}nummer|móvil|m[oó]vel"
+    r"(?i)(?:(?<![a-z])(?>(?:tele|cell|mobile)?)phone(?![a-rt-z])|\btel\b|telef|téléf|(?<![a-z])mobile?(?![a-z])|mobil\w{0,12}nummer|móvil|m[oó]vel"
     r"|portable:|(?<![a-z])cell(?![a-z])|celular|cellulare|handy(?:nummer)?\b|(?<![a-z])fax|hotline"
     r"|whatsapp|\bsms\b|(?<![a-z])(?:fon|mob)\b|\b[tm]\W{0,2}+(?=[0+])|wa\.me/|number.s\b|\bring\b|\bdial"
     r"|puhelin|landline|switchboard|\bdesk:|\boffice:|rufnummer"
@@ -221,7 +221,7 @@ _ADDRESS_WORDS: Final = re.compile(
 _STREET_NAME: Final = r"[^\W\d_][\w.'’-]{0,30}+"
 _CAPITAL: Final = r"[A-Z\u00c0-\u00de\u0100-\u017f\u0410-\u042f0-9][\w.'’-]{0,30}+"
 _SPACE: Final = r"[ \t]{1,3}+"
-_HOUSE: Final = r"\d{1,5}+(?:[ ]?[a-zA-Z](?![\w]))?+(?:[/-]\d{1,4}+[a-zA-Z]?+)?+(?![\w]|[.,:]\d)"
+_HOUSE: Final = r"\d{1,5}+(?>(?:[ ]?[a-zA-Z](?![\w]))?)(?:[/-]\d{1,4}+[a-zA-Z]?+)?+(?![\w]|[.,:]\d)"
 
 _ENGLISH: Final = (
     "street", "st", "avenue", "ave", "road", "rd", "lane", "ln", "drive", "dr", "boulevard", "blvd", "court", "ct", "place", "pl", "square",
@@ -229,7 +229,7 @@ _ENGLISH: Final = (
     "circle", "trail", "quay", "wharf", "alley",
 )  # fmt: skip
 _ENGLISH_STREET: Final = re.compile(
-    rf"(?<![\w.,/$€£-])(?:(?:unit|flat|apt\.?|suite)[ ]?)?+\d{{1,5}}+[a-zA-Z]?+,?+{_SPACE}(?:{_CAPITAL}{_SPACE}){{1,4}}?"
+    rf"(?<![\w.,/$€£-])(?>(?:(?:unit|flat|apt\.?|suite)[ ]?)?)\d{{1,5}}+[a-zA-Z]?+,?+{_SPACE}(?:{_CAPITAL}{_SPACE}){{1,4}}?"
     rf"(?i:{any_of(_ENGLISH)})\b"
 )
 _ENGLISH_LOWER: Final = re.compile(
@@ -254,14 +254,14 @@ _APART_STREET: Final = re.compile(
 )
 
 _FRENCH: Final = re.compile(
-    r"(?<![\w.,/-])\d{1,4}(?:[ ]?(?:bis|ter|quater))?+,?[ \t]{1,3}+"
+    r"(?<![\w.,/-])\d{1,4}(?>(?:[ ]?(?:bis|ter|quater))?),?[ \t]{1,3}+"
     r"(?i:rue|avenue|av\.|boulevard|bd\.?+|bld|allées?+|chemin|impasse|quai|route|cours|square|place|faubourg|passage|ruelle"
     r"|sentier)[ \t]{1,3}+"
     rf"(?:(?:(?:de|du|des|la|le|les|l['’]|d['’]|aux?)[ \t]{{0,3}}+){{1,3}}{_STREET_NAME}|{_CAPITAL})"
 )
 _FRENCH_BEHIND: Final = re.compile(
     r"(?<![\w])(?i:rue|avenue|av\.|boulevard|bd\.?+|chaussée|chemin|drève|impasse|quai|allée|ruelle|sentier)[ \t]{1,3}+"
-    r"(?:(?:(?:de|du|des|la|le|les|aux?)[ \t]{1,3}+|[ld]['’]){1,3}+|(?=[A-Z\u00c0-\u00de]))"
+    r"(?:(?>(?:(?:de|du|des|la|le|les|aux?)[ \t]{1,3}+|[ld]['’]){1,3})|(?=[A-Z\u00c0-\u00de]))"
     rf"(?:{_STREET_NAME},?+{_SPACE}){{1,4}}?{_HOUSE}"
 )
 """Addresses with the number behind the name, as in Belgium, Luxembourg and Switzerland."""
@@ -269,16 +269,16 @@ _ROMANCE: Final = re.compile(
     r"(?<![\w])(?:(?i:calle|c/|avenida|avda\.?|avd\.|paseo|pso\.|plaza|pza\.|carrer|carretera|ronda|camino|viale|v\.le|piazza|piazzale|p\.za|corso"
     r"|c\.so|largo|vicolo|strada|rua|travessa|praça|alameda|estrada|rodovia)|Via|VIA|via(?=[ ](?:[A-Z]|del|dei|san)))[ \t]{0,3}+"
     rf"(?:(?:{_CAPITAL}|de|del|della|delle|dei|degli|di|da|do|dos|das|la|las|los|el|e|y|i)[ \t]{{1,3}}+|{_CAPITAL},[ \t]{{1,3}}+){{1,6}}?"
-    rf"(?:(?i:n[.ºo°]{{1,3}}+|núm\.|numero|número|nr\.?+)[ ]?)?+{_HOUSE}"
+    rf"(?>(?:(?i:n[.ºo°]{{1,3}}+|núm\.|numero|número|nr\.?+)[ ]?)?){_HOUSE}"
 )
 _SLAVIC: Final = re.compile(
     r"(?i)(?<![\w])(?:ul\.|al\.|pl\.|os\.|ulica|aleja|ulice|улица|ул\.|проспект|просп\.|пр\.|переулок|пер\.|вулиця|вул\.)[ \t]{0,3}+"
-    rf"(?:[\w.'’-]{{1,31}}+,?[ \t]{{1,3}}+){{1,4}}?(?:(?:д|дом|буд|č\.p)\.?+[ ]?)?+{_HOUSE}"
+    rf"(?:[\w.'’-]{{1,31}}+,?[ \t]{{1,3}}+){{1,4}}?(?>(?:(?:д|дом|буд|č\.p)\.?+[ ]?)?){_HOUSE}"
 )
 _BOX: Final = re.compile(
-    r"(?i)(?<![\w])(?:p\.?+[ ]?o\.?+[ ]?box|post office box|postfach|postbus|postboks|postbox|apartado(?: de correos| postal)?+"
+    r"(?i)(?<![\w])(?:p\.?+[ ]?o\.?+[ ]?box|post office box|postfach|postbus|postboks|postbox|apartado(?>(?: de correos| postal)?)"
     r"|caixa postal|casella postale|c\.p\.|boîte postale|skr(?:ytka|\.) poczt(?:owa|\.)|postilokero|p\.?o\.?[ ]?b\.)"
-    r"[ ]{0,3}+(?:n[.ºo°]{1,3}+|nr\.?+|#)?+[ ]?\d{1,6}\b"
+    r"[ ]{0,3}+(?>(?:n[.ºo°]{1,3}+|nr\.?+|#)?)[ ]?\d{1,6}\b"
 )
 _HUNGARIAN: Final = re.compile(rf"(?<![\w]){_CAPITAL}{_SPACE}(?:utca|u\.|tér|út|útja|körút|köz){_SPACE}{_HOUSE}")
 _FLAT: Final = re.compile(r"(?i)(?<![\w])(?:apt\.?+|apartment|suite)[ ]{1,2}+#?\d{1,5}\b|(?<![\w])(?:psc|unit) \d{4},? box \d{3,4}\b")

@@ -15,7 +15,7 @@ _SSN: Final = re.compile(
 _SSN_WORDS: Final = re.compile(
     r"(?i)\bssn|\bs\.s\.n|\bsocial\b|soc\.? ?sec|\bss ?#|\bss no|\btax(?:payer)? id|\bitin\b|\btin\b|seguro social"
 )
-_SSN_BEHIND: Final = re.compile(r"(?i)[\s,;:(]{0,3}+(?:(?:is|was)\s)?+(?:(?:my|his|her|the|a|an)\s)?+(?:ssn|social security)")
+_SSN_BEHIND: Final = re.compile(r"(?i)[\s,;:(]{0,3}+(?>(?:(?:is|was)\s)?)(?>(?:(?:my|his|her|the|a|an)\s)?)(?:ssn|social security)")
 _ADVERTISED: Final = {"078051120", "219099999"}
 """Numbers that were printed in advertisements, and belong to no person."""
 
@@ -37,7 +37,8 @@ _BIRTH: Final = (
 )
 _BORN: Final = re.compile(rf"(?i)(?:{_BIRTH})[^\d]{{0,24}}\Z")
 _WAS_BORN: Final = re.compile(
-    rf"(?i)[\s,;:(\[-]{{0,4}}+(?:(?:is|was|ist|war)\s)?+(?:(?:my|his|her|the|mein|sein|ihr)\s)?+(?:date (?:of|de) |fecha de |data d[ie] )?+"
+    rf"(?i)[\s,;:(\[-]{{0,4}}+(?>(?:(?:is|was|ist|war)\s)?)(?>(?:(?:my|his|her|the|mein|sein|ihr)\s)?)"
+    r"(?>(?:date (?:of|de) |fecha de |data d[ie] )?)"
     rf"(?:{_BIRTH})"
 )
 _BIRTH_HINTS: Final = (
@@ -98,7 +99,7 @@ _DOCUMENT_NAME: Final = re.compile(rf"(?<![^\W\d_])(?:{any_of(_DOCUMENT_NAMES.sp
 _DOCUMENT_NUMBER: Final = re.compile(
     r"(?i)(?:[ \t]{1,3}+(?:no|nr|number|nummer|num|n[úu]mero|num[ée]ro|n°|nº|numer|#)\.?+)?"
     r"(?:[\s:=#()-]|\b(?:is|ist|lautet|war|was|es|est|è|jest|on)\b){0,6}"
-    r"((?:[A-Z]{0,5}+\d\w{0,16}+|[A-Z0-9]{1,6}+(?=[ \t_/.-]{1,3}\w*\d))(?:[ \t_/.-]{1,3}(?=\w*\d|[A-Z]{1,2}\b)[A-Z0-9]{1,9}+){0,6}+)"
+    r"((?:[A-Z]{0,5}+\d\w{0,16}+|[A-Z0-9]{1,6}+(?=[ \t_/.-]{1,3}\w*\d))(?>(?:[ \t_/.-]{1,3}(?=\w*\d|[A-Z]{1,2}\b)[A-Z0-9]{1,9}+){0,6}))"
 )
 _LEAST_FIGURES: Final = 5
 _NINO: Final = re.compile(

@@ -96,7 +96,7 @@ def _keys_in(text: str, word: re.Match[str]) -> Iterator[re.Match[str]]:
 _TOKEN: Final = r"[\w-]"
 _JWT: Final = re.compile(rf"(?<!{_TOKEN})eyJ{_TOKEN}{{8,}}+\.eyJ{_TOKEN}{{8,}}+(?:\.{_TOKEN}*+)?")
 _PEM: Final = re.compile(
-    r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----(?:[^-]|-(?!----)){0,16384}+(?:-----END [A-Z0-9 ]{0,40}-----)?"
+    r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----(?>(?:[^-]|-(?!----)){0,16384})(?:-----END [A-Z0-9 ]{0,40}-----)?"
 )
 _IN_URL: Final = re.compile(r"://[^\s/:@?#]{0,64}+:([^\s/@?#]{1,128})@")
 _NAMES: Final = (
@@ -111,8 +111,8 @@ _PASSWORDS: Final = (
     r"|salasana|hasło|haslo|lösenord|adgangskode|passord|parola|heslo|jelszó|şifre|пароль|パスワード|密码|비밀번호|parool|κωδικός"
 )
 _FOR_WHAT: Final = (
-    r"(?:\s{1,3}+(?:for|of|to|on|für|zum|zur|vom|von|du|de|del|della|para|pour|voor)"
-    r"(?:\s(?!(?:is|was|ist|lautet|war|es|est)\s)[^\s:=\"']{1,24}+){1,4}+)?+"
+    r"(?>(?:\s{1,3}+(?:for|of|to|on|für|zum|zur|vom|von|du|de|del|della|para|pour|voor)"
+    r"(?>(?:\s(?!(?:is|was|ist|lautet|war|es|est)\s)[^\s:=\"']{1,24}+){1,4}))?)"
 )
 _PASSWORD: Final = re.compile(
     rf"(?i)(?:{_PASSWORDS}){_FOR_WHAT}"
@@ -144,7 +144,7 @@ _CODE: Final = re.compile(
     r"|(?i:\bpin[ -]?(?:code|number|nummer)|security code|sicherheitscode"
     r"|verification code"
     r"|code de sécurité|código de seguridad|geheimzahl|one-time (?:code|password)))"
-    r"(?i:[ -]?(?:code|nummer|number|no\.?))?+(?:\s{0,3}+(?::|=|is|ist|lautet|es|est|è)?+\s{0,3}+)(\d{3}(?:[ -]?\d{1,5}+)?+)(?!\d)"
+    r"(?>(?i:[ -]?(?:code|nummer|number|no\.?))?)(?:\s{0,3}+(?>(?::|=|is|ist|lautet|es|est|è)?)\s{0,3}+)(\d{3}(?>(?:[ -]?\d{1,5}+)?))(?!\d)"
 )
 _SPOKEN: Final = re.compile(
     rf"(?i)(?<![\w-])(?:{_NAMES}|passw(?:or[dt]|d)|passwort|pwd?|pass|user pass|login)\s{{1,3}}+[\"'`]?([^\s\"'`,;<>:=()]{{6,}}+)"

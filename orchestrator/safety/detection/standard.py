@@ -209,7 +209,7 @@ def _from_hex(digits: str) -> bytes:
 
 _URL_SAFE: Final = str.maketrans("-_", "+/")
 _ENCODINGS: Final = (
-    _Encoding(re.compile(r"[A-Za-z0-9+/_-]{16,}+(?:\r?\n[A-Za-z0-9+/_-]{16,}+)*+"), 6, 4, _from_base64),
+    _Encoding(re.compile(r"[A-Za-z0-9+/_-]{16,}+(?>(?:\r?\n[A-Za-z0-9+/_-]{16,}+)*)"), 6, 4, _from_base64),
     _Encoding(re.compile(r"[0-9A-Fa-f]{2}(?:[ :]?+[0-9A-Fa-f]{2}){7,}+"), 4, 2, _from_hex),
 )
 _BETWEEN_DIGITS: Final = "\r\n :"
