@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +27,7 @@ from ..compose.hub import AttachedConfig
 from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
 from ..routing.router import Router
-from ..runs.erasing import ErasedRuns
+from ..runs.erasing import ErasedRuns, erased_of
 from ..runs.store import RunStore
 from ..task.events import TaskEvent
 from ..task.modes import Strategy
@@ -164,7 +165,7 @@ class Hybrid:
             instructions=self._instructions,
         )
         self._pipeline = Pipeline(parts)
-        self._sessions = SessionBook(self._pipeline, self._blocking)
+        self._sessions = SessionBook(self._pipeline, self._blocking, partial(erased_of, None if memory is None else memory.store))
         if memory is not None:
             preparation = self._pipeline.preparation
             preparation.erased_memory = ErasedMemory(cache, memory.store) if cache else None
@@ -172,7 +173,8 @@ class Hybrid:
         self._move_with_the_loop()
 
     def _hear_of_erasures(self, memory: "MemoryStore", erased_memory: ErasedMemory | None) -> ErasedRuns | None:
-        """Erase from cache, runs and traces what is erased from the memory from now on."""
+        """Erase from sessions, cache, runs and traces what is erased from the memory from now on."""
+        self._listening.enter_context(memory.erasing.calling(self._sessions.drop_erased))
         if erased_memory is not None:
             self._listening.enter_context(memory.erasing.calling(erased_memory.forget))
         if self._records.runs is None and self._records.traces is None:

@@ -3,15 +3,17 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Set
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
+from itertools import takewhile
 from typing import Any, Final, Unpack, cast
 from uuid import uuid4
 
 import anyio
 
 from ...protocols import DeadlineExceeded, InvalidRequest, Message, NotFound, Side, StoreError
+from ...protocols.items import ItemAddress
 from ..runs.sessions import SessionStore, SessionTurn
 from ..task.events import TaskEvent, TaskFinished
 from ..task.results import Result, SideUsage
@@ -33,15 +35,22 @@ _SERVED: Final[ContextVar[frozenset[object]]] = ContextVar("nearfar_turns_served
 """The turns that have led to the running code. Some may have ended: a tool may leave a task behind that runs on."""
 
 
+FindErased = Callable[[Set[ItemAddress]], Set[ItemAddress]]
+"""Returns those of some items that were erased from the memory."""
+
+
 class SessionState:
     """The conversation of a session as this process knows it, shared by all `Session` objects of its name and user."""
 
-    def __init__(self, name: str, user: str, store: SessionStore | None) -> None:
+    def __init__(self, name: str, user: str, store: SessionStore | None, erased: FindErased) -> None:
         self.name = name
         self.user = user
         self.turns: tuple[SessionTurn, ...] = ()
         self.last: Result | None = None
         self._store = store
+        self._erased = erased
+        self._is_cut = False
+        """Turns that the turn under way was told have been dropped."""
         self._lock = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._holder: asyncio.Task[Any] | None = None
@@ -58,7 +67,18 @@ class SessionState:
 
     def add(self, turn: SessionTurn) -> None:
         """Add a turn that has ended. One that is known is replaced."""
+        if self._is_cut:
+            self.last = None
+            return
         self.turns = (*(known for known in self.turns if known.run != turn.run), turn)
+        self.drop_erased()  # it may have been told an item that was erased meanwhile
+
+    def drop_erased(self) -> None:
+        """Drop the turns that were told an item which the memory has erased, and all later ones, whose agents were told them."""
+        gone = self._erased(frozenset().union(*(turn.recalled for turn in self.turns)))
+        kept = tuple(takewhile(lambda turn: not turn.recalled & gone, self.turns))
+        if len(kept) < len(self.turns):
+            self.turns, self.last, self._is_cut = kept, None, True
 
     def messages(self, *, before: str = "") -> tuple[Message, ...]:
         """Return the conversation up to the turn of a run; the whole conversation without such a turn."""
@@ -80,7 +100,7 @@ class SessionState:
             await lock.acquire()
         if waiting.cancelled_caught:
             raise DeadlineExceeded(f"an earlier turn of session {self.name!r} takes longer than {limit:g} s", hint="raise the timeout")
-        self._holder, self._turn = mine, object()
+        self._holder, self._turn, self._is_cut = mine, object(), False
         try:
             yield
         finally:
@@ -100,9 +120,10 @@ class SessionState:
 class SessionBook:
     """The sessions of one `Hybrid`."""
 
-    def __init__(self, pipeline: Pipeline, blocking: BlockingCalls) -> None:
+    def __init__(self, pipeline: Pipeline, blocking: BlockingCalls, erased: FindErased) -> None:
         self._pipeline = pipeline
         self._blocking = blocking
+        self._erased = erased
         self._states: OrderedDict[tuple[str, str], SessionState] = OrderedDict()
 
     def open(self, name: object, options: TaskOptions) -> "Session":
@@ -115,11 +136,16 @@ class SessionBook:
         _refuse(options, _OF_TURN, "belongs to one turn, and not to a session")
         given = cast(TaskOptions, {**options, "session": name})
         self._pipeline.preparation.task("?", given)  # a mistake in the options is reported here rather than in the first turn
-        state = self._states.setdefault((user, name), SessionState(name, user, self._pipeline.sessions))
+        state = self._states.setdefault((user, name), SessionState(name, user, self._pipeline.sessions, self._erased))
         self._states.move_to_end((user, name))
         if len(self._states) > _MOST:
             self._states.popitem(last=False)
         return Session(self._pipeline, state, options, self._blocking)
+
+    def drop_erased(self) -> None:
+        """Drop what sessions without records hold of items that were erased from the memory. Calls may come from any thread."""
+        for state in list(self._states.values()):
+            state.drop_erased()
 
 
 class _Turns:
@@ -180,7 +206,8 @@ class _Turns:
 
     def _keep(self, result: Result) -> None:
         self._state.last = result
-        self._state.add(SessionTurn(run=result.id, messages=result.messages, near=result.near, far=result.far))
+        recalled = frozenset(ItemAddress(item.namespace, item.key) for item in result.recalled)
+        self._state.add(SessionTurn(run=result.id, messages=result.messages, near=result.near, far=result.far, recalled=recalled))
 
     async def _give_up(self, run: str, *, is_cancelled: bool) -> None:
         """End a turn without an answer. One that was cancelled is not resumed: it was stopped on purpose."""

@@ -1,7 +1,7 @@
 """Open the store of runs, and forget the runs and traces that hold something of items erased from the memory."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,6 +185,16 @@ _UNFINISHED: Final = "unfinished"
 """Stands in the place of a memory's erasures while runs are being forgotten and files overwritten."""
 
 
+def erased_of(memory: "MemoryStore | None", addresses: Set[ItemAddress]) -> Set[ItemAddress]:
+    """Return those of the items that were erased from the memory and not written again. Raises `StoreError`."""
+    if memory is None or not addresses:
+        return frozenset()
+    forgotten = {one.tag for one in memory.engine.forgotten(0, limit=MOST_FORGOTTEN)}
+    lacking = {address for address in addresses if address_tag(address) in forgotten}
+    with memory.engine.transaction() as transaction:
+        return lacking - transaction.heads(sorted(lacking)).keys()
+
+
 class ErasedRuns:
     """Forgets runs and traces that recalled an item erased from the memory, by this or another device or process.
 
@@ -242,10 +252,7 @@ class ErasedRuns:
         recalled: dict[str, set[ItemAddress]] = {}
         for run, records in self._records():
             recalled.setdefault(run, set()).update(address for record in records for address in recalled_in(record))
-        forgotten = {one.tag for one in self._memory.engine.forgotten(0, limit=MOST_FORGOTTEN)}
-        lacking = {address for address in set().union(*recalled.values()) if address_tag(address) in forgotten}
-        with self._memory.engine.transaction() as transaction:
-            gone = lacking - transaction.heads(sorted(lacking)).keys()  # the others were written again
+        gone = erased_of(self._memory, set().union(*recalled.values()))
         affected = [run for run, addresses in recalled.items() if addresses & gone]
         return affected if self._runs is None else [*with_later_turns(self._runs, affected)]
 

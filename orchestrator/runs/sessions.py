@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pydantic import TypeAdapter
 
 from ...protocols import Message
+from ...protocols.items import ItemAddress
 from ...protocols.steps import Value
 from ..storage.writer import Tables
 from ..task.labels import Label, join_labels
@@ -50,6 +51,8 @@ class SessionTurn(Value):
     """The prompt, the tool calls with their results, and the answer."""
     near: SideUsage = SideUsage()
     far: SideUsage = SideUsage()
+    recalled: frozenset[ItemAddress] = frozenset()
+    """The items of the memory that the turn was told; empty for a turn on record, which is forgotten with its run."""
 
 
 class SessionSummary(Value):

@@ -461,3 +461,32 @@ async def test_a_user_is_told_what_is_shared_and_nothing_that_the_stores_own_use
         async with Hybrid(near=agent, memory=store_with(tier)) as hybrid:
             await hybrid.run(PROMPT, user="bob")
         assert (FACT in shown(agent)) is is_told
+
+
+@pytest.mark.parametrize("is_on_record", [False, True])
+async def test_a_session_drops_the_turns_that_were_told_an_item_once_the_memory_erases_it(is_on_record: bool, tmp_path: Path) -> None:
+    records = tmp_path / "records" if is_on_record else None
+    store = store_with(Tier.DEVICE)
+    async with Hybrid(near=near("Hello.", "Oat milk.", "Yes, oat milk.", "I cannot say."), memory=store, records=records) as hybrid:
+        session = hybrid.session("ana")
+        await session.send("Good morning!")
+        assert (await session.send(PROMPT)).recalled
+        await session.send("Are you sure?")
+        store.erase(prefix=MILK.namespace)
+        assert [message.text for message in session.messages] == ["Good morning!", "Hello."]
+        assert (await session.send("Are you still sure?")).text == "I cannot say."
+        assert len(session.messages) == 4
+
+
+async def test_a_turn_is_no_part_of_the_conversation_if_what_it_was_told_is_erased_meanwhile() -> None:
+    store = store_with(Tier.DEVICE)
+
+    def erasing(request: StepRequest) -> str:
+        store.erase(prefix=MILK.namespace)
+        return "Oat milk."
+
+    async with Hybrid(near=ScriptedAgent(erasing, name="near"), memory=store) as hybrid:
+        session = hybrid.session("ana")
+        assert (await session.send(PROMPT)).recalled
+        assert session.messages == ()
+        assert session.last_result is None
