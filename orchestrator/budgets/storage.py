@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
+from weakref import finalize
 
 from ..storage.postgres import is_broken
 from ..storage.writer import DatabaseSession, TableDatabase, Tables
@@ -54,6 +55,7 @@ class MemoryStorage:
     def __init__(self) -> None:
         self._lock = Lock()
         self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        finalize(self, self._connection.close)  # a book without a database is dropped, not closed
         self._connection.executescript(TABLES.sql)
 
     @contextmanager

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from weakref import finalize
 
 from .program import Argument, FinalAnswer, Program, Step
 from .world import Split, names
@@ -102,6 +103,7 @@ class PassageIndex:
     def __init__(self, passages: Mapping[str, Mapping[str, str]]) -> None:
         self._passages = {title: dict(sections) for title, sections in passages.items()}
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
+        finalize(self, self._database.close)  # an index that tasks share is dropped, not closed
         self._database.execute("CREATE VIRTUAL TABLE passage USING fts5(title UNINDEXED, text)")
         texts = ((title, f"{title}. {_text(sections)}") for title, sections in self._passages.items())
         self._database.executemany("INSERT INTO passage VALUES (?, ?)", texts)
