@@ -100,7 +100,7 @@ def signals_of(steps: Steps) -> "Floats":
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class RecordedDraft:
     """One task, carried out by each of the two models alone."""
 
     near_right: bool
@@ -113,8 +113,8 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Drafts:
-    """The drafts of one world: an array per field of `Draft`, with the tasks in the first dimension."""
+class RecordedDrafts:
+    """The drafts of one world: an array per field of `RecordedDraft`, with the tasks in the first dimension."""
 
     near_right: "Floats"
     far_right: "Floats"
@@ -123,7 +123,7 @@ class Drafts:
     states: "Floats"
 
     @classmethod
-    def of(cls, drafts: Sequence[Draft]) -> Self:
+    def of(cls, drafts: Sequence[RecordedDraft]) -> Self:
         """Put single drafts together."""
         columns = ([getattr(draft, name) for draft in drafts] for name in cls.__slots__)
         return cls(*(numpy.array(column, dtype=numpy.float64) for column in columns))
@@ -134,7 +134,7 @@ class Drafts:
         return column
 
 
-def save_drafts(worlds: Mapping[str, Drafts], file: Path) -> None:
+def save_drafts(worlds: Mapping[str, RecordedDrafts], file: Path) -> None:
     """Write the drafts of each world: signals with 16 bits, hidden states with 8 and a scale for each of their dimensions."""
     arrays: dict[str, Any] = {}
     for world, drafts in worlds.items():
@@ -145,12 +145,12 @@ def save_drafts(worlds: Mapping[str, Drafts], file: Path) -> None:
     numpy.savez_compressed(file, **arrays)
 
 
-def load_drafts(file: Path = FILE) -> dict[str, Drafts]:
+def load_drafts(file: Path = FILE) -> dict[str, RecordedDrafts]:
     """Read what `save_drafts` has written."""
     with numpy.load(file) as arrays:
         return {world: _drafts(arrays, world) for world in WORLDS}
 
 
-def _drafts(arrays: Mapping[str, Any], world: str) -> Drafts:
-    columns = {name: arrays[f"{world}/{name}"].astype(numpy.float64) for name in Drafts.__slots__}
-    return Drafts(**{**columns, "states": columns["states"] * arrays[f"{world}/scale"]})
+def _drafts(arrays: Mapping[str, Any], world: str) -> RecordedDrafts:
+    columns = {name: arrays[f"{world}/{name}"].astype(numpy.float64) for name in RecordedDrafts.__slots__}
+    return RecordedDrafts(**{**columns, "states": columns["states"] * arrays[f"{world}/scale"]})

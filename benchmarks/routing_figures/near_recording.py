@@ -45,7 +45,7 @@ from nearfar.protocols import (
     Usage,
 )
 
-from .near_drafts import FILE, WORLDS, Draft, Drafts, TokenSignals, save_drafts, signals_of
+from .near_drafts import FILE, WORLDS, RecordedDraft, RecordedDrafts, TokenSignals, save_drafts, signals_of
 
 if TYPE_CHECKING:
     from .near_drafts import States
@@ -191,11 +191,11 @@ class Recorder:
         self._near, self._far = HeardAgent("near"), HeardAgent("far")
         self._states = HiddenStates(self._near.model)
 
-    async def record(self, world: World, task: WorldTask) -> Draft:
+    async def record(self, world: World, task: WorldTask) -> RecordedDraft:
         """Let both models carry out a task."""
         near_right, far_right = await _is_done(self._near, world, task), await _is_done(self._far, world, task)
         prompts = [self._near.steps[place][0] for place in (0, -1)]
-        return Draft(
+        return RecordedDraft(
             near_right=near_right,
             far_right=far_right,
             near=_signals(self._near),
@@ -220,12 +220,13 @@ def _signals(agent: HeardAgent) -> Any:  # noqa: ANN401 - an array
     return signals_of([generation.heard for _, generation in agent.steps])
 
 
-async def record(tasks: int) -> dict[str, Drafts]:
+async def record(tasks: int) -> dict[str, RecordedDrafts]:
     """Record so many tasks of each world."""
     recorder = Recorder()
     worlds = {name: open_world(name) for name in WORLDS}
     return {
-        name: Drafts.of([await recorder.record(world, task) for task in draw_tasks(world, tasks, SEED)]) for name, world in worlds.items()
+        name: RecordedDrafts.of([await recorder.record(world, task) for task in draw_tasks(world, tasks, SEED)])
+        for name, world in worlds.items()
     }
 
 

@@ -24,7 +24,7 @@ from nearfar.orchestrator.routing.looks import Look, Signal
 from nearfar.orchestrator.routing.training import DraftExamples, out_of_fold_gains, train_escalation
 
 from .evidence_measures import apgr, folds
-from .near_drafts import CONFIDENCE, SIGNALS, STATES, WORLDS, Drafts, load_drafts
+from .near_drafts import CONFIDENCE, SIGNALS, STATES, WORLDS, RecordedDrafts, load_drafts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +46,7 @@ def figures(_data: Path, *, quick: bool) -> dict[str, Any]:
     return figures_of(load_drafts(), resamples=_RESAMPLES_QUICK if quick else _RESAMPLES)
 
 
-def figures_of(worlds: Mapping[str, Drafts], *, resamples: int) -> dict[str, Any]:
+def figures_of(worlds: Mapping[str, RecordedDrafts], *, resamples: int) -> dict[str, Any]:
     """Return the figures of recorded drafts. A gain has the name of the world that was not learned from."""
     gains: dict[str, dict[str, Any]] = {}
     by_doubt: dict[str, dict[str, Any]] = {}
@@ -97,7 +97,7 @@ def out_of_fold(states: "Floats", targets: "Floats", penalty: float) -> "Floats"
     return predicted
 
 
-def _probe(drafts: Drafts, prompt: int) -> "tuple[Floats, float]":
+def _probe(drafts: RecordedDrafts, prompt: int) -> "tuple[Floats, float]":
     """Return the probe's predictions out of fold with the best penalty, and that penalty."""
     states, targets = drafts.states[:, prompt], drafts.near_right
     tried = {penalty: out_of_fold(states, targets, penalty) for penalty in PENALTIES}
@@ -105,7 +105,7 @@ def _probe(drafts: Drafts, prompt: int) -> "tuple[Floats, float]":
     return tried[best], best
 
 
-def _pairs(known: Drafts, unseen: Drafts) -> "dict[str, tuple[Floats, Floats]]":
+def _pairs(known: RecordedDrafts, unseen: RecordedDrafts) -> "dict[str, tuple[Floats, Floats]]":
     """Return each signal but the confidence, in both worlds; probes are trained in the first."""
     pairs = {name: (known.signal(name), unseen.signal(name)) for name in SIGNALS if name != CONFIDENCE}
     for prompt, name in enumerate(PROBES):
@@ -114,13 +114,13 @@ def _pairs(known: Drafts, unseen: Drafts) -> "dict[str, tuple[Floats, Floats]]":
     return pairs
 
 
-def _examples(drafts: Drafts, further: "Floats | None" = None) -> DraftExamples:
+def _examples(drafts: RecordedDrafts, further: "Floats | None" = None) -> DraftExamples:
     columns = {CONFIDENCE: drafts.signal(CONFIDENCE)} | ({} if further is None else {"further": further})
     findings = [{LOOK: Signal(dict(zip(columns, row, strict=True)))} for row in zip(*columns.values(), strict=True)]
     return DraftExamples("near", "far", [Look(name=LOOK)], findings, drafts.near_right, drafts.far_right)
 
 
-def _within(known: Drafts, further: "Floats") -> float:
+def _within(known: RecordedDrafts, further: "Floats") -> float:
     """Return the APGR over five folds of a card with a further signal."""
     return apgr(out_of_fold_gains(_examples(known, further)), known.near_right, known.far_right)
 
@@ -132,7 +132,7 @@ def _chances(known: DraftExamples, unseen: DraftExamples) -> "Floats":
 
 
 def _gains(
-    known: Drafts, unseen: Drafts, pairs: "Mapping[str, tuple[Floats, Floats]]", resamples: int
+    known: RecordedDrafts, unseen: RecordedDrafts, pairs: "Mapping[str, tuple[Floats, Floats]]", resamples: int
 ) -> "tuple[dict[str, Floats], dict[str, Floats]]":
     """Return how much each signal adds to the APGR of the confidence: on all tasks of the unseen world, then on resamples of them.
 
@@ -161,6 +161,6 @@ def _areas(signals: "Floats", right: "Floats") -> dict[str, float]:
     return {name: auroc(column, right) for name, column in zip(SIGNALS, signals.T, strict=True)}
 
 
-def _probe_areas(drafts: Drafts) -> dict[str, float]:
+def _probe_areas(drafts: RecordedDrafts) -> dict[str, float]:
     """Return the areas of the probes out of fold, within one world."""
     return {name: auroc(_probe(drafts, prompt)[0], drafts.near_right) for prompt, name in enumerate(PROBES)}

@@ -10,8 +10,8 @@ from benchmarks.routing_figures.near_drafts import (
     SIGNALS,
     STATES,
     WORLDS,
-    Draft,
-    Drafts,
+    RecordedDraft,
+    RecordedDrafts,
     Steps,
     TokenSignals,
     load_drafts,
@@ -76,14 +76,16 @@ def test_area_counts_ties_half() -> None:
     assert auroc(numpy.array([1.0, 3.0, 2.0, 3.0]), right) == pytest.approx(1.5 / 4)
 
 
-def drafts(*, seed: int, shift: float) -> Drafts:
+def drafts(*, seed: int, shift: float) -> RecordedDrafts:
     """Make drafts whose tokens tell nothing; right ones are shifted in one dimension of the hidden state."""
     random = numpy.random.default_rng(seed)
     right, far = random.random(TASKS) < 0.5, random.random(TASKS) < 0.9
     states = random.normal(size=(TASKS, len(STATES), WIDTH))
     states[:, :, 2] += shift * right[:, None]
     tokens = random.normal(size=(2, TASKS, len(SIGNALS)))
-    return Drafts.of([Draft(bool(right[at]), bool(far[at]), tokens[0, at], tokens[1, at], states[at]) for at in range(TASKS)])
+    return RecordedDrafts.of(
+        [RecordedDraft(bool(right[at]), bool(far[at]), tokens[0, at], tokens[1, at], states[at]) for at in range(TASKS)]
+    )
 
 
 def test_probe_that_reads_the_same_in_both_worlds_gains() -> None:
@@ -118,7 +120,7 @@ async def test_the_shipped_models_still_write_the_recorded_drafts() -> None:
     recorded, recorder = load_drafts(), Recorder()
     for name in WORLDS:
         world = open_world(name)
-        again = Drafts.of([await recorder.record(world, task) for task in draw_tasks(world, TASKS, SEED)[:3]])
+        again = RecordedDrafts.of([await recorder.record(world, task) for task in draw_tasks(world, TASKS, SEED)[:3]])
         assert (again.near_right == recorded[name].near_right[:3]).all()
         assert numpy.allclose(again.near, recorded[name].near[:3], rtol=0.02, atol=0.05)
         assert numpy.allclose(again.states, recorded[name].states[:3], atol=0.1)
