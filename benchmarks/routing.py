@@ -5,7 +5,8 @@
 
 FOLDER holds mmlu.jsonl.gz, cruxeval.jsonl.gz, math_l5.jsonl.gz, bfcl.jsonl.gz and dcrouter_train.json.gz: real prompts with the recorded
 outcomes of real models. APGR and CPT are those of RouteLLM (arXiv 2406.18665): 11 thresholds at the quantiles of ten groups. Everything is
-cross-validated or held out; intervals are 95 % bootstrap intervals over tasks. LiteLLM is installed into an environment of its own.
+cross-validated or held out; intervals are 95 % bootstrap intervals over tasks. LiteLLM is installed into an environment of its own. The
+drafts of `signals` are kept in the repository; `python -m benchmarks.routing_figures.near_recording` records them again.
 """
 
 import sys
@@ -18,7 +19,19 @@ sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks._parts import DATA, print_figures
 
-PARTS: Final = ("prompt_only", "dcrouter", "transfer", "evidence", "budget", "dollars", "correction", "litellm", "latency", "reload")
+PARTS: Final = (
+    "prompt_only",
+    "dcrouter",
+    "transfer",
+    "evidence",
+    "signals",
+    "budget",
+    "dollars",
+    "correction",
+    "litellm",
+    "latency",
+    "reload",
+)
 """Modules of `benchmarks.routing_figures`."""
 
 

@@ -19,10 +19,11 @@ import numpy as np
 from pydantic import JsonValue
 
 from ...protocols import FinishReason, InvalidOutput, StepRequest, ToolChoice
+from ...protocols.confidence import LowestWindow
 from ...protocols.validation import parse_json
 from .engine import Logits, Mask, Vocabulary
 from .protocol import StepEventKind
-from .sampling import Confidence, Constraint, Grammars, Sampler, log_probability
+from .sampling import Constraint, Grammars, Sampler, log_probability
 
 OPENER: Final = "<tool_call>"
 CLOSER: Final = "</tool_call>"
@@ -209,7 +210,7 @@ class Generation:
         self._sampler = Sampler(request.temperature or 0.0, request.seed)
         self._flow = TextFlow((*stop, *((OPENER,) if self._may_open_in_text(request) else ())))
         self._reasoning = Reasoning(opened=reasoning_opened)
-        self._confidence = Confidence()
+        self._confidence = LowestWindow()
         self._constraint: Constraint | None = None
         self._call = bytearray()
         self._blank: str | None = ""
@@ -258,6 +259,10 @@ class Generation:
         """True if the next token belongs to a tool call."""
         return self._phase == self._inside_call
 
+    def weigh(self, logits: Logits, token: int) -> None:
+        """Let a token that the model chose count towards the confidence."""
+        self._confidence.add(log_probability(logits, token))
+
     def _begin(self, request: StepRequest) -> None:
         if self._tools:
             self._grammars.call(self._tools)  # A schema that cannot be enforced is refused before anything is decoded.
@@ -280,17 +285,17 @@ class Generation:
     def _free(self, logits: Logits) -> list[int]:
         token = self._pick_free(logits)
         if token in self._vocabulary.ends:
-            self._confidence.add(log_probability(logits, token))
+            self.weigh(logits, token)
             return self._finish(FinishReason.STOP)
         if token == self._syntax.opener_token and not self._reasoning.active:
-            self._confidence.add(log_probability(logits, token))
+            self.weigh(logits, token)
             self._say_rest()
             return self._open_call((token,))
         piece = self._vocabulary.piece(token)
         shown = self._flow.feed(self._reasoning.feed(piece))
         if not self._reasoning.active:
             # The confidence is that of the answer, without the reasoning.
-            self._confidence.add(log_probability(logits, token))
+            self.weigh(logits, token)
         self._say(shown.text)
         if shown.marker is None:
             return [token]
@@ -326,13 +331,13 @@ class Generation:
             if token != opener:
                 constraint.accept(token)
         if token == opener:
-            self._confidence.add(log_probability(logits, token))
+            self.weigh(logits, token)
             return self._open_call(self._syntax.opener)
         self._phase = self._answer
         return self._answer_goes_on(token, logits)
 
     def _answer_goes_on(self, token: int, logits: Logits) -> list[int]:
-        self._confidence.add(log_probability(logits, token))
+        self.weigh(logits, token)
         if token in self._vocabulary.ends:
             return self._finish(FinishReason.STOP)
         self._say(self._flow.feed(self._vocabulary.piece(token)).text)
@@ -351,7 +356,7 @@ class Generation:
     def _inside_call(self, logits: Logits) -> list[int]:
         constraint = self._current_constraint()
         token = constraint.choose(logits, self._sampler)
-        self._confidence.add(log_probability(logits, token))
+        self.weigh(logits, token)
         self._call += self._vocabulary.piece(token)
         self.call_tokens.append(token)
         if not constraint.complete:

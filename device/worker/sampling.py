@@ -1,4 +1,4 @@
-"""Choose the next token from logits: freely, or within a grammar (JSON of a schema, or a call of a tool), and measure the confidence.
+"""Choose the next token from logits: freely, or within a grammar (JSON of a schema, or a call of a tool).
 
 llguidance enforces the grammars.
 
@@ -7,7 +7,6 @@ Only the worker process imports this module.
 
 import json
 import math
-from collections import deque
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Final
@@ -17,8 +16,6 @@ from llguidance import LLMatcher, LLTokenizer
 
 from ...protocols import InvalidOutput, JsonSchema, ModelError, ToolSpec, Unsupported
 from .engine import Logits, Mask, Vocabulary
-
-_WINDOW: Final = 4
 
 
 class NearTie(Exception):
@@ -58,28 +55,6 @@ def log_probability(logits: Logits, token: int) -> float:
     if not math.isfinite(highest):
         raise ModelError("the model computes logits that are not numbers", hint="it is damaged: download it again")
     return float(logits[token] - highest) - math.log(float(np.exp(logits - highest).sum()))
-
-
-class Confidence:
-    """exp of the lowest mean log-probability over any `_WINDOW` consecutive tokens; over all of them if they are fewer."""
-
-    def __init__(self) -> None:
-        self._window: deque[float] = deque(maxlen=_WINDOW)
-        self._lowest = 0.0
-
-    def add(self, log_probability: float) -> None:
-        window = self._window
-        window.append(log_probability)
-        if len(window) == _WINDOW:
-            self._lowest = min(self._lowest, sum(window))
-
-    @property
-    def value(self) -> float | None:
-        """The confidence, between 0 and 1; None before the first token."""
-        if not self._window:
-            return None
-        lowest = self._lowest / _WINDOW if len(self._window) == _WINDOW else sum(self._window) / len(self._window)
-        return math.exp(min(lowest, 0.0))
 
 
 # With free whitespace, a small model may write blanks without end.

@@ -5,15 +5,18 @@ import json
 from pathlib import Path
 
 import anyio
+import numpy as np
 import pytest
 from llama_engine import require_llama
 
 require_llama()
-from near_model import OPEN, QUESTION, ask, long_prompt, near_agent
+from llama_cpp import Llama
+from near_model import NEAR, OPEN, QUESTION, ask, long_prompt, near_agent
 from tiny_gguf import WIDTH, TinyModel, write_tiny_gguf
 
 from nearfar import LlamaAgent
 from nearfar.device.llama import read_header
+from nearfar.device.llama.library import prepare_library
 from nearfar.protocols import (
     Agent,
     ContextOverflow,
@@ -26,6 +29,7 @@ from nearfar.protocols import (
     Sensitivity,
     Side,
     StepReply,
+    StepRequest,
     TextDelta,
     ToolCalled,
     ToolChoice,
@@ -261,6 +265,32 @@ async def test_confidence_falls_where_the_model_guesses() -> None:
         assert sure.finished.confidence is not None
         assert guessing.finished.confidence is not None
         assert sure.finished.confidence > guessing.finished.confidence
+
+
+async def test_confidence_is_that_of_the_tokens_of_a_call_and_of_the_answer_after_its_result() -> None:
+    async with near_agent() as agent:
+        called = await complete(agent, ask(QUESTION, tools=(OPEN,)))
+        (call,) = called.tool_calls
+        result = Message.tool(ToolResult(call_id=call.id, name=call.name, content="Mira Falk"))
+        conversation = (Message.user(QUESTION), Message.assistant("", (call,)), result)
+        answered = await complete(agent, StepRequest(messages=conversation, tools=(OPEN,)))
+    asked = f"<|bos|><|user|>{QUESTION}<|end|><|assistant|>"
+    written = "<tool_call>" + json.dumps({"name": call.name, "arguments": dict(call.arguments)})
+    assert called.finished.confidence == pytest.approx(lowest_window(asked, written), rel=1e-3)
+    told = f"{asked}{written}</tool_call><|end|><|tool|>Mira Falk<|end|><|assistant|>"
+    assert answered.finished.confidence == pytest.approx(lowest_window(told, f"{answered.text}<|end|>"), rel=1e-3)
+
+
+def lowest_window(prompt: str, written: str) -> float:
+    """The confidence of what the near model writes behind a prompt, by llama-cpp-python's own class in one pass."""
+    prepare_library()
+    model = Llama(str(NEAR), n_ctx=512, n_threads=1, logits_all=True, verbose=False)
+    before, tokens = (model.tokenize(text.encode(), add_bos=False, special=True) for text in (prompt, written))
+    model.eval([*before, *tokens])
+    logits = model.scores[len(before) - 1 : len(before) + len(tokens) - 1].astype(np.float64)
+    logs = logits[np.arange(len(tokens)), tokens] - np.log(np.exp(logits).sum(axis=1))
+    width = min(4, len(tokens))
+    return float(np.exp(np.convolve(logs, np.full(width, 1 / width), "valid").min()))
 
 
 async def test_far_llama_refuses_private_text(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from llama_engine import needs_llama
 from nearfar.device.worker.engine import Sequence, Sequences, common_prefix
 from nearfar.device.worker.generation import TextFlow
 from nearfar.device.worker.protocol import Frame, FrameDecoder, encode
-from nearfar.device.worker.sampling import Confidence, log_probability
+from nearfar.device.worker.sampling import log_probability
 from nearfar.protocols import ModelError
+from nearfar.protocols.confidence import LowestWindow
 
 if TYPE_CHECKING:
     from nearfar.device.llama.model import ThreadTuner
@@ -129,7 +130,7 @@ def test_sequences_never_hold_more_than_the_cache_and_know_what_they_hold(steps:
 
 @given(values=st.lists(st.floats(-20, 0), min_size=1, max_size=30))
 def test_confidence_is_the_lowest_mean_of_four(values: list[float]) -> None:
-    confidence = Confidence()
+    confidence = LowestWindow()
     for value in values:
         confidence.add(value)
     windows = [values[at : at + 4] for at in range(max(len(values) - 3, 1))]
@@ -145,7 +146,7 @@ def test_logits_that_are_no_numbers_are_the_models_fault(wrong: float) -> None:
 
 
 def test_confidence_is_unknown_before_the_first_token() -> None:
-    assert Confidence().value is None
+    assert LowestWindow().value is None
 
 
 def _tuner() -> "ThreadTuner":
