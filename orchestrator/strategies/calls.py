@@ -422,8 +422,8 @@ def _checked(event: Finished) -> Finished:
     Raises `InvalidOutput` for figures that cannot be.
     """
     try:
-        parts = {name: type(part).model_validate(dict(part)) for name, part in event if isinstance(part, Usage | Performance)}
-        return Finished.model_validate({**dict(event), **parts})
+        parts = {name: type(part).model_validate(vars(part)) for name, part in event if isinstance(part, Usage | Performance)}
+        return Finished.model_validate({**vars(event), **parts})
     except ValueError as error:
         raise InvalidOutput("the agent ended a step with figures that cannot be", hint="see protocols.Finished") from error
 
