@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ...protocols import (
@@ -17,7 +17,7 @@ from ...protocols import (
     Usage,
 )
 from ..agents.breaker import Health
-from ..agents.pool import PaceSource, no_pace
+from ..agents.pool import PaceSource, Prefixes, no_pace
 from ..budgets.book import BudgetBook, Commitment, Spent
 from ..budgets.storage import MemoryStorage
 from ..task.modes import AgentView, Mode, Situation, Strategy
@@ -73,6 +73,7 @@ class Router:
         paces: returns the pace of an agent measured before this process began, by its name.
         budgets: the budget book; None: spending is counted in this process only.
         health: returns the health of an agent by its name; None if it is not tracked.
+        ahead: returns the calls that have to end before another one of an agent is worked on, by its name.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Router:
         paces: PaceSource = no_pace,
         budgets: BudgetBook | None = None,
         health: Callable[[str], Health | None] = lambda _agent: None,
+        ahead: Callable[[str], int] = lambda _agent: 0,
     ) -> None:
         self.outcomes = OutcomeStore(paces=paces)
         self.running = self.outcomes.running
@@ -92,9 +94,11 @@ class Router:
         self.success = SuccessModel(self.outcomes)
         self.spending = Spending(budgets or BudgetBook(MemoryStorage(), now))
         self.sessions = Sessions(monotonic)
+        self.prefixes = Prefixes(monotonic)
         self.steering = Steering(seed, monotonic, self.spending.dollars_of_last_hour)
         self._device_state = device_state
         self._health = health
+        self._ahead = ahead
         self._now = now
 
     def apply_rules(self, task: Task, *, tools: Collection[str] = ()) -> Task:
@@ -208,7 +212,8 @@ class Router:
         tokens = sum(call.usage.total_tokens for call in calls)
         if any(call.saved is not None for call in calls) or not (tokens or any(call.dollars for call in calls)):
             return
-        self.running.add_task(agent, TaskTaken.of(calls, prompt_tokens=_tokens(task)), kind=TaskKind(task.task_class, bool(tools)))
+        kind = TaskKind(task.task_class, bool(tools), is_follow_up=agent in self.prefixes.holders(task.messages))
+        self.running.add_task(agent, TaskTaken.of(calls, prompt_tokens=_tokens(task)), kind=kind)
 
     def learn(self, task: Task, decision: RouteDecision, agent: str, *, score: float) -> None:
         """Take in how well an agent did a task, 0 to 1, unless the policy wants nothing learned. Unknown outcomes are not reported here."""
@@ -219,6 +224,7 @@ class Router:
         """Take note of a task that was answered."""
         if task.session is not None:
             self.sessions.keep(task.session, result.agent, user=task.user)
+        self.prefixes.note(task.messages, [attempt.agent for attempt in result.attempts if attempt.steps])
         if task.policy.router.log is not None:
             try:
                 log_task(task.policy.router.log, task, result, tools=tools, time=self._now())
@@ -290,14 +296,16 @@ class Router:
             success = self.success.success(last_words(task.messages), task.task_class, agents, head=task.policy.router.head)
         else:
             success = self.success.unread(agents, task.task_class)
-        tokens, kind = _tokens(task), TaskKind(task.task_class, bool(tools))
-        estimates = {agent.name: self._estimate(agent, success, tokens, kind) for agent in agents}
+        tokens, holders = _tokens(task), self.prefixes.holders(task.messages)
+        kind = TaskKind(task.task_class, bool(tools))
+        later = replace(kind, is_follow_up=True) if holders else kind
+        estimates = {agent.name: self._estimate(agent, success, tokens, later if agent.name in holders else kind) for agent in agents}
         dearest = max((each.dollars.value for each in estimates.values() if each.dollars is not None), default=0.0)
         utilities = {name: _utility(task.policy.objective, each, dearest or _UNKNOWN_DOLLARS) for name, each in estimates.items()}
         return success, [_Judged(agent, estimates[agent.name], utilities[agent.name]) for agent in agents]
 
     def _estimate(self, agent: AgentView, success: Success, tokens: int, kind: TaskKind) -> AgentEstimate:
-        costs = self.running.costs(agent.name, agent.side, tokens=tokens, prices=agent.prices, kind=kind)
+        costs = self.running.costs(agent.name, agent.side, tokens=tokens, prices=agent.prices, kind=kind, ahead=self._ahead(agent.name))
         return AgentEstimate(
             success=success.estimates[agent.name],
             predicted=success.predicted[agent.name],
@@ -305,6 +313,8 @@ class Router:
             seconds=costs.seconds,
             dollars=costs.dollars,
             joules=costs.joules,
+            queue_seconds=costs.queue_seconds,
+            cached_share=costs.cached_share,
         )
 
     def _check_breakers(self, policy: Policy, remaining: Eligible) -> None:

@@ -327,8 +327,8 @@ def _taken(call: Call) -> StepTaken:
     return StepTaken(
         input_tokens=call.usage.input_tokens,
         output_tokens=call.usage.output_tokens,
-        seconds=call.seconds,
-        first_token_seconds=call.first_token_seconds,
+        seconds=call.seconds - call.queued_seconds,
+        first_token_seconds=None if call.first_token_seconds is None else max(call.first_token_seconds - call.queued_seconds, 0.0),
         dollars=None if call.dollars is None else float(call.dollars),
         joules=call.energy.joules if call.side is Side.NEAR else None,
     )

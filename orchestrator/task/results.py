@@ -65,6 +65,10 @@ class AgentEstimate:
     """US dollars; None: its price is unknown."""
     joules: Estimate | None = None
     """Joules of the device's energy; None: unknown."""
+    queue_seconds: float = 0.0
+    """Seconds of both figures of time in which the agent works on calls before this one."""
+    cached_share: float = 0.0
+    """Share of the tokens read that is expected to be in the agent's prompt cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +298,14 @@ class Call(Value):
         """Return the energy that it drew from the device that computed it."""
         known = self.performance
         return UNKNOWN_ENERGY if known is None else Energy(joules=known.joules, source=known.joules_source)
+
+    @property
+    def queued_seconds(self) -> float:
+        """Return the seconds in which nothing was computed for it; 0 where the machine does not tell how long it computed."""
+        known = self.performance
+        if known is None or known.first_token_seconds is None or not known.decode_tokens_per_second:
+            return 0.0
+        return max(self.seconds - known.first_token_seconds - self.usage.output_tokens / known.decode_tokens_per_second, 0.0)
 
 
 class ToolOutcome(Value):
