@@ -10,7 +10,7 @@ from ...protocols.steps import Value
 from ..budgets.book import MEASURES, BudgetBook, BudgetScope, Spent
 from ..task.modes import FAR_FIRST, SUPERVISED, AgentView, Mode, Strategy, language_of, primary_language
 from ..task.policy import Policy
-from ..task.routing_policy import AmountsConfig, LimitsConfig
+from ..task.routing_policy import HOUR, AmountsConfig, LimitsConfig
 from ..task.rules import RESTRICTIONS, Ruling
 from ..task.task import Needs, Task
 
@@ -191,13 +191,14 @@ class PolicyFinding(Value):
 
 def unknown_prices(policy: Policy, models: Mapping[str, str]) -> Iterator[PolicyFinding]:
     """Warn of each far agent of unknown price where dollars are limited. `models`: their models, by the agents' names."""
-    limits, hourly = policy.limits, policy.router.dollars_per_hour
+    limits, rate = policy.limits, policy.router.dollar_rate
     scopes = ("call", "task", "session", "user", "day")
     limited = [f"{name} (${most:g})" for name in scopes if (most := getattr(limits, name).dollars) is not None]
-    if not limited and hourly is None:
+    if not limited and rate is None:
         return
-    where = "policy.limits" if limited else "policy.router.dollars_per_hour"
-    said = ", ".join([*limited, *([] if hourly is None else [f"hour (${hourly:g})"])])
+    period = "" if rate is None else "hour" if rate.seconds == HOUR else "day"
+    where = "policy.limits" if limited else f"policy.router.dollars_per_{period}"
+    said = ", ".join([*limited, *([] if rate is None else [f"{period} (${rate.dollars:g})"])])
     outcome = "not counted" if not limited or limits.unknown_price == "allow" else "refused"
     for agent, model in models.items():
         problem = f"dollars are limited per {said}, and the price of {agent} (model {model!r}) is unknown: its calls are {outcome}"
@@ -222,16 +223,16 @@ class Spending:
         """Return the account that the task spends from."""
         from ..budgets.account import Account  # it waits for others, which deciding and explaining never do
 
-        is_paced = task.policy.router.dollars_per_hour is not None and self._book.is_shared
+        is_paced = task.policy.router.dollar_rate is not None and self._book.is_shared
         limits = task.policy.limits
         return Account(self._book, limits, task=task.idempotency_key, session=task.session, user=task.user, is_paced=is_paced)
 
-    def dollars_of_last_hour(self) -> float:
-        """Return the dollars that tasks under `dollars_per_hour` took in the last hour, of all processes; 0 if the book is not shared."""
+    def dollars_of_last(self, seconds: float) -> float:
+        """Return the dollars that tasks under a dollar rate took lately, of all processes; 0 if the book is not shared."""
         try:
-            return self._book.dollars_of_last_hour() if self._book.is_shared else 0.0
+            return self._book.dollars_of_last(round(seconds / 60)) if self._book.is_shared else 0.0
         except StoreUnavailable as error:
-            logger.warning("what other processes have spent in the last hour is not known: %s", error)
+            logger.warning("what other processes have spent lately is not known: %s", error)
             return 0.0
 
     def share_left(self, task: Task) -> float | None:
