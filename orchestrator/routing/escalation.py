@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -133,6 +133,7 @@ class Escalation:
         self._fits = {fit.seen: fit for fit in card.fits}
         self._outlooks = {(outlook.seen, outlook.look): outlook for outlook in card.outlooks}
         self._plan = lru_cache(maxsize=64)(self._planned)
+        self._transition = cache(self._transition_of)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -227,10 +228,26 @@ class Escalation:
             after[seen] = {}
             for look in (look for look in self._paid if look not in seen):
                 then = values[tuple(name for name in self._paid if name in seen or name == look)]
-                after[seen][look] = _expected(self._outlooks[seen, look], then, grid) - costs[look]
+                after[seen][look] = self._transition(seen, look) @ then - costs[look]
             now = numpy.maximum(0.0, objective.quality * grid - far_price)
             values[seen] = numpy.max([now, *after[seen].values()], axis=0)
         return after
+
+    def _transition_of(self, seen: tuple[str, ...], look: str) -> "Floats":
+        """Return the matrix that takes values on the grid after a look to their means on the grid before it: linear interpolation."""
+        grid = _grid()
+        import numpy
+
+        outlook = self._outlooks[seen, look]
+        matrix = numpy.zeros((_GRID, _GRID))
+        for move in numpy.array(outlook.moves).T:
+            reached = numpy.clip(grid + numpy.interp(grid, outlook.gains, move), -1, 1)
+            place = (reached + 1) / 2 * (_GRID - 1)
+            below = numpy.minimum(place.astype(numpy.int64), _GRID - 2)
+            rows = numpy.arange(_GRID)
+            numpy.add.at(matrix, (rows, below), 1 - (place - below))
+            numpy.add.at(matrix, (rows, below + 1), place - below)
+        return matrix / len(outlook.moves[0])
 
 
 def price(cost: Cost, objective: ObjectiveConfig) -> float:
@@ -260,16 +277,6 @@ def measures_of(looks: Sequence[LearnedLook], seen: Sequence[str], findings: Map
         found = crowd(draft, [answer for answer in answers if answer is not None])
         values += [found[measure] for measure in CROWD]
     return values
-
-
-def _expected(outlook: Outlook, then: "Floats", grid: "Floats") -> "Floats":
-    """Return the mean value after a look, on the grid of gains before it."""
-    import numpy
-
-    moves = numpy.array(outlook.moves).T
-    reached = [grid + numpy.interp(grid, outlook.gains, move) for move in moves]
-    mean: Floats = numpy.mean([numpy.interp(gains, grid, then) for gains in reached], axis=0)
-    return mean
 
 
 def _grid() -> "Floats":

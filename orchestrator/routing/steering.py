@@ -251,9 +251,13 @@ class Steering:
             return rate
         with self._lock:
             if settings.least_quality is not None:
-                return self._floors.setdefault(settings.least_quality, QualityController(settings.least_quality))
+                return self._floors.get(settings.least_quality) or self._floors.setdefault(
+                    settings.least_quality, QualityController(settings.least_quality)
+                )
             if settings.far_share is not None:
-                return self._shares.setdefault(settings.far_share, FarShareController(settings.far_share))
+                return self._shares.get(settings.far_share) or self._shares.setdefault(
+                    settings.far_share, FarShareController(settings.far_share)
+                )
         return None
 
     def _rate(self, settings: RouterConfig) -> DollarRateController | None:
