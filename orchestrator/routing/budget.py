@@ -97,6 +97,8 @@ _BILLS: Final = 15.0
 """Bills over which the price of a task that goes far is taken."""
 _DOUBT: Final = 2.0
 """Factor for the amount set aside for a task of unknown cost: it multiplies the usual bill, or the dollars spent on the task so far."""
+_SURPRISE: Final = 2.0
+"""Times that what is set aside counts against the period: prices may rise while tasks are under way. Chosen on simulated price steps."""
 _DEAREST: Final = 16.0
 """Bound of how many times more than expected tasks are taken to cost: a single odd task does not hold others back for long."""
 _RELIEF: Final = 0.2
@@ -319,7 +321,8 @@ class DollarRateController:
     @property
     def _left(self) -> float:
         """Dollars that may still be spent or set aside in this period."""
-        return _MOST * self._target - max(self._paid_sum, self._billed()) - max(self._set_aside, self._dearness * self._expected)
+        under_way = max(self._set_aside, self._dearness * self._expected)
+        return _MOST * self._target - max(self._paid_sum, self._billed()) - _SURPRISE * under_way
 
     @property
     def _unknown(self) -> float:

@@ -125,9 +125,9 @@ class DraftChoice:
         self._is_counted = is_free and decision.mode is Mode.AUTO
 
     @property
-    def is_budgeted(self) -> bool:
-        """Return whether a budget is held over such choices, be it in shadow."""
-        return self._is_counted and self._settings.has_budget
+    def is_steered(self) -> bool:
+        """Return whether a budget or a threshold is held over such choices, be it in shadow."""
+        return self._is_counted and (self._settings.has_budget or bool(self._settings.threshold))
 
     def weigh(self, escalation: Escalation, findings: Mapping[str, Signal]) -> EscalationDecision:
         """Choose by a card: accept, escalate, or take a look. Raises what `Escalation.decide` raises."""
@@ -137,14 +137,14 @@ class DraftChoice:
         return verdict
 
     def weigh_checks(self, objection: str | None, *, agrees: bool | None, confidence: float | None) -> DraftVerdict:
-        """Choose by the fixed checks: their objection decides, or under a budget the gain that it and the prompt let expect.
+        """Choose by the fixed checks: their objection decides, or under a budget or threshold the gain that it and the prompt let expect.
 
         The arguments besides `objection` are those of `unlearned_chances`.
         """
-        if not self.is_budgeted:
+        if not self.is_steered:
             return DraftVerdict(objection is not None, objection or "the answer stands")
         draft, far = unlearned_chances(agrees if objection is None else False, confidence=confidence, prompt=self._prompt)
-        escalates = self._advantage(draft, far) > self._threshold
+        escalates = self.advantage(draft, far) > self._threshold
         if self._settings.shadow:
             escalates = objection is not None
         self._count(draft, far, escalates=escalates)
@@ -168,7 +168,8 @@ class DraftChoice:
         """The utility by which the budget asks the far agent to be ahead."""
         return self._steering.threshold(self._settings, None if self._far is None else self._far.dollars)
 
-    def _advantage(self, draft: float, far: float) -> float:
+    def advantage(self, draft: float, far: float) -> float:
+        """Return the utility that escalating is ahead by. `draft`, `far`: probabilities that the draft and the far agent are right."""
         return self._objective.quality * (far - draft) - price(self._cost, self._objective)
 
     def _count(self, draft: float, far: float, *, escalates: bool) -> None:
@@ -177,7 +178,7 @@ class DraftChoice:
         if self._near is not None and self._far is not None:
             self._drafts.add(self._far.success.value - self._near.success.value, far - draft)
         if self._settings.has_budget:
-            advantage = self._advantage(draft, far)
+            advantage = self.advantage(draft, far)
             went_far = advantage > self._asked if self._settings.shadow else escalates
             option = FarOption(advantage, near=draft, far=far, dollars=None if self._far is None else self._far.dollars)
             self._steering.observe(self._settings, option, went_far=went_far, commitments=self._commitments)
