@@ -22,7 +22,7 @@ from ...protocols import ConfigError, InvalidRequest
 from ..budgets.book import Commitment
 from ..task.routing_policy import HOUR
 
-Item = TypeVar("Item", float, tuple[float, float, float])
+Item = TypeVar("Item", float, tuple[float, float], tuple[float, float, float])
 
 
 class Sorted(Generic[Item]):
@@ -87,7 +87,7 @@ SAMPLE: Final = 0.4
 HORIZON: Final = 0.08
 """Tasks over which debt is paid back, over the window. With `SAMPLE` chosen on simulated, normally distributed advantages."""
 USUAL_WINDOW: Final = 500
-_MOST: Final = 1.015
+_MOST: Final = 1.005
 """Bills of any period and what is set aside, over the dollars of the period: above 1 so that chance does not hold tasks back."""
 _BURST: Final = 0.1
 """Credit that waits at most, over the dollars of the period, by default."""
@@ -97,7 +97,7 @@ _BILLS: Final = 15.0
 """Bills over which the price of a task that goes far is taken."""
 _DOUBT: Final = 2.0
 """Factor for the amount set aside for a task of unknown cost: it multiplies the usual bill, or the dollars spent on the task so far."""
-_SURPRISE: Final = 2.0
+_SURPRISE: Final = 2.5
 """Times that what is set aside counts against the period: prices may rise while tasks are under way. Chosen on simulated price steps."""
 _DEAREST: Final = 16.0
 """Bound of how many times more than expected tasks are taken to cost: a single odd task does not hold others back for long."""
@@ -208,11 +208,14 @@ class DollarRateController:
         self._burst = burst
         self._now = now
         self._billed = billed
-        self._recent = Recent(round(USUAL_WINDOW * SAMPLE))
+        self._recent: Sorted[tuple[float, float]] = Sorted(round(USUAL_WINDOW * SAMPLE))
+        """Worth of each task, and the dollars that it is expected to take if it goes far."""
         self._gap = Average(USUAL_WINDOW * HORIZON)
         """Mean seconds from one task to the next."""
         self._price = Average(_BILLS)
         """Mean dollars of a task that goes far."""
+        self._foreseen = Average(_BILLS)
+        """Mean dollars that such tasks were expected to take."""
         self._credit = 0.0
         self._earned_until = now()
         self._paid: deque[tuple[float, float]] = deque()
@@ -234,8 +237,17 @@ class DollarRateController:
                 return math.inf
             if not price or self._credit > _WAITING * self._burst * self._target:
                 return 0.0
-            share = (self._target * (self._gap.value or 0.0) / self._seconds + self._credit / (USUAL_WINDOW * HORIZON)) / price
-            return max(self._recent.threshold(share, takes_ties=self._credit > 0), 0.0)
+            affordable = self._target * (self._gap.value or 0.0) / self._seconds + self._credit / (USUAL_WINDOW * HORIZON)
+            return max(self._worth_above(affordable * (self._foreseen.value or price) / price), 0.0)
+
+    def _worth_above(self, dollars: float) -> float:
+        """Return the worth above which the recent tasks are expected to take at most so many dollars per task."""
+        left = dollars * (len(self._recent.by_size) + 1)
+        for worth, expected in reversed(self._recent.by_size):
+            left -= expected
+            if left < 0:
+                return math.nextafter(worth, -math.inf) if self._credit > 0 else worth
+        return -math.inf
 
     @property
     def usual_bill(self) -> float | None:
@@ -264,10 +276,13 @@ class DollarRateController:
         committed = self.commit(worth, went_far=went_far, dollars=usual or dollars or 0.0, forced=forced)
         self._settle(committed, usual or dollars or 0.0, is_known=dollars is not None)
 
-    def commit(self, worth: float, *, went_far: bool, dollars: float | None, forced: bool = False) -> Commitment:
+    def commit(
+        self, worth: float, *, went_far: bool, dollars: float | None, forced: bool = False, far_dollars: float | None = None
+    ) -> Commitment:
         """Record a decision and set aside the most that the task is expected to cost, until `settle` gets the bill.
 
-        `dollars` is None where the cost is unknown. The other arguments are those of `FarShareController.observe`.
+        `dollars` is None where the cost is unknown. `far_dollars`: the most that it would cost on the far side, wherever it went; None:
+        the usual bill. The other arguments are those of `FarShareController.observe`.
         """
         check_observed(worth, dollars)
         with self._lock:
@@ -278,7 +293,7 @@ class DollarRateController:
             self._set_aside += most
             self._credit -= most
             if not forced:
-                self._recent.add(worth)
+                self._recent.add((worth, (self._price.value or 0.0) if far_dollars is None else far_dollars))
                 if self._last_task is not None:
                     self._gap.add(self._earned_until - self._last_task)
                 self._last_task = self._earned_until
@@ -343,6 +358,7 @@ class DollarRateController:
                 self._paid_sum += dollars
             if committed.went_far and is_known:
                 self._price.add(dollars)
+                self._foreseen.add(committed.expected or dollars)
 
     def _learn_dearness(self, committed: Commitment, dollars: float, *, is_final: bool) -> None:
         """Follow a task that takes more than was expected at once, and the bills of others step by step."""

@@ -205,11 +205,12 @@ class Steering:
             if not is_forced:
                 controller.observe(worth, went_far=went_far, near=option.near, far=option.far)
         elif isinstance(controller, DollarRateController) and commitments is not None:
-            most = _most(option.dollars) if went_far else 0.0
-            commitments.append(controller.commit(worth, went_far=went_far, dollars=most, forced=is_forced))
+            most = _most(option.dollars)
+            dollars = most if went_far else 0.0
+            commitments.append(controller.commit(worth, went_far=went_far, dollars=dollars, forced=is_forced, far_dollars=most))
         else:
-            dollars = None if option.dollars is None else option.dollars.value
-            controller.observe(worth, went_far=went_far, dollars=dollars if went_far else 0.0, forced=is_forced)
+            known = None if option.dollars is None else option.dollars.value
+            controller.observe(worth, went_far=went_far, dollars=known if went_far else 0.0, forced=is_forced)
 
     def _explored(self, decision: RouteDecision, settings: RouterConfig, quality: float) -> RouteDecision:
         prospects = [_prospect(each, decision.threshold or 0.0, quality) for each in decision.considered if each.objection is None]

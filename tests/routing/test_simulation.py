@@ -228,7 +228,9 @@ def test_a_share_over_a_cascade_is_that_of_its_escalations() -> None:
 
 
 def test_a_cascade_is_replayed_with_its_card(tmp_path: Path) -> None:
-    opinions = [with_outcomes(trace, second=trace.outcomes["second"].model_copy(update={"seconds": 9.0})) for trace in with_drafts(300, seed=1)]
+    opinions = [
+        with_outcomes(trace, second=trace.outcomes["second"].model_copy(update={"seconds": 9.0})) for trace in with_drafts(300, seed=1)
+    ]
     examples = draft_examples_of(opinions, draft=NEAR, far=FAR, opinions={"second": Cost(dollars=1e-5)})
     Escalation(train_escalation(examples)).save(tmp_path / "card.json")
     changes = {"evidence": {"escalation": tmp_path / "card.json"}, "objective": {"seconds": 0.1}}  # the second agent never drafts
