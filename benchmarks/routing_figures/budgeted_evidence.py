@@ -40,6 +40,7 @@ SHARES: Final = (0.1, 0.2, 0.3)
 _CHECKS: Final = "{}"
 """Name of the figures without labels."""
 _CARDS: Final = "{}_trained"
+_OURS: Final = (_CHECKS, _CARDS)
 _RESAMPLES: Final = 1000
 _TIE: Final = 1e-3
 _AGENTS: Final = (RecordedAgent("near", Side.NEAR), RecordedAgent("far", Side.FAR))
@@ -56,10 +57,23 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
         for share in SHARES:
             far = [way(order, share) for order in mixed]
             often = numpy.mean([_in_order(order, went) for order, went in zip(mixed, far, strict=True)], axis=0)
-            found[name.format(f"points_over_random_{round(100 * share)}")] = tasks.points(often)
+            found[_figure(name, share)] = tasks.points(often)
             far += [way(order, share) for order in shifted]
             errors[name] = max(errors.get(name, 0.0), *(_worst_error(went, share) for went in far))
-    return {**found, "share_error": round(max(errors[_CHECKS], errors[_CARDS]), 6)}
+    return {
+        **found,
+        "least_points_over_head": min(_value(found, name, share) - _value(found, "head_{}", share) for name in _OURS for share in SHARES),
+        "share_error": round(max(errors[name] for name in _OURS), 6),
+    }
+
+
+def _value(found: Mapping[str, Any], name: str, share: float) -> float:
+    value: float = found[_figure(name, share)]["value"]
+    return value
+
+
+def _figure(name: str, share: float) -> str:
+    return name.format(f"points_over_random_{round(100 * share)}")
 
 
 Way = Callable[["Rows", float], "Flags"]

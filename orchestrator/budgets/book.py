@@ -291,7 +291,7 @@ class BudgetBook:
         return {BudgetScope(kind, name): _read(row) for kind, name, *row in rows}
 
     def dollars_of_last(self, minutes: int) -> float:
-        """Dollars of the calls that were made for the scope `minute` in the last minutes, by whatever process."""
+        """Dollars of the calls that were made for the scope `minute` in the last `minutes`, by whatever process."""
         now = self._minute()
         with self._reading() as session:
             row = session.execute(_OF_MINUTES, (_minute_named(now - minutes), _minute_named(now + minutes))).fetchone()

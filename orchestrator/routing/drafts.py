@@ -78,7 +78,7 @@ class Drafts:
 
 
 @dataclass(frozen=True, slots=True)
-class DraftVerdict:
+class CheckedDraft:
     """The choice about a draft."""
 
     escalates: bool
@@ -136,19 +136,19 @@ class DraftChoice:
             self._count(verdict.p_draft, verdict.p_far, escalates=verdict.action is Action.ESCALATE)
         return verdict
 
-    def weigh_checks(self, objection: str | None, *, agrees: bool | None, confidence: float | None) -> DraftVerdict:
+    def weigh_checks(self, objection: str | None, *, agrees: bool | None, confidence: float | None) -> CheckedDraft:
         """Choose by the fixed checks: their objection decides, or under a budget or threshold the gain that it and the prompt let expect.
 
         The arguments besides `objection` are those of `unlearned_chances`.
         """
         if not self.is_steered:
-            return DraftVerdict(objection is not None, objection or "the answer stands")
+            return CheckedDraft(objection is not None, objection or "the answer stands")
         draft, far = unlearned_chances(agrees if objection is None else False, confidence=confidence, prompt=self._prompt)
         escalates = self.advantage(draft, far) > self._threshold
         if self._settings.shadow:
             escalates = objection is not None
         self._count(draft, far, escalates=escalates)
-        return DraftVerdict(escalates, _reason(objection, escalates=escalates), draft, far)
+        return CheckedDraft(escalates, _reason(objection, escalates=escalates), draft, far)
 
     def force(self) -> None:
         """Count an escalation that no budget could have avoided, such as that of an empty draft."""

@@ -321,7 +321,8 @@ def _on_settings(policy: Policy) -> Iterator[PolicyFinding]:
             known = _listed("plugins", [plugin.name for plugin in find_plugins("detectors")])
             yield _error("policy.privacy.detectors", f"there is no plugin {name!r} of nearfar.detectors", known)
     router = policy.router
-    strategies = {policy.strategy, policy.subtasks.strategy, *(rule.strategy for rule in policy.rules)}
+    strategies = {policy.strategy, *(rule.strategy for rule in policy.rules)}
+    strategies |= {policy.subtasks.strategy} if Strategy.SUBTASKS in strategies else set()
     steers = router.has_budget or router.threshold
     if steers and strategies.isdisjoint((Strategy.ROUTE, Strategy.CASCADE, Strategy.AUTO)):
         yield _warning("policy.router", f"threshold and budget only steer strategies route and cascade, not {policy.strategy}")

@@ -22,35 +22,33 @@ from ..budgets.storage import MemoryStorage
 from ..task.modes import AgentView, Mode, Situation, Strategy
 from ..task.policy import Policy
 from ..task.results import AgentEstimate, Call, ConsideredAgent, EstimateSource, Result, RouteDecision, SelectionDecision
-from ..task.routing_policy import LimitsConfig, RouterConfig
+from ..task.routing_policy import BUDGETS, LimitsConfig, RouterConfig
 from ..task.rules import Ruling, ruling
 from ..task.task import Task, last_words, tokens_by_length
 from .auto import Selector
-from .candidates import (
+from .costs import TaskKind, TaskTaken
+from .drafts import Drafts, expected_quality
+from .eligibility import (
     PLAN_TOKENS,
+    Eligible,
     JudgedAgent,
+    Spending,
     advantage_of,
     as_considered,
     by_side,
     by_utility,
-    far_dollars,
-    is_guess,
-    least_taken,
-    left_out,
-    reason_for,
-    utility_of,
-)
-from .costs import TaskKind, TaskTaken
-from .drafts import Drafts, expected_quality
-from .eligibility import (
-    Eligible,
-    Spending,
     contradiction,
     eligible,
+    far_dollars,
+    is_guess,
     languages_of,
+    least_taken,
+    left_out,
     mode_under_rules,
+    reason_for,
     sensitivity_under_rules,
     strategy_under_rules,
+    utility_of,
 )
 from .outcomes import OutcomeStore
 from .steering import UNKNOWN_DOLLARS, Sessions, Steering
@@ -201,12 +199,12 @@ class Router:
 
     def extend(self, task: Task, commitments: list[Commitment], dollars: float | None, *, is_far: bool) -> None:
         """Tell what a task under way has taken so far, so that a dollar rate knows early where it is dearer than expected."""
-        if task.policy.router.dollar_rate is not None:
+        if _has_budget(task.policy.router):
             self.steering.extend(task.policy.router, commitments, dollars, is_far=is_far)
 
     def settle(self, task: Task, commitments: Sequence[Commitment], dollars: float | None) -> None:
         """Count what a task was billed, whether it was answered or not, against a dollar rate. None: the bill is unknown."""
-        if task.policy.router.dollar_rate is not None:
+        if _has_budget(task.policy.router):
             self.steering.settle(task.policy.router, commitments, dollars)
 
     def learn_costs(self, task: Task, agent: str, calls: Sequence[Call], *, tools: Collection[str]) -> None:
@@ -362,7 +360,7 @@ class Router:
         advantage = advantage_of(judged)
         if policy.strategy in _CHOOSING:
             is_free = policy.strategy is Strategy.ROUTE and mode is Mode.AUTO
-            is_blind = is_guess(judged, policy.router)
+            is_blind = is_free and is_guess(judged, policy.router)
             order = by_utility(judged, threshold, advantage) if is_free and not is_blind else by_side(judged, policy.strategy)
             order, is_bound = self._preferred(task, order, found, remaining)
             if policy.strategy is Strategy.CASCADE and mode is Mode.AUTO and not is_bound:
@@ -447,7 +445,11 @@ class Router:
 
 def _steers(settings: RouterConfig) -> bool:
     """Return whether anything but the task itself decides: a budget, exploration, or shadow mode."""
-    return settings.shadow or bool(settings.explore_share) or settings.has_budget
+    return settings.shadow or bool(settings.explore_share) or _has_budget(settings)
+
+
+def _has_budget(settings: RouterConfig) -> bool:
+    return any(getattr(settings, name) is not None for name in BUDGETS)
 
 
 def _tokens(task: Task) -> int:

@@ -248,7 +248,7 @@ class Steering:
         """Return the controller of a task that is being placed. A target that was not used before starts without a history."""
         rate = self._rate(settings)
         if rate is not None and settings.dollar_rate is not None:
-            rate.retarget(settings.dollar_rate.dollars)
+            rate.retarget(settings.dollar_rate[0])
             return rate
         with self._lock:
             if settings.least_quality is not None:

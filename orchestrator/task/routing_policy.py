@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -212,13 +212,6 @@ BUDGETS: Final = ("far_share", "dollars_per_hour", "dollars_per_day", "least_qua
 """Settings of the router to which the threshold adapts; at most one is given."""
 
 
-class DollarRate(NamedTuple):
-    """Dollars that may be billed in any period of so many seconds."""
-
-    dollars: float
-    seconds: float
-
-
 class RouterConfig(Value):
     """The router's predictions, learning and budget: the `[policy.router]` section."""
 
@@ -256,11 +249,11 @@ class RouterConfig(Value):
         return self.far_share is not None or self.least_quality is not None or self.dollar_rate is not None
 
     @property
-    def dollar_rate(self) -> DollarRate | None:
-        """Return the dollars that may be billed, and the period; None: there is no such budget."""
+    def dollar_rate(self) -> tuple[float, float] | None:
+        """Return the dollars that may be billed, and the seconds of the period; None: there is no such budget."""
         if self.dollars_per_hour is not None:
-            return DollarRate(self.dollars_per_hour, HOUR)
-        return None if self.dollars_per_day is None else DollarRate(self.dollars_per_day, DAY)
+            return self.dollars_per_hour, HOUR
+        return None if self.dollars_per_day is None else (self.dollars_per_day, DAY)
 
 
 def trigger_of(error: NearfarError) -> FallbackTrigger | None:

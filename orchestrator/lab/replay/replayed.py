@@ -54,7 +54,7 @@ class RoutedTask:
     advantage: float
     """By how much the far agent is expected to be more useful, by the prompt or by the evidence about the draft."""
     chosen: str
-    """Who serves under the policy as it is written."""
+    """The agent that serves under the policy as it is written."""
     draft: str | None = None
     """The near agent whose draft is judged before a far one serves, and has its price; None: there is no draft."""
 
@@ -82,7 +82,7 @@ class Online(Value):
     score: float
     """Mean over the tasks."""
     chosen: tuple[str, ...]
-    """Who answered each task."""
+    """The agents that answered the tasks."""
 
     @property
     def tolerance(self) -> float:
@@ -131,7 +131,7 @@ class Replayed:
 
     @property
     def chosen(self) -> list[str]:
-        """Who serves under the policy as it is written."""
+        """The agent that serves under the policy as it is written."""
         return [task.chosen for task in self.tasks]
 
     @property
