@@ -1,4 +1,4 @@
-"""The agents that may serve a task, by rules, mode, strategy, sensitivity, capabilities and limits, and the order in which they are tried."""
+"""The agents that may serve a task, by rules, mode, strategy, sensitivity, capabilities and limits, and the order to try them in."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
