@@ -110,6 +110,8 @@ class RouteDecision(Value):
     """Utility of the best far candidate less that of the best near one; None: one side is missing, or the router did not choose."""
     threshold: float | None = None
     """Advantage from which the far side goes first."""
+    plan_price: float = 0.0
+    """Utility by which a plan of the supervisor has to be worth more than it costs, as a budget of dollars asks for."""
     similarity: float | None = None
     """Similarity of the prompt to those that the head was trained on, 0 to 1; None: there was no head, or it does not look."""
     predictor: Literal["head", "length", "none"] = "none"
@@ -251,6 +253,10 @@ class Attempt(Value):
     """Tool results support the answer; None: it was not checked."""
     opinions: Mapping[str, str] = {}
     """Second opinions: the answers of other agents, by their names."""
+    p_right: float | None = None
+    """Probability that the answer is right, by the evidence; None: it was not weighed."""
+    p_far: float | None = None
+    """Probability that the far agent that would take over is right, by the evidence."""
 
 
 class Call(Value):
