@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationError
 
-from ...protocols import ConfigError, Sensitivity, Side, Usage
+from ...protocols import ConfigError, Sensitivity, Side, ToolSpec, Usage
 from ...protocols.steps import Value
 from ..task.modes import Strategy, TaskProfile
 from ..task.results import Arm, Result, RouteDecision
@@ -109,7 +109,11 @@ class AgentOutcome(Value):
     score: float | None = Field(default=None, ge=0, le=1)
     """1 for a task well done, 0 for one that failed; None: unknown, and nothing is learned from it."""
     answer: str | None = None
-    """Its final answer, by which agents are said to agree; None: not recorded, or it gave none."""
+    """Its final answer, or the JSON list of its tool calls, by which agents are said to agree; None: not recorded, or it gave none."""
+    output_characters: int | None = Field(default=None, ge=0)
+    """Length of all that it wrote; None: no more than the answer."""
+    has_prose: bool | None = None
+    """It wrote words beside its tool calls; None: unknown."""
     is_valid: bool | None = None
     """The draft kept to its schema, or its tool calls to theirs; None: there was none, or it was not checked."""
     is_grounded: bool | None = None
@@ -132,6 +136,8 @@ class Trace(Value):
     """From coarse to fine: `search/hops`. Empty: unknown."""
     tools: tuple[str, ...] = ()
     """Names of the tools that it could call."""
+    specs: tuple[ToolSpec, ...] = ()
+    """Those tools as agents see them, by which answers that are tool calls are looked at; empty: not recorded."""
     outcomes: Mapping[str, AgentOutcome] = Field(min_length=1)
     """By the agent's name."""
 

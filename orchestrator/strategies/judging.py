@@ -4,10 +4,11 @@ from pathlib import Path
 
 from ...protocols import ConfigError, Message, Side, StepRequest, ToolChoice
 from ..agents.pool import AgentHandle, AgentPool
-from ..routing.answers import Answer, agree
+from ..routing.answers import agree
+from ..routing.call_looks import judges_texts
 from ..routing.checks import is_grounded, objection
 from ..routing.escalation import Action, Escalation
-from ..routing.looks import FREE, Cost, Signal, free_findings, second_opinion
+from ..routing.looks import FREE, Cost, Signal, free_findings, text_opinion
 from ..task.results import Attempt, RouteDecision
 from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import last_words
@@ -59,7 +60,8 @@ class Judging:
             return await self._fixed()
         if path not in self._escalations:
             self._escalations[path] = Escalation.load(path)
-        return await self._learned(self._escalations[path], following)
+        escalation = self._escalations[path]
+        return await (self._learned(escalation, following) if judges_texts(escalation.card.looks) else self._fixed())
 
     @property
     def _text(self) -> str:
@@ -78,7 +80,7 @@ class Judging:
         second = policy.evidence.second_opinion
         if reason is not None or second is None:
             return reason
-        opinion = await self._ask(self._handle(second))
+        opinion = await self._ask(near_agent(self._pool, second))
         return None if opinion is None or agree(self._text, opinion) else f"{second} answers otherwise: {opinion[:80]}"
 
     async def _learned(self, escalation: Escalation, following: AgentHandle) -> str | None:
@@ -107,15 +109,8 @@ class Judging:
 
     async def _look(self, name: str) -> Signal:
         """Ask another agent for a second opinion. Return an empty finding if it gives none."""
-        opinion = await self._ask(self._handle(name))
-        return Signal() if opinion is None else second_opinion(Answer.of_text(self._text), Answer.of_text(opinion))
-
-    def _handle(self, name: str) -> AgentHandle:
-        """Return a near agent by name. Raises `ConfigError` for a far or unknown one: second opinions stay on this device."""
-        found = next((handle for handle in self._pool if handle.name == name and handle.side is Side.NEAR), None)
-        if found is None:
-            raise ConfigError(f"there is no agent {name!r} on this device to give a second opinion", hint="[other_near.NAME] adds one")
-        return found
+        opinion = await self._ask(near_agent(self._pool, name))
+        return Signal() if opinion is None else text_opinion(self._text, opinion, last_words(self._turn.task.messages))
 
     async def _ask(self, handle: AgentHandle) -> str | None:
         """Return another agent's answer to the same conversation, without tool calls; None if it fails."""
@@ -132,9 +127,6 @@ class Judging:
         """Return a request with the conversation up to the draft. Tools are shown, since their calls stand in it, and none may be
         called."""
         task = self._turn.task
-        temperature = task.policy.temperature
-        if handle is self._turn.handle:
-            temperature = max(temperature or 0.0, _SECOND_SAMPLE_TEMPERATURE[handle.side])
         return step_request(
             task,
             self._messages[:-1],
@@ -142,8 +134,21 @@ class Judging:
             tools=self._context.specs if takes_tools else (),
             tool_choice=ToolChoice.NONE,
             output_schema=task.output_schema,
-            temperature=temperature,
+            temperature=second_sample_temperature(task.policy.temperature, handle, self._turn.handle),
         )
+
+
+def near_agent(pool: AgentPool, name: str) -> AgentHandle:
+    """Return a near agent by name. Raises `ConfigError` for a far or unknown one: second opinions stay on this device."""
+    found = next((handle for handle in pool if handle.name == name and handle.side is Side.NEAR), None)
+    if found is None:
+        raise ConfigError(f"there is no agent {name!r} on this device to give a second opinion", hint="[other_near.NAME] adds one")
+    return found
+
+
+def second_sample_temperature(temperature: float | None, handle: AgentHandle, drafted: AgentHandle) -> float | None:
+    """Return the temperature at which an agent gives its opinion: raised if it is the one that drafted."""
+    return max(temperature or 0.0, _SECOND_SAMPLE_TEMPERATURE[handle.side]) if handle is drafted else temperature
 
 
 def _cost(decision: RouteDecision, agent: str) -> Cost:

@@ -118,7 +118,7 @@ async def test_a_confident_draft_is_not_stopped() -> None:
 def learned(path: Path, *, draft: str = "near") -> Path:
     """An escalation from traces in which agreement tells right drafts from wrong ones, and far is nearly always right."""
     traces = []
-    for number in range(120):
+    for number in range(400):
         is_right = number % 2 == 0
         answers = {draft: str(number), "second": str(number if is_right else number + 1), "far": str(number if is_right else number + 1)}
         scores = {draft: float(is_right), "second": None, "far": float(number % 40 != 1)}
@@ -131,7 +131,7 @@ def learned(path: Path, *, draft: str = "near") -> Path:
 
 async def test_a_learned_escalation_looks_before_it_decides(tmp_path: Path) -> None:
     pytest.importorskip("numpy")
-    policy = {"evidence": {"escalation": learned(tmp_path / "escalation.json")}, "objective": {"dollars": 1}}
+    policy = {"evidence": {"escalation": learned(tmp_path / "escalation.json")}, "objective": {"dollars": 30}}
     agreed = await Trio(["12"], ["12"], []).ask(policy)
     assert (agreed.text, [call.role for call in agreed.calls]) == ("12", ["execute", "second_opinion"])
     disagreed = await Trio(["12"], ["13"], ["14"]).ask(policy)
