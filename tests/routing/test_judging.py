@@ -70,7 +70,7 @@ async def test_a_second_opinion_of_a_private_task_stays_on_the_device() -> None:
 async def test_a_second_opinion_acts_on_nothing() -> None:
     counted = []
 
-    @tool
+    @tool(effect="read")
     async def count(what: str) -> str:
         """Count things."""
         counted.append(what)
