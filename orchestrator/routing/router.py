@@ -13,6 +13,7 @@ from ...protocols import (
     DeviceStateSource,
     PermissionDenied,
     Side,
+    ToolSpec,
     Unavailable,
     Usage,
 )
@@ -215,7 +216,7 @@ class Router:
         if task.policy.router.learn:
             self.outcomes.add(ScoredAnswer(decision, agent, score, task.policy.router.head))
 
-    def conclude(self, task: Task, result: Result, *, tools: Collection[str]) -> None:
+    def conclude(self, task: Task, result: Result, *, tools: Sequence[ToolSpec]) -> None:
         """Take note of a task that was answered."""
         if task.session is not None:
             self.sessions.keep(task.session, result.agent, user=task.user)

@@ -176,6 +176,8 @@ class LoggedTask(Value):
     """Empty there, too: its words are not written."""
     task_class: str
     tools: tuple[str, ...]
+    specs: tuple[ToolSpec, ...] = ()
+    """Empty there, too, and where no call of a tool was looked at before it ran."""
     decision: RouteDecision
     head: Path | None = None
     """Folder of the head that made the predictions."""
@@ -193,7 +195,7 @@ class LoggedScore(Value):
     score: float = Field(ge=0, le=1)
 
 
-def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], time: datetime) -> None:
+def log_task(path: Path, task: Task, result: Result, *, tools: Sequence[ToolSpec], time: datetime) -> None:
     """Append what was decided and done. Raises `ConfigError` where the file cannot be written."""
     is_public = task.policy.sensitivity is Sensitivity.PUBLIC and result.label.sensitivity is Sensitivity.PUBLIC
     attempts = (
@@ -218,7 +220,8 @@ def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], ti
         time=time,
         prompt=last_words(task.messages) if is_public else "",
         task_class=task.task_class,
-        tools=tuple(sorted(tools)),
+        tools=tuple(sorted(tool.name for tool in tools)),
+        specs=tuple(tools) if is_public and any(attempt.acts for attempt in result.attempts) else (),
         decision=result.decision,
         head=task.policy.router.head,
         attempts=tuple(attempts),
@@ -305,7 +308,9 @@ def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | 
         )
         for attempt in task.attempts
     }
-    return Trace(id=task.id, prompt=task.prompt, task_class=task.task_class, tools=task.tools, outcomes=outcomes) if outcomes else None
+    if not outcomes:
+        return None
+    return Trace(id=task.id, prompt=task.prompt, task_class=task.task_class, tools=task.tools, specs=task.specs, outcomes=outcomes)
 
 
 def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer]:

@@ -302,3 +302,4 @@ async def test_calls_that_were_held_back_can_be_read_as_traces(tmp_path: Path) -
     (trace,) = read_traces(log)
     assert trace.outcomes["near"].answer == text_of_calls([pays("ann", 50000)])
     assert trace.outcomes["second"].answer == text_of_calls([pays("ann")])
+    assert [spec.name for spec in trace.specs] == ["pay"]
