@@ -29,11 +29,11 @@ from ..task.policy import Verdict
 from ..task.results import ActLook
 from ..task.routing_policy import FALLBACK_ERRORS, FallbackTrigger
 from ..task.task import last_words
-from ..task.tools import Effect, Tool
+from ..task.tools import Tool
 from .calls import CallLog, TaskRuntime
 from .judging import near_agent, second_sample_temperature
-from .state import Json, TaskContext, TaskState, as_json, label_of, step_request, value_of
-from .turn import AgentTurn
+from .state import Json, TaskContext, TaskState, label_of, step_request, value_of
+from .turn import AgentTurn, acts
 
 if TYPE_CHECKING:
     from .graphs import TaskNodes
@@ -82,7 +82,7 @@ class ActJudging:
     ) -> None:
         self._turn = turn
         self._calls = said.tool_calls
-        self._messages = [value_of(Message, message) for message in conversation] if said.tool_calls else []
+        self._messages = [value_of(Message, message) for message in conversation]
         self._made = made
         self._pool = pool
         self._context = context
@@ -91,13 +91,12 @@ class ActJudging:
         """What other agents would say in that step, by name; None: one gave no opinion."""
         self._findings: dict[str, Signal] = {}
         """By look; empty where nothing is judged."""
-        known = [(call, context.tools[call.name]) for call in self._calls if call.name in context.tools]
-        self._acting = [(call, tool) for call, tool in known if _acts(tool, context)]
+        self._acting = self._acting_in(said.tool_calls)
 
     def verdict(self) -> ActVerdict:
         """Decide by the looks so far. Raises `ConfigError` for an escalation or an opinion that cannot be had."""
         evidence = self._turn.task.policy.evidence
-        if not self._acting or not evidence.before_acts or not (self._turn.is_judged or self._far):
+        if not evidence.before_acts or not (self._turn.is_judged or self._far):
             return ActVerdict()
         escalation = self._escalation
         if escalation is not None and self._following is not None and not self._hands_off:
@@ -128,7 +127,7 @@ class ActJudging:
             self._turn.draft = draft.model_copy(update={"acts": (*draft.acts, look)})
         if verdict.doubt is not None and not self._turn.is_supervised:
             return self._rejected(verdict.doubt, runtime)
-        return {"act_doubt": verdict.doubt, "act_look": verdict.look, "draft": as_json(self._turn.elapsed())}
+        return self._turn.go_on(doubt=verdict.doubt, look=verdict.look)
 
     def _rejected(self, doubt: str, runtime: TaskRuntime) -> TaskState:
         """Give the draft up. Its answer is the calls, which are learned from like any other answer."""
@@ -235,12 +234,13 @@ class ActJudging:
 
     def _settling(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
         """Return the calls that change something, with the arguments that decide what is done."""
-        known = [(call, self._context.tools[call.name]) for call in calls if call.name in self._context.tools]
         return [
             call.model_copy(update={"arguments": {name: call.arguments[name] for name in call.arguments if name in tool.declared.sinks}})
-            for call, tool in known
-            if _acts(tool, self._context)
+            for call, tool in self._acting_in(calls)
         ]
+
+    def _acting_in(self, calls: Sequence[ToolCall]) -> list[tuple[ToolCall, Tool]]:
+        return [(call, self._context.tools[call.name]) for call in calls if acts(call, self._context)]
 
     def _opinion(self, name: str) -> Signal:
         opinion = self._opinions[name]
@@ -297,11 +297,6 @@ def far_successors(turn: AgentTurn, pool: AgentPool, context: TaskContext) -> li
     label, opening = label_of(turn.state), value_of(Label, turn.state["opening"])
     privacy = context.privacy
     return [other for other in others if privacy is None or privacy.may_take_over(other, label, opening)]
-
-
-def _acts(tool: Tool, context: TaskContext) -> bool:
-    """Return whether a call of a tool settles something: it may change the world, or hands the task to another role."""
-    return tool.declared.effect is not Effect.READ or tool.name in context.hand_offs
 
 
 def _confidence(turn: AgentTurn, made: Sequence[Json]) -> float | None:

@@ -58,7 +58,7 @@ from .state import (
 from .subtasks import build_subtasks
 from .supervised import Oversight, SupervisorNodes, after_act, after_tools, after_verify
 from .tool_calls import ToolCalls, hand_off_in, record_outcomes
-from .turn import AgentTurn, Fitting, after_step, call_of, is_accepted, summarizer_of
+from .turn import AgentTurn, Fitting, acts, after_step, call_of, is_accepted, summarizer_of
 
 _SILENT = "allow more output tokens, or less effort: a model may spend them all on its thoughts"
 
@@ -203,9 +203,11 @@ class TaskNodes:
         turn.check(reply)
         if reply.tool_calls and turn.is_judged and turn.is_doubtful(call):
             return {**turn.stop(runtime), "calls": log.as_json}
-        before, made, context = turn.state["messages"], log.as_json, self.context(runtime)
-        judging = ActJudging(turn, reply.message, before, made, self.pool, context, self.escalations)
-        settled = judging.settled(judging.verdict(), runtime)
+        before, made, settled = turn.state["messages"], log.as_json, turn.go_on()
+        context = self.context(runtime)
+        if any(acts(call, context) for call in reply.tool_calls):
+            judging = ActJudging(turn, reply.message, before, made, self.pool, context, self.escalations)
+            settled = judging.settled(judging.verdict(), runtime)
         if settled["draft"] is None:  # the draft was rejected
             return {**settled, "calls": made}
         return {"messages": [*before, as_json(reply.message)], "calls": made, **noted, **settled}

@@ -20,6 +20,7 @@ from ...protocols import (
     Side,
     StepReply,
     StepRequest,
+    ToolCall,
     ToolSpec,
     Unsupported,
     Usage,
@@ -36,8 +37,9 @@ from ..task.policy import CompressionConfig, CompressionUse
 from ..task.results import Attempt, Call, Energy, RouteDecision
 from ..task.routing_policy import FallbackTrigger
 from ..task.task import Task, read_output
+from ..task.tools import Effect
 from .calls import CallLog, TaskRuntime, emit, is_heard
-from .state import Json, TaskState, as_json, done_note, fresh_start, label_of, step_request, value_of
+from .state import Json, TaskContext, TaskState, as_json, done_note, fresh_start, label_of, step_request, value_of
 
 
 class AgentTurn:
@@ -170,6 +172,10 @@ class AgentTurn:
         """Give the draft up before it acts; the next agent takes over."""
         return self.end(self.elapsed(), "rejected", reason, runtime)
 
+    def go_on(self, *, doubt: str | None = None, look: str | None = None) -> TaskState:
+        """Let the calls of the last message run; `doubt`: only after the far side was asked, `look`: after that agent's opinion."""
+        return {"act_doubt": doubt, "act_look": look, "draft": as_json(self.elapsed())}
+
     def give_up(self, error: NearfarError, runtime: TaskRuntime, *, is_final: bool = False) -> TaskState:
         """End the attempt as failed; the next agent takes over, else a draft rejected earlier, else what was said when a budget ended.
 
@@ -271,6 +277,12 @@ def after_step(state: TaskState) -> str:
 def is_accepted(state: TaskState) -> bool:
     """Return whether an attempt was accepted, be it a draft that was reinstated."""
     return any(attempt["outcome"] == "accepted" for attempt in state["attempts"])
+
+
+def acts(call: ToolCall, context: TaskContext) -> bool:
+    """Return whether a call settles something: its tool may change the world, or hands the task to another role."""
+    tool = context.tools.get(call.name)
+    return tool is not None and (tool.declared.effect is not Effect.READ or call.name in context.hand_offs)
 
 
 def call_of(log: CallLog, turn: AgentTurn) -> Call | None:
