@@ -254,7 +254,7 @@ def call_traces() -> list[Trace]:
         wrong = [ToolCall(id="1", name="pay", arguments={"to": "bob", "cents": number})]
         outcomes = {
             "near": AgentOutcome(score=float(is_right), answer=text_of_calls(right if is_right else wrong)),
-            "second": AgentOutcome(answer=text_of_calls(right)),
+            "second": AgentOutcome(answer=text_of_calls(right), has_prose=False),
             "far": AgentOutcome(score=float(number % 40 != 1)),
         }
         traces.append(Trace(prompt=f"Pay ann and not bob {number} cents", specs=(PAY,), outcomes=outcomes))
@@ -266,6 +266,18 @@ def learned(path: Path) -> Path:
     examples = draft_examples_of(call_traces(), draft="near", far="far", opinions={"second": Cost(seconds=0.1)})
     Escalation(train_escalation(examples)).save(path)
     return path
+
+
+async def test_a_strategy_measures_all_that_an_escalation_was_trained_on(tmp_path: Path) -> None:
+    card = Escalation.load(learned(tmp_path / "card.json")).card
+    result = await Shop([pays("ann"), DONE], [pays("ann")]).ask(
+        {"evidence": {"escalation": tmp_path / "card.json"}, "objective": {"dollars": 30}}
+    )
+    (look,) = result.attempts[0].acts
+    measured = {name: set(found) for name, found in look.findings.items()}
+    trained = {look.name: set(look.measures) for look in card.looks}
+    assert measured | {"prompt": set()} == trained | {"prompt": set()}
+    assert trained["prompt"] <= measured["prompt"], "without a head, traces tell nothing of what it predicts"
 
 
 async def test_an_escalation_that_was_trained_on_calls_weighs_them_before_they_run(tmp_path: Path) -> None:
@@ -293,7 +305,10 @@ def test_training_takes_the_looks_that_a_strategy_takes() -> None:
     (found,) = draft_examples_of([trace], draft="near", far="far", opinions={"second": Cost()}).findings
     draft, opinion = [pays("bob", 1)], [pays("ann", 1)]
     free = call_findings(draft, [PAY], prompt=trace.prompt, told=trace.prompt, confidence=None)
-    assert found == {**{name: signal for name, signal in free.items() if signal.measures}, "second": call_opinion(draft, opinion, [PAY])}
+    assert found == {
+        **{name: signal for name, signal in free.items() if signal.measures},
+        "second": call_opinion(draft, opinion, [PAY], has_prose=False),
+    }
 
 
 async def test_calls_that_were_held_back_can_be_read_as_traces(tmp_path: Path) -> None:

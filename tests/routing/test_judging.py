@@ -9,7 +9,7 @@ from situations import priced
 
 from nearfar import Hybrid, Policy, Result, tool
 from nearfar.orchestrator.routing.escalation import Escalation
-from nearfar.orchestrator.routing.looks import Cost
+from nearfar.orchestrator.routing.looks import Cost, free_findings, text_opinion
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace, read_traces
 from nearfar.orchestrator.routing.training import draft_examples_of, train_escalation
 from nearfar.protocols import ConfigError, ScriptedAgent, Side, ToolCall, Unavailable
@@ -137,6 +137,14 @@ async def test_a_learned_escalation_looks_before_it_decides(tmp_path: Path) -> N
     disagreed = await Trio(["12"], ["13"], ["14"]).ask(policy)
     assert disagreed.text == "14"
     assert "the draft is right with" in disagreed.attempts[0].reason
+
+
+def test_an_escalation_is_trained_on_what_a_strategy_measures(tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    looks = {look.name: set(look.measures) for look in Escalation.load(learned(tmp_path / "escalation.json")).card.looks}
+    found = free_findings(ASKED, "12", is_valid=None, is_grounded=None, confidence=None)
+    taken = {name: set(signal.measures) for name, signal in {**found, "second": text_opinion("12", "13", ASKED)}.items() if signal.measures}
+    assert looks == taken
 
 
 async def test_a_look_that_is_not_worth_its_price_is_not_taken(tmp_path: Path) -> None:
