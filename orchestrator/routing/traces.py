@@ -137,7 +137,7 @@ class Trace(Value):
     tools: tuple[str, ...] = ()
     """Names of the tools that it could call."""
     specs: tuple[ToolSpec, ...] = ()
-    """Those tools as agents see them, by which answers that are tool calls are looked at; empty: not recorded."""
+    """The tools as agents see them, by which answers that are tool calls are looked at; empty: not recorded."""
     outcomes: Mapping[str, AgentOutcome] = Field(min_length=1)
     """By the agent's name."""
 

@@ -88,7 +88,7 @@ class ActJudging:
         self._context = context
         self._escalations = escalations
         self._opinions: dict[str, Message | None] = {}
-        """What other agents would say in that step, by name; None: one gave no opinion."""
+        """Replies of other agents to that step, by name; None: one gave no opinion."""
         self._findings: dict[str, Signal] = {}
         """By look; empty where nothing is judged."""
         self._acting = self._acting_in(said.tool_calls)
