@@ -188,7 +188,7 @@ def predictions(head: Head, examples: Examples) -> "tuple[Floats, Floats]":
     classes = examples.classes or [""] * len(examples.prompts)
     seen = [head.look(prompt, name) for prompt, name in zip(examples.prompts, classes, strict=True)]
     before = numpy.array([[sigmoid(logit) for logit in sight.raw] for sight in seen], dtype=numpy.float32)
-    return before, numpy.array([sight.blend.calibrated(sight.raw) for sight in seen], dtype=numpy.float32)
+    return before, numpy.array([sight.probabilities() for sight in seen], dtype=numpy.float32)
 
 
 def calibration(probabilities: "Column", outcomes: "Column") -> CalibrationError:
