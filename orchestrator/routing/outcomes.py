@@ -22,6 +22,7 @@ from ..agents.pool import PaceSource, no_pace
 from ..task.modes import NAME, NUMBER, Shape, TaskProfile
 from ..task.results import Arm
 from .costs import Group, RunningEstimates, lineage, nested
+from .familiarity import Familiarity
 from .success import Correction
 from .traces import Outcome, ScoredAnswer, read_outcomes
 
@@ -409,6 +410,9 @@ class OutcomeStore:
         self.arms: dict[str, tuple[Arm, str]] = {}
         """Every configuration met, by its key, with its label."""
         self.corrections: dict[Path | None, Correction] = {}
+        self.by_length: dict[Path, Correction] = {}
+        """The correction of what prompt length predicts, by the head that it stands beside."""
+        self.familiarity: dict[Path, Familiarity] = {}
         self._files: set[Path] = set()
         for outcome in outcomes:
             self.add(outcome)
@@ -449,10 +453,24 @@ class OutcomeStore:
         estimate = decision.estimate_of(answer.agent)
         if estimate is None:
             return
-        correction = self.correction(answer.head if decision.predictor == "head" else None)
-        drift = correction.learn(answer.agent, answer.task_class or decision.task_class, estimate.predicted, answer.score)
+        task_class = answer.task_class or decision.task_class
+        head = answer.head if decision.predictor == "head" or estimate.by_length is not None else None
+        if head is not None and estimate.by_length is not None:
+            self._compare(head, answer, task_class, predicted=estimate.predicted, by_length=estimate.by_length)
+        drift = self.correction(head).learn(answer.agent, task_class, estimate.predicted, answer.score)
         if drift is not None:
             logger.warning("%s", drift)
+
+    def _compare(self, head: Path, answer: ScoredAnswer, task_class: str, *, predicted: float, by_length: float) -> None:
+        """Learn whether the head or prompt length was nearer to an outcome, both as corrected before it."""
+        length = self.by_length.setdefault(head, Correction())
+        self.familiarity.setdefault(head, Familiarity()).learn(
+            task_class,
+            by_head=self.correction(head).corrected(answer.agent, task_class, predicted).probability,
+            by_length=length.corrected(answer.agent, task_class, by_length).probability,
+            outcome=answer.score,
+        )
+        length.learn(answer.agent, task_class, by_length, answer.score)
 
 
 def groups_of(profile: TaskProfile, task_class: str) -> tuple[Group, ...]:

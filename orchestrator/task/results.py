@@ -65,6 +65,8 @@ class AgentEstimate:
     """US dollars; None: its price is unknown."""
     joules: Estimate | None = None
     """Joules of the device's energy; None: unknown."""
+    by_length: float | None = None
+    """The probability by prompt length beside `predicted`, before it was corrected; None: there is no head."""
 
 
 @dataclass(frozen=True, slots=True)
