@@ -13,6 +13,7 @@ from ..task.policy import AutoConfig, Policy
 from ..task.results import PROTECTIONS, RESERVED, Arm, ConsideredArm, Result, SelectionDecision
 from ..task.task import Task, last_words
 from .outcomes import PRIOR_SCORE, Belief, ClassGuess, OutcomeStore, beliefs_about, draw_score, groups_of, mix_beliefs
+from .propensity import chance_of_draw
 from .traces import Outcome, append_outcome
 
 
@@ -156,7 +157,10 @@ class Chooser:
         best = self.explain(profile, policy, sides=sides, dollars=dollars)
         self._served += 1
         allowed = _allowed(best.candidates, policy)
-        chosen = self._drawn(allowed) if self._may_explore else allowed[0]
+        if not self._may_explore:
+            return best
+        chosen = _drawn(allowed, self._random)
+        best = best.model_copy(update={"propensity": chance_of_draw(lambda random: _drawn(allowed, random).arm.key, chosen.arm.key)})
         if chosen is allowed[0]:
             return best
         self._explored += 1
@@ -221,14 +225,15 @@ class Chooser:
             objection=objection,
         )
 
-    def _drawn(self, allowed: Sequence[ConsideredArm]) -> ConsideredArm:
-        """Draw a score for each candidate from its belief and return the one that is then worth most (Thompson sampling)."""
 
-        def worth(candidate: ConsideredArm) -> float:
-            drawn = draw_score(candidate.score, candidate.weight, self._random)
-            return candidate.utility + drawn - (candidate.score - candidate.deviation)
+def _drawn(allowed: Sequence[ConsideredArm], random: Random) -> ConsideredArm:
+    """Draw a score for each candidate from its belief and return the one that is then worth most (Thompson sampling)."""
 
-        return max(allowed, key=worth)
+    def worth(candidate: ConsideredArm) -> float:
+        drawn = draw_score(candidate.score, candidate.weight, random)
+        return candidate.utility + drawn - (candidate.score - candidate.deviation)
+
+    return max(allowed, key=worth)
 
 
 def _prior(key: str, shape: Shape) -> float:

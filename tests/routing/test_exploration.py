@@ -1,9 +1,12 @@
 """Exploration keeps to its share."""
 
+from statistics import NormalDist
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nearfar.orchestrator.routing.propensity import chance_of_greatest
 from nearfar.orchestrator.routing.steering import Explorer, Prospect
 from nearfar.protocols import ConfigError
 
@@ -48,6 +51,33 @@ def test_the_unsure_are_tried_more_than_the_sure() -> None:
 def test_the_same_seed_explores_the_same_way() -> None:
     first, second = (Explorer(0.5, seed=5) for _ in range(2))
     assert [first.choose(UNSURE) for _ in range(100)] == [second.choose(UNSURE) for _ in range(100)]
+
+
+def test_what_is_not_explored_was_certain() -> None:
+    explorer = Explorer(0.1, seed=6)
+    assert [explorer.choose(UNSURE).propensity for _ in range(9)] == [1.0] * 9
+    assert explorer.choose(UNSURE).propensity < 1
+
+
+def test_the_propensity_is_how_often_an_agent_is_drawn() -> None:
+    explorer = Explorer(1.0, seed=7)
+    prospects = (Prospect("a", 0.6, 0.1), Prospect("b", 0.5, 0.2), Prospect("c", 0.4, 0.3))
+    drawn = [explorer.choose(prospects) for _ in range(4000)]
+    for name in "abc":
+        told = {each.propensity for each in drawn if each.agent == name}
+        assert len(told) == 1
+        assert sum(each.agent == name for each in drawn) / len(drawn) == pytest.approx(told.pop(), abs=0.03)
+
+
+@given(st.lists(st.tuples(st.floats(-1, 1), st.floats(0.001, 1)), min_size=1, max_size=5))
+def test_the_propensities_of_all_agents_sum_to_1(beliefs: list[tuple[float, float]]) -> None:
+    means, deviations = zip(*beliefs, strict=True)
+    assert sum(chance_of_greatest(means, deviations, place) for place in range(len(means))) == pytest.approx(1, abs=0.05)
+
+
+def test_two_agents_have_the_propensity_of_their_gaussian_difference() -> None:
+    expected = NormalDist(0.1, (0.2**2 + 0.3**2) ** 0.5)
+    assert chance_of_greatest((0.6, 0.5), (0.2, 0.3), 0) == pytest.approx(1 - expected.cdf(0), abs=1e-6)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
