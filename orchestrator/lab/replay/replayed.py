@@ -11,6 +11,7 @@ from ....protocols.steps import Value
 from ...routing.budget import TOLERANCE
 from ...routing.router import Router
 from ...routing.traces import Trace
+from ...task.modes import Strategy
 from ...task.policy import Policy
 from ...task.results import RouteDecision
 from ...util.embedding.embedder import MiniLmEmbedder
@@ -79,6 +80,19 @@ class Online(Value):
     chosen: tuple[str, ...]
     """Whom each task went to first."""
 
+    @classmethod
+    def of(cls, target: float, chosen: Sequence[str], went_far: Sequence[bool], scores: Sequence[float]) -> Self:
+        """Sum up a stream of at least one task."""
+        window = min(len(went_far), max(_SHORTEST_WINDOW, min(_WINDOW, len(went_far) // _WINDOWS)))
+        return cls(
+            target=target,
+            far_share=sum(went_far) / len(went_far),
+            window=window,
+            running=_running(went_far, window),
+            score=sum(scores) / len(scores),
+            chosen=tuple(chosen),
+        )
+
     @property
     def tolerance(self) -> float:
         """How far a running share may be from the target: as many tasks in each window as in the controller's."""
@@ -107,6 +121,10 @@ class Replayed:
     """Tasks that the policy turns away, by the reason; left out too."""
     online: Online | None = None
     """The tasks as a stream over which a budget is held; None where the policy has none."""
+    strategy: Strategy = Strategy.ROUTE
+    """Strategy whose threshold decides: it chooses who goes first, or whether a draft is escalated."""
+    is_predicted_afresh: bool = False
+    """A head or an escalation made the predictions that was there before these tasks, so that none of them was learned from."""
 
     @property
     def near(self) -> list[str]:
@@ -212,7 +230,8 @@ def _ask(recording: Recording, parts: Sequence[HeldOutPart], policy: Policy, pro
     tasks = tuple(asked[place] for place in sorted(asked))
     if not any(task.is_free for task in tasks):
         raise ConfigError("no recorded task is free to go to either side", hint="rules or limits of the policy settle them all")
-    return Replayed(tasks, recording.sides, len(parts), policy, len(recording.incomplete), dict(refused))
+    is_afresh = policy.router.head is not None
+    return Replayed(tasks, recording.sides, len(parts), policy, len(recording.incomplete), dict(refused), is_predicted_afresh=is_afresh)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,16 +297,8 @@ def stream(recording: Recording, parts: Sequence[HeldOutPart], policy: Policy, *
     if not chosen:
         return None
     went_far = [recording.sides[agent] is Side.FAR for agent in chosen.values()]
-    window = min(len(went_far), max(_SHORTEST_WINDOW, min(_WINDOW, len(went_far) // _WINDOWS)))
     scores = [recording.cases[place].outcomes[agent].score or 0.0 for place, agent in chosen.items()]
-    return Online(
-        target=far_share,
-        far_share=sum(went_far) / len(went_far),
-        window=window,
-        running=_running(went_far, window),
-        score=sum(scores) / len(scores),
-        chosen=tuple(chosen.values()),
-    )
+    return Online.of(far_share, list(chosen.values()), went_far, scores)
 
 
 @dataclass(slots=True)
