@@ -18,7 +18,10 @@ sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks._parts import DATA, print_figures
 
-PARTS: Final = ("prompt_only", "dcrouter", "transfer", "few_labels", "evidence", "budget", "dollars", "correction", "litellm", "latency", "reload")
+PARTS: Final = (
+    *("prompt_only", "dcrouter", "transfer", "few_labels", "evidence", "quality_bound", "budget", "dollars", "correction"),
+    *("litellm", "paretobandit", "latency", "reload"),
+)
 """Modules of `benchmarks.routing_figures`."""
 
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     Rows = NDArray[numpy.int64]
 
 LABELS: Final = (100, 200, 400)
-DRAWS: Final = 8
-MOST: Final = 2500
+DRAWS: Final = 5
+MOST: Final = 1500
 """Prompts of a set that are drawn from."""
 QUICK: Final = 500
 QUICK_DRAWS: Final = 1

@@ -44,9 +44,7 @@ NearAgents = Annotated[
 ]
 FarAgents = Annotated[list[str] | None, typer.Option("--far-agent", help="Agent of the traces that is far. May be repeated.")]
 WordsOnly = Annotated[bool, typer.Option("--words-only", help="Compare prompts by their words and not by their meaning, which is faster.")]
-Test = Annotated[
-    Path | None, typer.Option("--test", help="Recorded outcomes for the figures alone: nothing is trained or chosen on them.")
-]
+Test = Annotated[Path | None, typer.Option("--test", help="Recorded outcomes for the figures alone: nothing is trained or chosen on them.")]
 Seed = Annotated[int, typer.Option(help="Seed that divides the traces into parts.")]
 
 

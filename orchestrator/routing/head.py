@@ -281,14 +281,15 @@ class Head:
         looks = numpy.array(surface(prompt), dtype=numpy.float32)
         grams = {"buckets": numpy.array(buckets, dtype=numpy.int64), "values": numpy.array(values, dtype=numpy.float32)}
         logits = {HeadPart.WORDS: self._words.run(None, {**grams, "surface": looks})[0].tolist()}
-        similarity, relative = None, ()
+        similarity: float | None = None
+        relative: Sequence[float] = ()
         if self._likeness is not None and self._embedder is not None:
-            corrections, near, relative = self._likeness.run(None, {"embedding": self._embedder.early(prompt), "surface": looks})
-            logits[HeadPart.LIKENESS], similarity = corrections.tolist(), float(near)
+            corrections, near, gained = self._likeness.run(None, {"embedding": self._embedder.early(prompt), "surface": looks})
+            logits[HeadPart.LIKENESS], similarity, relative = corrections.tolist(), float(near), gained.tolist()
         if (known := self._of_class(task_class)) is not None:
             logits[HeadPart.CLASS] = known
         blend = self._blends[frozenset(logits)]
-        return Sight(blend, blend.raw(logits), similarity, [float(each) for each in relative])
+        return Sight(blend, blend.raw(logits), similarity, relative)
 
     def _loaded(self, path: Path) -> Any:  # noqa: ANN401 - onnxruntime carries no types
         try:

@@ -23,7 +23,8 @@ def chance_of_greatest(means: Sequence[float], deviations: Sequence[float], plac
     It is the integral of its density times the probability that all others lie below, by the trapezoidal rule.
     """
     own, spread = means[place], max(deviations[place], _LEAST_DEVIATION)
-    others = [(mean, max(deviation, _LEAST_DEVIATION)) for at, (mean, deviation) in enumerate(zip(means, deviations, strict=True)) if at != place]
+    both = enumerate(zip(means, deviations, strict=True))
+    others = [(mean, max(deviation, _LEAST_DEVIATION)) for at, (mean, deviation) in both if at != place]
     width = 2 * _REACH / _STEPS
     total = 0.0
     for step in range(_STEPS + 1):

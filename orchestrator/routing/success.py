@@ -388,7 +388,9 @@ class SuccessModel:
         """Return the corrected predictions; `source` is that of one without outcomes."""
         correction = known or _NOTHING_LEARNED
         found = {agent: correction.corrected(agent, task_class, probability) for agent, probability in predicted.items()}
-        return {agent: Estimate(each.probability, each.deviation, _source(each, correction, agent, source)) for agent, each in found.items()}
+        return {
+            agent: Estimate(each.probability, each.deviation, _source(each, correction, agent, source)) for agent, each in found.items()
+        }
 
     def _head(self, folder: Path) -> Head:
         with self._lock:
@@ -406,8 +408,11 @@ def _by_length(head: Head, agents: Sequence[AgentView], gain: float) -> dict[str
 
 def _mixed(first: Estimate, second: Estimate, *, share: float) -> Estimate:
     """Return a blend of two estimates, of which the first has the share."""
-    value, deviation = (share * one + (1 - share) * other for one, other in ((first.value, second.value), (first.deviation, second.deviation)))
-    return Estimate(value, deviation, first.source)
+
+    def mixed(one: float, other: float) -> float:
+        return share * one + (1 - share) * other
+
+    return Estimate(mixed(first.value, second.value), mixed(first.deviation, second.deviation), first.source)
 
 
 def _source(found: Corrected, correction: Correction, agent: str, learned: EstimateSource) -> EstimateSource:

@@ -8,7 +8,9 @@ from nearfar.orchestrator.routing.familiarity import Familiarity
 START = 0.6
 
 
-def taught(outcomes: int, *, by_head: float, by_length: float, task_class: str = "law", familiarity: Familiarity | None = None) -> Familiarity:
+def taught(
+    outcomes: int, *, by_head: float, by_length: float, task_class: str = "law", familiarity: Familiarity | None = None
+) -> Familiarity:
     known = familiarity or Familiarity()
     for _ in range(outcomes):
         known.learn(task_class, by_head=by_head, by_length=by_length, outcome=1.0)

@@ -15,7 +15,6 @@ from pydantic import Field
 from ....protocols import ConfigError, Sensitivity
 from ....protocols.steps import Value
 from ...task.modes import Mode, Strategy
-from ...task.policy import Policy
 from ..statistics import CurveFigures, IntervalEstimate
 from .guarantee import Guarantee, Margins, guaranteed_threshold
 from .replayed import Replayed
@@ -196,20 +195,14 @@ class _Search:
         return value - self.wanted(rows) if self.is_budget else self.wanted(rows) - value
 
     def margins(self, seed: int) -> Margins:
-        """Return the tasks in random order, as a guarantee of the quality is tested on them.
-
-        A share of the far side's score is one of means: what a task has over that share of its far score lies between -share and 1, and
-        shall not be negative in the mean.
-        """
+        """Return the tasks in random order, as a guarantee of the quality is tested on them."""
         import numpy
 
         order = numpy.random.default_rng(seed).permutation(len(self.advantages))
         advantages, near, far = self.advantages[order], self.near[order], self.far[order]
-        if self.target.measure is not Measure.SCORE_SHARE:
-            return Margins(advantages, near, far, self.target.amount)
-        share = self.target.amount
-        over = [(scores - share * far + share) / (1 + share) for scores in (near, far)]
-        return Margins(advantages, *over, wanted=share / (1 + share))
+        if self.target.measure is Measure.SCORE_SHARE:
+            return Margins.of_share(advantages, near, far, share=self.target.amount)
+        return Margins(advantages, near, far, self.target.amount)
 
     def threshold_on(self, rows: "Rows") -> tuple[float, float]:
         """Return the threshold that keeps to the target on some tasks, else the one that misses it least; and its miss there."""

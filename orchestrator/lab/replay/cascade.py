@@ -77,7 +77,8 @@ class RecordedCascade:
             return out_of_fold_gains(self.examples, seed=seed)
         looks = [*(look.name for look in escalation.card.looks if look.is_free), *self.roles.opinions]
         escalation.require(draft=self.roles.draft, far=self.roles.far, looks=looks)
-        chances = [escalation.probabilities({look: each.get(look, Signal()) for look in escalation.looks}) for each in self.examples.findings]
+        known = [{look: each.get(look, Signal()) for look in escalation.looks} for each in self.examples.findings]
+        chances = [escalation.probabilities(findings) for findings in known]
         return numpy.array([far - draft for draft, far in chances])
 
     def disagreement(self) -> "Floats | None":

@@ -1,7 +1,7 @@
 """A threshold whose quality is guaranteed on new tasks of the same kind, with finite-sample confidence.
 
-Learn-then-test (Angelopoulos et al., arXiv 2110.01052): thresholds are tested one after the other, in an order that no outcome has a say in,
-from everything going far to less and less; the last one before the first that fails is taken. Such fixed-sequence testing needs no
+Learn-then-test (Angelopoulos et al., arXiv 2110.01052): thresholds are tested one after the other, in an order that no outcome has a say
+in, from everything going far to less and less; the last one before the first that fails is taken. Such fixed-sequence testing needs no
 correction for how many are tested. The thresholds are the multiples of a step, so that they do not depend on the tasks either.
 
 The test of a mean of scores of 0 and 1 is the exact binomial one (Clopper and Pearson 1934); of other scores between 0 and 1, that by
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, lgamma, log, log1p, sqrt
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from ....protocols import ConfigError
 from ....protocols.steps import Value
@@ -76,6 +76,16 @@ class Margins:
     """The same where it goes far."""
     wanted: float
 
+    @classmethod
+    def of_share(cls, advantages: "Floats", near: "Floats", far: "Floats", *, share: float) -> Self:
+        """Return the margins of a share of the far side's score, given scores between 0 and 1 in random order.
+
+        It is one of means: what a task has over that share of its far score lies between -share and 1, and shall not be negative in the
+        mean.
+        """
+        over = [(scores - share * far + share) / (1 + share) for scores in (near, far)]
+        return cls(advantages, over[0], over[1], wanted=share / (1 + share))
+
     def p_value(self, threshold: float, *, error: float, times: int = 1) -> float:
         """Return the p-value of missing the quality at a threshold; `times`: as if there were as many times the tasks."""
         import numpy
@@ -85,7 +95,8 @@ class Margins:
 
     def last_kept(self, thresholds: Sequence[float], *, error: float, times: int = 1) -> int:
         """Return the place of the last threshold before the first that fails; -1 where already the first does."""
-        return next((place for place, each in enumerate(thresholds) if self.p_value(each, error=error, times=times) > error), len(thresholds)) - 1
+        failed = (place for place, each in enumerate(thresholds) if self.p_value(each, error=error, times=times) > error)
+        return next(failed, len(thresholds)) - 1
 
 
 def guaranteed_threshold(margins: Margins, *, confidence: float, worth: float = 1.0) -> Guarantee:
@@ -123,7 +134,8 @@ def error_of(confidence: float) -> float:
 
 
 def _multiples(advantages: "Floats", step: float) -> list[float]:
-    """Return the multiples of a step from below all advantages to above them, without those that send the same tasks far as the one before."""
+    """Return the multiples of a step from below all advantages to above them, without those that send the same tasks far as the one
+    before."""
     import numpy
 
     first, last = floor(float(advantages.min()) / step) - 1, floor(float(advantages.max()) / step) + 1

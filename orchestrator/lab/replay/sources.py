@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Self
 
 from ....protocols import Side
 from ...routing.escalation import Escalation
@@ -68,9 +67,7 @@ class ReplaySource:
         return recorded.replayed(policy, escalation, far_share=share, seed=self.seed)
 
     def _route(self, traces: Sequence[Trace], policy: Policy, far_share: float | None, progress: Progress) -> Replayed:
-        return replay(
-            traces, policy, sides=self.sides, embedder=self.embedder, seed=self.seed, far_share=far_share, progress=progress
-        )
+        return replay(traces, policy, sides=self.sides, embedder=self.embedder, seed=self.seed, far_share=far_share, progress=progress)
 
     def _train_head(self, folder: Path, progress: Progress) -> None:
         progress(f"training a head on {len(self.traces):,} traces")

@@ -218,7 +218,8 @@ class LikenessPart:
 
 @dataclass(frozen=True, slots=True)
 class LikenessFit:
-    """The fitted likeness part, and what it says of each prompt as if it had not seen that prompt's outcomes, of shape (prompts, agents)."""
+    """The fitted likeness part, and what it says of each prompt as if it had not seen that prompt's outcomes. Both have shape
+    (prompts, agents)."""
 
     part: LikenessPart
     unseen: "Floats"

@@ -87,7 +87,8 @@ def fit_head(examples: Examples, *, seed: int) -> HeadParts:
 
 
 def _blended(chosen: tuple[HeadPart, ...], parts: "Mapping[HeadPart, Floats]", relative: "Floats | None", outcomes: "Floats") -> Blend:
-    """Fit the blend of some parts, with the ridge regression where the prompt is embedded. All was predicted without the prompt's outcomes."""
+    """Fit the blend of some parts, with the ridge regression where the prompt is embedded. All was predicted without the prompt's
+    outcomes."""
     blend = fit_blend({part: parts[part] for part in chosen}, outcomes)
     if relative is None or HeadPart.LIKENESS not in chosen:
         return blend
@@ -107,7 +108,7 @@ def _chances(blend: Blend, parts: "Mapping[HeadPart, Floats]") -> "Floats":
     import numpy
 
     raw = sum(weight * parts[part] for part, weight in blend.weights.items())
-    chances: Floats = 1 / (1 + numpy.exp(-(raw / blend.temperature + numpy.array(blend.bias))))
+    chances: Floats = 1 / (1 + numpy.exp(-(raw / blend.temperature + numpy.array(blend.bias, dtype=numpy.float32))))
     return chances
 
 
