@@ -44,7 +44,7 @@ RELEASE: Final = "0.1.1"
 SHARES: Final = (0.1, 0.2, 0.3)
 COMPONENTS: Final = 25
 FOLDS: Final = 3
-MOST: Final = 3000
+MOST: Final = 2000
 """Prompts of a set."""
 QUICK: Final = 300
 DCROUTER: Final = ("qwen2.5-7b-instruct", "llama-3.1-nemotron-51b-instruct")

@@ -40,7 +40,7 @@ def _taught(asked: dict[str, Any]) -> Any:  # noqa: ANN401 - a class of the pack
 
 
 def _paced(asked: dict[str, Any], vectors: list[Any], share: float) -> list[bool]:
-    """Serve the tasks as a stream under its budget pacer, with the reward of whoever served each."""
+    """Serve the tasks as a stream under its budget pacer, with the reward of the agent that served each."""
     pacing = import_module("pareto_bandit.budget_pacer")
     router = _taught(asked)
     costs = {name: router._estimate_cost(name, TOKENS, TOKENS) for name in DOLLARS}

@@ -3,9 +3,9 @@
 APGR of a set is the mean over all pairs of agents whose accuracies on it differ by 10 points or more; the figure is the mean over the five
 recorded sets. No label of any set is used.
 
-`worst_set` is for routers that have a head all the same: one that was trained on a set of the same agents and meets another, of which it has
-no outcome. It is by how much APGR differs from that of prompt length alone, on the set where that is least; where no recorded head knows the
-agents, the router goes by length and the difference is 0.
+`worst_set` is for routers that have a head all the same: one that was trained on a set of the same agents and meets another, of which it
+has no outcome. It is by how much APGR differs from that of prompt length alone, on the set where that is least; where no recorded head knows
+the agents, the router goes by length and the difference is 0.
 """
 
 import gzip
@@ -55,7 +55,7 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
 def _worst(folder: Path, *, quick: bool) -> dict[str, Any]:
     """APGR by a head of another set less that by length, by set, and the least."""
     sets = {name: drawn(traces, most=QUICK_HEAD if quick else len(traces)) for name, traces in recorded(folder).items()}
-    found = {name: 0.0 for name in sets}
+    found = dict.fromkeys(sets, 0.0)
     embedder = MiniLmEmbedder()
     for name, other in permutations(sets, 2):
         if set(agents_of(sets[name])) <= set(agents_of(sets[other])):

@@ -411,7 +411,7 @@ class OutcomeStore:
         """Every configuration met, by its key, with its label."""
         self.corrections: dict[Path | None, Correction] = {}
         self.by_length: dict[Path, Correction] = {}
-        """The correction of what prompt length predicts, by the head that it stands beside."""
+        """The correction of what prompt length predicts, by the head that it goes with."""
         self.familiarity: dict[Path, Familiarity] = {}
         self._files: set[Path] = set()
         for outcome in outcomes:

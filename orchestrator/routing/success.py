@@ -5,7 +5,7 @@ outcomes the prediction stands, and a class without any inherits from the wider 
 filtering: the logistic likelihood is replaced by its quadratic approximation at the expected outcome (one Newton step, as in the extended
 Kalman filter). A drift detector notices when an agent begins to do better or worse than predicted.
 
-Where there is a head, prompt length predicts beside it, from each agent's mean outcome in training; both are corrected, and the outcomes
+Where there is a head, prompt length predicts too, from each agent's mean outcome in training; both are corrected, and the outcomes
 say how much each counts (`Familiarity`).
 """
 
@@ -336,7 +336,7 @@ class Success:
     reason: str = ""
     """An explanation of the estimate by length."""
     by_length: Mapping[str, float] = field(default_factory=dict)
-    """Probabilities by prompt length beside the head's, before the correction; empty: there is no head."""
+    """Probabilities by prompt length, next to the head's, before the correction; empty: there is no head."""
 
 
 class SuccessModel:

@@ -66,7 +66,7 @@ class AgentEstimate:
     joules: Estimate | None = None
     """Joules of the device's energy; None: unknown."""
     by_length: float | None = None
-    """The probability by prompt length beside `predicted`, before it was corrected; None: there is no head."""
+    """The probability by prompt length, next to `predicted`, before it was corrected; None: there is no head."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The figures of what was learned about drafts: how much of the gap the evidence recovers, beside the rule that needs no label."""
+"""The figures of what was learned about drafts: how much of the gap the evidence recovers, next to the rule that needs no label."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
