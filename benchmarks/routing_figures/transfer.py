@@ -3,9 +3,9 @@
 APGR of a set is the mean over all pairs of agents whose accuracies on it differ by 10 points or more; the figure is the mean over the five
 recorded sets. No label of any set is used.
 
-`worst_set` is for routers that have a head all the same: one that was trained on a set of the same agents and meets another, of which it
-has no outcome. It is by how much APGR differs from that of prompt length alone, on the set where that is least; where no recorded head knows
-the agents, the router goes by length and the difference is 0.
+`worst_set` is for routers that have a head all the same: one that was trained on a set of the same agents and meets another, of which
+it has no outcome. It is by how much APGR differs from that of prompt length alone, on the set where that is least; where no recorded
+head knows the agents, the router goes by length and the difference is 0.
 """
 
 import gzip

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _FOLDS: Final = 3
 """In which the words part predicts what it has not seen."""
+_MOST_LOGARITHM: Final = 4.0
+"""Of the slope of a part in a blend."""
 _OPERATORS: Final = 18
 _FORMAT: Final = 9
 """Version of the file format: onnxruntime 1.20 reads it."""
@@ -145,12 +147,18 @@ def fit_blend(parts: "Mapping[HeadPart, Floats]", outcomes: "Floats") -> Blend:
     bias = torch.zeros(outcomes.shape[1], requires_grad=True)
 
     def loss() -> "torch.Tensor":
-        return errors((inputs * logarithms.exp()).sum(-1) + bias, wanted) + logarithms.square().sum()
+        return errors((inputs * _slopes(logarithms)).sum(-1) + bias, wanted) + logarithms.square().sum()
 
     minimise([logarithms, bias], loss)
-    slopes = dict(zip(parts, logarithms.detach().exp().tolist(), strict=True))
+    slopes = dict(zip(parts, _slopes(logarithms.detach()).tolist(), strict=True))
     weights = {part: slope / slopes[HeadPart.WORDS] for part, slope in slopes.items()}
     return Blend(weights=weights, temperature=1 / slopes[HeadPart.WORDS], bias=tuple(bias.detach().tolist()))
+
+
+def _slopes(logarithms: "torch.Tensor") -> "torch.Tensor":
+    """Return bounded slopes: on few labels, a step of the search may go so far that they overflow."""
+    slopes: torch.Tensor = (_MOST_LOGARITHM * (logarithms / _MOST_LOGARITHM).tanh()).exp()
+    return slopes
 
 
 def write_head(parts: HeadParts, folder: Path) -> None:
