@@ -8,9 +8,12 @@ from typing import Final
 
 from pydantic import Field
 
+from ...protocols import JsonSchema
 from ...protocols.steps import Value
-from .answers import Answer, is_literal, number_of
+from .answers import Answer
+from .forms import is_literal
 from .head import SURFACE, surface
+from .quantities import number_of
 
 PROMPT: Final = "prompt"
 DRAFT: Final = "draft"
@@ -57,9 +60,19 @@ def prompt_surface(prompt: str, probabilities: Mapping[str, float] | None = None
     return Signal(dict(zip(SURFACE, surface(prompt), strict=True)) | predicted)
 
 
-def text_form(draft: str | None, prompt: str, *, output_characters: int | None = None) -> Signal:
-    """Measure the kind of answer a text is, without judging it. `output_characters`: length of all that the agent wrote, if known."""
-    text = (draft or "").strip()
+def text_form(
+    draft: str | None, prompt: str, *, schema: JsonSchema | None = None, output_characters: int | None = None, answer: Answer | None = None
+) -> Signal:
+    """Measure the kind of answer that a text gives, without judging it.
+
+    Args:
+        schema: of the task's output; its field for the answer is measured.
+        output_characters: length of all that the agent wrote, if known.
+        answer: the one that was found in the text before; None: it is looked for.
+    """
+    answer = answer if answer is not None else Answer.of_text(draft, prompt=prompt, schema=schema)
+    text = (draft if answer.found is None else answer.found.text) or ""
+    text = text.strip()
     written = {} if output_characters is None else {"length of the output": math.log1p(output_characters)}
     measures = {
         "is empty": float(not text),
@@ -68,7 +81,7 @@ def text_form(draft: str | None, prompt: str, *, output_characters: int | None =
         "is a literal": float(is_literal(text)),
         "stands in the prompt": float(bool(text) and text in prompt),
     }
-    return Signal(measures | written, Answer.of_text(text))
+    return Signal(measures | written, answer)
 
 
 def token_confidence(confidences: Sequence[float | None]) -> Signal:
