@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from typing import Final
 
 from ...protocols import JsonSchema
@@ -31,12 +32,12 @@ _MARKED: Final = re.compile(
 )
 """`Answer:`, `the final answer to the question is`, `die Antwort lautet`."""
 _LINE: Final = re.compile(
-    rf"^[ \t>#*_\-]{{0,12}}(?:(?:the|my|our|die|das|la|le|el)[ \t])?(?:(?:final|correct)[ \t])?(?:{_ANSWER_WORDS}|{_RESULT_WORDS})"
-    r"(?:[ \t](?:finale?|definitiva|is|ist|lautet|est|es))?[ \t*_]{0,6}(?:[:=]|$)",
+    rf"^[ \t>#*_\-]{{0,12}}(?:(?:the|my|our|die|das|la|le|el)[ \t])?(?:(?:final|correct)[ \t])?(?:{_ANSWER_WORDS}|{_RESULT_WORDS}|ans\.?|value|final)"
+    r"(?:[ \t]\([^)\n]{1,40}\))?(?:[ \t](?:finale?|definitiva|is|ist|lautet|est|es))?[ \t*_]{0,6}(?:[:=]|$)|^####[ \t](?=[-$\d])",
     re.IGNORECASE | re.MULTILINE,
 )
 """A line that begins with `Result:`, or a heading that says `Final answer`."""
-_TAGGED: Final = re.compile(r"<answer>([^<]{1,400})</answer>", re.IGNORECASE)
+_TAGGED: Final = re.compile(r"[<\[](?:final[_ ])?answer[>\]](.{1,400}?)[<\[]/(?:final[_ ])?answer[>\]]", re.IGNORECASE | re.DOTALL)
 _BOX: Final = re.compile(r"\\f?boxed\s{0,3}(\{|\w)")
 _ASIDE: Final = re.compile(
     r"(?:,\s{1,3}(?:not|which|because|since|as|so|where|but|and|if|when|et|und|y)\b|\s(?:because|since|weil|car|porque)\b"
@@ -48,11 +49,11 @@ _SPAN: Final = re.compile(r"\*\*([^*\n]{1,200})\*\*|`([^`\n]{1,400})`|\\\(([^\n]
 _DISPLAY: Final = re.compile(r"\$\$([^$]{1,400})\$\$|\\\[([^\\\]]{0,3}(?:\\[^\]]|[^\\]){1,400}?)\\\]")
 _FENCE: Final = re.compile(r"```[\w+-]{0,20}[ \t]{0,3}\n([^`]{1,2000}?)\n?[ \t]{0,4}```")
 _OFFERED: Final = re.compile(r"(?:^|[\s(])\(?([A-J])[).:][ \t]{1,4}([^\n(]{1,200})", re.MULTILINE)
-_CHOSEN: Final = re.compile(r"(?:\b(?:option|choice|letter)\s{1,3}|\()\**([A-J])\b\**\)?|(?:^|\s)\**([A-J])\)", re.MULTILINE)
+_CHOSEN: Final = re.compile(r"(?:\b(?:option|choice|letter)(?:\sis|:)?\s{1,3}|\()\**([A-J])\b\**\)?|(?:^|\s)\**([A-J])\)", re.MULTILINE)
 _LETTER: Final = re.compile(r"[\s(*\[]{0,4}(?:(?:option|choice)\s)?\(?([A-J])(?:[).:\]*]{1,4}|$)", re.IGNORECASE)
 _SENTENCE: Final = re.compile(r"\n+|(?<=[.!?])\s{1,3}(?=[A-ZÄÖÜÉ*`$\\(¿])|(?<=[.!?]\*\*)\s{1,3}")
 _CLOSING: Final = re.compile(
-    r"(?:let me know|i hope|hope|feel free|please|if you|thanks?|do you|would you|shall i|is there|note that|note:|check:)", re.IGNORECASE
+    r"(?:let me know|i hope|hope|feel free|please|if you|thanks?|do you|would you|shall i|is there|note that|note:|check:|(?:this|we|you|which) can (?:be )?(?:verif|check)|verif|checking\b|to (?:verify|check))", re.IGNORECASE
 )
 _WORKED: Final = re.compile(
     r"\b(?:therefore|thus|hence|so|total|equals?|altogether|conclude|conclusion|get|have|makes?|gives?|yields?|finally|comes to|end up|"
@@ -60,8 +61,10 @@ _WORKED: Final = re.compile(
     re.IGNORECASE,
 )
 _WANTS_NUMBER: Final = re.compile(
-    r"\b(?:how (?:many|much|long|far|old|tall|fast|often)|find|compute|calculate|evaluate|determine|solve|what is the (?:value|sum|area|number|"
-    r"total|probability|length|largest|smallest|greatest|least|minimum|maximum|average|mean)|wie ?viele?|combien|cuánt[oa]s?)\b",
+    r"\b(?:how (?:many|much|long|far|old|tall|fast|often)|find|compute|calculate|evaluate|determine|solve|wie ?viele?|combien|cuánt[oa]s?|"
+    r"what(?:'s| is| are| was)(?: the)?(?: [\w-]{1,20}){0,3} (?:value|sum|product|difference|ratio|number|amount|total|probability|percentage|"
+    r"length|distance|perimeter|area|volume|radius|angle|measure|largest|smallest|greatest|least|larger|smaller|minimum|maximum|average|mean|"
+    r"median|price|cost|speed|age|remainder))\b",
     re.IGNORECASE,
 )
 _FORMAL: Final = re.compile(r"\$[^$\n]{1,200}\$|\\[\[(]|```|\bdef \w|\bassert\b")
@@ -76,8 +79,9 @@ _DATES: Final = re.compile(
     re.IGNORECASE,
 )
 _COMES_TO: Final = re.compile(
-    r"(?:\b(?:is|are|be|was|equals?|returns?|returned(?: in the end)? is|outputs?|prints?|comes to|makes|get|gives|yields|have|becomes|ist|"
-    r"ergibt|est|es|son)\b|==?|:|≈|\bi\.e\.,?\s)[*\s]{0,4}",
+    r"(?:\b(?:is|are|be|was|equals?|returns?|outputs?|prints?|comes (?:out )?(?:to|as)|makes?|get|gives?|yields?|have|becomes?|amounts? to|"
+    r"leaves?(?: us with)?|obtain|find|reach(?:es)?|arrive at|works out (?:to|as)|adds? up to|sums? to|evaluates? to|results? in|produces?|"
+    r"namely|ist|ergibt|beträgt|est|vaut|donne|es|son|da)\b|==?|:|≈|=>|[⇒→∴]|\bi\.e\.,?\s)[*\s]{0,4}",
     re.IGNORECASE,
 )
 _SYMBOL_UNITS: Final = "|".join(sorted((re.escape(unit) for unit in UNITS if unit != "in"), key=len, reverse=True))
@@ -93,7 +97,19 @@ _COPULA: Final = re.compile(r"\b(?:is|are|was|were|ist|war|est|était|es|fue)\b"
 _WORD: Final = re.compile(r"[^\W\d_]{2,40}")
 _AFTER_BLOCK: Final = 300
 """Characters behind a block of code up to which it still closes the text."""
+_AFTER_FORMULA: Final = 3
 _FEW_WORDS: Final = 6
+_MOST_WORDS: Final = 8
+_SMALL_WORDS: Final = ("one", "no", "a")
+"""Words that seldom are the value that a sentence comes to."""
+_FORMULA_PART: Final = re.compile(r"[-+−*/^=×·]|-?[a-z]|.{0,60}[\d√π∞].{0,60}")
+_CODE: Final = re.compile(r"```|\bdef \w|\bassert\b")
+_SAYS: Final = re.compile(
+    r"(?:\b(?:returns?|outputs?|prints?|produces?|evaluates? to|results? in)\b(?!\s(?:of|is|the|will|would|from))"
+    r"|\b(?:output|result|value|return value|string|list|dictionary|ausgabe|ergebnis)\b[^.:=]{0,40}?\s(?:is|will be|would be|becomes|ist)\b|==)",
+    re.IGNORECASE,
+)
+"""Words after which a program's output follows."""
 _LEAST_WORDS: Final = 4
 _ECHO: Final = 0.6
 """Share of the words before the verb that the prompt has, too."""
@@ -319,10 +335,11 @@ def _code_block(reply: _Reply) -> ExtractedAnswer | None:
     if last is None or len(reply.end) - last.end() > _AFTER_BLOCK:
         return None
     inside = last[1].strip()
+    is_assertion = "assert" in inside and "==" in inside
     if not is_value(inside):
         inside = inside.rsplit("\n", 1)[-1].rpartition("==")[2].strip()
     closes = last.end() == len(reply.end) and "\n" not in last[1].strip() and _is_solution(reply)
-    return _taken(AnswerSource.CODE_BLOCK, inside if closes or is_value(inside) else None)
+    return _taken(AnswerSource.CODE_BLOCK, inside if closes or is_assertion or is_value(inside) else None)
 
 
 def _emphasis(reply: _Reply) -> ExtractedAnswer | None:
@@ -341,6 +358,9 @@ def _alone(reply: _Reply, *, is_solution: bool) -> str | None:
     coded = _SPAN.fullmatch(first)
     if coded is not None and coded[2] is not None and is_solution:
         return coded[2]
+    *_, display = [None, *_DISPLAY.finditer(reply.end)]
+    if display is not None and len(reply.end) - display.end() <= _AFTER_FORMULA:
+        return _right_side((display[1] or display[2]).strip())
     last = reply.sentences[0].strip("*`$ ").removesuffix(".")
     value = next((line for line in (last, first.strip("`")) if is_value(line)), None)
     leads_there = is_solution and lines[-2] == "" and lines[-3:-2] and lines[-3][-1:].isalpha() and lines[-1] != lines[0]
@@ -369,17 +389,43 @@ def _closing(reply: _Reply) -> ExtractedAnswer | None:
     """Find what the last sentence of a solution comes to, else the last number of one before."""
     if not _is_solution(reply):
         return None
-    for sentence in reply.sentences[:3]:
-        verbs = list(_COMES_TO.finditer(sentence))[-4:]
-        tails = [_value_at(sentence[verb.end() :].strip()) for verb in reversed(verbs)]
-        value = next((tail for tail in tails if is_value(tail)), None)
-        if value is None:
-            value = next((found[0].strip() for found in reversed(list(_QUANTITIES.finditer(sentence)))), None)
-        if value is not None:
+    is_code = _CODE.search(reply.prompt[:_REACH]) is not None or _CODE.search(reply.prompt[-_REACH:]) is not None
+    for sentence in reply.sentences[: 1 if is_code else 3]:
+        *_, said = [None, *_SAYS.finditer(sentence)]
+        if said is None and is_code and len(reply.sentences) == 1:
+            return None
+        value = _worth(sentence) if said is None or not is_code else _value_at(sentence[said.end() :].strip())
+        if value:
             return _taken(AnswerSource.ENTITY if quantity_of(value) is None else AnswerSource.NUMBER, value)
-        if tails and _CONCLUDES.match(sentence) and 0 < len(tails[0].split()) <= _FEW_WORDS:
-            return _taken(AnswerSource.ENTITY, tails[0])
     return None
+
+
+def _worth(sentence: str) -> str | None:
+    """Return the value that a sentence comes to, its last number, or the few words that a conclusion ends with."""
+    tails = [sentence[verb.end() :].strip() for verb in reversed(list(_COMES_TO.finditer(sentence))[-4:])]
+    value = next((found for tail in tails if (found := _leading_value(tail)) is not None), None)
+    if value is None:
+        value = next((found[0].strip() for found in reversed(list(_QUANTITIES.finditer(sentence)))), None)
+    if value is None and tails and _CONCLUDES.match(sentence):
+        words = _value_at(tails[0])
+        value = words if len(words.split()) <= _FEW_WORDS else None
+    return value
+
+
+def _leading_value(text: str) -> str | None:
+    """Return the value that a text is or begins with, the longest one of at most eight words."""
+    whole = _value_at(text)
+    if is_value(whole):
+        return whole
+    words = text.split(" ", _MOST_WORDS)[:_MOST_WORDS]
+    run = list(takewhile(_is_formula_part, words))
+    prefixes = (" ".join(run[:count]).strip("*_,;$ ").removesuffix(".") for count in range(len(run), 0, -1))
+    return next((prefix for prefix in prefixes if is_value(prefix) and prefix.casefold() not in _SMALL_WORDS), None)
+
+
+def _is_formula_part(word: str) -> bool:
+    plain = word.strip("*_,;.$")
+    return _FORMULA_PART.fullmatch(plain) is not None or (plain in UNITS and plain != "in")
 
 
 def _entity(reply: _Reply) -> ExtractedAnswer | None:

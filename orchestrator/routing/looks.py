@@ -1,7 +1,6 @@
 """Looks at a draft that the escalation weighs: what each measures, and what it costs."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,6 +12,7 @@ from ...protocols.steps import Value
 from .answers import Answer
 from .forms import is_literal
 from .head import SURFACE, surface
+from .meaning import clusters, graded, mean_same
 from .quantities import number_of
 
 PROMPT: Final = "prompt"
@@ -94,26 +94,30 @@ def token_confidence(confidences: Sequence[float | None]) -> Signal:
 
 
 def second_opinion(draft: Answer, opinion: Answer, *, is_valid: bool | None = None, further: Mapping[str, float] | None = None) -> Signal:
-    """Compare another agent's answer, or a second one of the same agent, with the draft.
+    """Compare another agent's answer, or a second one of the same agent, with the draft. Open-ended texts are compared by meaning.
 
     Args:
         is_valid: it keeps to its schema; None: unknown.
         further: whatever else is known of the opinion, such as its length.
     """
+    grade = graded(draft, opinion)
     measures = {
-        "agrees": float(draft.agrees(opinion)),
+        "agrees": float(mean_same(draft, opinion)),
         "overlap": draft.overlap(opinion),
         "calls the same tools": float(draft.tools == opinion.tools),
         "calls more often": float(len(opinion.tools) - len(draft.tools)),
         "says nothing": float(not opinion.parts),
     }
-    return Signal(measures | _known("is valid", is_valid) | dict(further or {}), opinion)
+    semantic = {} if grade is None else {"semantic agreement": grade}
+    return Signal(measures | semantic | _known("is valid", is_valid) | dict(further or {}), opinion)
 
 
 def free_findings(
     prompt: str,
     draft: str | None,
     *,
+    schema: JsonSchema | None = None,
+    answer: Answer | None = None,
     is_valid: bool | None,
     is_grounded: bool | None,
     confidence: float | None,
@@ -123,6 +127,8 @@ def free_findings(
 
     Args:
         draft: the final answer, or the JSON list of the tool calls.
+        schema: of the task's output.
+        answer: the draft's, if it was found before.
         is_valid: it keeps to its schema; None, here and below: unknown.
         is_grounded: tool results support it.
         confidence: the lowest of its steps.
@@ -130,7 +136,7 @@ def free_findings(
     """
     return {
         PROMPT: prompt_surface(prompt, probabilities),
-        DRAFT: text_form(draft, prompt),
+        DRAFT: text_form(draft, prompt, schema=schema, answer=answer),
         SCHEMA: Signal(_known("is valid", is_valid)),
         GROUNDING: Signal(_known("is grounded", is_grounded)),
         CONFIDENCE: token_confidence([confidence]),
@@ -138,13 +144,13 @@ def free_findings(
 
 
 def crowd(draft: Answer, opinions: Sequence[Answer]) -> dict[str, float]:
-    """Measure how several opinions relate to each other and to the draft."""
-    sizes = Counter(answer.parts for answer in opinions if answer.parts)
-    with_draft = sizes.pop(draft.parts, 0)
+    """Measure how several opinions relate to each other and to the draft, by clusters of answers that mean the same."""
+    said = [answer for answer in opinions if answer.parts]
+    with_draft, *others = clusters([draft, *said])
     return {
-        "opinions that agree": float(with_draft),
-        "largest group of others": float(max(sizes.values(), default=0)),
-        "different answers": float(len(sizes)),
+        "opinions that agree": float(len(with_draft) - 1),
+        "largest group of others": float(max(map(len, others), default=0)),
+        "different answers": float(len(others)),
     }
 
 

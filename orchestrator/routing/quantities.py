@@ -89,6 +89,8 @@ _WORDS: Final = (
 )
 _NUMBER_WORDS: Final = {word: Fraction(value) for value, word in enumerate(_WORDS.split())}
 _NOUN: Final = re.compile(r"[^\W\d_]{3,30}(?:[ -][^\W\d_]{2,30}){0,2}")
+_GENERAL: Final = ("different", "distinct", "possible", "such", "unique", "total", "valid")
+"""Adjectives that make no difference to a thing that is counted."""
 _TRUTH: Final = {
     **dict.fromkeys("yes true correct ja oui sí si wahr vrai verdadero".split(), "yes"),
     **dict.fromkeys("no false incorrect nein non falsch faux falso".split(), "no"),
@@ -225,7 +227,7 @@ def _with_unit(value: Fraction, unit: str) -> Quantity | None:
     base = UNITS.get(unit) or (UNITS.get(unit.casefold()) if len(unit) > 2 else None)
     if base is not None:
         return Quantity(value * base[1], base[0], value)
-    noun = unit.casefold()
+    noun = " ".join(word for word in unit.casefold().split() if word not in _GENERAL)
     return Quantity(value, noun.removesuffix("s"), value) if _NOUN.fullmatch(noun) and noun not in UNITS else None
 
 

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationError
 from ...protocols import ConfigError, Sensitivity, Side, Usage
 from ...protocols.steps import Value
 from ..task.modes import Strategy, TaskProfile
-from ..task.results import Arm, Result, RouteDecision
+from ..task.results import Arm, ExtractedAnswer, Result, RouteDecision
 from ..task.task import Task, last_words
 from ..util.json_text import append_line, read_lines
 
@@ -110,6 +110,8 @@ class AgentOutcome(Value):
     """1 for a task well done, 0 for one that failed; None: unknown, and nothing is learned from it."""
     answer: str | None = None
     """Its final answer, by which agents are said to agree; None: not recorded, or it gave none."""
+    extracted: ExtractedAnswer | None = None
+    """The part of it that was compared; None: it is looked for in the answer."""
     is_valid: bool | None = None
     """The draft kept to its schema, or its tool calls to theirs; None: there was none, or it was not checked."""
     is_grounded: bool | None = None
@@ -157,6 +159,8 @@ class LoggedAttempt(Value):
     answer: str | None = None
     """None where the task is private, or was told anything private; here and below."""
     opinions: Mapping[str, str] = {}
+    extracted: ExtractedAnswer | None = None
+    extracted_opinions: Mapping[str, ExtractedAnswer] = {}
 
 
 class LoggedTask(Value):
@@ -203,6 +207,8 @@ def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], ti
             is_grounded=attempt.is_grounded,
             answer=attempt.answer if is_public else None,
             opinions=attempt.opinions if is_public else {},
+            extracted=attempt.extracted if is_public else None,
+            extracted_opinions=attempt.extracted_opinions if is_public else {},
         )
         for attempt in result.attempts
         if attempt.outcome != "running"
@@ -292,10 +298,14 @@ def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | 
     """
     if not task.prompt:
         return None
-    opinions = {agent: AgentOutcome(answer=answer) for attempt in task.attempts for agent, answer in attempt.opinions.items()}
+    opinions = {
+        agent: AgentOutcome(answer=answer, extracted=attempt.extracted_opinions.get(agent))
+        for attempt in task.attempts
+        for agent, answer in attempt.opinions.items()
+    }
     outcomes = opinions | {
         attempt.agent: AgentOutcome(
-            score=scores.get((task.id, attempt.agent)), **attempt.model_dump(exclude={"agent", "outcome", "opinions"})
+            score=scores.get((task.id, attempt.agent)), **attempt.model_dump(exclude={"agent", "outcome", "opinions", "extracted_opinions"})
         )
         for attempt in task.attempts
     }

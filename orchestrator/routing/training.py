@@ -13,6 +13,7 @@ from .answers import Answer
 from .costs import lineage
 from .escalation import FARTHEST, MOST_PAID_LOOKS, EscalationCard, Fit, LearnedLook, Outlook, measures_of, sets_of
 from .looks import DRAFT, FREE, Cost, Look, Signal, free_findings, second_opinion
+from .meaning import opinion_on
 from .traces import AgentOutcome, Trace
 
 if TYPE_CHECKING:
@@ -260,19 +261,21 @@ def _findings(trace: Trace, agent: str, opinions: Mapping[str, Cost], predict: P
     found = free_findings(
         trace.prompt,
         outcome.answer,
+        answer=None if outcome.extracted is None else Answer.of_found(outcome.extracted),
         is_valid=outcome.is_valid,
         is_grounded=outcome.is_grounded,
         confidence=outcome.confidence,
         probabilities=predict(trace.prompt) if predict is not None else None,
     )
     draft = found[DRAFT].answer or Answer(())
-    return found | {other: _opinion(draft, trace.outcomes.get(other)) for other in opinions}
+    return found | {other: _opinion(draft, trace.prompt, trace.outcomes.get(other)) for other in opinions}
 
 
-def _opinion(draft: Answer, other: AgentOutcome | None) -> Signal:
+def _opinion(draft: Answer, prompt: str, other: AgentOutcome | None) -> Signal:
     if other is None:
         return Signal()
-    return second_opinion(draft, Answer.of_text(other.answer), is_valid=other.is_valid)
+    found = opinion_on(draft, other.answer, prompt=prompt) if other.extracted is None else Answer.of_found(other.extracted)
+    return second_opinion(draft, found, is_valid=other.is_valid)
 
 
 def _check(examples: DraftExamples) -> None:

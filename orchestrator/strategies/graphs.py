@@ -316,7 +316,7 @@ class TaskNodes:
         log = CallLog(state, runtime)
         judging = Judging(turn, self.pool, log, self.context(runtime), self._escalations)
         reason = await judging.objection()
-        draft = draft.model_copy(update={"is_grounded": judging.is_grounded, "opinions": judging.opinions})
+        draft = draft.model_copy(update=judging.findings)
         if reason is None:
             return {**turn.end(draft, "accepted", judging.praise, runtime), "calls": log.as_json}
         ended: TaskState = {**turn.end(draft, "rejected", reason, runtime), "calls": log.as_json}

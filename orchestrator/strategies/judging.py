@@ -1,17 +1,23 @@
 """Evidence about a draft: before it calls a tool that may change something, and at its end, where the next agent may take over."""
 
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from ...protocols import ConfigError, Message, Side, StepRequest, ToolChoice
+import anyio.to_thread
+
+from ...protocols import AgentCard, ConfigError, Message, Side, StepRequest, ToolChoice
 from ..agents.pool import AgentHandle, AgentPool
-from ..routing.answers import Answer, agree
+from ..routing.answers import Answer
 from ..routing.checks import is_grounded, objection
 from ..routing.escalation import Action, Escalation
 from ..routing.looks import FREE, Cost, Signal, free_findings, second_opinion
-from ..task.results import Attempt, RouteDecision
+from ..routing.meaning import cluster_share, opinion_on
+from ..task.results import Attempt, ExtractedAnswer, RouteDecision
 from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import last_words
 from .calls import CallLog
+from .prompts import with_answer_line
 from .state import TaskContext, step_request, value_of
 from .turn import AgentTurn
 
@@ -34,6 +40,8 @@ class Judging:
         assert turn.draft is not None, "an attempt is under way"
         self.opinions: dict[str, str] = {}
         """Answers of other agents that were asked, by name."""
+        self.extracted: dict[str, ExtractedAnswer] = {}
+        """The parts of these answers that were compared with the draft's, by name."""
         self.praise = "the answer stands"
         """Why it is accepted."""
         self._turn = turn
@@ -43,6 +51,24 @@ class Judging:
         self._context = context
         self._escalations = escalations
         self._messages = [value_of(Message, message) for message in turn.state["messages"]]
+        self._compared: list[Answer] = []
+
+    @cached_property
+    def answer(self) -> Answer:
+        """The answer that was found in the draft."""
+        return Answer.of_text(self._text, prompt=self._asked, schema=self._turn.task.output_schema)
+
+    @property
+    def findings(self) -> dict[str, Any]:
+        """All that the attempt's record tells of the judgement."""
+        is_compared = bool(self._compared)
+        return {
+            "is_grounded": self.is_grounded,
+            "opinions": self.opinions,
+            "extracted": self.answer.found if is_compared else None,
+            "extracted_opinions": self.extracted,
+            "cluster_share": cluster_share(self.answer, self._compared) if is_compared else None,
+        }
 
     @property
     def is_grounded(self) -> bool | None:
@@ -65,6 +91,10 @@ class Judging:
     def _text(self) -> str:
         return self._messages[-1].text
 
+    @property
+    def _asked(self) -> str:
+        return last_words(self._turn.task.messages)
+
     async def _fixed(self) -> str | None:
         """Apply all checks to the draft: each can reject it by itself; the one that costs something comes last."""
         policy = self._turn.task.policy
@@ -78,8 +108,10 @@ class Judging:
         second = policy.evidence.second_opinion
         if reason is not None or second is None:
             return reason
-        opinion = await self._ask(self._handle(second))
-        return None if opinion is None or agree(self._text, opinion) else f"{second} answers otherwise: {opinion[:80]}"
+        found = await self._look(second)
+        if found.answer is None or found.measures["agrees"]:
+            return None
+        return f"{second} answers otherwise: {found.answer.found or self.opinions[second][:80]}"
 
     async def _learned(self, escalation: Escalation, following: AgentHandle) -> str | None:
         """Look until a further look is not worth its price any more. `following` is the agent in the cloud that would take over."""
@@ -97,8 +129,9 @@ class Judging:
     def _free(self) -> dict[str, Signal]:
         expected = {each.agent: each.estimate for each in self._turn.decision.considered}
         return free_findings(
-            last_words(self._turn.task.messages),
+            self._asked,
             self._text,
+            answer=self.answer,
             is_valid=None if self._turn.task.output_schema is None else True,  # what is not never comes here
             is_grounded=self.is_grounded,
             confidence=self._draft.confidence,
@@ -107,8 +140,15 @@ class Judging:
 
     async def _look(self, name: str) -> Signal:
         """Ask another agent for a second opinion. Return an empty finding if it gives none."""
-        opinion = await self._ask(self._handle(name))
-        return Signal() if opinion is None else second_opinion(Answer.of_text(self._text), Answer.of_text(opinion))
+        text = await self._ask(self._handle(name))
+        if text is None:
+            return Signal()
+        opinion = opinion_on(self.answer, text, prompt=self._asked, schema=self._turn.task.output_schema)
+        self._compared.append(opinion)
+        if opinion.found is not None:
+            self.extracted[name] = opinion.found
+        # Open-ended texts are embedded, which takes some time, and the first time loads a model.
+        return await anyio.to_thread.run_sync(second_opinion, self.answer, opinion)
 
     def _handle(self, name: str) -> AgentHandle:
         """Return a near agent by name. Raises `ConfigError` for a far or unknown one: second opinions stay on this device."""
@@ -121,25 +161,25 @@ class Judging:
         """Return another agent's answer to the same conversation, without tool calls; None if it fails."""
         try:
             agent = await handle.open()
-            takes_tools = agent.card.capabilities.tools
-            reply = await self._log.ask(handle, self._request(handle, takes_tools=takes_tools), role="second_opinion")
+            reply = await self._log.ask(handle, self._request(handle, agent.card), role="second_opinion")
         except FALLBACK_ERRORS:
             return None  # on record as a failed call; a look that could not be had speaks neither for nor against the draft
         self.opinions[handle.name] = reply.text
         return reply.text
 
-    def _request(self, handle: AgentHandle, *, takes_tools: bool) -> StepRequest:
+    def _request(self, handle: AgentHandle, card: AgentCard) -> StepRequest:
         """Return a request with the conversation up to the draft. Tools are shown, since their calls stand in it, and none may be
-        called."""
+        called. A general model is asked to mark its answer; models of a single world, as the shipped ones, know no such words."""
         task = self._turn.task
+        messages = self._messages[:-1]
         temperature = task.policy.temperature
         if handle is self._turn.handle:
             temperature = max(temperature or 0.0, _SECOND_SAMPLE_TEMPERATURE[handle.side])
         return step_request(
             task,
-            self._messages[:-1],
+            with_answer_line(messages) if card.world is None and task.output_schema is None else messages,
             f"{self._turn.position}/opinion/{handle.name}",
-            tools=self._context.specs if takes_tools else (),
+            tools=self._context.specs if card.capabilities.tools else (),
             tool_choice=ToolChoice.NONE,
             output_schema=task.output_schema,
             temperature=temperature,

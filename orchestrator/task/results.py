@@ -290,6 +290,8 @@ class Attempt(Value):
     """The part of the answer that was compared; None: nothing was."""
     extracted_opinions: Mapping[str, ExtractedAnswer] = {}
     """The parts of the second opinions that it was compared with."""
+    cluster_share: float | None = None
+    """Share of the draft and the second opinions that say the same as the draft; None: there were no opinions."""
 
 
 class Call(Value):
