@@ -87,6 +87,8 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.events import TaskFinished as TaskFinished
     from nearfar.orchestrator.task.events import ToolFinished as ToolFinished
     from nearfar.orchestrator.task.events import ToolStarted as ToolStarted
+    from nearfar.orchestrator.task.extracted import AnswerSource as AnswerSource
+    from nearfar.orchestrator.task.extracted import ExtractedAnswer as ExtractedAnswer
     from nearfar.orchestrator.task.labels import Chosen as Chosen
     from nearfar.orchestrator.task.labels import Integrity as Integrity
     from nearfar.orchestrator.task.labels import Label as Label
@@ -312,6 +314,7 @@ _NAMES = {
         "AgentText ApprovalAsked AttemptEnded AttemptStarted CallEnded RoleStarted Routed Subtask SubtaskEnded SubtaskOutcome "
         "SubtasksPlanned SupervisorSpoke TaskEvent TaskFinished ToolFinished ToolStarted"
     ),
+    "orchestrator.task.extracted": "AnswerSource ExtractedAnswer",
     "orchestrator.task.labels": "Chosen Integrity Label RecalledItem",
     "orchestrator.task.modes": "Mode Shape Situation Strategy TaskProfile",
     "orchestrator.task.policy": (

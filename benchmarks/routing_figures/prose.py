@@ -44,7 +44,7 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
 def _set_figures(answer_set: AnswerSet, folder: Path) -> dict[str, Any]:
     rows = read_rows(folder / answer_set.file)
     recorded = _Recorded(answer_set, rows)
-    best = recorded.apgr([[answer for answer in pair] for pair in recorded.pairs])
+    best = recorded.apgr(recorded.pairs)
     return {
         f"prose_{answer_set.name}_recorded": {"apgr": best, "agree": recorded.agreement(recorded.pairs)},
         **{f"prose_{answer_set.name}_{kind}": recorded.prose(kind == "held_out", best) for kind in ("developed", "held_out")},
@@ -62,7 +62,10 @@ class _Recorded:
         """The figures of one part of the templates."""
         all_templates = _TEMPLATES[self._set.name]
         templates = [template for number, template in enumerate(all_templates) if is_held_out(number) == is_late]
-        texts = [[_written(row, number, answer, templates) for number, answer in enumerate(pair)] for row, pair in zip(self._rows, self.pairs, strict=True)]
+        texts = [
+            [_written(row, number, answer, templates) for number, answer in enumerate(pair)]
+            for row, pair in zip(self._rows, self.pairs, strict=True)
+        ]
         reached = self.apgr(texts)
         return {
             "apgr": reached,

@@ -2,8 +2,9 @@
 
 They were written before the extraction. Every third one is held out: it is only ever reported on.
 
-In a template, `<answer>` is the answer as recorded, `<grouped>` with separators between thousands, `<latex>` in LaTeX, `<long>` and `<short>`
-with the task's unit, `<decimal>` with closing zeros; `<a>` to `<d>` are numbers that lead astray. `<subject>` names the thing asked for.
+In a template, `<answer>` is the answer as recorded, `<grouped>` with separators between thousands, `<latex>` in LaTeX, `<json>` as a
+string in JSON, `<long>` and `<short>` with the task's unit, `<decimal>` with closing zeros; `<a>` to `<d>` are numbers that lead astray.
+`<subject>` names the thing asked for.
 """
 
 from typing import Final
@@ -29,8 +30,8 @@ WORKED: Final = (
     "By symmetry, we may assume the first number is at most <a>. There are <b> such cases, and <c> of them fail.\n\n"
     "Thus, the correct answer is:\n\n$$<latex>$$",
     "Zuerst setzen wir <a> ein und erhalten <b>. Danach ziehen wir <c> ab.\n\nAntwort: <answer>",
-    "I computed <subject> in two ways. The first one gave <a> before rounding, the second one <b>. Both lead to the same result in the end: "
-    "<subject> equals <decimal>.",
+    "I computed <subject> in two ways. The first one gave <a> before rounding, the second one <b>. Both lead to the same result in the "
+    "end: <subject> equals <decimal>.",
     "Ok, the quick way: <a> minus <b> is <c>, halve it, done. That makes <long>.",
     "Calculons d'abord <a> puis <b>, ce qui donne <c>.\n\nLa réponse est donc <answer>.",
     "Given the constraints, we try <a> (too large) and <b> (too small).\n\nANSWER: <long>\n\nLet me know if you would like more detail on "
@@ -42,13 +43,14 @@ WORKED: Final = (
     "Primero calculamos <a> y luego restamos <b>.\n\nRespuesta final: **<answer>**",
     "The value can be read off directly.\n\n```\n<a> -> <b>\n<b> -> <c>\n```\n\nHence we get <short> in the end.",
     "My reasoning:\n(i) <a> is even,\n(ii) <b> is odd,\n(iii) so their product <c> is even.\n\nConclusion: the result is $<latex>$.",
-    "There might be a neater way, but counting works: <a>, <b>, <c>, <d>, ...\n\n**Final Answer**\n\nThe final answer is $\\boxed{<latex>}$",
+    "There might be a neater way, but counting works: <a>, <b>, <c>, <d>, ...\n\n**Final Answer**\n\n"
+    "The final answer is $\\boxed{<latex>}$",
     "Let n be the unknown. Then n + <a> = <b> would need n to be negative, while n * <a> = <c> works.\n\n"
     "Therefore \\( n = <latex> \\), as required.",
     "Step 1 - rearrange: <a> = <b> + x\nStep 2 - square both sides: <c>\nStep 3 - discard the extra root <d>\n\nAnswer = <answer>",
     "It helps to draw a picture: the short side is <a>, the long side <b>. Working it out, you end up with **<long>** in total.",
     "Combining everything, we have <a> from the first group plus <b> from the second, less <c> for the overlap, i.e. <grouped> altogether.",
-    "{\"reasoning\": \"with <a> and <b> the equation has the root <c>\", \"answer\": \"<answer>\"}",
+    '{"reasoning": "with <a> and <b> the equation has the root <c>", "answer": "<answer>"}',
     "We conclude:\n\n$\\boxed{\\text{<answer>}}$\n\nCheck: replacing it in the first line gives <a> = <a>, and in the second <b> = <b>.",
     "After <a> iterations the pattern repeats with period <b>, so only the remainder <c> matters. The answer to the question is thus "
     "<answer>, not <d>.",
@@ -71,7 +73,7 @@ TRACED: Final = (
     "Step 1: the list has <a> entries.\nStep 2: <b> of them pass the test.\n\nTherefore, the output of the function is <answer>",
     "With the given input the condition `len(s) > <a>` holds, so line <b> runs.\n\nThe final answer is `<answer>`.",
     "The answer is:\n\n```\n<answer>\n```\n\nbecause the dictionary is visited <a> times and <b> keys are dropped.",
-    "{\"reasoning\": \"after <a> steps the loop ends at <b>\", \"answer\": <json>}",
+    '{"reasoning": "after <a> steps the loop ends at <b>", "answer": <json>}',
     "Position <a> holds the pivot; everything after position <b> is cut off.\n\nResult: <answer>",
     "First <a> is pushed, then <b> is popped.\n\nHence f(x) == <answer>",
     "After <a> passes nothing changes any more (I checked up to <b>).\n\n### Final answer\n\n<answer>",

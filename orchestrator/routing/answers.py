@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...protocols import JsonSchema, ToolCall
-from ..task.results import AnswerSource, ExtractedAnswer
+from ..task.extracted import AnswerSource, ExtractedAnswer
 from .extraction import extract
 from .forms import text_form, value_form
 
@@ -23,7 +23,7 @@ class Answer:
     tools: tuple[str, ...] = ()
     """It calls, once for each call, sorted."""
     bare: str | None = None
-    """Its form without what others may leave out (`12` of `12 km` and of `x = 12`, a text without its quotation marks): such an answer agrees."""
+    """Its form without what others may leave out: `12` of `12 km` and of `x = 12`, a text without its quotation marks."""
     found: ExtractedAnswer | None = field(default=None, compare=False)
     """The part of the text that was taken as the answer; None for tool calls."""
 
@@ -107,5 +107,3 @@ def _call_form(call: ToolCall) -> str:
         return f"{call.name}({value_form(call.arguments, is_exact=False)})"
     except (ValueError, RecursionError):  # a number of more digits than Python writes, or nested too deeply
         return f"{call.name}(?)"
-
-

@@ -12,6 +12,8 @@ from .quantities import LONGEST, date_of, quantity_of, truth_of
 _LONGEST_LITERAL: Final = 20_000
 """Characters of a text up to which it may be a literal; a longer one is compared as text."""
 _LONGEST_FORMULA: Final = 400
+_NESTED: Final = 8
+"""Fractions in fractions that are read, at most."""
 _DECORATION: Final = " \t\r\n.,;:!?\"'`*$"
 _LATEX: Final = re.compile(r"\\(?:left|right|displaystyle|[!,;: ])|(?<=\\)[dt](?=frac)|\\(?:text|mathrm|mbox|boxed)(?=\s{0,3}\{)")
 """LaTeX commands that only affect how a formula is typeset."""
@@ -64,7 +66,7 @@ def is_value(text: str) -> bool:
     plain = _typeset_off(text)
     if quantity_of(plain) is not None or date_of(plain) is not None or truth_of(plain) is not None:
         return True
-    if _literal(text) is not None or _literal(plain) is not None:
+    if _literal(text) is not None or (plain != text.strip() and _literal(plain) is not None):
         return True
     return 0 < len(plain) <= LONGEST and any(map(_is_mathematical, plain)) and _NO_FORMULA.search(plain) is None
 
@@ -96,18 +98,18 @@ def _typeset_off(text: str) -> str:
     stripped = text.strip()
     if len(stripped) > _LONGEST_FORMULA:
         return stripped
-    plain = _TYPESET.sub(r"\1", _LATEX.sub("", stripped)) if "\\" in stripped else stripped
+    plain = _LATEX.sub("", _TYPESET.sub(r"\1", stripped)) if "\\" in stripped else stripped
     if "\\" in plain or "{,}" in plain or "sqrt(" in plain:
         for command, symbol in _SYMBOLS.items():
             plain = plain.replace(command, symbol)
     if plain.startswith("$") and plain.endswith("$"):
         plain = plain.strip("$")
-    for _ in range(8):  # from the inside out
-        inner = _FRACTION.sub(_slashed, plain)
+    for _ in range(_NESTED):  # from the inside out
+        inner = _FRACTION.sub(_slashed, _ROOT.sub(lambda found: f"√{found[1] or found[2]}", plain))
         if inner == plain:
             break
         plain = inner
-    return _ROOT.sub(lambda found: f"√{found[1] or found[2]}", plain).strip()
+    return plain.strip()
 
 
 def _slashed(found: "re.Match[str]") -> str:

@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 
 from ...protocols import ConfigError, JsonSchema
-from ..task.results import AnswerSource
+from ..task.extracted import AnswerSource
 from .answers import Answer
 from .quantities import UNSIGNED, fraction_of
 
@@ -27,7 +27,7 @@ LEAST_WORDS: Final = 8
 SAME_MEANING: Final = 0.75
 """Cosine similarity of embeddings from which two texts mean the same."""
 SAME_WORDS: Final = 0.5
-"""The same of the overlap of words, where embeddings are not installed."""
+"""Overlap of words from which they do, where embeddings are not installed."""
 _REMEMBERED: Final = 64
 """Texts whose embedding is kept: a draft is compared with every opinion."""
 _READ: Final = 4_000
@@ -36,12 +36,16 @@ _WORD: Final = re.compile(r"[^\W\d_]{1,40}(?:['’][^\W\d_]{1,3})?")
 _NUMBER: Final = re.compile(rf"(?<![\w.,]){UNSIGNED}(?![\w]|[.,]\d)")
 _SENTENCE: Final = re.compile(r"(?<=[.!?:])\s{1,3}|\n{1,3}")
 _NEGATIONS: Final = frozenset(
-    "not no never none neither nor without cannot nothing nobody hardly nicht kein keine keinen nie ne pas jamais nunca ningún".split()
+    """
+    not no never none neither nor without cannot nothing nobody hardly nicht kein keine keinen nie ne pas jamais nunca ningún
+    """.split()  # noqa: SIM905 - a word a line would be a hundred lines
 )
 _FILLERS: Final = frozenset(
-    "a an the this that these those it its is are was were be been being am do does did have has had of in on at to for from by with as and or "
-    "but if so than then there here i you he she we they them his her our your their my me us will would can could should may might must also "
-    "very just more most some any all each which who whom what when where how why because since while about into over under out up down".split()
+    """
+    a an the this that these those it its is are was were be been being am do does did have has had of in on at to for from by with as and
+    or but if so than then there here i you he she we they them his her our your their my me us will would can could should may might must
+    also very just more most some any all each which who whom what when where how why because since while about into over under out up down
+    """.split()  # noqa: SIM905 - a word a line would be a hundred lines
 )
 _SPAN: Final = 3
 """Content words behind a negation that it may negate."""
@@ -57,11 +61,16 @@ def _stem(word: str) -> str:
 _OPPOSITES: Final = {
     _stem(first): _stem(second)
     for pair in (
-        "increase decrease|increased decreased|increases decreases|higher lower|high low|before after|above below|true false|yes no|always never|"
-        "allowed forbidden|safe unsafe|safe dangerous|legal illegal|possible impossible|accept reject|accepted rejected|open closed|hot cold|"
-        "win lose|won lost|buy sell|left right|first last|maximum minimum|larger smaller|faster slower|cheaper dearer|positive negative|"
-        "agree disagree|correct incorrect|valid invalid|early late|earlier later|rise fall|rose fell|east west|north south|success failure"
-    ).split("|")
+        """
+increase decrease|increased decreased|higher lower|high low|before after|above below|true false|yes no|always never|allowed forbidden
+safe unsafe|safe dangerous|legal illegal|possible impossible|accept reject|open closed|hot cold|win lose|won lost|buy sell|left right
+first last|maximum minimum|larger smaller|faster slower|cheaper dearer|positive negative|agree disagree|correct incorrect|valid invalid
+early late|earlier later|rise fall|rose fell|east west|north south|success failure
+"""
+    )
+    .strip()
+    .replace("\n", "|")
+    .split("|")
     for first, second in (pair.split(), pair.split()[::-1])
 }
 
@@ -101,7 +110,8 @@ def graded(first: Answer, second: Answer, embedder: Embedder = shipped_embedder)
     """Return `semantic_agreement` of two open-ended answers; None where either is none."""
     if not (is_open_ended(first) and is_open_ended(second)):
         return None
-    assert first.found is not None and second.found is not None, "an open-ended answer was found in a text"
+    assert first.found is not None, "an open-ended answer was found in a text"
+    assert second.found is not None, "an open-ended answer was found in a text"
     return semantic_agreement(first.found.text, second.found.text, embedder())
 
 

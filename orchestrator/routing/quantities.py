@@ -18,10 +18,23 @@ _EXPONENT: Final = r"(?:e([-+]?\d{1,3})|\s{0,2}[*x×]\s{0,2}10\^\{?([-+]?\d{1,3}
 _RATIO: Final = re.compile(rf"([-+]?)\s{{0,2}}(?:(\d{{1,9}})\s{{1,2}})?({UNSIGNED})\s{{0,2}}/\s{{0,2}}({UNSIGNED})")
 _DECIMAL: Final = re.compile(rf"([-+]?)\s{{0,2}}({UNSIGNED}){_EXPONENT}", re.IGNORECASE)
 _DECIMAL_COMMA: Final = re.compile(r"([-+]?)\s{0,2}(\d{1,30},(?:\d{1,2}|\d{4,30}))")
-_SPLIT: Final = re.compile(r"([-+]?\s{0,2}[\d.,][\d.,'_ \u00a0\u2009\u202f/]{0,60}(?:e[-+]?\d{1,3}|\s{0,2}[*x×]\s{0,2}10\^\{?[-+]?\d{1,3}\}?)?)(.{0,60})")
+_SPLIT: Final = re.compile(
+    r"([-+]?\s{0,2}[\d.,][\d.,'_ \u00a0\u2009\u202f/]{0,60}(?:e[-+]?\d{1,3}|\s{0,2}[*x×]\s{0,2}10\^\{?[-+]?\d{1,3}\}?)?)(.{0,60})"
+)
+_VULGAR: Final = re.compile("[\u00bc-\u00be\u2150-\u215e]")
+_SIGNS: Final = {0x2212: "-", 0x2013: "-", 0x2044: "/"}
+_AROUND: Final = " \t\r\n;:!\"'`*"
 _HEDGE: Final = re.compile(r"(?:approximately|approx\.?|exactly|about|roughly|around|circa|ca\.|[~≈])\s{0,3}", re.IGNORECASE)
 _CURRENCIES: Final = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY", "₹": "INR"}
-_SCALES: Final = {"thousand": 10**3, "million": 10**6, "millions": 10**6, "billion": 10**9, "billions": 10**9, "trillion": 10**12, "mio": 10**6}
+_SCALES: Final = {
+    "thousand": 10**3,
+    "million": 10**6,
+    "millions": 10**6,
+    "billion": 10**9,
+    "billions": 10**9,
+    "trillion": 10**12,
+    "mio": 10**6,
+}
 _UNIT_TABLE: Final = """
 m 1 m meter meters metre metres
 m 1000 km kilometer kilometers kilometre kilometres Km KM
@@ -84,16 +97,18 @@ GBP 1 GBP
 JPY 1 JPY yen
  1/100 % percent per_cent prozent pourcent
 """
-_WORDS: Final = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"
-)
+_WORDS: Final = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty
+"""
 _NUMBER_WORDS: Final = {word: Fraction(value) for value, word in enumerate(_WORDS.split())}
 _NOUN: Final = re.compile(r"[^\W\d_]{3,30}(?:[ -][^\W\d_]{2,30}){0,2}")
+_GROUP: Final = 4
+"""Characters of a separator and the three digits behind it."""
 _GENERAL: Final = ("different", "distinct", "possible", "such", "unique", "total", "valid")
 """Adjectives that make no difference to a thing that is counted."""
 _TRUTH: Final = {
-    **dict.fromkeys("yes true correct ja oui sí si wahr vrai verdadero".split(), "yes"),
-    **dict.fromkeys("no false incorrect nein non falsch faux falso".split(), "no"),
+    **dict.fromkeys(("yes", "true", "correct", "ja", "oui", "sí", "si", "wahr", "vrai", "verdadero"), "yes"),
+    **dict.fromkeys(("no", "false", "incorrect", "nein", "non", "falsch", "faux", "falso"), "no"),
 }
 
 
@@ -157,7 +172,7 @@ def fraction_of(text: str) -> Fraction | None:
     if decimal is None:
         return None
     sign, digits, short, long = decimal.groups()
-    return _signed(sign, _unsigned(digits) * Fraction(10) ** int(short or long or 0))
+    return _signed(sign, _unsigned(digits) * _power(int(short or long or 0)))
 
 
 def date_of(text: str) -> str | None:
@@ -176,18 +191,22 @@ def truth_of(text: str) -> str | None:
 def _plain(text: str) -> str | None:
     if not 0 < len(text) <= LONGEST:
         return None
-    spread = "".join(f" {unicodedata.normalize('NFKC', each)}" if unicodedata.name(each, "").startswith("VULGAR") else each for each in text)
-    # NFKC would make m2 of m², which is one of the unit's names, and an ordinary blank of those between thousands.
-    plain = unicodedata.normalize("NFKC", spread).translate({0x2212: "-", 0x2013: "-", 0x2044: "/"}).strip(" \t\r\n;:!\"'`*").removesuffix(".")
+    spread = _VULGAR.sub(lambda found: f" {found[0]}", text)  # 1½ is 1 1/2, and not 11/2
+    plain = unicodedata.normalize("NFKC", spread).translate(_SIGNS).strip(_AROUND).removesuffix(".")
     return _HEDGE.sub("", plain, count=1).strip() if _HEDGE.match(plain) else plain.strip()
 
 
 def _unsigned(digits: str) -> Fraction:
     plain = re.sub(r"[ \u00a0\u2009\u202f'_]", "", digits)
     last = max(plain.rfind("."), plain.rfind(","))
-    if plain.count(".") > 1 or (plain.count(",") == 1 and plain[last] == "," and ("." in plain or len(plain) - last != 4 or plain != digits)):
+    is_comma_last = plain.count(",") == 1 and plain[last] == ","
+    if plain.count(".") > 1 or (is_comma_last and ("." in plain or len(plain) - last != _GROUP or plain != digits)):
         plain = plain.replace(".", "").replace(",", ".")  # points between thousands, a comma before decimals
     return Fraction(plain.replace(",", "").rstrip(".") or 0)
+
+
+def _power(exponent: int) -> Fraction:
+    return Fraction(10**exponent) if exponent >= 0 else Fraction(1, 10**-exponent)
 
 
 def _signed(sign: str, value: Fraction) -> Fraction:
@@ -238,7 +257,7 @@ def _compound(value: Fraction, rest: str) -> Quantity | None:
     if base is None or following is None or following[1].strip().startswith(("-", "+")):
         return None
     smaller = _measured(behind.strip())
-    if smaller is None or smaller.unit != base[0] or not 0 <= smaller.value < base[1] * max(value, 1) or not smaller.unit:
+    if smaller is None or smaller.unit != base[0] or not 0 <= smaller.value < base[1] * max(value, Fraction(1)) or not smaller.unit:
         return None
     return Quantity(value * base[1] + smaller.value, base[0], value * base[1] + smaller.value)
 

@@ -16,8 +16,9 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationError
 
 from ...protocols import ConfigError, Sensitivity, Side, Usage
 from ...protocols.steps import Value
+from ..task.extracted import ExtractedAnswer
 from ..task.modes import Strategy, TaskProfile
-from ..task.results import Arm, ExtractedAnswer, Result, RouteDecision
+from ..task.results import Arm, Result, RouteDecision
 from ..task.task import Task, last_words
 from ..util.json_text import append_line, read_lines
 

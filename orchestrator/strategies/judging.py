@@ -13,7 +13,8 @@ from ..routing.checks import is_grounded, objection
 from ..routing.escalation import Action, Escalation
 from ..routing.looks import FREE, Cost, Signal, free_findings, second_opinion
 from ..routing.meaning import cluster_share, opinion_on
-from ..task.results import Attempt, ExtractedAnswer, RouteDecision
+from ..task.extracted import ExtractedAnswer
+from ..task.results import Attempt, RouteDecision
 from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import last_words
 from .calls import CallLog

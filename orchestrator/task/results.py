@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, JsonValue, field_serializer, model_valida
 
 from ...protocols import AgentCard, BudgetExceeded, EnergySource, Message, Performance, Side, ToolCall, Usage
 from ...protocols.steps import Value
+from .extracted import ExtractedAnswer
 from .labels import Label, RecalledItem
 from .modes import Mode, Strategy, TaskProfile
 from .policy import Cause, Verdict
@@ -81,45 +82,6 @@ class ConsideredAgent:
     """Utility by the policy's objective."""
     objection: str | None = None
     """Reason why the task may not have it; None: it may."""
-
-
-class AnswerSource(StrEnum):
-    """The part of a text that is taken as the answer, from the surest to the last resort."""
-
-    FIELD = "field"
-    """A field of a JSON object."""
-    BOXED = "boxed"
-    """`\\boxed{...}`."""
-    ANSWER_LINE = "answer line"
-    """After "Answer:", "The answer is" or the like."""
-    CHOICE = "choice"
-    """The letter of one of the prompt's choices."""
-    DATE = "date"
-    """The date or time that was asked for."""
-    CODE_BLOCK = "code block"
-    """A value in a closing code block."""
-    EMPHASIS = "emphasis"
-    """A value set off in bold, in a formula, or on a line of its own."""
-    NUMBER = "number"
-    """The last number of a worked solution."""
-    ENTITY = "entity"
-    """The value or name that a closing sentence comes to."""
-    TEXT = "text"
-    """The whole text."""
-
-
-class ExtractedAnswer(Value):
-    """The answer that was found in a text."""
-
-    source: AnswerSource
-    """The part of the text that it was taken from."""
-    text: str
-    """The answer as it was written."""
-    name: str = ""
-    """Name of the field; empty where it was none."""
-
-    def __str__(self) -> str:
-        return f"{self.text[:80]} ({self.name or self.source})"
 
 
 class RouteDecision(Value):
