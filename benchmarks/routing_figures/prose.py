@@ -63,7 +63,7 @@ class _Recorded:
         all_templates = _TEMPLATES[self._set.name]
         templates = [template for number, template in enumerate(all_templates) if is_held_out(number) == is_late]
         texts = [
-            [_written(row, number, answer, templates) for number, answer in enumerate(pair)]
+            [_written(row, number, answer, _template(row, number, templates)) for number, answer in enumerate(pair)]
             for row, pair in zip(self._rows, self.pairs, strict=True)
         ]
         reached = self.apgr(texts)
@@ -105,11 +105,21 @@ class _Recorded:
         )
 
 
-def _written(row: Row, number: int, answer: str | None, templates: Sequence[str]) -> str:
-    """Write an answer into prose. Two models write the same task's answer in different ways."""
-    random = numpy.random.default_rng(int.from_bytes(hashlib.sha256(f"{row['id']}".encode()).digest()[:8], "big"))
+def _template(row: Row, number: int, templates: Sequence[str]) -> str:
+    """Choose a model's template for a task. Two models never have the same one."""
+    random = _chance(row)
+    first, step = int(random.integers(len(templates))), 1 + int(random.integers(len(templates) - 1))
+    return templates[(first + number * step) % len(templates)]
+
+
+def _chance(row: Row) -> numpy.random.Generator:
+    return numpy.random.default_rng(int.from_bytes(hashlib.sha256(str(row["id"]).encode()).digest()[:8], "big"))
+
+
+def _written(row: Row, number: int, answer: str | None, template: str) -> str:
+    """Write the answer of the model of this number into prose. The task has the same subject and unit for all models."""
+    random = _chance(row)
     subject, unit = SUBJECTS[random.integers(len(SUBJECTS))], UNITS[random.integers(len(UNITS))]
-    template = templates[(int(random.integers(len(templates))) + number * (1 + int(random.integers(len(templates) - 1)))) % len(templates)]
     astray = numpy.random.default_rng([number, int(random.integers(2**31))]).integers(2, 400, 4)
     if not (answer or "").strip():
         template = BROKEN_OFF[int(astray[0]) % len(BROKEN_OFF)]
