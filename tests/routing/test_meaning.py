@@ -50,13 +50,11 @@ def test_the_same_in_other_words_agrees_and_another_subject_does_not() -> None:
     assert not mean_same(Answer.of_text(PLANTS), Answer.of_text(FOOD), words_alone)
 
 
-def test_the_shipped_embedder_sees_meaning_in_words_that_differ() -> None:
+def test_the_shipped_embedder_compares_by_meaning_too() -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("tokenizers")
-    first = "Your screen is too bright, which makes the battery run down fast; reduce the brightness."
-    second = "The battery drains quickly because the screen brightness is set too high, so lower it."
-    assert mean_same(Answer.of_text(first), Answer.of_text(second), shipped_embedder)
-    assert not mean_same(Answer.of_text(first), Answer.of_text(FOOD), shipped_embedder)
+    assert mean_same(Answer.of_text(PLANTS), Answer.of_text(ALSO_PLANTS), shipped_embedder)
+    assert not mean_same(Answer.of_text(PLANTS), Answer.of_text(FOOD), shipped_embedder)
 
 
 def test_short_answers_are_not_graded_by_meaning() -> None:
