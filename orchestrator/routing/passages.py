@@ -39,7 +39,7 @@ _CLOSING: Final = re.compile(
 COMES_TO: Final = re.compile(
     r"(?:\b(?:is|are|be|was|equals?|returns?|outputs?|prints?|comes (?:out )?(?:to|as)|makes?|get|gives?|yields?|have|becomes?|amounts? to|"
     r"leaves?(?: us with)?|obtain|find|reach(?:es)?|arrive at|works out (?:to|as)|adds? up to|sums? to|evaluates? to|results? in|produces?|"
-    r"namely|hence|thus|therefore|so|ist|ergibt|beträgt|est|vaut|donne|es|son|da)\b|==?|:|≈|=>|[⇒→∴]|\bi\.e\.,?\s)[*\s]{0,4}",
+    r"takes?|lasts?|costs?|weighs?|namely|hence|thus|therefore|so|ist|ergibt|beträgt|est|vaut|donne|es|son|da)\b|==?|:|≈|=>|[⇒→∴]|\bi\.e\.,?\s)[*\s]{0,4}",
     re.IGNORECASE,
 )
 _BRACKETS: Final = {"[": "]", "(": ")", "{": "}"}

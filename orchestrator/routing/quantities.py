@@ -25,6 +25,7 @@ _VULGAR: Final = re.compile("[\u00bc-\u00be\u2150-\u215e]")
 _SIGNS: Final = {0x2212: "-", 0x2013: "-", 0x2044: "/"}
 _AROUND: Final = " \t\r\n;:!\"'`*"
 _HEDGE: Final = re.compile(r"(?:approximately|approx\.?|exactly|about|roughly|around|circa|ca\.|[~≈])\s{0,3}", re.IGNORECASE)
+_MINUS: Final = re.compile(r"(?:minus|negative)\s{1,2}(?=[\d.$€£¥₹])", re.IGNORECASE)
 _CURRENCIES: Final = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY", "₹": "INR"}
 _SCALES: Final = {
     "thousand": 10**3,
@@ -193,7 +194,8 @@ def _plain(text: str) -> str | None:
         return None
     spread = _VULGAR.sub(lambda found: f" {found[0]}", text)  # 1½ is 1 1/2, and not 11/2
     plain = unicodedata.normalize("NFKC", spread).translate(_SIGNS).strip(_AROUND).removesuffix(".")
-    return _HEDGE.sub("", plain, count=1).strip() if _HEDGE.match(plain) else plain.strip()
+    plain = _HEDGE.sub("", plain, count=1).strip() if _HEDGE.match(plain) else plain.strip()
+    return _MINUS.sub("-", plain, count=1) if _MINUS.match(plain) else plain
 
 
 def _unsigned(digits: str) -> Fraction:

@@ -25,7 +25,7 @@ _FORMAL: Final = re.compile(r"\$[^$\n]{1,200}\$|\\[\[(]|```|\bdef \w|\bassert\b"
 """Formulas or code in a prompt."""
 _SYMBOL_UNITS: Final = "|".join(sorted((re.escape(unit) for unit in UNITS if unit != "in"), key=len, reverse=True))
 _QUANTITIES: Final = re.compile(
-    rf"(?<![\w.,])(?:[-+−]?[$€£¥]?\s?[-+−]?)(?:(?:\d{{1,9}}\s)?\d{{1,9}}/\d{{1,9}}|{UNSIGNED})(?:\s?(?:thousand|million|billion)\b)?"
+    rf"(?<![\w.,])(?:(?:minus|negative)\s)?(?:[-+−]?[$€£¥]?\s?[-+−]?)(?:(?:\d{{1,9}}\s)?\d{{1,9}}/\d{{1,9}}|{UNSIGNED})(?:\s?(?:thousand|million|billion)\b)?"
     rf"(?:\s?(?:{_SYMBOL_UNITS})(?![\w/^]))?(?![\w]|[.,]\d)"
 )
 _CONCLUDES: Final = re.compile(
@@ -38,6 +38,9 @@ _AFTER_BLOCK: Final = 300
 _AFTER_FORMULA: Final = 3
 _FEW_WORDS: Final = 6
 _MOST_WORDS: Final = 8
+_BEFORE: Final = 40
+_JOINED: Final = re.compile(r"\d(?:\S{0,12}|\s\S{1,12})\s{1,2}(?:and|or|to|und|oder|bis|et|ou|à|y|o)\s{1,2}(?:[\w(]{1,4}\s{0,2}=\s{0,2})?$")
+"""A number, and a word that joins it to the next one."""
 _SMALL_WORDS: Final = ("one", "no", "a")
 """Words that seldom are the value that a sentence comes to."""
 _FORMULA_PART: Final = re.compile(r"[-+−*/^=×·]|-?[a-z]|.{0,60}[\d√π∞].{0,60}")
@@ -120,12 +123,14 @@ def closing(reply: Reply) -> ExtractedAnswer | None:
 
 def _worth(sentence: str) -> str | None:
     """Return the value that a sentence comes to, its last number, or the few words that a conclusion ends with."""
-    tails = [sentence[verb.end() :].strip() for verb in reversed(list(COMES_TO.finditer(sentence))[-4:])]
-    value = next((found for tail in tails if (found := _leading_value(tail)) is not None), None)
+    tails = [sentence[verb.end() :].strip() for verb in list(COMES_TO.finditer(sentence))[-4:]]
+    value = next((found for tail in reversed(tails) if (found := _leading_value(tail)) is not None), None)
     if value is None:
         value = next((found[0].strip() for found in reversed(list(_QUANTITIES.finditer(sentence)))), None)
+    if value is not None and _JOINED.search(sentence[: max(sentence.rfind(value), 0)][-_BEFORE:]):
+        return value_at(tails[0]) if tails else sentence  # several values are only right together
     if value is None and tails and _CONCLUDES.match(sentence):
-        words = value_at(tails[0])
+        words = value_at(tails[-1])
         value = words if len(words.split()) <= _FEW_WORDS else None
     return value
 
