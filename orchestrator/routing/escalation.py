@@ -13,9 +13,9 @@ from enum import StrEnum
 from functools import cache, lru_cache
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, FiniteFloat, ValidationError, model_validator
 
 from ...protocols import ConfigError
 from ...protocols.steps import Value
@@ -34,6 +34,7 @@ VERSION: Final = "escalation/1"
 """Version of the card's format; a card of another version cannot be used."""
 MOST_PAID_LOOKS: Final = 5
 """Every set of paid looks has a fit of its own: 32 at most."""
+_MOST_LOOKS: Final = 16
 FARTHEST: Final = 4.0
 """Deviations from the mean of the traces beyond which a measure counts no more."""
 _LARGEST_ODDS: Final = 30.0
@@ -44,10 +45,18 @@ _GRID: Final = 81
 """Gains between -1 and 1 at which the value of deciding well is computed; between them it is interpolated."""
 
 
+LARGEST_FILE: Final = 1_000_000
+"""Bytes of a card's file at most."""
+Weight = Annotated[FiniteFloat, Field(ge=-100, le=100)]
+Number = Annotated[FiniteFloat, Field(ge=-1e9, le=1e9)]
+Gain = Annotated[FiniteFloat, Field(ge=-2, le=2)]
+"""A difference of two probabilities, or a move of one."""
+
+
 class LearnedLook(Look):
     """A look that was recorded in the traces."""
 
-    measures: tuple[str, ...]
+    measures: tuple[str, ...] = Field(max_length=100)
     """Names of the measures that the look found in the traces."""
     gives_answer: bool
     """Another agent answers the task."""
@@ -58,11 +67,11 @@ class Fit(Value):
 
     seen: tuple[str, ...]
     """The paid looks; the free ones are always seen."""
-    centre: tuple[float, ...]
-    scale: tuple[float, ...]
-    draft: tuple[float, ...]
+    centre: tuple[Number, ...]
+    scale: tuple[Annotated[Number, Field(gt=0)], ...]
+    draft: tuple[Weight, ...]
     """Weights for the log odds that the draft is right; the last one stands alone."""
-    far: tuple[float, ...]
+    far: tuple[Weight, ...]
     """Weights for the log odds that the far agent is right; the last one stands alone."""
 
 
@@ -72,10 +81,33 @@ class Outlook(Value):
     seen: tuple[str, ...]
     """The paid looks before it."""
     look: str
-    gains: tuple[float, ...] = Field(min_length=1)
+    gains: tuple[Gain, ...] = Field(min_length=1, max_length=100)
     """Rising."""
-    moves: tuple[tuple[float, ...], ...]
+    moves: tuple[Annotated[tuple[Gain, ...], Field(min_length=1, max_length=100)], ...]
     """One row for each of the gains."""
+
+    @model_validator(mode="after")
+    def _is_even(self) -> Self:
+        if len(self.moves) != len(self.gains) or len({len(row) for row in self.moves}) != 1:
+            raise ValueError("there is to be one row of equally many moves for each of the gains")
+        if list(self.gains) != sorted(self.gains):
+            raise ValueError("the gains are to rise")
+        return self
+
+
+class Provenance(Value):
+    """The origin of a card that is shared."""
+
+    sets: tuple[str, ...] = ()
+    """Recorded sets that it was learned from."""
+    licences: tuple[str, ...] = ()
+    """Names of their licences."""
+    date: str = ""
+    command: str = ""
+    """The command that made it."""
+    note: str = ""
+    baked_in: int = Field(default=0, ge=0)
+    """Reported outcomes that have moved its probabilities since."""
 
 
 class EscalationCard(Value):
@@ -86,13 +118,37 @@ class EscalationCard(Value):
     """The agent whose drafts are judged."""
     far: str
     """The agent to which is escalated."""
-    looks: tuple[LearnedLook, ...]
+    looks: tuple[LearnedLook, ...] = Field(max_length=_MOST_LOOKS)
     fits: tuple[Fit, ...] = Field(min_length=1)
     outlooks: tuple[Outlook, ...]
     traces: int = Field(gt=0)
     """It was learned from."""
     left_out: int = Field(default=0, ge=0)
     """Traces in which one of the two outcomes was unknown."""
+    farthest: float = Field(default=FARTHEST, gt=0, le=FARTHEST)
+    """Deviations from the mean beyond which a measure counts no more."""
+    provenance: Provenance | None = None
+    """None: it was learned from the user's own traces."""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        """Check that there is a fit for each set of paid looks, an outlook for each further look, and a weight for each measure."""
+        names = [look.name for look in self.looks]
+        if len(set(names)) < len(names):
+            raise ValueError("a look is named twice")
+        paid = [look.name for look in self.looks if not look.is_free]
+        if len(paid) > MOST_PAID_LOOKS:
+            raise ValueError(f"more than {MOST_PAID_LOOKS} looks cost something")
+        sets = sets_of(paid)
+        if sorted(fit.seen for fit in self.fits) != sorted(sets):
+            raise ValueError("there is to be one fit for each set of looks that cost something")
+        if {(each.seen, each.look) for each in self.outlooks} != {(seen, look) for seen in sets for look in paid if look not in seen}:
+            raise ValueError("there is to be one outlook for each further look")
+        for fit in self.fits:
+            count = len(measures_of(self.looks, fit.seen, {}))
+            if {len(fit.centre), len(fit.scale), len(fit.draft) - 1, len(fit.far) - 1} != {count}:
+                raise ValueError(f"a fit is to have {count} measures")
+        return self
 
 
 class Action(StrEnum):
@@ -138,10 +194,7 @@ class Escalation:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a card. Raises `ConfigError` where the file is none, or one of another version."""
-        try:
-            return cls(EscalationCard.model_validate_json(path.read_bytes()))
-        except (OSError, ValidationError) as error:
-            raise ConfigError(f"{path} holds no escalation", hint="train it on traces") from error
+        return cls(read_card(path))
 
     def save(self, path: Path) -> None:
         """Write the card."""
@@ -169,7 +222,9 @@ class Escalation:
         fit = self._fits[self._seen(findings)]
         values = measures_of(self.card.looks, fit.seen, findings)
         numbers = zip(values, fit.centre, fit.scale, strict=True)
-        standard = [0.0 if math.isnan(value) else _clipped((value - centre) / scale, FARTHEST) for value, centre, scale in numbers]
+        standard = [
+            0.0 if math.isnan(value) else _clipped((value - centre) / scale, self.card.farthest) for value, centre, scale in numbers
+        ]
         return _logistic(standard, fit.draft), _logistic(standard, fit.far)
 
     def decide(
@@ -248,6 +303,23 @@ class Escalation:
             numpy.add.at(matrix, (rows, below), 1 - (place - below))
             numpy.add.at(matrix, (rows, below + 1), place - below)
         return matrix / len(outlook.moves[0])
+
+
+def read_card(path: Path) -> EscalationCard:
+    """Read a card from a file that may come from others. Raises `ConfigError` where it is none, or too large, with the first problem."""
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise ConfigError(f"{path} holds no escalation: it has more than {LARGEST_FILE:,} bytes", hint=_UNTRAINED)
+        return EscalationCard.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path} holds no escalation: {error.strerror or error}", hint=_UNTRAINED) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the card"
+        raise ConfigError(f"{path} holds no escalation: {where}: {first['msg']}", hint=_UNTRAINED) from error
+
+
+_UNTRAINED: Final = "`nearfar policy train` writes one"
 
 
 def price(cost: Cost, objective: ObjectiveConfig) -> float:

@@ -1,15 +1,17 @@
 """Evidence about a draft: before it calls a tool that may change something, and at its end, where the next agent may take over."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ...protocols import ConfigError, Message, Side, StepRequest, ToolChoice
 from ..agents.pool import AgentHandle, AgentPool
 from ..routing.answers import Answer, agree
+from ..routing.cards import MOST_OPINIONS, default_escalation
 from ..routing.checks import is_grounded, objection
-from ..routing.drafts import DraftChoice, Drafts
+from ..routing.drafts import DraftChoice, Drafts, cost_of
 from ..routing.escalation import Action, Escalation
-from ..routing.looks import FREE, Signal, free_findings, second_opinion
+from ..routing.looks import FREE, Cost, Signal, free_findings, second_opinion
 from ..task.labels import Label
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
@@ -75,17 +77,34 @@ class Judging:
         if not self._text.strip():
             choice.force()
             return (await self._fixed())[0]
-        card = self._card()
-        return await (self._checked(choice) if card is None else self._learned(card, following, choice))
+        card = self._card(following)
+        return await (self._checked(choice) if card is None else self._learned(card, choice))
 
-    def _card(self) -> Escalation | None:
-        """Return the escalation that weighs the evidence; None: the fixed checks decide."""
+    def _card(self, following: AgentHandle) -> Escalation | None:
+        """Return the escalation that weighs the evidence: the policy's own, or the default one under a budget; None: the checks decide.
+
+        Raises `ConfigError` for one that was trained for other agents or looks.
+        """
         path = self._turn.task.policy.evidence.escalation
         if path is None:
-            return None
+            return self._default_card(following)
         if path not in self._escalations:
             self._escalations[path] = Escalation.load(path)
+        others = [handle.name for handle in self._pool if handle.side is Side.NEAR and handle is not self._turn.handle]
+        self._escalations[path].require(draft=self._turn.handle.name, far=following.name, looks=[*FREE, *others])
         return self._escalations[path]
+
+    def _default_card(self, following: AgentHandle) -> Escalation | None:
+        """Return the shipped escalation for the agents at hand; None where no budget is set, the router only watches, or numpy is not
+        installed."""
+        settings, second = self._turn.task.policy.router, self._turn.task.policy.evidence.second_opinion
+        if not settings.has_budget or settings.shadow or find_spec("numpy") is None:
+            return None
+        others = [handle.name for handle in self._pool if handle.side is Side.NEAR and handle is not self._turn.handle]
+        opinions = others[:MOST_OPINIONS] if second is None else [self._handle(second).name]
+        expected = {name: cost_of(self._turn.decision.estimate_of(name)) for name in opinions}
+        costs = {name: cost for name, cost in expected.items() if cost != Cost()}
+        return default_escalation(draft=self._turn.handle.name, far=following.name, opinions=opinions, costs=costs)
 
     def _choice(self, following: AgentHandle) -> DraftChoice:
         """Return the choice that the budget is held over."""
@@ -128,10 +147,8 @@ class Judging:
             return None, None
         return (None, True) if agree(self._text, opinion) else (f"{second} answers otherwise: {opinion[:80]}", False)
 
-    async def _learned(self, escalation: Escalation, following: AgentHandle, choice: DraftChoice) -> str | None:
-        """Look until a further look is not worth its price any more. `following` is the agent in the cloud that would take over."""
-        others = [handle.name for handle in self._pool if handle.side is Side.NEAR and handle is not self._turn.handle]
-        escalation.require(draft=self._turn.handle.name, far=following.name, looks=[*FREE, *others])
+    async def _learned(self, escalation: Escalation, choice: DraftChoice) -> str | None:
+        """Look until a further look is not worth its price any more."""
         findings = {name: found for name, found in self._free().items() if name in escalation.looks}
         while True:
             verdict = choice.weigh(escalation, findings)
