@@ -18,7 +18,20 @@ sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks._parts import DATA, print_figures
 
-PARTS: Final = ("prompt_only", "dcrouter", "transfer", "evidence", "budget", "budgeted_evidence", "dollars", "correction", "litellm", "latency", "reload")
+PARTS: Final = (
+    "prompt_only",
+    "dcrouter",
+    "transfer",
+    "evidence",
+    "cards",
+    "budget",
+    "budgeted_evidence",
+    "dollars",
+    "correction",
+    "litellm",
+    "latency",
+    "reload",
+)
 """Modules of `benchmarks.routing_figures`."""
 
 

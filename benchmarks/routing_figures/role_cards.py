@@ -35,11 +35,11 @@ MEASURES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Measures of each look that a role card weighs: those that mean the same for every model and task."""
 BY_HAND: Final[Mapping[str, tuple[float, float, float]]] = {
-    "is valid": (1.0, 1.0, 3.0),
+    "is valid": (1.0, 1.0, 1.0),
     "is grounded": (1.0, 1.0, 2.0),
     "lowest confidence": (0.0, 2.0, 0.5),
 }
-"""Centre, scale and the draft's weight of measures that no recorded set has: an invalid draft loses 3 in log odds, an ungrounded one 2,
+"""Centre, scale and the draft's weight of measures that no recorded set has: an invalid draft loses 1 in log odds, an ungrounded one 2,
 and one whose least confident words have a probability of 0.12 in place of 0.5 loses 0.5."""
 _OPINION: Final = Cost(seconds=1.0)
 
@@ -107,10 +107,11 @@ def _roles(found: Mapping[str, Signal], opinions: Sequence[str]) -> dict[str, Si
 
 
 def _kept(role: str, signal: Signal) -> Signal:
-    """Return the measures of a role card, unknown ones as NaN so that each set has the same."""
+    """Return the measures of a role card, unknown ones as NaN so that each set has the same. Calls are as long as they are written."""
     measures = dict(signal.measures)
-    if role == DRAFT and "is empty" not in measures and signal.answer is not None:
-        measures["is empty"] = float(not signal.answer.parts)
+    if signal.answer is not None:
+        parts = signal.answer.parts
+        measures = {"is empty": float(not parts), "length of the output": math.log1p(sum(map(len, parts))), **measures}
     return Signal({name: measures.get(name, math.nan) for name in MEASURES[role]}, signal.answer)
 
 

@@ -8,6 +8,7 @@ by the moves of the gain that were recorded, so that it holds at any price).
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, lru_cache
@@ -186,6 +187,8 @@ class Escalation:
         self.looks = tuple(look.name for look in card.looks)
         """Names of those that it was trained with; findings of others cannot be used."""
         self._paid = tuple(look.name for look in card.looks if not look.is_free)
+        self._offsets = (0.0, 0.0)
+        """Added to the log odds that the draft and the far agent are right."""
         self._fits = {fit.seen: fit for fit in card.fits}
         self._outlooks = {(outlook.seen, outlook.look): outlook for outlook in card.outlooks}
         self._plan = lru_cache(maxsize=64)(self._planned)
@@ -225,7 +228,14 @@ class Escalation:
         standard = [
             0.0 if math.isnan(value) else _clipped((value - centre) / scale, self.card.farthest) for value, centre, scale in numbers
         ]
-        return _logistic(standard, fit.draft), _logistic(standard, fit.far)
+        draft, far = self._offsets
+        return _logistic(standard, fit.draft, draft), _logistic(standard, fit.far, far)
+
+    def moved(self, *, draft: float, far: float) -> Self:
+        """Return the escalation with both probabilities moved by offsets of their log odds, as outcomes correct them."""
+        moved = copy(self)
+        moved._offsets = (draft, far)
+        return moved
 
     def decide(
         self,
@@ -359,8 +369,8 @@ def _grid() -> "Floats":
     return numpy.linspace(-1, 1, _GRID)
 
 
-def _logistic(values: Sequence[float], weights: Sequence[float]) -> float:
-    odds = sum(value * weight for value, weight in zip(values, weights, strict=False)) + weights[-1]
+def _logistic(values: Sequence[float], weights: Sequence[float], offset: float) -> float:
+    odds = sum(value * weight for value, weight in zip(values, weights, strict=False)) + weights[-1] + offset
     return 1 / (1 + math.exp(-_clipped(odds, _LARGEST_ODDS)))
 
 

@@ -8,7 +8,7 @@ prompt, in which names and numbers count as such, and its tools; a prompt whose 
 """
 
 import logging
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -23,7 +23,7 @@ from ..task.modes import NAME, NUMBER, Shape, TaskProfile
 from ..task.results import Arm
 from .costs import Group, RunningEstimates, lineage, nested
 from .success import Correction
-from .traces import Outcome, ScoredAnswer, read_outcomes
+from .traces import Outcome, ScoredAnswer, ScoredDraft, read_outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -389,6 +389,10 @@ def draw_score(mean: float, weight: float, random: Random) -> float:
     return random.betavariate(inner * weight, (1 - inner) * weight)
 
 
+_MOST_ARBITRATED: Final = 10_000
+"""Tasks whose labels by arbitration a report can still take back."""
+
+
 class OutcomeStore:
     """All that is known of how tasks went: what agents took and how well they did, and how configurations of `auto` did.
 
@@ -409,6 +413,10 @@ class OutcomeStore:
         self.arms: dict[str, tuple[Arm, str]] = {}
         """Every configuration met, by its key, with its label."""
         self.corrections: dict[Path | None, Correction] = {}
+        self._cards: dict[str, Correction] = {}
+        """Corrections of the probabilities of each card."""
+        self._arbitrated: OrderedDict[str, list[ScoredDraft]] = OrderedDict()
+        """Labels by arbitration, by the task's identifier, until a report takes their place."""
         self._files: set[Path] = set()
         for outcome in outcomes:
             self.add(outcome)
@@ -424,9 +432,12 @@ class OutcomeStore:
             for each in known:
                 self.add(each)
 
-    def add(self, outcome: Outcome | ScoredAnswer) -> None:
+    def add(self, outcome: Outcome | ScoredAnswer | ScoredDraft) -> None:
         """Take in how a task went."""
         with self.lock:
+            if isinstance(outcome, ScoredDraft):
+                self._add_draft(outcome)
+                return
             if isinstance(outcome, ScoredAnswer):
                 self._add_answer(outcome)
                 return
@@ -443,6 +454,27 @@ class OutcomeStore:
         """Return the correction of the predictions of one head; None: of the prior."""
         with self.lock:
             return self.corrections.setdefault(head, Correction())
+
+    def card_correction(self, card: str) -> Correction:
+        """Return the correction of the probabilities of one card; empty: of the default card."""
+        with self.lock:
+            return self._cards.setdefault(card, Correction())
+
+    def _add_draft(self, draft: ScoredDraft) -> None:
+        if draft.is_reported:
+            for label in self._arbitrated.pop(draft.task, ()):
+                self._learn_draft(label, weight=-label.weight)
+        else:
+            self._arbitrated.setdefault(draft.task, []).append(draft)
+            if len(self._arbitrated) > _MOST_ARBITRATED:
+                self._arbitrated.popitem(last=False)
+        self._learn_draft(draft, weight=draft.weight)
+
+    def _learn_draft(self, draft: ScoredDraft, *, weight: float) -> None:
+        correction = self.card_correction(draft.card)
+        drift = correction.learn(draft.subject, draft.task_class, draft.predicted, draft.score, weight=weight)
+        if drift is not None:
+            logger.warning("%s; a card that is trained on these agents would fit better: `nearfar policy train`", drift)
 
     def _add_answer(self, answer: ScoredAnswer) -> None:
         decision = answer.decision

@@ -222,9 +222,15 @@ class Correction:
         with self._lock:
             return self._agents.get(agent, self._unknown).corrected(task_class, probability)
 
-    def learn(self, agent: str, task_class: str, probability: float, outcome: float | None) -> str | None:
-        """Learn from the outcome of a task; an unknown outcome (None) teaches nothing. The other arguments are those of `correct`.
+    def offset(self, agent: str, task_class: str) -> float:
+        """Return by how much outcomes move the log odds of an agent's predictions in a class; 0 for an unknown agent."""
+        with self._lock:
+            return self._agents.get(agent, self._unknown).offset(task_class)
 
+    def learn(self, agent: str, task_class: str, probability: float, outcome: float | None, *, weight: float = 1.0) -> str | None:
+        """Learn from the outcome of a task; an unknown outcome (None) teaches nothing. The other arguments are those of `corrected`.
+
+        `weight`: how much the outcome counts, to 1; a negative one takes back what such an outcome has taught.
         Returns a sentence where the agent has drifted, so that what was learned of it counts for less from now on.
         Raises `InvalidRequest` for a probability or an outcome outside 0 to 1.
         """
@@ -234,7 +240,7 @@ class Correction:
         _check("an outcome", outcome)
         with self._lock:
             known = self._agents.setdefault(agent, _Agent(self._policy.deviation))
-            drift = known.learn(task_class, probability, outcome, kept=0.5 ** (1 / self._policy.half_life))
+            drift = known.learn(task_class, probability, outcome, kept=0.5 ** (1 / self._policy.half_life), weight=weight)
         return None if drift is None else _sentence(agent, drift)
 
 
@@ -250,19 +256,22 @@ class _Agent:
         found = _moved(probability, mean)
         return Corrected(found, found * (1 - found) * sqrt(variance), self._offsets.outcomes(task_class))
 
-    def learn(self, task_class: str, probability: float, outcome: float, *, kept: float) -> Drift | None:
+    def offset(self, task_class: str) -> float:
+        return self._offsets.belief(task_class)[0]
+
+    def learn(self, task_class: str, probability: float, outcome: float, *, kept: float, weight: float) -> Drift | None:
         """Take an outcome in, of which the earlier ones of the class keep a share of their precision."""
         mean, _ = self._offsets.belief(task_class)
         expected = _moved(probability, mean)
         residual, curvature = outcome - expected, expected * (1 - expected)
         before = self._offsets.of(task_class).faded(kept)
         after = OffsetEvidence(
-            precision=before.precision + curvature,
-            shift=before.shift + curvature * mean + residual,
-            outcomes=before.outcomes + 1,
+            precision=max(before.precision + weight * curvature, 0.0),
+            shift=before.shift + weight * (curvature * mean + residual),
+            outcomes=max(before.outcomes + (1 if weight > 0 else -1), 0),
         )
         self._offsets.put(task_class, after)
-        drift = self._detector.observe(residual)
+        drift = self._detector.observe(weight * residual) if weight > 0 else None
         if drift is not None:
             for name, evidence in list(self._offsets.evidence.items()):
                 self._offsets.put(name, evidence.faded(_AFTER_DRIFT / max(evidence.precision, _AFTER_DRIFT)))

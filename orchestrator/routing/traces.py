@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -17,7 +18,7 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationError
 from ...protocols import ConfigError, Sensitivity, Side, Usage
 from ...protocols.steps import Value
 from ..task.modes import Strategy, TaskProfile
-from ..task.results import Arm, Result, RouteDecision
+from ..task.results import Arbitration, Arm, Attempt, Result, RouteDecision, WeighedDraft
 from ..task.task import Task, last_words
 from ..util.json_text import append_line, read_lines
 
@@ -154,6 +155,8 @@ class LoggedAttempt(Value):
     joules: float | None = None
     """Energy of this device."""
     is_grounded: bool | None = None
+    weighed: WeighedDraft | None = None
+    arbitration: Arbitration | None = None
     answer: str | None = None
     """None where the task is private, or was told anything private; here and below."""
     opinions: Mapping[str, str] = {}
@@ -185,6 +188,10 @@ class LoggedScore(Value):
     task_class: str = ""
     """Class that the app reported with the score; empty: unchanged."""
     score: float = Field(ge=0, le=1)
+    source: Literal["report", "arbitration"] = "report"
+    """`arbitration`: it follows from a far agent's answer to an escalated task, and a report takes its place."""
+    weight: float = Field(default=1.0, ge=0, le=1)
+    """Probability that the score is right, as far as known."""
 
 
 def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], time: datetime) -> None:
@@ -201,6 +208,8 @@ def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], ti
             seconds=attempt.seconds,
             joules=attempt.energy.joules if attempt.side is Side.NEAR else None,
             is_grounded=attempt.is_grounded,
+            weighed=attempt.weighed,
+            arbitration=attempt.arbitration,
             answer=attempt.answer if is_public else None,
             opinions=attempt.opinions if is_public else {},
         )
@@ -218,6 +227,20 @@ def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], ti
         attempts=tuple(attempts),
     )
     append_outcome(path, line, setting="[policy.router] log")
+
+
+def log_arbitration(path: Path, result: Result) -> None:
+    """Append the labels that follow from a far agent's answer. Raises `ConfigError` where the file cannot be written."""
+    for attempt in result.attempts:
+        if attempt.arbitration is None:
+            continue
+        ruling = attempt.arbitration
+        right, weight = float(ruling.confirmed), ruling.draft_weight
+        labels = [(attempt.agent, right, weight), (ruling.by, right, ruling.far_weight)]
+        labels += [(agent, float(agrees), weight) for agent, agrees in ruling.opinions.items() if agent != attempt.agent]
+        for agent, score, sure in labels:
+            line = LoggedScore(id=result.id, agent=agent, score=score, source="arbitration", weight=sure)
+            append_outcome(path, line, setting="[policy.router] log")
 
 
 def log_score(path: Path, result: Result, score: float, *, task_class: str) -> None:
@@ -285,6 +308,67 @@ class ScoredAnswer:
     """The class as it is known by now; empty: as it was known when the task was served."""
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredDraft:
+    """A card's probability about a draft or about the far agent, with its outcome."""
+
+    task: str
+    """Identifier of the task."""
+    card: str
+    """File of the card; empty: the default card."""
+    subject: str
+    """`drafts_of` the draft's agent, or `escalated_to` the far one."""
+    task_class: str
+    predicted: float
+    score: float
+    weight: float = 1.0
+    is_reported: bool = True
+    """False: it follows from arbitration, which a report on the task takes back."""
+
+
+def drafts_of(agent: str) -> str:
+    """Return the name under which the outcomes of an agent's judged drafts are learned from."""
+    return f"the judged draft of {agent}"
+
+
+def escalated_to(agent: str) -> str:
+    """Return the name under which the outcomes of a far agent on escalated tasks are learned from."""
+    return f"the answer of {agent} to an escalated task"
+
+
+def arbitrated_drafts(task: str, attempts: Sequence[Attempt | LoggedAttempt], task_class: str) -> Iterator[ScoredDraft]:
+    """Yield what arbitration tells of the drafts of a task."""
+    for attempt in attempts:
+        ruling, weighed = attempt.arbitration, attempt.weighed
+        if ruling is None or weighed is None:
+            continue
+        label = partial(ScoredDraft, task, weighed.card, task_class=task_class, score=float(ruling.confirmed), is_reported=False)
+        yield label(subject=drafts_of(attempt.agent), predicted=weighed.p_draft, weight=ruling.draft_weight)
+        yield label(subject=escalated_to(ruling.by), predicted=weighed.p_far, weight=ruling.far_weight)
+
+
+def reported_drafts(
+    task: str, attempts: Sequence[Attempt | LoggedAttempt], agent: str, score: float, task_class: str
+) -> Iterator[ScoredDraft]:
+    """Yield what the reported score of a task's answer tells of its drafts. `agent`: who gave the answer.
+
+    A far answer that is right proves a draft wrong that differs from it; of one that is wrong, nothing follows for the draft.
+    """
+    for attempt in attempts:
+        ruling, weighed = attempt.arbitration, attempt.weighed
+        if weighed is None:
+            continue
+        label = partial(ScoredDraft, task, weighed.card, task_class=task_class)
+        if attempt.outcome == "accepted" and attempt.agent == agent:
+            yield label(subject=drafts_of(agent), predicted=weighed.p_draft, score=score)
+            if ruling is not None and ruling.confirmed:
+                yield label(subject=escalated_to(ruling.by), predicted=weighed.p_far, score=score)
+        elif attempt.outcome == "rejected":
+            yield label(subject=escalated_to(agent), predicted=weighed.p_far, score=score)
+            if ruling is not None and (ruling.confirmed or score == 1.0):
+                yield label(subject=drafts_of(attempt.agent), predicted=weighed.p_draft, score=score if ruling.confirmed else 0.0)
+
+
 def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | None:
     """Convert a logged task to a trace; `scores` are keyed by task and agent. None if the words of the task were not logged.
 
@@ -302,7 +386,7 @@ def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | 
     return Trace(id=task.id, prompt=task.prompt, task_class=task.task_class, tools=task.tools, outcomes=outcomes) if outcomes else None
 
 
-def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer]:
+def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer | ScoredDraft]:
     """Return what a file tells of how well tasks went, in the order in which it was written. A last line that was cut off is left out.
 
     Lines may be runs of a sweep, reports on `auto`, and a router's log. Raises `ConfigError` that names the line which is none of them.
@@ -312,7 +396,7 @@ def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer]:
     except OSError as error:
         hint = "`nearfar sweep` writes runs.jsonl; [policy.auto] and [policy.router] name such files"
         raise ConfigError(f"the outcomes in {path} cannot be read: {error.strerror}", hint=hint) from error
-    found: list[Outcome | ScoredAnswer] = []
+    found: list[Outcome | ScoredAnswer | ScoredDraft] = []
     tasks: dict[str, LoggedTask] = {}
     for number, line in enumerate(lines, start=1):
         try:
@@ -322,7 +406,9 @@ def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer]:
             raise ConfigError(f"{path}, line {number} is no outcome: {_problem(error)}", hint="mend or delete that line") from error
         if isinstance(known, LoggedTask):
             tasks[known.id] = known
-        elif isinstance(known, LoggedScore) and (task := tasks.get(known.id)) is not None:
+            found += arbitrated_drafts(known.id, known.attempts, known.task_class)
+        elif isinstance(known, LoggedScore) and known.source == "report" and (task := tasks.get(known.id)) is not None:
+            found += reported_drafts(task.id, task.attempts, known.agent, known.score, known.task_class or task.task_class)
             found.append(ScoredAnswer(task.decision, known.agent, known.score, task.head, known.task_class))
     return found
 
@@ -415,7 +501,10 @@ class _Reading:
             case LoggedTask() as task:
                 self._tasks.append(task)
             case LoggedScore() as scored:
-                self._scores[scored.id, scored.agent] = scored.score
+                if scored.source == "report":
+                    self._scores[scored.id, scored.agent] = scored.score
+                else:
+                    self._scores.setdefault((scored.id, scored.agent), scored.weight * scored.score + (1 - scored.weight) / 2)
             case RunRecord() as run:
                 self._take_run(run)
             case Trace() as trace:
