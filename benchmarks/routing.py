@@ -24,6 +24,7 @@ PARTS: Final = (
     "transfer",
     "evidence",
     "cards",
+    "arbitration",
     "budget",
     "budgeted_evidence",
     "dollars",

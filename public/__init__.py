@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.policy import Trigger as Trigger
     from nearfar.orchestrator.task.policy import Verdict as Verdict
     from nearfar.orchestrator.task.results import AgentEstimate as AgentEstimate
+    from nearfar.orchestrator.task.results import Arbitration as Arbitration
     from nearfar.orchestrator.task.results import Arm as Arm
     from nearfar.orchestrator.task.results import Attempt as Attempt
     from nearfar.orchestrator.task.results import Call as Call
@@ -125,6 +126,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.results import SelectionDecision as SelectionDecision
     from nearfar.orchestrator.task.results import SideUsage as SideUsage
     from nearfar.orchestrator.task.results import ToolOutcome as ToolOutcome
+    from nearfar.orchestrator.task.results import WeighedDraft as WeighedDraft
     from nearfar.orchestrator.task.roles import Role as Role
     from nearfar.orchestrator.task.routing_policy import AmountsConfig as AmountsConfig
     from nearfar.orchestrator.task.routing_policy import BreakerConfig as BreakerConfig
@@ -319,8 +321,8 @@ _NAMES = {
         "SubtasksConfig SupervisionConfig Trigger Verdict"
     ),
     "orchestrator.task.results": (
-        "AgentEstimate Arm Attempt Call ConsideredAgent ConsideredArm Energy Estimate EstimateSource Result RoleWork RouteDecision "
-        "SelectionDecision SideUsage ToolOutcome"
+        "AgentEstimate Arbitration Arm Attempt Call ConsideredAgent ConsideredArm Energy Estimate EstimateSource Result RoleWork "
+        "RouteDecision SelectionDecision SideUsage ToolOutcome WeighedDraft"
     ),
     "orchestrator.task.roles": "Role",
     "orchestrator.task.routing_policy": (

@@ -56,7 +56,7 @@ SETS: Final = {"cruxeval": "cruxeval (ZeroEval)", "math_l5": "math_l5 (ZeroEval)
 
 def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
     """All figures by name. A quick run leaves out the cards of the other sets."""
-    examples = {each.name: _examples(each, folder) for each in PAIRINGS}
+    examples = {each.name: pairing_examples(each, folder) for each in PAIRINGS}
     found = _transfer(examples, folder, list(SETS) if not quick else ["math_l5"])
     shipped = {name: _gains(read_card(DEFAULT_CARD), each) for name, each in examples.items()}
     rule = {name: _disagreement_length(each) for name, each in examples.items()}
@@ -91,7 +91,8 @@ def _transfer(examples: dict[str, DraftExamples], folder: Path, sets: Sequence[s
     }
 
 
-def _examples(pairing: Pairing, folder: Path) -> DraftExamples:
+def pairing_examples(pairing: Pairing, folder: Path) -> DraftExamples:
+    """The drafts of a pairing on all tasks of its set."""
     rows = read_rows(folder / f"{pairing.set}.jsonl.gz")
     if pairing.set == "bfcl":
         return Calls(rows).examples(pairing.draft, [pairing.opinion])

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from .escalation import Escalation, EscalationCard, Fit, LearnedLook, Outlook, read_card
+from .escalation import Escalation, EscalationCard, Fit, LearnedLook, Outlook, Provenance, read_card
 from .looks import FREE, Cost
 
 DRAFT_ROLE: Final = "draft of a near agent"
@@ -20,6 +20,8 @@ OPINION_ROLES: Final = tuple(f"opinion {number}" for number in range(1, 6))
 DEFAULT_CARD: Final = Path(__file__).with_name("default_card.json")
 MOST_OPINIONS: Final = 2
 """Opinions that the default card knows how to weigh together."""
+_PREDICTED: Final = "log odds of "
+"""Begins the name of a measure that a head predicts for an agent."""
 _NOMINAL: Final = Cost(seconds=1.0)
 """Cost of an opinion of which no estimate is known; not nothing, so that it is asked for only where it may change the decision."""
 
@@ -83,7 +85,15 @@ def _renamed(
     def outlook(each: Outlook) -> Outlook:
         return each.model_copy(update={"seen": tuple(map(name, each.seen)), "look": name(each.look)})
 
-    changes = [{"name": name(look.name), "cost": priced.get(name(look.name), look.cost)} for look in looks]
+    agents = {_PREDICTED + old: _PREDICTED + new for old, new in {**known, card.draft: draft, card.far: far}.items()}
+    changes = [
+        {
+            "name": name(look.name),
+            "cost": priced.get(name(look.name), look.cost),
+            "measures": tuple(agents.get(measure, measure) for measure in look.measures),
+        }
+        for look in looks
+    ]
     return card.model_copy(
         update={
             "draft": draft,
@@ -93,3 +103,17 @@ def _renamed(
             "outlooks": tuple(outlook(each) for each in card.outlooks if has((*each.seen, each.look))),
         }
     )
+
+
+def baked(card: EscalationCard, *, draft: float, far: float, outcomes: int) -> EscalationCard:
+    """Return the card with what was learned online: offsets of the log odds that the draft and the far agent are right.
+
+    `outcomes`: how many have taught it.
+    """
+    known = card.provenance or Provenance()
+    fits = tuple(fit.model_copy(update={"draft": _moved(fit.draft, draft), "far": _moved(fit.far, far)}) for fit in card.fits)
+    return card.model_copy(update={"fits": fits, "provenance": known.model_copy(update={"baked_in": known.baked_in + outcomes})})
+
+
+def _moved(weights: Sequence[float], offset: float) -> tuple[float, ...]:
+    return (*weights[:-1], round(weights[-1] + offset, 6))

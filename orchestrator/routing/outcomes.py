@@ -8,7 +8,7 @@ prompt, in which names and numbers count as such, and its tools; a prompt whose 
 """
 
 import logging
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -22,8 +22,8 @@ from ..agents.pool import PaceSource, no_pace
 from ..task.modes import NAME, NUMBER, Shape, TaskProfile
 from ..task.results import Arm
 from .costs import Group, RunningEstimates, lineage, nested
-from .success import Correction
-from .traces import Outcome, ScoredAnswer, ScoredDraft, read_outcomes
+from .success import Correction, Drift, DriftDetector
+from .traces import EscalatedDraft, Outcome, ScoredAnswer, ScoredDraft, read_outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -389,8 +389,7 @@ def draw_score(mean: float, weight: float, random: Random) -> float:
     return random.betavariate(inner * weight, (1 - inner) * weight)
 
 
-_MOST_ARBITRATED: Final = 10_000
-"""Tasks whose labels by arbitration a report can still take back."""
+_RETRAIN: Final = "a card that is trained on these agents would fit better: `nearfar policy train`"
 
 
 class OutcomeStore:
@@ -415,8 +414,8 @@ class OutcomeStore:
         self.corrections: dict[Path | None, Correction] = {}
         self._cards: dict[str, Correction] = {}
         """Corrections of the probabilities of each card."""
-        self._arbitrated: OrderedDict[str, list[ScoredDraft]] = OrderedDict()
-        """Labels by arbitration, by the task's identifier, until a report takes their place."""
+        self._confirmations: dict[tuple[str, str], DriftDetector] = {}
+        """Watch over the far agents' verdicts, by the card and the agent that drafted."""
         self._files: set[Path] = set()
         for outcome in outcomes:
             self.add(outcome)
@@ -432,11 +431,14 @@ class OutcomeStore:
             for each in known:
                 self.add(each)
 
-    def add(self, outcome: Outcome | ScoredAnswer | ScoredDraft) -> None:
+    def add(self, outcome: Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft) -> None:
         """Take in how a task went."""
         with self.lock:
             if isinstance(outcome, ScoredDraft):
                 self._add_draft(outcome)
+                return
+            if isinstance(outcome, EscalatedDraft):
+                self._watch(outcome)
                 return
             if isinstance(outcome, ScoredAnswer):
                 self._add_answer(outcome)
@@ -461,20 +463,20 @@ class OutcomeStore:
             return self._cards.setdefault(card, Correction())
 
     def _add_draft(self, draft: ScoredDraft) -> None:
-        if draft.is_reported:
-            for label in self._arbitrated.pop(draft.task, ()):
-                self._learn_draft(label, weight=-label.weight)
-        else:
-            self._arbitrated.setdefault(draft.task, []).append(draft)
-            if len(self._arbitrated) > _MOST_ARBITRATED:
-                self._arbitrated.popitem(last=False)
-        self._learn_draft(draft, weight=draft.weight)
-
-    def _learn_draft(self, draft: ScoredDraft, *, weight: float) -> None:
-        correction = self.card_correction(draft.card)
-        drift = correction.learn(draft.subject, draft.task_class, draft.predicted, draft.score, weight=weight)
+        drift = self.card_correction(draft.card).learn(draft.subject, draft.task_class, draft.predicted, draft.score)
         if drift is not None:
-            logger.warning("%s; a card that is trained on these agents would fit better: `nearfar policy train`", drift)
+            logger.warning("%s; %s", drift, _RETRAIN)
+
+    def _watch(self, draft: EscalatedDraft) -> None:
+        """Notice when far answers confirm an agent's drafts more or less often than they used to.
+
+        The card is not moved by that: two right answers may differ in form, and labels of doubtful drafts alone made it rank worse.
+        """
+        detector = self._confirmations.setdefault((draft.card, draft.agent), DriftDetector())
+        drift = detector.observe(float(draft.confirmed) - draft.expected)
+        if drift is not None:
+            often = "more" if drift is Drift.BETTER else "less"
+            logger.warning("far answers confirm drafts of %s %s often than they used to; %s", draft.agent, often, _RETRAIN)
 
     def _add_answer(self, answer: ScoredAnswer) -> None:
         decision = answer.decision

@@ -55,7 +55,7 @@ from .eligibility import (
 from .outcomes import OutcomeStore
 from .steering import UNKNOWN_DOLLARS, Sessions, Steering
 from .success import Success, SuccessModel
-from .traces import ScoredAnswer, arbitrated_drafts, log_arbitration, log_score, log_task, reported_drafts
+from .traces import ScoredAnswer, escalated_drafts, log_arbitration, log_score, log_task, reported_drafts
 
 logger = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ class Router:
     def conclude(self, task: Task, result: Result, *, tools: Collection[str]) -> None:
         """Take note of a task that was answered."""
         if task.policy.router.learn:
-            for draft in arbitrated_drafts(result.id, result.attempts, task.task_class):
+            for draft in escalated_drafts(result.attempts):
                 self.outcomes.add(draft)
         if task.session is not None:
             self.sessions.keep(task.session, result.agent, user=task.user)
@@ -245,7 +245,7 @@ class Router:
             if settings.log is not None:  # before this score is in it, which would count twice
                 self.outcomes.read(settings.log, may_be_missing=True)
             known_class = task_class or result.decision.task_class
-            for draft in reported_drafts(result.id, result.attempts, result.agent, score, known_class):
+            for draft in reported_drafts(result.attempts, result.agent, score, known_class):
                 self.outcomes.add(draft)
             self.outcomes.add(ScoredAnswer(result.decision, result.agent, score, settings.head, task_class))
         if settings.log is not None:

@@ -227,10 +227,9 @@ class Correction:
         with self._lock:
             return self._agents.get(agent, self._unknown).offset(task_class)
 
-    def learn(self, agent: str, task_class: str, probability: float, outcome: float | None, *, weight: float = 1.0) -> str | None:
-        """Learn from the outcome of a task; an unknown outcome (None) teaches nothing. The other arguments are those of `corrected`.
+    def learn(self, agent: str, task_class: str, probability: float, outcome: float | None) -> str | None:
+        """Learn from the outcome of a task; an unknown outcome (None) teaches nothing. The other arguments are those of `correct`.
 
-        `weight`: how much the outcome counts, to 1; a negative one takes back what such an outcome has taught.
         Returns a sentence where the agent has drifted, so that what was learned of it counts for less from now on.
         Raises `InvalidRequest` for a probability or an outcome outside 0 to 1.
         """
@@ -240,7 +239,7 @@ class Correction:
         _check("an outcome", outcome)
         with self._lock:
             known = self._agents.setdefault(agent, _Agent(self._policy.deviation))
-            drift = known.learn(task_class, probability, outcome, kept=0.5 ** (1 / self._policy.half_life), weight=weight)
+            drift = known.learn(task_class, probability, outcome, kept=0.5 ** (1 / self._policy.half_life))
         return None if drift is None else _sentence(agent, drift)
 
 
@@ -259,19 +258,19 @@ class _Agent:
     def offset(self, task_class: str) -> float:
         return self._offsets.belief(task_class)[0]
 
-    def learn(self, task_class: str, probability: float, outcome: float, *, kept: float, weight: float) -> Drift | None:
+    def learn(self, task_class: str, probability: float, outcome: float, *, kept: float) -> Drift | None:
         """Take an outcome in, of which the earlier ones of the class keep a share of their precision."""
         mean, _ = self._offsets.belief(task_class)
         expected = _moved(probability, mean)
         residual, curvature = outcome - expected, expected * (1 - expected)
         before = self._offsets.of(task_class).faded(kept)
         after = OffsetEvidence(
-            precision=max(before.precision + weight * curvature, 0.0),
-            shift=before.shift + weight * (curvature * mean + residual),
-            outcomes=max(before.outcomes + (1 if weight > 0 else -1), 0),
+            precision=before.precision + curvature,
+            shift=before.shift + curvature * mean + residual,
+            outcomes=before.outcomes + 1,
         )
         self._offsets.put(task_class, after)
-        drift = self._detector.observe(weight * residual) if weight > 0 else None
+        drift = self._detector.observe(residual)
         if drift is not None:
             for name, evidence in list(self._offsets.evidence.items()):
                 self._offsets.put(name, evidence.faded(_AFTER_DRIFT / max(evidence.precision, _AFTER_DRIFT)))

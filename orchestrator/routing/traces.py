@@ -312,8 +312,6 @@ class ScoredAnswer:
 class ScoredDraft:
     """A card's probability about a draft or about the far agent, with its outcome."""
 
-    task: str
-    """Identifier of the task."""
     card: str
     """File of the card; empty: the default card."""
     subject: str
@@ -321,9 +319,6 @@ class ScoredDraft:
     task_class: str
     predicted: float
     score: float
-    weight: float = 1.0
-    is_reported: bool = True
-    """False: it follows from arbitration, which a report on the task takes back."""
 
 
 def drafts_of(agent: str) -> str:
@@ -336,20 +331,28 @@ def escalated_to(agent: str) -> str:
     return f"the answer of {agent} to an escalated task"
 
 
-def arbitrated_drafts(task: str, attempts: Sequence[Attempt | LoggedAttempt], task_class: str) -> Iterator[ScoredDraft]:
-    """Yield what arbitration tells of the drafts of a task."""
+@dataclass(frozen=True, slots=True)
+class EscalatedDraft:
+    """A draft that was escalated, with the far agent's verdict."""
+
+    card: str
+    agent: str
+    """Name of the agent that drafted."""
+    expected: float
+    """Probability that both are right, by the card."""
+    confirmed: bool
+    """The far agent gave the same answer."""
+
+
+def escalated_drafts(attempts: Sequence[Attempt | LoggedAttempt]) -> Iterator[EscalatedDraft]:
+    """Yield the drafts of a task on which a far agent's answer is a verdict."""
     for attempt in attempts:
         ruling, weighed = attempt.arbitration, attempt.weighed
-        if ruling is None or weighed is None:
-            continue
-        label = partial(ScoredDraft, task, weighed.card, task_class=task_class, score=float(ruling.confirmed), is_reported=False)
-        yield label(subject=drafts_of(attempt.agent), predicted=weighed.p_draft, weight=ruling.draft_weight)
-        yield label(subject=escalated_to(ruling.by), predicted=weighed.p_far, weight=ruling.far_weight)
+        if ruling is not None and weighed is not None:
+            yield EscalatedDraft(weighed.card, attempt.agent, weighed.p_draft * weighed.p_far, ruling.confirmed)
 
 
-def reported_drafts(
-    task: str, attempts: Sequence[Attempt | LoggedAttempt], agent: str, score: float, task_class: str
-) -> Iterator[ScoredDraft]:
+def reported_drafts(attempts: Sequence[Attempt | LoggedAttempt], agent: str, score: float, task_class: str) -> Iterator[ScoredDraft]:
     """Yield what the reported score of a task's answer tells of its drafts. `agent`: who gave the answer.
 
     A far answer that is right proves a draft wrong that differs from it; of one that is wrong, nothing follows for the draft.
@@ -358,7 +361,7 @@ def reported_drafts(
         ruling, weighed = attempt.arbitration, attempt.weighed
         if weighed is None:
             continue
-        label = partial(ScoredDraft, task, weighed.card, task_class=task_class)
+        label = partial(ScoredDraft, weighed.card, task_class=task_class)
         if attempt.outcome == "accepted" and attempt.agent == agent:
             yield label(subject=drafts_of(agent), predicted=weighed.p_draft, score=score)
             if ruling is not None and ruling.confirmed:
@@ -379,14 +382,15 @@ def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | 
     opinions = {agent: AgentOutcome(answer=answer) for attempt in task.attempts for agent, answer in attempt.opinions.items()}
     outcomes = opinions | {
         attempt.agent: AgentOutcome(
-            score=scores.get((task.id, attempt.agent)), **attempt.model_dump(exclude={"agent", "outcome", "opinions"})
+            score=scores.get((task.id, attempt.agent)),
+            **attempt.model_dump(exclude={"agent", "outcome", "opinions", "weighed", "arbitration"}),
         )
         for attempt in task.attempts
     }
     return Trace(id=task.id, prompt=task.prompt, task_class=task.task_class, tools=task.tools, outcomes=outcomes) if outcomes else None
 
 
-def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer | ScoredDraft]:
+def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft]:
     """Return what a file tells of how well tasks went, in the order in which it was written. A last line that was cut off is left out.
 
     Lines may be runs of a sweep, reports on `auto`, and a router's log. Raises `ConfigError` that names the line which is none of them.
@@ -396,7 +400,7 @@ def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer | ScoredDraft]:
     except OSError as error:
         hint = "`nearfar sweep` writes runs.jsonl; [policy.auto] and [policy.router] name such files"
         raise ConfigError(f"the outcomes in {path} cannot be read: {error.strerror}", hint=hint) from error
-    found: list[Outcome | ScoredAnswer | ScoredDraft] = []
+    found: list[Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft] = []
     tasks: dict[str, LoggedTask] = {}
     for number, line in enumerate(lines, start=1):
         try:
@@ -406,9 +410,9 @@ def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer | ScoredDraft]:
             raise ConfigError(f"{path}, line {number} is no outcome: {_problem(error)}", hint="mend or delete that line") from error
         if isinstance(known, LoggedTask):
             tasks[known.id] = known
-            found += arbitrated_drafts(known.id, known.attempts, known.task_class)
+            found += escalated_drafts(known.attempts)
         elif isinstance(known, LoggedScore) and known.source == "report" and (task := tasks.get(known.id)) is not None:
-            found += reported_drafts(task.id, task.attempts, known.agent, known.score, known.task_class or task.task_class)
+            found += reported_drafts(task.attempts, known.agent, known.score, known.task_class or task.task_class)
             found.append(ScoredAnswer(task.decision, known.agent, known.score, task.head, known.task_class))
     return found
 

@@ -2,9 +2,11 @@
 
 Where the far agent gives the same answer, the draft ships, and both count as right. Where it does not, one of them is wrong. With p and q,
 the probabilities of a right draft and of a right far answer, the draft is wrong because the far answer is right with probability
-q (1 - p) / (1 - p q); that is the weight of its label, and p (1 - q) / (1 - p q) that of the far answer's. So labelled, a card whose
-probabilities are right stays where it is, on average, and one whose are not moves until as many drafts are confirmed as it expects.
+q (1 - p) / (1 - p q); that is the weight of its label, and p (1 - q) / (1 - p q) that of the far answer's. They are
+on record for `nearfar policy train`, marked as what they are, and a report takes their place.
 """
+
+from typing import Final
 
 from ...protocols import Side
 from ..routing.answers import agree
@@ -13,6 +15,8 @@ from ..task.results import Arbitration, Attempt
 from .calls import TaskRuntime, emit
 from .state import TaskState, as_json, value_of
 from .turn import AgentTurn
+
+_LEAST_DIFFERENCE: Final = 1e-9
 
 
 def end_arbitrated(turn: AgentTurn, answer: Attempt, runtime: TaskRuntime) -> TaskState:
@@ -45,14 +49,22 @@ def arbitration_of(draft: Attempt, answer: Attempt) -> Arbitration | None:
     confirmed = agree(draft.answer, answer.answer)
     p = weighed.p_draft if draft.p_right is None else draft.p_right
     q = weighed.p_far if draft.p_far is None else draft.p_far
-    differ = max(1 - p * q, 1e-9)
+    draft_weight, far_weight = label_weights(p, q, confirmed=confirmed)
     return Arbitration(
         by=answer.agent,
         confirmed=confirmed,
-        draft_weight=1.0 if confirmed else min(q * (1 - p) / differ, 1.0),
-        far_weight=1.0 if confirmed else min(p * (1 - q) / differ, 1.0),
+        draft_weight=draft_weight,
+        far_weight=far_weight,
         opinions={agent: agree(opinion, answer.answer) for agent, opinion in draft.opinions.items()},
     )
+
+
+def label_weights(p_draft: float, p_far: float, *, confirmed: bool) -> tuple[float, float]:
+    """Return the weights of the labels of the draft and of the far answer; `p_draft`, `p_far`: probabilities that they are right."""
+    differ = 1 - p_draft * p_far
+    if confirmed or differ < _LEAST_DIFFERENCE:
+        return 1.0, 1.0
+    return p_far * (1 - p_draft) / differ, p_draft * (1 - p_far) / differ
 
 
 def _has_called(turn: AgentTurn) -> bool:
