@@ -111,7 +111,6 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.policy import Trigger as Trigger
     from nearfar.orchestrator.task.policy import Verdict as Verdict
     from nearfar.orchestrator.task.results import AgentEstimate as AgentEstimate
-    from nearfar.orchestrator.task.results import Arbitration as Arbitration
     from nearfar.orchestrator.task.results import Arm as Arm
     from nearfar.orchestrator.task.results import Attempt as Attempt
     from nearfar.orchestrator.task.results import Call as Call
@@ -126,7 +125,6 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.results import SelectionDecision as SelectionDecision
     from nearfar.orchestrator.task.results import SideUsage as SideUsage
     from nearfar.orchestrator.task.results import ToolOutcome as ToolOutcome
-    from nearfar.orchestrator.task.results import WeighedDraft as WeighedDraft
     from nearfar.orchestrator.task.roles import Role as Role
     from nearfar.orchestrator.task.routing_policy import AmountsConfig as AmountsConfig
     from nearfar.orchestrator.task.routing_policy import BreakerConfig as BreakerConfig
@@ -162,6 +160,8 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.tools import ToolDeclaration as ToolDeclaration
     from nearfar.orchestrator.task.tools import ToolOptions as ToolOptions
     from nearfar.orchestrator.task.tools import tool as tool
+    from nearfar.orchestrator.task.weighing import Arbitration as Arbitration
+    from nearfar.orchestrator.task.weighing import WeighedDraft as WeighedDraft
     from nearfar.orchestrator.tracing.store import TraceStore as TraceStore
     from nearfar.orchestrator.util.plugins import FarPluginConfig as FarPluginConfig
     from nearfar.orchestrator.util.plugins import NearPluginConfig as NearPluginConfig
@@ -321,8 +321,8 @@ _NAMES = {
         "SubtasksConfig SupervisionConfig Trigger Verdict"
     ),
     "orchestrator.task.results": (
-        "AgentEstimate Arbitration Arm Attempt Call ConsideredAgent ConsideredArm Energy Estimate EstimateSource Result RoleWork "
-        "RouteDecision SelectionDecision SideUsage ToolOutcome WeighedDraft"
+        "AgentEstimate Arm Attempt Call ConsideredAgent ConsideredArm Energy Estimate EstimateSource Result RoleWork "
+        "RouteDecision SelectionDecision SideUsage ToolOutcome"
     ),
     "orchestrator.task.roles": "Role",
     "orchestrator.task.routing_policy": (
@@ -335,6 +335,7 @@ _NAMES = {
     ),
     "orchestrator.task.task": "ForeignMessage Needs Task",
     "orchestrator.task.tools": "Approver Effect Tool ToolDeclaration ToolOptions tool",
+    "orchestrator.task.weighing": "Arbitration WeighedDraft",
     "orchestrator.tracing.store": "TraceStore",
     "orchestrator.util.plugins": "FarPluginConfig NearPluginConfig",
     "protocols.access": "Clock",

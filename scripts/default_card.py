@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.routing_figures.role_cards import LICENCES, role_card, role_examples
 from nearfar.orchestrator.routing.cards import DEFAULT_CARD
-from nearfar.orchestrator.routing.escalation import Escalation, Provenance
+from nearfar.orchestrator.routing.escalation import CardOrigin, Escalation
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=DEFAULT_CARD)
     options = parser.parse_args()
     card = role_card([role_examples(options.data, name) for name in LICENCES])
-    provenance = Provenance(
+    provenance = CardOrigin(
         sets=tuple(LICENCES),
         licences=tuple(LICENCES.values()),
         date=f"{datetime.now(UTC):%Y-%m-%d}",

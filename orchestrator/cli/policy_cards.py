@@ -9,9 +9,9 @@ from rich.text import Text
 
 from ...protocols import ConfigError
 from ..routing.cards import DEFAULT_CARD, baked, bind, by_role, is_by_role
+from ..routing.draft_outcomes import drafts_of, escalated_to
 from ..routing.escalation import Escalation, EscalationCard, read_card
 from ..routing.outcomes import OutcomeStore
-from ..routing.traces import drafts_of, escalated_to
 from . import options
 from .printing import Line, fact_table, show
 from .running import report_errors

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from .escalation import Escalation, EscalationCard, Fit, LearnedLook, Outlook, Provenance, read_card
+from .escalation import CardOrigin, Escalation, EscalationCard, Fit, LearnedLook, Outlook, read_card
 from .looks import FREE, Cost
 
 DRAFT_ROLE: Final = "draft of a near agent"
@@ -110,7 +110,7 @@ def baked(card: EscalationCard, *, draft: float, far: float, outcomes: int) -> E
 
     `outcomes`: how many have taught it.
     """
-    known = card.provenance or Provenance()
+    known = card.provenance or CardOrigin()
     fits = tuple(fit.model_copy(update={"draft": _moved(fit.draft, draft), "far": _moved(fit.far, far)}) for fit in card.fits)
     return card.model_copy(update={"fits": fits, "provenance": known.model_copy(update={"baked_in": known.baked_in + outcomes})})
 

@@ -96,7 +96,7 @@ class Outlook(Value):
         return self
 
 
-class Provenance(Value):
+class CardOrigin(Value):
     """The origin of a card that is shared."""
 
     sets: tuple[str, ...] = ()
@@ -128,7 +128,7 @@ class EscalationCard(Value):
     """Traces in which one of the two outcomes was unknown."""
     farthest: float = Field(default=FARTHEST, gt=0, le=FARTHEST)
     """Deviations from the mean beyond which a measure counts no more."""
-    provenance: Provenance | None = None
+    provenance: CardOrigin | None = None
     """None: it was learned from the user's own traces."""
 
     @model_validator(mode="after")

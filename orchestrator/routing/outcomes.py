@@ -22,8 +22,9 @@ from ..agents.pool import PaceSource, no_pace
 from ..task.modes import NAME, NUMBER, Shape, TaskProfile
 from ..task.results import Arm
 from .costs import Group, RunningEstimates, lineage, nested
+from .draft_outcomes import EscalatedDraft, ScoredDraft
 from .success import Correction, Drift, DriftDetector
-from .traces import EscalatedDraft, Outcome, ScoredAnswer, ScoredDraft, read_outcomes
+from .traces import Outcome, ScoredAnswer, read_outcomes
 
 logger = logging.getLogger(__name__)
 

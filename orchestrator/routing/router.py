@@ -41,6 +41,7 @@ from .candidates import (
     utility_of,
 )
 from .costs import TaskKind, TaskTaken
+from .draft_outcomes import escalated_drafts, reported_drafts
 from .drafts import Drafts, expected_quality
 from .eligibility import (
     Eligible,
@@ -55,7 +56,7 @@ from .eligibility import (
 from .outcomes import OutcomeStore
 from .steering import UNKNOWN_DOLLARS, Sessions, Steering
 from .success import Success, SuccessModel
-from .traces import ScoredAnswer, escalated_drafts, log_arbitration, log_score, log_task, reported_drafts
+from .traces import ScoredAnswer, log_arbitration, log_score, log_task
 
 logger = logging.getLogger(__name__)
 

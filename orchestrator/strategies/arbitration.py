@@ -11,7 +11,8 @@ from typing import Final
 from ...protocols import Side
 from ..routing.answers import agree
 from ..task.events import AttemptEnded
-from ..task.results import Arbitration, Attempt
+from ..task.results import Attempt
+from ..task.weighing import Arbitration
 from .calls import TaskRuntime, emit
 from .state import TaskState, as_json, value_of
 from .turn import AgentTurn

@@ -9,15 +9,16 @@ from ..agents.pool import AgentHandle, AgentPool
 from ..routing.answers import Answer, agree
 from ..routing.cards import MOST_OPINIONS, default_escalation
 from ..routing.checks import is_grounded, objection
+from ..routing.draft_outcomes import drafts_of, escalated_to
 from ..routing.drafts import DraftChoice, cost_of
 from ..routing.escalation import Action, Escalation
 from ..routing.looks import FREE, Cost, Signal, free_findings, second_opinion
 from ..routing.router import Router
-from ..routing.traces import drafts_of, escalated_to
 from ..task.labels import Label
-from ..task.results import Attempt, WeighedDraft
+from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import last_words
+from ..task.weighing import WeighedDraft
 from .calls import CallLog
 from .state import TaskContext, label_of, step_request, value_of
 from .turn import AgentTurn

@@ -15,6 +15,7 @@ from .labels import Label, RecalledItem
 from .modes import Mode, Strategy, TaskProfile
 from .policy import Cause, Verdict
 from .tools import Effect
+from .weighing import Arbitration, WeighedDraft
 
 Knobs = Mapping[str, JsonValue]
 RESERVED: Final = ("auto", "mode", "preset", "sensitivity", "strategy")
@@ -214,32 +215,6 @@ class Energy(Value):
 
 
 UNKNOWN_ENERGY: Final = Energy(joules=None, source=EnergySource.UNAVAILABLE)
-
-
-class WeighedDraft(Value):
-    """A card's probabilities about a draft, before outcomes corrected them."""
-
-    card: str
-    """File of the card; empty: the default card."""
-    p_draft: float = Field(ge=0, le=1)
-    """Probability that the draft is right."""
-    p_far: float = Field(ge=0, le=1)
-    """Probability that the far agent would be right."""
-
-
-class Arbitration(Value):
-    """A far agent's verdict on a draft that was escalated to it, by its own answer."""
-
-    by: str
-    """Name of the far agent."""
-    confirmed: bool
-    """It gives the same answer."""
-    draft_weight: float = Field(ge=0, le=1)
-    """Weight of the label that the draft is right, or wrong where it was not confirmed."""
-    far_weight: float = Field(ge=0, le=1)
-    """Weight of the same label of the far answer."""
-    opinions: Mapping[str, bool] = {}
-    """Second opinions that give the far agent's answer, by their agents' names."""
 
 
 class Attempt(Value):

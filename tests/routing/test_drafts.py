@@ -55,7 +55,7 @@ class Answering(ScriptedAgent):
 async def serve(policy: dict[str, Any], count: int, *, near: Sequence[Reply] | None = None) -> list[Result]:
     """Let a `Hybrid` of two scripted agents answer questions of different lengths, one after the other."""
     drafts = ScriptedAgent(["Lima."] * count if near is None else near, name="near", prices=priced(0))
-    far = ScriptedAgent(["Lima!"] * count, name="far", side=Side.FAR, prices=priced(10))
+    far = ScriptedAgent(["It is Lima."] * count, name="far", side=Side.FAR, prices=priced(10))
     given = Policy.model_validate({"strategy": "cascade", "sensitivity": "public", **policy})
     async with Hybrid(near=drafts, far=far, policy=given) as hybrid:
         return [await hybrid.run(f"Question {number}: " + "word " * (number * 7 % 40)) for number in range(count)]
