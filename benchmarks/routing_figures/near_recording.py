@@ -1,6 +1,6 @@
 """Records drafts of the shipped models with the signals of their tokens and the near model's hidden states.
 
-    python -m benchmarks.routing_figures.near_recording [--tasks 500] [--file FILE]     two minutes on an idle core
+    python -m benchmarks.routing_figures.near_recording [--tasks 500] [--file FILE]     minutes
 
 Every task is served by `Hybrid` on the device alone, once by the near model and once by the far one. Both are decoded in this process by
 the worker's own engine, on one thread, so that the logits of each token can be seen.
@@ -209,8 +209,8 @@ async def _is_done(agent: HeardAgent, world: World, task: WorldTask) -> bool:
     answer = ""
     with closing(world.reset(task)) as episode:
         try:
-            policy = {"strategy": "device", "maximum_turns": _TURNS}
-            answer = (await Hybrid(near=agent, policy=policy).run(task.prompt, tools=episode.tools)).text
+            async with Hybrid(near=agent, policy={"strategy": "device", "maximum_turns": _TURNS}) as hybrid:
+                answer = (await hybrid.run(task.prompt, tools=episode.tools)).text
         except NearfarError:
             pass  # out of turns, or of context: the draft as it is, which is graded without an answer
         return episode.grade(answer).success
