@@ -71,7 +71,10 @@ class SessionState:
             self.last = None
             return
         self.turns = (*(known for known in self.turns if known.run != turn.run), turn)
-        self.drop_erased()  # it may have been told an item that was erased meanwhile
+        try:
+            self.drop_erased()  # it may have been told an item that was erased meanwhile
+        except StoreError as error:  # the answer is paid for, and stands
+            _logger.warning("session %r may still hold items erased from the memory: %s", self.name, error)
 
     def drop_erased(self) -> None:
         """Drop the turns that were told an item which the memory has erased, and all later ones, whose agents were told them."""
