@@ -58,11 +58,7 @@ def is_misread(parsed: Any) -> bool:  # noqa: ANN401 - the parser carries no typ
 def backtracks(parsed: Any) -> bool:  # noqa: ANN401 - the parser carries no types
     """Return whether a parsed pattern can match a text in several ways; what is possessive or atomic within it cannot."""
     return any(
-        code is codes.BRANCH
-        or (code in REPEATS and given[0] != given[1])
-        or (
-            code not in (codes.POSSESSIVE_REPEAT, codes.ATOMIC_GROUP, codes.ASSERT, codes.ASSERT_NOT) and any(map(backtracks, parts(given)))
-        )
+        code is codes.BRANCH or (code in REPEATS and given[0] != given[1]) or (code not in SETTLED and any(map(backtracks, parts(given))))
         for code, given in parsed
     )
 
