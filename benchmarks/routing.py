@@ -26,6 +26,7 @@ PARTS: Final = (
     "evidence",
     "signals",
     "budget",
+    "budgeted_evidence",
     "dollars",
     "correction",
     "litellm",

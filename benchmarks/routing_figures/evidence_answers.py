@@ -58,7 +58,7 @@ def answer_figures(answer_set: AnswerSet, folder: Path, *, quick: bool) -> dict[
     """The recovery of the best pair; in a full run also of every pair, and of the one that is chosen on the tasks trained on."""
     name, rows = answer_set.name, read_rows(folder / answer_set.file)
     pairs = [answer_set.usual] if quick else _pairs(rows, answer_set.far)
-    examples = {pair: _examples(rows, pair[0], [pair[1]], answer_set.far) for pair in pairs}
+    examples = {pair: answer_examples(rows, pair[0], [pair[1]], answer_set.far) for pair in pairs}
     gains = {pair: gains_of(each) for pair, each in examples.items()}
     recovered = {pair: apgr(gains[pair], each.draft_scores, each.far_scores) for pair, each in examples.items()}
     best = max(recovered, key=lambda pair: recovered[pair])
@@ -100,7 +100,7 @@ def _best(candidates: Sequence[tuple[Pair, DraftExamples]]) -> Pair:
 
 
 def _all_opinions(name: str, rows: Sequence[Row], draft: str, far: str) -> dict[str, Any]:
-    examples = _examples(rows, draft, [model for model in NEAR if model != draft], far)
+    examples = answer_examples(rows, draft, [model for model in NEAR if model != draft], far)
     return {f"{name}_apgr_all_opinions": apgr(gains_of(examples), examples.draft_scores, examples.far_scores)}
 
 
@@ -110,7 +110,7 @@ def _pairs(rows: Sequence[Row], far: str) -> list[Pair]:
     return [(draft, other) for draft in drafts for other in NEAR if other != draft]
 
 
-def _examples(rows: Sequence[Row], draft: str, opinions: Sequence[str], far: str) -> DraftExamples:
+def answer_examples(rows: Sequence[Row], draft: str, opinions: Sequence[str], far: str) -> DraftExamples:
     looks = [Look(name=PROMPT), Look(name=DRAFT), *(Look(name=model, cost=_OPINION) for model in opinions)]
     findings = [_findings(row, draft, opinions) for row in rows]
     return DraftExamples(draft, far, looks, findings, scores_of(rows, draft), scores_of(rows, far))

@@ -96,7 +96,7 @@ class Calls:
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = rows
         self.drafts = {model: [_draft(row, model) for row in rows] for model in NEAR}
-        self.prompts = [prompt_surface(_prompt(row)) for row in rows]
+        self.prompts = [prompt_surface(prompt_of(row)) for row in rows]
 
     @cached_property
     def far_dollars(self) -> "Floats":
@@ -137,14 +137,14 @@ def _draft(row: Row, model: str) -> _Draft:
     tokens = row["outcomes"][FAR]["input_tokens"] + len(result) / CHARACTERS_PER_TOKEN  # the prompt's tokens are recorded for far models
     return _Draft(
         answer=Answer.of_calls(written.calls),
-        form=call_form(written.calls, tools, _prompt(row)),
+        form=call_form(written.calls, tools, prompt_of(row)),
         check=call_check(written.calls, tools),
         is_clean=written.is_clean,
         dollars=tokens * NEAR[model] * NEAR_TOKEN,
     )
 
 
-def _prompt(row: Row) -> str:
+def prompt_of(row: Row) -> str:
     return "\n".join(message["content"] for message in row["question"][0])
 
 

@@ -1,9 +1,10 @@
-"""How long a decision takes while llama.cpp is generating: the whole `Router.decide` on one thread, and the head's part of it.
+"""How long a decision takes beside llama.cpp: the whole `Router.decide` on one thread, and the head's part of it.
 
 `decide` looks at a prompt's words and meaning, `decide_words` at its words alone; `predict` and `predict_words` are `Head.predict` in each.
 
 The head is trained on 2,048 prompts of MMLU and asked about others. Trained on more it would take no longer: it remembers no more than so
-many. Meanwhile another process keeps the other core busy with generations of the shipped near model.
+many. Meanwhile another process keeps the other core busy with generations of the shipped near model; for the figures that end in `_idle`,
+it has the model loaded and waits.
 
 ``python benchmarks/routing.py --data ../shared/data/routing --only latency`` prints these figures alone.
 """
@@ -44,8 +45,8 @@ import sys, llama_cpp
 from nearfar.device.llama.library import prepare_library
 prepare_library()
 model = llama_cpp.Llama(sys.argv[1], n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
-print("busy", flush=True)
-while True:
+print("loaded", flush=True)
+while sys.argv[2] == "busy" or sys.stdin.read(1):
     model.reset()
     model.create_completion("<|bos|><|user|>Find the founder of Lumen Works.<|assistant|>", max_tokens=400, temperature=1.0)
 """
@@ -69,11 +70,12 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
         folders = {"": Path(name) / "meaning", "_words": Path(name) / "words"}
         write_head(train_head(known), folders[""])
         write_head(train_head(replace(known, embeddings=None)), folders["_words"])
-        with busy_core():
-            found = {}
-            for kind, folder in folders.items():
-                found[f"decide{kind}"] = measure(_decide(examples.agents), [_task(prompt, folder) for prompt in prompts])
-                found[f"predict{kind}"] = measure(Head(folder, MiniLmEmbedder()).predict, prompts)
+        found = {}
+        for load, is_busy in (("", True), ("_idle", False)):
+            with worker(is_busy=is_busy):
+                for kind, folder in folders.items():
+                    found[f"decide{kind}{load}"] = measure(_decide(examples.agents), [_task(prompt, folder) for prompt in prompts])
+                    found[f"predict{kind}{load}"] = measure(Head(folder, MiniLmEmbedder()).predict, prompts)
     return {
         f"{name}_ms_{quantile}": round(value, 3)
         for name, percentiles in found.items()
@@ -107,12 +109,13 @@ def measure(decide: Callable[[T], object], asked: Sequence[T]) -> Percentiles:
 
 
 @contextmanager
-def busy_core() -> Iterator[None]:
-    """Another process generates text on one thread, with the near model that ships, for as long as the context."""
-    process = subprocess.Popen([sys.executable, "-c", _GENERATE, str(MODEL)], stdout=subprocess.PIPE, text=True)
+def worker(*, is_busy: bool) -> Iterator[None]:
+    """Another process has the near model that ships, and generates text with it on one thread for as long as the context, or waits."""
+    command = [sys.executable, "-c", _GENERATE, str(MODEL), "busy" if is_busy else "idle"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None, "it was asked for"
-        if process.stdout.readline().strip() != "busy":
+        if process.stdout.readline().strip() != "loaded":
             raise RuntimeError("llama.cpp did not start")
         yield
     finally:

@@ -218,6 +218,8 @@ class Health:
     def __init__(self, name: str, *, monotonic: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random) -> None:
         self.settings = BreakerConfig()
         """The breakers' configuration, from the policy under which the latest task was routed."""
+        self.in_flight = 0
+        """Calls under way in this process."""
         self._name = name
         self._monotonic = monotonic
         self._chance = chance
@@ -249,6 +251,8 @@ class Health:
     def trying(self, admitted: Trial | None = None) -> Iterator[Trial]:
         """Record the outcome of a call of the agent. Raises what `admit` raises, unless the call was `admitted` before."""
         trial = admitted or self.admit()
+        with self._lock:
+            self.in_flight += 1
         try:
             yield trial
         except BaseException as error:
@@ -294,6 +298,7 @@ class Health:
     def _note(self, trial: Trial, error: BaseException | None) -> None:
         kind = None if error is None else kind_of(error)
         with self._lock:
+            self.in_flight -= 1
             for breaker in self._breakers.values():
                 breaker.probe = None if breaker.probe is trial else breaker.probe
             probed = {known for known, openings in trial.probed.items() if self._breakers[known].is_of(openings)}

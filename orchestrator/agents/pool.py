@@ -1,20 +1,14 @@
-"""The agents of one `Hybrid`: opened on first use, watched by circuit breakers, closed together; and the gateway that it starts itself."""
+"""The agents of one `Hybrid`: opened on first use, watched by circuit breakers, closed together; and what they were sent lately."""
 
 import asyncio
-import contextlib
-import json
 import logging
-import secrets
-import socket
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Protocol
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import Final, Protocol
 
 import anyio
-import anyio.abc
-from anyio.streams.buffered import BufferedByteReceiveStream
-from pydantic import BaseModel
 
 from ...protocols import (
     Agent,
@@ -22,35 +16,17 @@ from ...protocols import (
     AgentError,
     Capabilities,
     ConfigError,
-    DeadlineExceeded,
+    Message,
     NearfarError,
     Prices,
     Side,
-    StepEvent,
-    StepRequest,
     Unavailable,
-    stream,
 )
-from ...protocols.agent import LoopBound
-from ...protocols.errors import BY_REASON
 from ...protocols.secrets import log_defect
-from ..storage.owners import SocketFolder
 from ..util.runtime import HomeLoop, cancel_task
 from .breaker import Health, Trial
 
-if TYPE_CHECKING:
-    from ...protocols.client import RemoteAgent
-
-
 logger = logging.getLogger(__name__)
-_START_SECONDS = 120.0
-"""Loading a large model from a slow disk takes this long at most."""
-_STOP_SECONDS = 5.0
-_MAXIMUM_LINE = 65_536
-_HAS_SOCKET_FILES = hasattr(socket, "AF_UNIX")
-"""False on Windows, where the gateway process is known by its token alone."""
-_RESUME_SECONDS = 2.0
-"""A broken private socket means a dead child, so resuming is given up soon."""
 
 
 class Pace(Protocol):
@@ -198,6 +174,16 @@ class AgentHandle:
             raise
 
     @property
+    def ahead(self) -> int:
+        """Calls of this process that have to end before another one is worked on.
+
+        A near model shares one device, so that calls side by side take as long as one after the other. A far agent works on as many as its
+        card says.
+        """
+        slots = 1 if self.side is Side.NEAR else self.card.limits.concurrency if self.card is not None else None
+        return 0 if slots is None else max(self.health.in_flight - slots + 1, 0)
+
+    @property
     def needs_probe(self) -> bool:
         """Return whether it was unreachable, may be back by now, and can be probed without giving it a task."""
         return (self._agent is None or self._description is not None) and self.health.needs_probe
@@ -299,6 +285,11 @@ class AgentPool:
         handle = self._handles.get(name)
         return None if handle is None else handle.health
 
+    def ahead(self, name: str) -> int:
+        """Return the calls that have to end before another one of an agent is worked on; 0 where there is no such agent."""
+        handle = self._handles.get(name)
+        return 0 if handle is None else handle.ahead
+
     async def _release(self) -> None:
         async with anyio.create_task_group() as closing:
             for handle in self:
@@ -317,127 +308,46 @@ class AgentPool:
         await self.home.leave()
 
 
-class GatewayProcess:
-    """The far agent behind a gateway in a child process: an `Agent` that restarts the child when it has died."""
-
-    def __init__(self, config: BaseModel, *, address: str | None = None) -> None:
-        self._config = config
-        self._folder = SocketFolder() if address is None and _HAS_SOCKET_FILES else None
-        self._address = (address or "127.0.0.1:0") if self._folder is None else f"unix:{self._folder.path}/gateway"
-        self._token = secrets.token_urlsafe()
-        self._process: anyio.abc.Process | None = None
-        self._remote: RemoteAgent | None = None
-        self._card: AgentCard | None = None
-        """Known from the first connection on, also while a child that died is replaced."""
-        self._starting = anyio.Lock()
-        self._is_closed = False
-        self._home = LoopBound()
-
-    @classmethod
-    async def start(cls, config: BaseModel, *, address: str | None = None) -> "GatewayProcess":
-        """Start the child and connect.
-
-        Args:
-            config: the far agent that the child opens.
-            address: `HOST:PORT` on loopback; None: a unix socket in a private folder, or on Windows a free port.
-
-        Raises what opening the far agent raises in the child, `Unavailable` where the child dies or hangs while it starts.
-        """
-        gateway = cls(config, address=address)
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(gateway.aclose)
-            await gateway._connected()
-            stack.pop_all()
-        return gateway
-
-    @property
-    def card(self) -> AgentCard:
-        assert self._card is not None, "start() has connected"
-        return self._card
-
-    @property
-    def process_id(self) -> int | None:
-        """The id of the running child process; None where it has died or was closed."""
-        return self._process.pid if self._process is not None and self._process.returncode is None else None
-
-    async def step(self, request: StepRequest) -> AsyncIterator[StepEvent]:
-        with anyio.move_on_after(request.timeout) as starting:
-            remote = await self._connected()
-        if starting.cancelled_caught:
-            raise DeadlineExceeded("the step's time was over before the gateway process had started again", hint="give it a longer timeout")
-        async with stream(remote, request) as events:
-            async for event in events:
-                yield event
-
-    async def aclose(self) -> None:
-        """Stop the child: it gets a few seconds to end by itself."""
-        self._is_closed = True
-        await self._stop()
-        self._remove_folder()
-
-    def abandon(self) -> None:
-        """End the child where the event loop that it belongs to is closed."""
-        self._is_closed = True
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-        self._remove_folder()
-
-    def _remove_folder(self) -> None:
-        if self._folder is not None:
-            self._folder.close()
-
-    async def _connected(self) -> "RemoteAgent":
-        from ...protocols.client import RemoteAgent  # with gRPC, which a Hybrid without a gateway does not need
-
-        self._home.require("the gateway process")
-        async with self._starting:
-            if self._remote is not None and self.process_id is not None:
-                return self._remote
-            if self._is_closed:
-                raise Unavailable("the gateway process is closed")
-            await self._stop()
-            # -P: the user's working folder may hold a json.py, and the child holds the provider's key.
-            command = [sys.executable, "-P", "-m", "nearfar.orchestrator.compose.gateway_child"]
-            self._process = await anyio.open_process(command, stderr=None, start_new_session=True)
-            address = await self._handshake(self._process)
-            remote = await RemoteAgent.connect(address, token=self._token, resume_timeout=_RESUME_SECONDS)
-            self._remote, self._card = remote, remote.card
-            return remote
-
-    async def _handshake(self, process: anyio.abc.Process) -> str:
-        assert process.stdin is not None, "a pipe by default"
-        assert process.stdout is not None, "a pipe by default"
-        order = {"far": self._config.model_dump(mode="json"), "address": self._address, "token": self._token}
-        try:
-            with anyio.fail_after(_START_SECONDS):
-                await process.stdin.send(json.dumps(order).encode() + b"\n")
-                line = await BufferedByteReceiveStream(process.stdout).receive_until(b"\n", _MAXIMUM_LINE)
-        except TimeoutError:
-            raise Unavailable(f"the gateway process did not start within {_START_SECONDS:g} s") from None
-        except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            raise Unavailable("the gateway process died while it started", hint="its error is printed above") from None
-        answer: dict[str, str] = json.loads(line)
-        if "error" in answer:
-            raise BY_REASON[answer["error"]](answer["message"], hint=answer["hint"])
-        return answer["address"]
-
-    async def _stop(self) -> None:
-        remote, self._remote = self._remote, None
-        process, self._process = self._process, None
-        # Shielded, since nothing else refers to the two any more; it takes a few seconds at most.
-        with anyio.CancelScope(shield=True):
-            if remote is not None:
-                await remote.aclose()
-            if process is not None:
-                await _end(process)
+_KEPT: Final = 10_000
+"""Conversations; of more, those are forgotten that were silent for the longest time."""
+_CACHED_SECONDS: Final = 300.0
+"""Seconds for which providers keep a prompt in their cache, as most of them say."""
 
 
-async def _end(process: anyio.abc.Process) -> None:
-    assert process.stdin is not None, "a pipe by default"
-    await process.stdin.aclose()
-    with anyio.move_on_after(_STOP_SECONDS):
-        await process.wait()
-    if process.returncode is None:
-        process.kill()
-    await process.aclose()
+class Prefixes:
+    """The conversations that agents were sent lately, by their hashes. Calls may come from any thread.
+
+    Args:
+        clock: seconds that never run backwards.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._sent: OrderedDict[int, dict[str, float]] = OrderedDict()
+
+    def note(self, messages: Sequence[Message], agents: Iterable[str]) -> None:
+        """Remember which agents were sent a conversation just now."""
+        *_, whole = _hashes(messages)
+        with self._lock:
+            self._sent.setdefault(whole, {}).update(dict.fromkeys(agents, self._clock()))
+            self._sent.move_to_end(whole)
+            if len(self._sent) > _KEPT:
+                self._sent.popitem(last=False)
+
+    def holders(self, messages: Sequence[Message]) -> frozenset[str]:
+        """Return the agents that were sent the beginning of a conversation, or all of it, in the last five minutes."""
+        if not self._sent:
+            return frozenset()
+        with self._lock:
+            since = self._clock() - _CACHED_SECONDS
+            sent = [self._sent[begin] for begin in _hashes(messages) if begin in self._sent]
+        return frozenset(agent for agents in sent for agent, when in agents.items() if when >= since)
+
+
+def _hashes(messages: Sequence[Message]) -> Iterator[int]:
+    """Yield a hash of each beginning of a conversation, the shortest first."""
+    known = 0
+    for message in messages:
+        known = hash((known, message.role, message.text))
+        yield known

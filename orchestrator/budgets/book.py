@@ -31,8 +31,8 @@ _FORGOTTEN_EVERY: Final = 500
 _NO_CAP: Final = 2**62
 _PART_NAME: Final = 32
 """Characters behind the name of a task, and a slash, in the name of its part."""
-_HOUR: Final = 60
-"""Minutes."""
+_KEPT_MINUTES: Final = 25 * 60
+"""A day, which is the longest period over which dollars are held, and one hour for clocks that differ."""
 _COLUMNS: Final = "dollars, tokens, seconds, joules, reserved_dollars, reserved_tokens, reserved_seconds, reserved_joules, unpriced"
 _LATER: Final = "(SELECT coalesce(max(used), 0) + 1 FROM budgets)"
 _ENTER: Final = f"""
@@ -57,7 +57,7 @@ _FORGET: Final = f"""
 DELETE FROM budgets WHERE kind = ? AND {_UNRESERVED}
 AND used < (SELECT min(used) FROM (SELECT used FROM budgets WHERE kind = ? ORDER BY used DESC LIMIT ?) AS kept)
 """
-_LAST_HOUR: Final = "SELECT coalesce(sum(dollars), 0) FROM budgets WHERE kind = 'minute' AND name >= ? AND name <= ?"
+_OF_MINUTES: Final = "SELECT coalesce(sum(dollars), 0) FROM budgets WHERE kind = 'minute' AND name >= ? AND name <= ?"
 _FORGET_MINUTES: Final = f"DELETE FROM budgets WHERE kind = 'minute' AND name < ? AND {_UNRESERVED}"
 _NAMING: Final = Naming("budget book", "remove the file: what was spent is forgotten with it")
 
@@ -290,11 +290,11 @@ class BudgetBook:
             rows = session.execute(f"SELECT kind, name, {_COLUMNS} FROM budgets ORDER BY used").fetchall()
         return {BudgetScope(kind, name): _read(row) for kind, name, *row in rows}
 
-    def dollars_of_last_hour(self) -> float:
-        """Dollars of the calls that were made for the scope `minute` in the last hour, by whatever process."""
+    def dollars_of_last(self, minutes: int) -> float:
+        """Dollars of the calls that were made for the scope `minute` in the last `minutes`, by whatever process."""
         now = self._minute()
         with self._reading() as session:
-            row = session.execute(_LAST_HOUR, (_minute_named(now - _HOUR), _minute_named(now + _HOUR))).fetchone()
+            row = session.execute(_OF_MINUTES, (_minute_named(now - minutes), _minute_named(now + minutes))).fetchone()
         return Units(int(row[0]), 0, 0, 0).spent.dollars or 0.0
 
     def today(self) -> BudgetScope:
@@ -385,7 +385,7 @@ class BudgetBook:
             with self._writing() as session:
                 session.execute(_FORGET, (kind, kind, _KEPT))
         with self._writing() as session:
-            session.execute(_FORGET_MINUTES, (_minute_named(self._minute() - 2 * _HOUR),))
+            session.execute(_FORGET_MINUTES, (_minute_named(self._minute() - _KEPT_MINUTES),))
 
     def _dated(self, session: DatabaseSession, scope: BudgetScope) -> BudgetScope:
         """Return the scope itself, or the day or the minute that it is now."""

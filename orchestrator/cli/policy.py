@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..hybrid.arguments import TaskOptions
 
 
-_FIGURES: Final = ("P(success)", "first token, s", "seconds", "dollars", "joules", "utility", "left out because")
+_FIGURES: Final = ("P(success)", "first token, s", "seconds", "in a queue, s", "dollars", "cached", "joules", "utility", "left out because")
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -161,12 +161,14 @@ def _agent_figures(each: ConsideredAgent) -> tuple[str, ...]:
 
 def _figures(estimate: AgentEstimate | None) -> tuple[str, ...]:
     if estimate is None:
-        return ("", "", "", "", "")
+        return ("", "", "", "", "", "", "")
     return (
         _figure(estimate.success, ".2f"),
         _figure(estimate.first_token_seconds, ".2f"),
         _figure(estimate.seconds, ".2f"),
+        f"{estimate.queue_seconds:.2f}" if estimate.queue_seconds else "",
         "unknown" if estimate.dollars is None else _figure(estimate.dollars, ".5f"),
+        f"{estimate.cached_share:.0%}" if estimate.cached_share else "",
         "unknown" if estimate.joules is None else _figure(estimate.joules, ".3g"),
     )
 

@@ -463,7 +463,7 @@ def _far_opener(config: FarConfig) -> Callable[[], Awaitable[Agent]]:
         return await RemoteAgent.connect(config.address, agent=config.agent, token=token, tls=tls)
 
     async def start() -> Agent:
-        from ..agents.pool import GatewayProcess
+        from ..agents.gateway_process import GatewayProcess
 
         return await GatewayProcess.start(config)
 

@@ -149,7 +149,10 @@ class Hybrid:
         records, memory, cache = self._records, self._memory, self._records.cache
         if cache is not None:
             put_in_front(self.pool, cache)
-        self._router = Router(device_state=self._read_device, paces=self.pool.pace, health=self.pool.health, budgets=records.budgets)
+        pool = self.pool
+        self._router = Router(
+            device_state=self._read_device, paces=pool.pace, health=pool.health, ahead=pool.ahead, budgets=records.budgets
+        )
         self._rest = None if memory is None else memory_rest(memory, self.pool, self._read_device)
         parts = Parts(
             pool=self.pool,

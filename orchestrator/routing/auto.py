@@ -147,13 +147,26 @@ class Chooser:
         self._explored = 0
 
     def choose(
-        self, profile: TaskProfile, policy: Policy, *, sides: Collection[Side] = tuple(Side), dollars: SideDollars = _NO_DOLLARS
+        self,
+        profile: TaskProfile,
+        policy: Policy,
+        *,
+        sides: Collection[Side] = tuple(Side),
+        dollars: SideDollars = _NO_DOLLARS,
+        dollar_price: float = 0.0,
     ) -> SelectionDecision:
-        """Settle one task. `dollars`: what whole tasks were seen to take of the agents.
+        """Settle one task.
+
+        Args:
+            profile: of the task.
+            policy: that it is served under.
+            sides: that have an agent.
+            dollars: what whole tasks were seen to take of the agents.
+            dollar_price: score that a budget asks a dollar to bring at the moment, beyond `dollars_per_point`.
 
         Raises `PrivacyViolation` where only far agents could serve a private task, `ConfigError` where nothing can serve it.
         """
-        best = self.explain(profile, policy, sides=sides, dollars=dollars)
+        best = self.explain(profile, policy, sides=sides, dollars=dollars, dollar_price=dollar_price)
         self._served += 1
         allowed = _allowed(best.candidates, policy)
         chosen = self._drawn(allowed) if self._may_explore else allowed[0]
@@ -164,11 +177,17 @@ class Chooser:
         return best.model_copy(update={"chosen": chosen.arm, "explored": True, "reasons": reasons})
 
     def explain(
-        self, profile: TaskProfile, policy: Policy, *, sides: Collection[Side] = tuple(Side), dollars: SideDollars = _NO_DOLLARS
+        self,
+        profile: TaskProfile,
+        policy: Policy,
+        *,
+        sides: Collection[Side] = tuple(Side),
+        dollars: SideDollars = _NO_DOLLARS,
+        dollar_price: float = 0.0,
     ) -> SelectionDecision:
         """Return the best choice known, which `choose` makes unless it explores. Raises what `choose` raises."""
         guess = self.store.classes.guess(profile, minimum_familiarity=self.settings.minimum_familiarity)
-        candidates = self._candidates(profile, guess, policy, sides, dollars)
+        candidates = self._candidates(profile, guess, policy, sides, dollars, dollar_price)
         allowed = _allowed(candidates, policy)
         return SelectionDecision(
             profile=profile if policy.sensitivity is Sensitivity.PUBLIC else profile.model_copy(update={"prompt": ""}),
@@ -185,7 +204,13 @@ class Chooser:
         return self._explored + 1 <= self.settings.explore_share * self._served
 
     def _candidates(
-        self, profile: TaskProfile, guess: ClassGuess, policy: Policy, sides: Collection[Side], dollars: SideDollars
+        self,
+        profile: TaskProfile,
+        guess: ClassGuess,
+        policy: Policy,
+        sides: Collection[Side],
+        dollars: SideDollars,
+        dollar_price: float,
     ) -> tuple[ConsideredArm, ...]:
         """Return every arm as it is judged for the task, the best first."""
         arms = self._arms(profile)
@@ -196,8 +221,9 @@ class Chooser:
         )
         measured = {key: belief.dollars for key, belief in beliefs.items() if belief.dollars is not None}
         expected = {**unmeasured_dollars({key: arm for key, (arm, _) in arms.items()}, measured, dollars), **measured}
+        price = max(1 / self.settings.dollars_per_score + dollar_price, 0.0)
         judged = (
-            self._judged(arm, label, beliefs[key], dollars=expected[key], objection=objection_to(arm, profile, policy, sides=sides))
+            self._judged(arm, label, beliefs[key], paid=price * expected[key], objection=objection_to(arm, profile, policy, sides=sides))
             for key, (arm, label) in arms.items()
         )
         return tuple(sorted(judged, key=_rank))
@@ -207,7 +233,7 @@ class Chooser:
         defaults = starting_points(profile.shape) if self._has_defaults else ()
         return {**{default.key: (default, default.key) for default in defaults}, **self.store.arms}
 
-    def _judged(self, arm: Arm, label: str, belief: Belief, *, dollars: float, objection: str | None) -> ConsideredArm:
+    def _judged(self, arm: Arm, label: str, belief: Belief, *, paid: float, objection: str | None) -> ConsideredArm:
         return ConsideredArm(
             arm=arm,
             label=label,
@@ -215,7 +241,7 @@ class Chooser:
             deviation=belief.deviation,
             weight=belief.weight,
             dollars=belief.dollars,
-            utility=belief.score - belief.deviation - dollars / self.settings.dollars_per_score,
+            utility=belief.score - belief.deviation - paid,
             outcomes=belief.outcomes,
             similar=belief.similar,
             objection=objection,
@@ -323,20 +349,22 @@ class Selector:
         self._store = store
         self._choosers: dict[AutoConfig, Chooser] = {}
 
-    def settle(self, task: Task, *, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars) -> Task:
-        """Return the task with a strategy, its knobs, and the reasons for them. `dollars`: what whole tasks were seen to take.
+    def settle(self, task: Task, *, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars, dollar_price: float = 0.0) -> Task:
+        """Return the task with a strategy, its knobs, and the reasons for them. The arguments are those of `Chooser.choose`.
 
         Raises `ConfigError` for outcomes that cannot be read or used, `PrivacyViolation` where only a far agent is left for a private task.
         """
         if task.policy.strategy is not Strategy.AUTO:
             return task
-        decision = self._decision(task, tools, sides, dollars, explores=True)
+        decision = self._decision(task, tools, sides, dollars, dollar_price, explores=True)
         settled = {"policy": applied(decision.chosen, task.policy), "reasons": (*task.reasons, *decision.reasons), "selection": decision}
         return task.model_copy(update=settled)
 
-    def explain(self, task: Task, *, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars) -> SelectionDecision:
+    def explain(
+        self, task: Task, *, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars, dollar_price: float = 0.0
+    ) -> SelectionDecision:
         """Return the decision for a task without settling it, whatever its strategy. Raises what `settle` raises."""
-        return self._decision(task, tools, sides, dollars, explores=False)
+        return self._decision(task, tools, sides, dollars, dollar_price, explores=False)
 
     def report(self, result: Result, settings: AutoConfig, *, score: float, task_class: str = "") -> None:
         """Learn how well a result was whose strategy `auto` chose, and keep it where the settings name a file.
@@ -352,7 +380,7 @@ class Selector:
             self._store.add(outcome)
 
     def _decision(
-        self, task: Task, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars, *, explores: bool
+        self, task: Task, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars, dollar_price: float, *, explores: bool
     ) -> SelectionDecision:
         """Return the chooser's decision, or the documented default where the chooser fails for a reason that is not the user's."""
         profile = _profile(task, tools)
@@ -360,7 +388,7 @@ class Selector:
             with self._store.lock:
                 chooser = self._chooser(task.policy.auto)
                 decide = chooser.choose if explores else chooser.explain
-                return decide(profile, task.policy, sides=sides, dollars=dollars)
+                return decide(profile, task.policy, sides=sides, dollars=dollars, dollar_price=dollar_price)
         except NearfarError:
             raise
         except Exception as error:  # the boundary of a task: what was learned may not keep it from being served

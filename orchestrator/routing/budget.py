@@ -1,8 +1,11 @@
-"""Budget control: how much better the far side must promise to be, so that the far share or the dollar rate keeps to its target.
+"""Budget control: one multiplier over the gain per unit of budget, so that the far share or the dollar rate keeps to its target.
 
-The router computes for each task its *advantage*: the utility of the best far agent less that of the best near one. A task goes far where
-its advantage is above the controller's `threshold`. A threshold calibrated offline misses its share by tens of points once traffic shifts.
-Here it is a quantile of recent advantages, moved by the debt: tasks that should have gone far by now and did not.
+The *advantage* of a task is the utility of the far side less that of the near one, by what is known of it: the prompt alone, or the
+evidence about a draft. Its *worth* is the advantage over the units of budget that the far side takes: 1 where tasks are counted, else
+the expected dollars. A task goes far where its worth is above the controller's `threshold`, the Lagrange multiplier of the budget
+(cascade routing, arXiv 2410.10347): one for all classes and all kinds of decisions, since a unit saved here buys as much there.
+A multiplier calibrated offline misses its share by tens of points once traffic shifts. Here it is a quantile of recent worths, moved by
+the debt: tasks that should have gone far by now and did not.
 
 Ask for the threshold, decide, observe, in this order. Where several threads decide at the same moment, each may be over by one.
 """
@@ -13,24 +16,32 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from ...protocols import ConfigError, InvalidRequest
 from ..budgets.book import Commitment
+from ..task.routing_policy import HOUR
+
+Item = TypeVar("Item", float, tuple[float, float], tuple[float, float, float])
 
 
-class Recent:
-    """The last values, in the order of time and of size. `most`: how many are kept."""
+class Sorted(Generic[Item]):
+    """The last items, in the order of time and of size. `most`: how many are kept."""
 
     def __init__(self, most: int) -> None:
-        self._by_time: deque[float] = deque(maxlen=most)
-        self._by_size: list[float] = []
+        self._by_time: deque[Item] = deque(maxlen=most)
+        self.by_size: list[Item] = []
+        """The smallest first."""
 
-    def add(self, value: float) -> None:
+    def add(self, item: Item) -> None:
         if len(self._by_time) == self._by_time.maxlen:
-            del self._by_size[bisect_left(self._by_size, self._by_time[0])]
-        self._by_time.append(value)
-        insort(self._by_size, value)
+            del self.by_size[bisect_left(self.by_size, self._by_time[0])]
+        self._by_time.append(item)
+        insort(self.by_size, item)
+
+
+class Recent(Sorted[float]):
+    """The last values, of which quantiles are taken."""
 
     def threshold(self, share: float, *, takes_ties: bool) -> float:
         """Return the value that the given share of the next ones is expected to exceed; an infinity where all or none are to.
@@ -42,14 +53,14 @@ class Recent:
         """
         if not 0 < share < 1:
             return math.inf if share <= 0 else -math.inf
-        if not self._by_size:
+        if not self.by_size:
             return 0.0
-        last = len(self._by_size) - 1
+        last = len(self.by_size) - 1
         place = (1 - share) * (last + 2) - 1
         if not 0 <= place <= last:
             return math.inf if place > last else -math.inf
         below = int(place)
-        low, high = self._by_size[below], self._by_size[min(below + 1, last)]
+        low, high = self.by_size[below], self.by_size[min(below + 1, last)]
         found = low + (place - below) * (high - low)
         return math.nextafter(found, -math.inf) if takes_ties else found
 
@@ -71,22 +82,23 @@ TOLERANCE: Final = 0.019
 """How far the share over any window may be from its target: a little less than two points."""
 LEAST_WINDOW: Final = math.ceil(1 / TOLERANCE)
 """Tasks of the shortest window that can keep to the tolerance: in a shorter one a single task weighs more."""
-_SAMPLE: Final = 0.4
-"""Advantages remembered, over the window: fewer follow a shift sooner, more know the quantile better."""
-_HORIZON: Final = 0.08
-"""Tasks over which debt is paid back, over the window. With `_SAMPLE` chosen on simulated, normally distributed advantages."""
-_USUAL_WINDOW: Final = 500
-_HOUR: Final = 3600.0
-_MOST: Final = 1.015
-"""Bills of any hour and what is set aside, over the hourly dollars: above 1 so that chance does not hold tasks back."""
+SAMPLE: Final = 0.4
+"""Worths remembered, over the window: fewer follow a shift sooner, more know the quantile better."""
+HORIZON: Final = 0.08
+"""Tasks over which debt is paid back, over the window. With `SAMPLE` chosen on simulated, normally distributed advantages."""
+USUAL_WINDOW: Final = 500
+_MOST: Final = 1.005
+"""Bills of any period and what is set aside, over the dollars of the period: above 1 so that chance does not hold tasks back."""
 _BURST: Final = 0.1
-"""Credit that waits at most, over the hourly dollars."""
-_WAITING: Final = 0.03
-"""Credit above which every task goes far that is worth it, over the hourly dollars: the quantile has asked for too few."""
+"""Credit that waits at most, over the dollars of the period, by default."""
+_WAITING: Final = 0.3
+"""Credit above which every task goes far that is worth it, over the most that waits: the quantile has asked for too few."""
 _BILLS: Final = 15.0
 """Bills over which the price of a task that goes far is taken."""
 _DOUBT: Final = 2.0
 """Factor for the amount set aside for a task of unknown cost: it multiplies the usual bill, or the dollars spent on the task so far."""
+_SURPRISE: Final = 2.5
+"""Times that what is set aside counts against the period: prices may rise while tasks are under way. Chosen on simulated price steps."""
 _DEAREST: Final = 16.0
 """Bound of how many times more than expected tasks are taken to cost: a single odd task does not hold others back for long."""
 _RELIEF: Final = 0.2
@@ -98,9 +110,9 @@ _HALF_LIFE: Final = 1800.0
 class FarShareController:
     """Holds the share of tasks that go far.
 
-    The share over any `window` tasks in a row is within `TOLERANCE` of the target, whatever the advantages are: the debt never leaves
+    The share over any `window` tasks in a row is within `TOLERANCE` of the target, whatever the worths are: the debt never leaves
     the bounds of half a tolerance, since a task that would take it beyond goes to the other side. Within the bounds the highest
-    advantages go far. The share is over the tasks that were free to go either way; forced ones do not count. What could not be done, as
+    worths go far. The share is over the tasks that were free to go either way; forced ones do not count. What could not be done, as
     while the far side was away, is forgiven beyond the bounds, so that no flood follows.
 
     Args:
@@ -110,15 +122,15 @@ class FarShareController:
     Raises `ConfigError` for a target outside 0 to 1 or a window of less than `LEAST_WINDOW` tasks.
     """
 
-    def __init__(self, target: float, window: int = _USUAL_WINDOW) -> None:
+    def __init__(self, target: float, window: int = USUAL_WINDOW) -> None:
         if not 0 <= target <= 1:
             raise ConfigError(f"a share of far tasks lies between 0 and 1, not at {target}", hint="0.3 sends three tasks in ten far")
         if window < LEAST_WINDOW:
             raise ConfigError(f"a share cannot be held over {window} tasks", hint=f"the window has at least {LEAST_WINDOW}")
         self._target = target
         self._bound = window * TOLERANCE / 2
-        self._horizon = window * _HORIZON
-        self._recent = Recent(round(window * _SAMPLE))
+        self._horizon = window * HORIZON
+        self._recent = Recent(round(window * SAMPLE))
         self._debt = 0.0
         """Tasks that should have gone far by now, less those that did."""
         self._lock = Lock()
@@ -129,7 +141,7 @@ class FarShareController:
 
     @property
     def threshold(self) -> float:
-        """The advantage above which a task goes far, an infinity where the share's bounds force a side."""
+        """The worth above which a task goes far, an infinity where the share's bounds force a side."""
         with self._lock:
             if self._debt + self._target > self._bound:
                 return -math.inf
@@ -137,66 +149,77 @@ class FarShareController:
                 return math.inf
             return self._recent.threshold(self._target + self._debt / self._horizon, takes_ties=self._debt > 0)
 
-    def observe(self, advantage: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
-        """Take a decision into account. Raises `InvalidRequest` for an advantage that is no finite number, or negative dollars.
+    def observe(self, worth: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
+        """Take a decision into account. Raises `InvalidRequest` for a worth that is no finite number, or negative dollars.
 
         Args:
-            advantage: of the task; a finite number.
+            worth: of the task; a finite number.
             went_far: whether it did, also where that was not what the threshold asked for.
             dollars: what it costs, as far as known; None: unknown. They are checked and not used.
             forced: a rule had settled the side, as of a private task or one without a network, so it says nothing about the threshold.
         """
-        _check(advantage, dollars)
+        check_observed(worth, dollars)
         if forced:
             return
         with self._lock:
-            self._recent.add(advantage)
+            self._recent.add(worth)
             self._debt = min(max(self._debt + self._target - went_far, -self._bound), self._bound)
 
 
 class DollarRateController:
-    """Holds the dollars spent per hour at a target. The threshold is never below 0, so a task goes far only where that is worth it.
+    """Holds the dollars spent per period, by default an hour, at a target.
+
+    The threshold is never below 0, so a task goes far only where that is worth it.
 
     Credit is earned with the time, and tasks spend it, forced ones included. The threshold is the one whose far share spends, at the
     recent pace of tasks and the recent bill of one that goes far, what is earned, and the credit over the next tasks. Credit beyond a
-    tenth of an hour's dollars lapses, so that no burst after a quiet time leaves the rest of the hour without any.
+    tenth of a period's dollars lapses, so that no burst after a quiet time leaves the rest of the period without any.
 
     The cost of a task is known when it has ended. Until then `commit` sets aside the most that it is expected to cost, and `settle`
     replaces that by the bill. A task is not afforded where bills and what is set aside would come to more than `_MOST` of the
-    hourly dollars in the last hour. Until the first bill is known, a task that goes far sets aside all that is left, so that
+    dollars in the last period. Until the first bill is known, a task that goes far sets aside all that is left, so that
     no second task goes far before it. Where a task takes several times what was expected, as after a rise of prices, as
     many times more is set aside for all that are under way and for the next ones, until bills or time say otherwise:
     estimates are means over dozens of tasks, and follow too late.
 
     Args:
-        dollars_per_hour: the target; positive.
+        dollars: the target; positive.
         now: seconds of a clock that never goes back, such as `time.monotonic`.
-        billed: dollars of the last hour in the shared budget book, those of this process included.
+        billed: dollars of the last period in the shared budget book, those of this process included.
+        seconds: the period.
+        burst: credit that waits at most, over the dollars of the period.
 
     Raises `ConfigError` for a target that is not positive.
     """
 
     def __init__(
         self,
-        dollars_per_hour: float,
+        dollars: float,
         *,
         now: Callable[[], float],
         billed: Callable[[], float] = lambda: 0.0,
+        seconds: float = HOUR,
+        burst: float = _BURST,
     ) -> None:
-        if not (0 < dollars_per_hour < math.inf):
-            raise ConfigError(f"dollars per hour are a positive number, not {dollars_per_hour}", hint='mode = "only_on_device" spends none')
-        self._hourly = dollars_per_hour
+        if not (0 < dollars < math.inf):
+            raise ConfigError(f"dollars of a budget are a positive number, not {dollars}", hint='mode = "only_on_device" spends none')
+        self._target = dollars
+        self._seconds = seconds
+        self._burst = burst
         self._now = now
         self._billed = billed
-        self._recent = Recent(round(_USUAL_WINDOW * _SAMPLE))
-        self._gap = Average(_USUAL_WINDOW * _HORIZON)
+        self._recent: Sorted[tuple[float, float]] = Sorted(round(USUAL_WINDOW * SAMPLE))
+        """Worth of each task, and the dollars that it is expected to take if it goes far."""
+        self._gap = Average(USUAL_WINDOW * HORIZON)
         """Mean seconds from one task to the next."""
         self._price = Average(_BILLS)
         """Mean dollars of a task that goes far."""
+        self._foreseen = Average(_BILLS)
+        """Mean dollars that such tasks were expected to take."""
         self._credit = 0.0
         self._earned_until = now()
         self._paid: deque[tuple[float, float]] = deque()
-        """The bills of the last hour, the oldest first: when, and dollars."""
+        """The bills of the last period, the oldest first: when, and dollars."""
         self._paid_sum = 0.0
         self._set_aside = 0.0
         self._expected = 0.0
@@ -206,43 +229,62 @@ class DollarRateController:
 
     @property
     def threshold(self) -> float:
-        """The advantage above which a task goes far: 0 or more, infinite while the credit is overdrawn by more than a usual bill."""
+        """The worth above which a task goes far: 0 or more, infinite while the credit is overdrawn by more than a usual bill."""
         with self._lock:
             self._earn()
             price = self._price.value
             if self._credit < -(price or 0.0):
                 return math.inf
-            if not price or self._credit > _WAITING * self._hourly:
+            if not price or self._credit > _WAITING * self._burst * self._target:
                 return 0.0
-            share = (self._hourly * (self._gap.value or 0.0) / _HOUR + self._credit / (_USUAL_WINDOW * _HORIZON)) / price
-            return max(self._recent.threshold(share, takes_ties=self._credit > 0), 0.0)
+            affordable = self._target * (self._gap.value or 0.0) / self._seconds + self._credit / (USUAL_WINDOW * HORIZON)
+            return max(self._worth_above(affordable * (self._foreseen.value or price) / price), 0.0)
 
-    def retarget(self, dollars_per_hour: float) -> None:
-        """Hold another target from now on. The bills of the last hour and what is set aside count against it as they are."""
+    def _worth_above(self, dollars: float) -> float:
+        """Return the worth above which the recent tasks are expected to take at most so many dollars per task."""
+        left = dollars * (len(self._recent.by_size) + 1)
+        for worth, expected in reversed(self._recent.by_size):
+            left -= expected
+            if left < 0:
+                return math.nextafter(worth, -math.inf) if self._credit > 0 else worth
+        return -math.inf
+
+    @property
+    def usual_bill(self) -> float | None:
+        """The mean dollars of a task that goes far; None before the first bill."""
+        return self._price.value
+
+    def retarget(self, dollars: float) -> None:
+        """Hold another target from now on. The bills of the last period and what is set aside count against it as they are."""
         with self._lock:
+            if dollars == self._target:
+                return
             self._earn()
-            self._hourly = dollars_per_hour
-            self._credit = min(self._credit, _BURST * dollars_per_hour)
+            self._target = dollars
+            self._credit = min(self._credit, self._burst * dollars)
 
     def affords(self, dollars: float | None) -> bool:
-        """Return True if a task that may cost so many dollars fits what is left of this hour. None: it counts as the usual bill."""
+        """Return True if a task that may cost so many dollars fits what is left of this period. None: it counts as the usual bill."""
         with self._lock:
             self._earn()
             left, usual = self._left, self._price.value or 0.0  # once: it may have to be read from a database
             return left > 0 and left >= (usual if dollars is None else self._dearness * dollars)
 
-    def observe(self, advantage: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
+    def observe(self, worth: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
         """Record a decision and its bill at once. Unknown dollars of a far task count as the usual bill, since it was not free."""
         usual = self._price.value if went_far and dollars is None else None
-        committed = self.commit(advantage, went_far=went_far, dollars=usual or dollars or 0.0, forced=forced)
+        committed = self.commit(worth, went_far=went_far, dollars=usual or dollars or 0.0, forced=forced)
         self._settle(committed, usual or dollars or 0.0, is_known=dollars is not None)
 
-    def commit(self, advantage: float, *, went_far: bool, dollars: float | None, forced: bool = False) -> Commitment:
+    def commit(
+        self, worth: float, *, went_far: bool, dollars: float | None, forced: bool = False, far_dollars: float | None = None
+    ) -> Commitment:
         """Record a decision and set aside the most that the task is expected to cost, until `settle` gets the bill.
 
-        `dollars` is None where the cost is unknown. The other arguments are those of `FarShareController.observe`.
+        `dollars` is None where the cost is unknown. `far_dollars`: the most that it would cost on the far side, wherever it went; None:
+        the usual bill. The other arguments are those of `FarShareController.observe`.
         """
-        _check(advantage, dollars)
+        check_observed(worth, dollars)
         with self._lock:
             self._earn()
             expected = 0.0 if dollars is None else dollars
@@ -251,7 +293,7 @@ class DollarRateController:
             self._set_aside += most
             self._credit -= most
             if not forced:
-                self._recent.add(advantage)
+                self._recent.add((worth, (self._price.value or 0.0) if far_dollars is None else far_dollars))
                 if self._last_task is not None:
                     self._gap.add(self._earned_until - self._last_task)
                 self._last_task = self._earned_until
@@ -279,7 +321,7 @@ class DollarRateController:
 
         Raises `InvalidRequest` for a negative bill.
         """
-        _check(0.0, dollars)
+        check_observed(0.0, dollars)
         known = committed or Commitment(0.0, went_far=False)
         usual = (self._price.value or 0.0) if known.is_guess else known.dollars
         self._settle(known, usual if dollars is None else dollars, is_known=dollars is not None)
@@ -293,8 +335,9 @@ class DollarRateController:
 
     @property
     def _left(self) -> float:
-        """Dollars that may still be spent or set aside in this hour."""
-        return _MOST * self._hourly - max(self._paid_sum, self._billed()) - max(self._set_aside, self._dearness * self._expected)
+        """Dollars that may still be spent or set aside in this period."""
+        under_way = max(self._set_aside, self._dearness * self._expected)
+        return _MOST * self._target - max(self._paid_sum, self._billed()) - _SURPRISE * under_way
 
     @property
     def _unknown(self) -> float:
@@ -315,6 +358,7 @@ class DollarRateController:
                 self._paid_sum += dollars
             if committed.went_far and is_known:
                 self._price.add(dollars)
+                self._foreseen.add(committed.expected or dollars)
 
     def _learn_dearness(self, committed: Commitment, dollars: float, *, is_final: bool) -> None:
         """Follow a task that takes more than was expected at once, and the bills of others step by step."""
@@ -328,22 +372,19 @@ class DollarRateController:
 
     def _earn(self) -> None:
         now = self._now()
-        burst = _BURST * self._hourly
         elapsed = now - self._earned_until
-        self._credit = min(self._credit + self._hourly * elapsed / _HOUR, burst)
+        self._credit = min(self._credit + self._target * elapsed / self._seconds, self._burst * self._target)
         self._dearness = 1 + (self._dearness - 1) * 0.5 ** (elapsed / _HALF_LIFE)
         self._earned_until = now
-        while self._paid and self._paid[0][0] <= now - _HOUR:
+        while self._paid and self._paid[0][0] <= now - self._seconds:
             self._paid_sum -= self._paid.popleft()[1]
         if not self._paid:
             self._paid_sum = 0.0  # what rounding has left
 
 
-BudgetController = FarShareController | DollarRateController
-
-
-def _check(advantage: float, dollars: float | None) -> None:
-    if not math.isfinite(advantage):
-        raise InvalidRequest(f"an advantage is a finite number, not {advantage}", hint="it is a difference of two utilities")
+def check_observed(worth: float, dollars: float | None) -> None:
+    """Raise `InvalidRequest` for a worth that is no finite number, or dollars that nothing can cost."""
+    if not math.isfinite(worth):
+        raise InvalidRequest(f"the worth of a task is a finite number, not {worth}", hint="it is a difference of two utilities")
     if dollars is not None and not 0 <= dollars < math.inf:
         raise InvalidRequest(f"a task costs no {dollars} dollars", hint="pass None where the price is unknown")

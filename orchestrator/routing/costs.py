@@ -7,18 +7,14 @@ their class and by whether they have tools.
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import sqrt
+from dataclasses import dataclass, field, replace
+from math import hypot, sqrt
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ...protocols import Prices, Side, Usage
 from ..agents.pool import Pace, PaceSource, no_pace
 from ..task.results import Call, Estimate, EstimateSource
-
-if TYPE_CHECKING:
-    pass
-
 
 MEMORY: Final = 30
 """Tasks over which a mean fades: a price that has changed is known after about so many."""
@@ -48,11 +44,14 @@ class TaskKind:
     task_class: str = ""
     """From coarse to fine: `search/hops`; empty: unknown."""
     has_tools: bool = False
+    is_follow_up: bool = False
+    """The agent was sent the beginning of the conversation lately, so that it may have it in its prompt cache."""
 
     @property
     def groups(self) -> tuple[Group, ...]:
         """The kinds that hold this one and itself, the widest first."""
-        return nested(("tools" if self.has_tools else "no tools", *lineage(self.task_class)))
+        tools, place = "tools" if self.has_tools else "no tools", "follow-up" if self.is_follow_up else "beginning"
+        return nested((tools, *lineage(self.task_class), place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ class TaskTaken:
             cached_tokens=sum(call.usage.cached_tokens for call in calls),
             cache_write_tokens=sum(call.usage.cache_write_tokens for call in calls),
             output_tokens=sum(call.usage.output_tokens for call in calls),
-            seconds=sum(call.seconds for call in calls),
+            seconds=sum(call.seconds - call.queued_seconds for call in calls),
             dollars=float(sum(dollars)) if len(dollars) == len(calls) else None,
             joules=sum(joules) if len(joules) == len(calls) else None,
         )
@@ -157,6 +156,12 @@ class TaskMeans:
     @property
     def joules(self) -> Estimate | None:
         return self.figures["joules"].estimate if "joules" in self.figures else None
+
+    @property
+    def cached_share(self) -> float:
+        """Share of the tokens read, over all steps, that were in the agent's prompt cache."""
+        read = self._mean("input_tokens")
+        return min(self._mean("cached_tokens") / read, 1.0) if read else 0.0
 
     def dollars_of(self, tokens: int, prices: Prices | None) -> Estimate | None:
         """Return the dollars of a task whose prompt has so many tokens: the mean bill, moved by what is read more or less in each step.
@@ -307,6 +312,8 @@ class _Expected:
 
     first_token_seconds: Estimate
     seconds: Estimate
+    step_seconds: Estimate
+    """Seconds of one step."""
     output_tokens: Estimate
     """Output tokens of a step."""
     joules: Estimate | None
@@ -322,6 +329,23 @@ class Costs:
     seconds: Estimate
     dollars: Estimate | None
     joules: Estimate | None
+    queue_seconds: float = 0.0
+    """Seconds that both figures of time begin with, in which the agent works on calls before this one."""
+    cached_share: float = 0.0
+    """Share of the tokens read that is expected to be in the agent's prompt cache."""
+
+    def behind(self, ahead: int, step: Estimate) -> "Costs":
+        """Return the cost of a task that waits until so many calls have ended, each of which takes as long as a `step`.
+
+        A call that has begun counts in full: how long it will take says nothing of how long it has taken, as with exponential times
+        (Kleinrock, Queueing Systems, volume 1, 1975, chapter 3).
+        """
+        wait, deviation = ahead * step.value, sqrt(ahead) * step.deviation
+
+        def later(time: Estimate) -> Estimate:
+            return replace(time, value=time.value + wait, deviation=hypot(time.deviation, deviation))
+
+        return replace(self, first_token_seconds=later(self.first_token_seconds), seconds=later(self.seconds), queue_seconds=wait)
 
 
 class RunningEstimates:
@@ -381,10 +405,11 @@ class RunningEstimates:
         tokens: int,
         prices: Prices | None,
         kind: TaskKind = TaskKind(),
+        ahead: int = 0,
     ) -> Costs:
         """Return what a task with a prompt of so many tokens is expected to take, over all its steps.
 
-        `prices` are the agent's own, where they are known.
+        `prices` are the agent's own, where they are known; `ahead`: calls that have to end before its first one is worked on.
         """
         size = _size(tokens)
         with self._lock:
@@ -393,7 +418,9 @@ class RunningEstimates:
             if expected is None:
                 expected = known.expected[kind, size] = _expected(known, side, kind, size)
             dollars = _dollars(known, side, expected, tokens=tokens, prices=prices)
-        return Costs(expected.first_token_seconds, expected.seconds, dollars, expected.joules)
+        cached = 0.0 if expected.tasks is None else expected.tasks.cached_share
+        costs = Costs(expected.first_token_seconds, expected.seconds, dollars, expected.joules, cached_share=cached)
+        return costs.behind(ahead, expected.step_seconds) if ahead else costs
 
     def _known(self, agent: str) -> _Agent:
         known = self._agents.get(agent)
@@ -411,6 +438,7 @@ def _expected(known: _Agent, side: Side, kind: TaskKind, size: int) -> _Expected
     return _Expected(
         first_token_seconds=_figure(_nearest(known.first_token, size), first),
         seconds=seconds if tasks is None or tasks.seconds is None else tasks.seconds,
+        step_seconds=seconds,
         output_tokens=output_tokens,
         joules=joules if tasks is None or tasks.joules is None else tasks.joules,
         tasks=tasks,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -37,6 +37,9 @@ MOST_PAID_LOOKS: Final = 5
 FARTHEST: Final = 4.0
 """Deviations from the mean of the traces beyond which a measure counts no more."""
 _LARGEST_ODDS: Final = 30.0
+_BUDGET: Final = "; the budget asks the far agent to be ahead by {:.2g}"
+_FORCING: Final = 2.0
+"""Price of the far agent, over the worth of a right answer, beyond which no look can change the choice, so that one plan serves."""
 _GRID: Final = 81
 """Gains between -1 and 1 at which the value of deciding well is computed; between them it is interpolated."""
 
@@ -130,6 +133,7 @@ class Escalation:
         self._fits = {fit.seen: fit for fit in card.fits}
         self._outlooks = {(outlook.seen, outlook.look): outlook for outlook in card.outlooks}
         self._plan = lru_cache(maxsize=64)(self._planned)
+        self._transition = cache(self._transition_of)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -174,6 +178,7 @@ class Escalation:
         *,
         far: Cost,
         objective: ObjectiveConfig = ObjectiveConfig(),  # noqa: B008 - immutable
+        threshold: float = 0.0,
     ) -> EscalationDecision:
         """Choose what is worth most.
 
@@ -181,6 +186,7 @@ class Escalation:
             findings: of the looks taken so far, by name.
             far: what the far agent takes for this task.
             objective: what a right answer, dollars, seconds and joules are worth.
+            threshold: utility by which the far agent has to be ahead besides, as a budget asks for; negative where it may be behind.
 
         Raises `ConfigError` for findings of a look that it does not know, and where numpy is not installed.
         """
@@ -188,22 +194,24 @@ class Escalation:
         free = next((look.name for look in self.card.looks if look.is_free and look.name not in findings), None)
         if free is not None:
             return EscalationDecision(Action.LOOK, free, draft, far_right, 0.0, f"a look at {free} costs nothing")
-        worth = self._worth(self._seen(findings), far_right - draft, far, objective)
+        worth = self._worth(self._seen(findings), far_right - draft, price(far, objective) + threshold, objective)
         best = max(worth, key=lambda option: worth[option])
         action = Action.LOOK if best in self._paid else Action(best)
-        reason = _reason(action, best, draft, far_right, worth)
+        reason = _reason(action, best, draft, far_right, worth) + (_BUDGET.format(threshold) if threshold else "")
         return EscalationDecision(action, best if action is Action.LOOK else None, draft, far_right, worth[best], reason)
 
     def _seen(self, findings: Mapping[str, Signal]) -> tuple[str, ...]:
         return tuple(look for look in self._paid if look in findings)
 
-    def _worth(self, seen: tuple[str, ...], gain: float, far: Cost, objective: ObjectiveConfig) -> dict[str, float]:
+    def _worth(self, seen: tuple[str, ...], gain: float, far_price: float, objective: ObjectiveConfig) -> dict[str, float]:
         """Return the worth of each option over accepting at once, in the order of preference where they are equal."""
+        found = {Action.ACCEPT.value: 0.0, Action.ESCALATE.value: objective.quality * gain - far_price}
+        if len(seen) == len(self._paid):
+            return found
         grid = _grid()
         import numpy
 
-        found = {Action.ACCEPT.value: 0.0, Action.ESCALATE.value: objective.quality * gain - price(far, objective)}
-        for look, values in self._plan(price(far, objective), objective)[seen].items():
+        for look, values in self._plan(_clipped(far_price, _FORCING * objective.quality), objective)[seen].items():
             found[look] = float(numpy.interp(gain, grid, values))
         return found
 
@@ -220,10 +228,26 @@ class Escalation:
             after[seen] = {}
             for look in (look for look in self._paid if look not in seen):
                 then = values[tuple(name for name in self._paid if name in seen or name == look)]
-                after[seen][look] = _expected(self._outlooks[seen, look], then, grid) - costs[look]
+                after[seen][look] = self._transition(seen, look) @ then - costs[look]
             now = numpy.maximum(0.0, objective.quality * grid - far_price)
             values[seen] = numpy.max([now, *after[seen].values()], axis=0)
         return after
+
+    def _transition_of(self, seen: tuple[str, ...], look: str) -> "Floats":
+        """Return the matrix that takes values on the grid after a look to their means on the grid before it: linear interpolation."""
+        grid = _grid()
+        import numpy
+
+        outlook = self._outlooks[seen, look]
+        matrix = numpy.zeros((_GRID, _GRID))
+        for move in numpy.array(outlook.moves).T:
+            reached = numpy.clip(grid + numpy.interp(grid, outlook.gains, move), -1, 1)
+            place = (reached + 1) / 2 * (_GRID - 1)
+            below = numpy.minimum(place.astype(numpy.int64), _GRID - 2)
+            rows = numpy.arange(_GRID)
+            numpy.add.at(matrix, (rows, below), 1 - (place - below))
+            numpy.add.at(matrix, (rows, below + 1), place - below)
+        return matrix / len(outlook.moves[0])
 
 
 def price(cost: Cost, objective: ObjectiveConfig) -> float:
@@ -253,16 +277,6 @@ def measures_of(looks: Sequence[LearnedLook], seen: Sequence[str], findings: Map
         found = crowd(draft, [answer for answer in answers if answer is not None])
         values += [found[measure] for measure in CROWD]
     return values
-
-
-def _expected(outlook: Outlook, then: "Floats", grid: "Floats") -> "Floats":
-    """Return the mean value after a look, on the grid of gains before it."""
-    import numpy
-
-    moves = numpy.array(outlook.moves).T
-    reached = [grid + numpy.interp(grid, outlook.gains, move) for move in moves]
-    mean: Floats = numpy.mean([numpy.interp(gains, grid, then) for gains in reached], axis=0)
-    return mean
 
 
 def _grid() -> "Floats":

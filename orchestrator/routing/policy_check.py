@@ -320,15 +320,18 @@ def _on_settings(policy: Policy) -> Iterator[PolicyFinding]:
         if not has_plugin("detectors", name):
             known = _listed("plugins", [plugin.name for plugin in find_plugins("detectors")])
             yield _error("policy.privacy.detectors", f"there is no plugin {name!r} of nearfar.detectors", known)
-    router, route = policy.router, Strategy.ROUTE
-    strategies = {policy.strategy, policy.subtasks.strategy, *(rule.strategy for rule in policy.rules)}
-    steers = router.far_share is not None or router.dollars_per_hour is not None or router.explore_share or router.threshold
-    if steers and route not in strategies:
-        yield _warning("policy.router", f"threshold, budget and exploration only steer strategy route, not {policy.strategy}")
-    if steers and policy.mode is not Mode.AUTO:
+    router = policy.router
+    strategies = {policy.strategy, *(rule.strategy for rule in policy.rules)}
+    strategies |= {policy.subtasks.strategy} if Strategy.SUBTASKS in strategies else set()
+    steers = router.has_budget or router.threshold
+    if steers and strategies.isdisjoint((Strategy.ROUTE, Strategy.CASCADE, Strategy.AUTO)):
+        yield _warning("policy.router", f"threshold and budget only steer strategies route and cascade, not {policy.strategy}")
+    if router.explore_share and Strategy.ROUTE not in strategies:
+        yield _warning("policy.router.explore_share", f"only strategy route explores, not {policy.strategy}")
+    if (steers or router.explore_share) and policy.mode is not Mode.AUTO:
         yield _warning("policy.router", f"threshold, budget and exploration only steer mode auto, not {policy.mode}")
-    if router.threshold and (router.far_share is not None or router.dollars_per_hour is not None):
-        yield _warning("policy.router.threshold", "it has no effect: far_share or dollars_per_hour moves the threshold")
+    if router.threshold and router.has_budget:
+        yield _warning("policy.router.threshold", "it has no effect: the budget moves the threshold")
     if policy.objective.quality == 0:
         yield _warning("policy.objective.quality", "being right is worth nothing, so that the cheapest agent always serves")
     if Strategy.CASCADE in strategies and FallbackTrigger.LOW_CONFIDENCE not in policy.fallback.triggers:

@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from ...protocols import (
@@ -17,29 +17,42 @@ from ...protocols import (
     Usage,
 )
 from ..agents.breaker import Health
-from ..agents.pool import PaceSource, no_pace
+from ..agents.pool import PaceSource, Prefixes, no_pace
 from ..budgets.book import BudgetBook, Commitment, Spent
 from ..budgets.storage import MemoryStorage
 from ..task.modes import AgentView, Mode, Situation, Strategy
 from ..task.policy import Policy
-from ..task.results import AgentEstimate, Call, ConsideredAgent, Estimate, EstimateSource, Result, RouteDecision, SelectionDecision
-from ..task.routing_policy import LimitsConfig, ObjectiveConfig, RouterConfig
+from ..task.results import AgentEstimate, Call, ConsideredAgent, EstimateSource, Result, RouteDecision, SelectionDecision
+from ..task.routing_policy import BUDGETS, LimitsConfig, RouterConfig
 from ..task.rules import Ruling, ruling
 from ..task.task import Task, last_words, tokens_by_length
 from .auto import Selector
 from .costs import TaskKind, TaskTaken
+from .drafts import Drafts, expected_quality
 from .eligibility import (
+    PLAN_TOKENS,
     Eligible,
+    JudgedAgent,
     Spending,
+    advantage_of,
+    as_considered,
+    by_side,
+    by_utility,
     contradiction,
     eligible,
+    far_dollars,
+    is_guess,
     languages_of,
+    least_taken,
+    left_out,
     mode_under_rules,
+    reason_for,
     sensitivity_under_rules,
     strategy_under_rules,
+    utility_of,
 )
 from .outcomes import OutcomeStore
-from .steering import Sessions, Steering
+from .steering import UNKNOWN_DOLLARS, Sessions, Steering
 from .success import Success, SuccessModel
 from .traces import ScoredAnswer, log_score, log_task
 
@@ -49,17 +62,6 @@ _CHOOSING = frozenset({Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy
 """Strategies in which any agent may come first: in the others each has a role."""
 _NO_LIMITS = LimitsConfig()
 _GUESS = "nothing is known yet of how these agents do, so the near side goes first, since it is free"
-_UNKNOWN_DOLLARS = 0.01
-"""Dollars assumed for a task of unknown price if no other price is known either: not nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """A candidate with what is expected of it."""
-
-    agent: AgentView
-    estimate: AgentEstimate
-    utility: float
 
 
 class Router:
@@ -73,6 +75,7 @@ class Router:
         paces: returns the pace of an agent measured before this process began, by its name.
         budgets: the budget book; None: spending is counted in this process only.
         health: returns the health of an agent by its name; None if it is not tracked.
+        ahead: returns the calls that have to end before another one of an agent is worked on, by its name.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Router:
         paces: PaceSource = no_pace,
         budgets: BudgetBook | None = None,
         health: Callable[[str], Health | None] = lambda _agent: None,
+        ahead: Callable[[str], int] = lambda _agent: 0,
     ) -> None:
         self.outcomes = OutcomeStore(paces=paces)
         self.running = self.outcomes.running
@@ -92,9 +96,12 @@ class Router:
         self.success = SuccessModel(self.outcomes)
         self.spending = Spending(budgets or BudgetBook(MemoryStorage(), now))
         self.sessions = Sessions(monotonic)
-        self.steering = Steering(seed, monotonic, self.spending.dollars_of_last_hour)
+        self.prefixes = Prefixes(monotonic)
+        self.steering = Steering(seed, monotonic, self.spending.dollars_of_last)
+        self.drafts = Drafts(self.steering)
         self._device_state = device_state
         self._health = health
+        self._ahead = ahead
         self._now = now
 
     def apply_rules(self, task: Task, *, tools: Collection[str] = ()) -> Task:
@@ -117,13 +124,15 @@ class Router:
         if task.policy.strategy is not Strategy.AUTO:
             return task
         dollars = self._dollars_by_side(task, agents, tools)
-        return self.auto.settle(task, tools=list(tools), sides={agent.side for agent in agents}, dollars=dollars)
+        price = self._dollar_price(task.policy)
+        return self.auto.settle(task, tools=list(tools), sides={agent.side for agent in agents}, dollars=dollars, dollar_price=price)
 
     def explain_strategy(self, task: Task, agents: Sequence[AgentView], *, tools: Collection[str] = ()) -> SelectionDecision:
         """Return what `auto` would choose for the task, and why, whatever its strategy."""
         task = self.apply_rules(task, tools=tools)
         dollars = self._dollars_by_side(task, agents, tools)
-        return self.auto.explain(task, tools=list(tools), sides={agent.side for agent in agents}, dollars=dollars)
+        price = self._dollar_price(task.policy)
+        return self.auto.explain(task, tools=list(tools), sides={agent.side for agent in agents}, dollars=dollars, dollar_price=price)
 
     def explain(self, task: Task, agents: Sequence[AgentView], *, tools: Collection[str] = (), spent: Spent = Spent()) -> RouteDecision:  # noqa: B008 - immutable
         """Return the decision for a task without learning from it and without exploring. Raises what `decide` raises."""
@@ -180,7 +189,7 @@ class Router:
         Args:
             tools: names of those that it may call.
             spent: by the task so far.
-            commitments: takes what `dollars_per_hour` sets aside for the task, until `settle`; None: no bill will come, so that the
+            commitments: takes what a dollar rate sets aside for the task, until `settle`; None: no bill will come, so that the
                 estimate counts as spent.
 
         Raises `ConfigError` where policy, strategy and agents contradict each other, `PermissionDenied` where a rule denies the task,
@@ -193,14 +202,14 @@ class Router:
         quality = task.policy.objective.quality
         return self.steering.steer(decision, task.policy.router, quality=quality, commitments=commitments)
 
-    def extend(self, task: Task, commitments: list[Commitment], dollars: float | None) -> None:
-        """Tell what a task under way has taken so far, so that `dollars_per_hour` knows early where it is dearer than expected."""
-        if task.policy.router.dollars_per_hour is not None:
-            self.steering.extend(task.policy.router, commitments, dollars)
+    def extend(self, task: Task, commitments: list[Commitment], dollars: float | None, *, is_far: bool) -> None:
+        """Tell what a task under way has taken so far, so that a dollar rate knows early where it is dearer than expected."""
+        if _has_budget(task.policy.router):
+            self.steering.extend(task.policy.router, commitments, dollars, is_far=is_far)
 
     def settle(self, task: Task, commitments: Sequence[Commitment], dollars: float | None) -> None:
-        """Count what a task was billed, whether it was answered or not, against `dollars_per_hour`. None: the bill is unknown."""
-        if task.policy.router.dollars_per_hour is not None:
+        """Count what a task was billed, whether it was answered or not, against a dollar rate. None: the bill is unknown."""
+        if _has_budget(task.policy.router):
             self.steering.settle(task.policy.router, commitments, dollars)
 
     def learn_costs(self, task: Task, agent: str, calls: Sequence[Call], *, tools: Collection[str]) -> None:
@@ -208,7 +217,8 @@ class Router:
         tokens = sum(call.usage.total_tokens for call in calls)
         if any(call.saved is not None for call in calls) or not (tokens or any(call.dollars for call in calls)):
             return
-        self.running.add_task(agent, TaskTaken.of(calls, prompt_tokens=_tokens(task)), kind=TaskKind(task.task_class, bool(tools)))
+        kind = TaskKind(task.task_class, bool(tools), is_follow_up=agent in self.prefixes.holders(task.messages))
+        self.running.add_task(agent, TaskTaken.of(calls, prompt_tokens=_tokens(task)), kind=kind)
 
     def learn(self, task: Task, decision: RouteDecision, agent: str, *, score: float) -> None:
         """Take in how well an agent did a task, 0 to 1, unless the policy wants nothing learned. Unknown outcomes are not reported here."""
@@ -219,6 +229,7 @@ class Router:
         """Take note of a task that was answered."""
         if task.session is not None:
             self.sessions.keep(task.session, result.agent, user=task.user)
+        self.prefixes.note(task.messages, [attempt.agent for attempt in result.attempts if attempt.steps])
         if task.policy.router.log is not None:
             try:
                 log_task(task.policy.router.log, task, result, tools=tools, time=self._now())
@@ -229,6 +240,8 @@ class Router:
         """Learn how good an answer was, 0 to 1, and with it the strategy that `auto` chose. Raises `ConfigError` where a file cannot be
         written."""
         settings = policy.router
+        if settings.least_quality is not None and (expected := expected_quality(result)) is not None:
+            self.steering.report(settings, result.side, expected=expected, score=score)
         if settings.learn:
             if settings.log is not None:  # before this score is in it, which would count twice
                 self.outcomes.read(settings.log, may_be_missing=True)
@@ -283,21 +296,23 @@ class Router:
             budget_left=self.spending.share_left(task),
         )
 
-    def _judged(self, task: Task, remaining: Eligible, tools: Collection[str]) -> tuple[Success, list[_Judged]]:
+    def _judged(self, task: Task, remaining: Eligible, tools: Collection[str]) -> tuple[Success, list[JudgedAgent]]:
         """Estimate success, costs and utility of each remaining agent. The prompt is read only if there is a choice."""
         agents = remaining.agents
         if len(agents) > 1 and task.policy.strategy in _CHOOSING:
             success = self.success.success(last_words(task.messages), task.task_class, agents, head=task.policy.router.head)
         else:
             success = self.success.unread(agents, task.task_class)
-        tokens, kind = _tokens(task), TaskKind(task.task_class, bool(tools))
-        estimates = {agent.name: self._estimate(agent, success, tokens, kind) for agent in agents}
+        tokens, holders = _tokens(task), self.prefixes.holders(task.messages)
+        kind = TaskKind(task.task_class, bool(tools))
+        later = replace(kind, is_follow_up=True) if holders else kind
+        estimates = {agent.name: self._estimate(agent, success, tokens, later if agent.name in holders else kind) for agent in agents}
         dearest = max((each.dollars.value for each in estimates.values() if each.dollars is not None), default=0.0)
-        utilities = {name: _utility(task.policy.objective, each, dearest or _UNKNOWN_DOLLARS) for name, each in estimates.items()}
-        return success, [_Judged(agent, estimates[agent.name], utilities[agent.name]) for agent in agents]
+        utilities = {name: utility_of(task.policy.objective, each, dearest or UNKNOWN_DOLLARS) for name, each in estimates.items()}
+        return success, [JudgedAgent(agent, estimates[agent.name], utilities[agent.name]) for agent in agents]
 
     def _estimate(self, agent: AgentView, success: Success, tokens: int, kind: TaskKind) -> AgentEstimate:
-        costs = self.running.costs(agent.name, agent.side, tokens=tokens, prices=agent.prices, kind=kind)
+        costs = self.running.costs(agent.name, agent.side, tokens=tokens, prices=agent.prices, kind=kind, ahead=self._ahead(agent.name))
         return AgentEstimate(
             success=success.estimates[agent.name],
             predicted=success.predicted[agent.name],
@@ -305,6 +320,8 @@ class Router:
             seconds=costs.seconds,
             dollars=costs.dollars,
             joules=costs.joules,
+            queue_seconds=costs.queue_seconds,
+            cached_share=costs.cached_share,
         )
 
     def _check_breakers(self, policy: Policy, remaining: Eligible) -> None:
@@ -325,10 +342,10 @@ class Router:
             hint = "[policy.breakers] sets when circuit breakers open"
             raise Unavailable(f"no agent may be asked now: {objections}", hint=hint, retry_after=min(waits))
 
-    def _hold_limits(self, task: Task, remaining: Eligible, judged: Sequence[_Judged], spent: Spent) -> None:
+    def _hold_limits(self, task: Task, remaining: Eligible, judged: Sequence[JudgedAgent], spent: Spent) -> None:
         """Leave out agents that would exceed a limit, judged by measured costs and by the price of the prompt alone."""
         for each in judged:
-            expected = _expected(each, tokens=_tokens(task))
+            expected = least_taken(each, tokens=_tokens(task))
             reason = self.spending.objection(task, expected, spent=spent)
             if reason is not None:
                 remaining.leave_out_of_all_roles(each.agent, reason)
@@ -342,23 +359,25 @@ class Router:
         mode: Mode,
         found: Ruling,
         remaining: Eligible,
-        judged: Sequence[_Judged],
+        judged: Sequence[JudgedAgent],
         *,
         agents: Sequence[AgentView],
         success: Success,
     ) -> RouteDecision:
         policy = task.policy
         settings = policy.router
-        threshold = self.steering.threshold(settings, _far_dollars(judged)) if _steers(settings) else settings.threshold
+        threshold = self.steering.threshold(settings, far_dollars(judged)) if _steers(settings) else settings.threshold
         order, is_bound = list(judged), False
-        advantage = _advantage(judged)
+        advantage = advantage_of(judged)
         if policy.strategy in _CHOOSING:
             is_free = policy.strategy is Strategy.ROUTE and mode is Mode.AUTO
-            is_guess = _is_guess(judged, policy.router)
-            order = _by_utility(judged, threshold, advantage) if is_free and not is_guess else _by_side(judged, policy.strategy)
+            is_blind = is_free and is_guess(judged, policy.router)
+            order = by_utility(judged, threshold, advantage) if is_free and not is_blind else by_side(judged, policy.strategy)
             order, is_bound = self._preferred(task, order, found, remaining)
+            if policy.strategy is Strategy.CASCADE and mode is Mode.AUTO and not is_bound:
+                order = self._without_draft(policy, order, threshold, remaining)
             if is_free and advantage is not None and not is_bound:
-                remaining.reasons.append(_GUESS if is_guess else _why(order, advantage, threshold))
+                remaining.reasons.append(_GUESS if is_blind else reason_for(order, advantage, threshold))
                 remaining.reasons.extend([success.reason] * bool(success.reason))
         return RouteDecision(
             strategy=policy.strategy,
@@ -367,16 +386,51 @@ class Router:
             judged=policy.strategy is Strategy.CASCADE and order[0].agent.side is Side.NEAR,
             reasons=tuple(remaining.reasons),
             supervisor=remaining.supervisor,
-            considered=(*map(_considered, order), *_left_out(agents, remaining)),
+            considered=(*map(as_considered, order), *left_out(agents, remaining)),
             advantage=advantage,
             threshold=threshold,
+            plan_price=self._plan_price(task, judged, remaining.supervisor),
             similarity=success.similarity,
             predictor=success.predictor,
             is_bound=is_bound,
             task_class=task.task_class,
         )
 
-    def _preferred(self, task: Task, order: list[_Judged], found: Ruling, remaining: Eligible) -> tuple[list[_Judged], bool]:
+    def _without_draft(self, policy: Policy, order: list[JudgedAgent], threshold: float, remaining: Eligible) -> list[JudgedAgent]:
+        """Put the far agent of a cascade first where a draft is not worth its price."""
+        if policy.router.shadow or [each.agent.side for each in order[:2]] != [Side.NEAR, Side.FAR]:
+            return order
+        near, far, *rest = order
+        quality = policy.objective.quality
+        chances = [each.estimate.success.value for each in (near, far)]
+        near_price, far_price = (quality * chance - each.utility for chance, each in zip(chances, (near, far), strict=True))
+        saves = self.drafts.saves_the_draft(
+            chances[1] - chances[0], quality=quality, far_price=far_price + threshold, near_price=near_price
+        )
+        if not saves:
+            return order
+        remaining.reasons.append(f"{far.agent.name} at once: a draft of {near.agent.name} takes more than it is likely to save")
+        return [far, near, *rest]
+
+    def _dollar_price(self, policy: Policy) -> float:
+        """Return the worth of a right answer that a dollar has to bring at the moment, beyond its weight in the objective."""
+        quality = policy.objective.quality
+        if not quality or not policy.router.has_budget:
+            return 0.0
+        return max(self.steering.dollar_multiplier(policy.router), -policy.objective.dollars) / quality
+
+    def _plan_price(self, task: Task, judged: Sequence[JudgedAgent], supervisor: str | None) -> float:
+        """Return the utility that the budget asks of one plan of the supervisor."""
+        planner = next((each for each in judged if each.agent.name == supervisor), None)
+        if planner is None or not (price := self._dollar_price(task.policy)):
+            return 0.0
+        prices, expected = planner.agent.prices, planner.estimate.dollars
+        if prices is None:
+            return task.policy.objective.quality * price * (UNKNOWN_DOLLARS if expected is None else expected.value)
+        usage = Usage(input_tokens=_tokens(task), output_tokens=PLAN_TOKENS)
+        return task.policy.objective.quality * price * float(prices.dollars(usage))
+
+    def _preferred(self, task: Task, order: list[JudgedAgent], found: Ruling, remaining: Eligible) -> tuple[list[JudgedAgent], bool]:
         """Apply rules, session and order of fallback to the order. Return it, and True if rules or session settled the first agent."""
         names = [each.agent.name for each in order]
         first = self._first(task, names, found, remaining)
@@ -402,85 +456,12 @@ class Router:
 
 def _steers(settings: RouterConfig) -> bool:
     """Return whether anything but the task itself decides: a budget, exploration, or shadow mode."""
-    return settings.shadow or bool(settings.explore_share) or settings.far_share is not None or settings.dollars_per_hour is not None
+    return settings.shadow or bool(settings.explore_share) or _has_budget(settings)
+
+
+def _has_budget(settings: RouterConfig) -> bool:
+    return any(getattr(settings, name) is not None for name in BUDGETS)
 
 
 def _tokens(task: Task) -> int:
     return sum(tokens_by_length(message.text) for message in task.messages) + tokens_by_length(task.context or "")
-
-
-def _utility(objective: ObjectiveConfig, estimate: AgentEstimate, unknown_dollars: float) -> float:
-    """Return the policy's objective. An unknown price counts as the dearest known one, since it is not free."""
-    dollars = unknown_dollars if estimate.dollars is None else estimate.dollars.value
-    joules = 0.0 if estimate.joules is None else estimate.joules.value
-    gain = objective.quality * estimate.success.value
-    return gain - objective.dollars * dollars - objective.seconds * estimate.seconds.value - objective.joules * joules
-
-
-def _expected(judged: _Judged, *, tokens: int) -> Spent:
-    """Return the least that a task takes: the price of its prompt, and the measured costs of such tasks."""
-
-    def measured(figure: Estimate | None) -> float:
-        return figure.value if figure is not None and figure.source in (EstimateSource.MEASURED, EstimateSource.PROFILE) else 0.0
-
-    estimate, prices = judged.estimate, judged.agent.prices
-    prompt = 0.0 if prices is None else float(prices.dollars(Usage(input_tokens=tokens)))
-    is_met = judged.agent.capabilities is not None  # else its price may be known once it is opened, and holds the call back then
-    dollars = None if estimate.dollars is None and is_met else max(prompt, measured(estimate.dollars))
-    joules = None if estimate.joules is None and judged.agent.side is Side.NEAR else measured(estimate.joules)
-    return Spent(dollars, tokens, measured(estimate.seconds), joules)
-
-
-def _advantage(judged: Sequence[_Judged]) -> float | None:
-    """Return the utility of the best far candidate less that of the best near one; None if a side has no candidate."""
-    best: Mapping[Side, float] = {
-        side: max(each.utility for each in judged if each.agent.side is side) for side in {each.agent.side for each in judged}
-    }
-    return best[Side.FAR] - best[Side.NEAR] if len(best) == 2 else None
-
-
-def _far_dollars(judged: Sequence[_Judged]) -> Estimate | None:
-    """Return the expected dollars of the best far candidate; None if they are unknown or there is no far candidate."""
-    best = max((each for each in judged if each.agent.side is Side.FAR), key=lambda each: each.utility, default=None)
-    return None if best is None else best.estimate.dollars
-
-
-def _by_side(judged: Sequence[_Judged], strategy: Strategy) -> list[_Judged]:
-    """Order candidates by side as given, the most useful agent of each side first. In a cascade the far side follows the first draft."""
-    sides = list(dict.fromkeys(each.agent.side for each in judged))
-    order = sorted(judged, key=lambda each: (sides.index(each.agent.side), -each.utility))
-    return [*order[:1], *sorted(order[1:], key=lambda each: each.agent.side is Side.NEAR)] if strategy is Strategy.CASCADE else order
-
-
-def _by_utility(judged: Sequence[_Judged], threshold: float, advantage: float | None) -> list[_Judged]:
-    """Put the best agent of the side that the advantage speaks for first, then the others by utility."""
-    first = Side.FAR if advantage is not None and advantage > threshold else Side.NEAR
-    ranked = sorted(judged, key=lambda each: -each.utility)
-    best = next((each for each in ranked if each.agent.side is first), ranked[0])
-    return [best, *(each for each in ranked if each is not best)]
-
-
-def _is_guess(judged: Sequence[_Judged], settings: RouterConfig) -> bool:
-    """Return True if no outcome of these agents is known, and no budget asks for some tasks to go far all the same."""
-    has_budget = settings.far_share is not None or settings.dollars_per_hour is not None
-    return not has_budget and all(each.estimate.success.source is EstimateSource.PRIOR for each in judged)
-
-
-def _considered(each: _Judged) -> ConsideredAgent:
-    return ConsideredAgent(each.agent.name, each.agent.side, each.estimate, each.utility)
-
-
-def _left_out(agents: Sequence[AgentView], remaining: Eligible) -> list[ConsideredAgent]:
-    out = (agent for agent in agents if agent not in remaining.agents)
-    return [ConsideredAgent(agent.name, agent.side, None, None, remaining.objections[agent.name]) for agent in out]
-
-
-def _why(order: Sequence[_Judged], advantage: float, threshold: float) -> str:
-    first = order[0]
-    expected = first.estimate.success
-    relation = "above" if first.agent.side is Side.FAR else "not above"
-    limit = f"{relation} the threshold of {threshold:.3g}"
-    return (
-        f"{first.agent.name} first: it is right with probability {expected.value:.2f} ({expected.source}), "
-        f"and the far side is worth {advantage:+.3g} more than the near one, {limit}"
-    )

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from threading import Lock
 from typing import Final
@@ -10,9 +11,10 @@ from typing import Final
 from ...protocols import ConfigError, Side
 from ..budgets.book import Commitment
 from ..task.modes import Mode, Strategy
-from ..task.results import ConsideredAgent, Estimate, EstimateSource, RouteDecision
-from ..task.routing_policy import RouterConfig
-from .budget import BudgetController, DollarRateController, FarShareController
+from ..task.results import AgentEstimate, ConsideredAgent, Estimate, EstimateSource, RouteDecision
+from ..task.routing_policy import DAY, RouterConfig
+from .budget import DollarRateController, FarShareController
+from .quality_floor import QualityController
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,29 @@ _OUT_OF_REACH: Final = 1e9
 """Utility that no agent is ahead by."""
 _SIDES_IN_SHADOW: Final = (Side.NEAR, Side.FAR)
 """The order of mode `auto` without a router: the near side is free."""
+UNKNOWN_DOLLARS: Final = 0.01
+"""Dollars assumed for a task of unknown price if no other price is known either: not nothing."""
+_LEAST_DOLLARS: Final = 1e-6
+"""Dollars that a far agent without a price counts as, since the worth of a task is taken per dollar."""
+_BURST_OF_A_DAY: Final = 0.5
+"""Credit of a dollar rate per day that waits at most, over the day's dollars: what is earned at night is for the morning."""
+
+
+BudgetController = FarShareController | DollarRateController | QualityController
+
+
+@dataclass(frozen=True, slots=True)
+class FarOption:
+    """The far side of a task that may go to either side, compared with the near side."""
+
+    advantage: float
+    """Utility that it is ahead by."""
+    near: float
+    """Probability that the near side does the task right, by all that is known."""
+    far: float
+    """Probability that the far side does."""
+    dollars: Estimate | None
+    """Dollars that it is expected to take; None: unknown."""
 
 
 class Steering:
@@ -78,23 +103,22 @@ class Steering:
     Args:
         seed: of what is explored; None: another one each time.
         monotonic: seconds that never run backwards.
-        billed: dollars of the last hour, of this process and of others that keep account with it.
+        billed: returns the dollars of the last so many seconds, of this process and of others that keep account with it.
     """
 
-    def __init__(self, seed: int | None, monotonic: Callable[[], float], billed: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, seed: int | None, monotonic: Callable[[], float], billed: Callable[[float], float] = lambda _seconds: 0.0) -> None:
         self._seed = seed
         self._monotonic = monotonic
         self._billed = billed
         self._lock = Lock()
         self._shares: dict[float, FarShareController] = {}
-        self._dollars: DollarRateController | None = None
-        """The only one, whatever the target: what was spent under another target is spent."""
-        self._target: float | None = None
-        """Dollars per hour that it holds now."""
+        self._floors: dict[float, QualityController] = {}
+        self._rates: dict[float, DollarRateController] = {}
+        """By the period; one for each, whatever the target: what was spent under another target is spent."""
         self._explorers: dict[float, Explorer] = {}
 
     def threshold(self, settings: RouterConfig, far: Estimate | None = None) -> float:
-        """Return by how much a far agent has to be ahead at the moment; finite, since JSON has no infinity.
+        """Return the utility by which a far agent has to be ahead at the moment; finite, since JSON has no infinity.
 
         `far`: dollars that the far agent is expected to take; None: unknown.
         """
@@ -103,12 +127,26 @@ class Steering:
             return settings.threshold
         if not controller.affords(_most(far)):
             return _OUT_OF_REACH
-        return min(max(controller.threshold, -_OUT_OF_REACH), _OUT_OF_REACH)
+        return _within_reach(controller.threshold * _units(controller, far))
 
-    def extend(self, settings: RouterConfig, commitments: list[Commitment], dollars: float | None) -> None:
-        """Set more aside for a task under way that has already taken more than was expected. None: unknown dollars."""
+    def dollar_multiplier(self, settings: RouterConfig) -> float:
+        """Return the utility that a dollar has to bring at the moment, beyond its weight in the objective; 0 if dollars are no budget."""
+        controller = self._controller(settings)
+        if controller is None or isinstance(controller, FarShareController):
+            return 0.0
+        return _within_reach(controller.threshold) if controller.affords(None) else _OUT_OF_REACH
+
+    def extend(self, settings: RouterConfig, commitments: list[Commitment], dollars: float | None, *, is_far: bool) -> None:
+        """Set more aside for a task under way that has already taken more than was expected. None: unknown dollars.
+
+        `is_far`: a far agent is at work. Where nothing was set aside for it, as where it took over from one that failed, it is from now.
+        """
         controller = self._rate(settings)
-        if controller is not None and dollars is not None and len(commitments) == 1:
+        if controller is None or not dollars:
+            return
+        if not commitments and is_far:
+            commitments.append(controller.commit(0.0, went_far=True, dollars=dollars, forced=True))
+        elif len(commitments) == 1:
             commitments[0] = controller.extend(commitments[0], dollars)
 
     def settle(self, settings: RouterConfig, commitments: Sequence[Commitment], dollars: float | None) -> None:
@@ -121,20 +159,58 @@ class Steering:
         for more in rest:
             controller.settle(more, None if dollars is None else 0.0)
 
+    def report(self, settings: RouterConfig, side: Side, *, expected: float, score: float) -> None:
+        """Let `least_quality` learn how good an answer was, of which `expected` was the probability to be right."""
+        controller = self._controller(settings)
+        if isinstance(controller, QualityController):
+            controller.report(side, expected, score)
+
     def steer(
         self, decision: RouteDecision, settings: RouterConfig, *, quality: float, commitments: list[Commitment] | None = None
     ) -> RouteDecision:
-        """Return the decision as it is carried out, which the budget takes into account.
+        """Return the decision as it is carried out, which the budget takes into account. A draft is counted when it is judged.
 
         Args:
             quality: what the objective gives for success.
             commitments: takes what is set aside until `settle`; None: no bill will come, so the estimate counts as spent.
         """
-        is_free = decision.strategy is Strategy.ROUTE and decision.mode is Mode.AUTO and not decision.is_bound
-        if is_free and settings.explore_share and not settings.shadow:
+        is_free = decision.mode is Mode.AUTO and not decision.is_bound
+        if decision.strategy is Strategy.ROUTE and is_free and settings.explore_share and not settings.shadow:
             decision = self._explored(decision, settings, quality)
-        self._observe(decision, settings, commitments, is_forced=not is_free)
+        if not _is_draft(decision):
+            self._observe_first(decision, settings, commitments, is_free=is_free and decision.strategy in _FREE)
         return _in_shadow(decision) if settings.shadow else decision
+
+    def observe(
+        self,
+        settings: RouterConfig,
+        option: FarOption,
+        *,
+        went_far: bool,
+        is_forced: bool = False,
+        commitments: list[Commitment] | None = None,
+    ) -> None:
+        """Count a decision between the sides.
+
+        Args:
+            option: its dollars are set aside if the task went far.
+            is_forced: something else than the budget has settled the side, so that only the dollars count.
+            commitments: as for `steer`.
+        """
+        controller = self._controller(settings)
+        if controller is None:
+            return
+        worth = _within_reach(option.advantage / _units(controller, option.dollars))
+        if isinstance(controller, QualityController):
+            if not is_forced:
+                controller.observe(worth, went_far=went_far, near=option.near, far=option.far)
+        elif isinstance(controller, DollarRateController) and commitments is not None:
+            most = _most(option.dollars)
+            dollars = most if went_far else 0.0
+            commitments.append(controller.commit(worth, went_far=went_far, dollars=dollars, forced=is_forced, far_dollars=most))
+        else:
+            known = None if option.dollars is None else option.dollars.value
+            controller.observe(worth, went_far=went_far, dollars=known if went_far else 0.0, forced=is_forced)
 
     def _explored(self, decision: RouteDecision, settings: RouterConfig, quality: float) -> RouteDecision:
         prospects = [_prospect(each, decision.threshold or 0.0, quality) for each in decision.considered if each.objection is None]
@@ -148,50 +224,83 @@ class Steering:
         changes = {"candidates": candidates, "considered": considered, "explored": True, "reasons": (*decision.reasons, note)}
         return decision.model_copy(update=changes)
 
-    def _observe(self, decision: RouteDecision, settings: RouterConfig, commitments: list[Commitment] | None, *, is_forced: bool) -> None:
-        controller = self._controller(settings)
-        if controller is None:
-            return
-        first = decision.considered[0]
-        dollars = first.estimate.dollars if first.estimate is not None else None
-        went_far, advantage = first.side is Side.FAR, decision.advantage or 0.0
-        is_forced = is_forced or decision.advantage is None
-        if commitments is not None and isinstance(controller, DollarRateController):
-            most = _most(dollars) if went_far else 0.0
-            commitments.append(controller.commit(advantage, went_far=went_far, dollars=most, forced=is_forced))
-            return
-        controller.observe(advantage, went_far=went_far, dollars=None if dollars is None else dollars.value, forced=is_forced)
+    def _observe_first(
+        self, decision: RouteDecision, settings: RouterConfig, commitments: list[Commitment] | None, *, is_free: bool
+    ) -> None:
+        """Count the choice of the first agent."""
+        went_far = decision.considered[0].side is Side.FAR
+        near, best = (_best(decision, side) for side in Side)
+        far = decision.considered[0].estimate if went_far else best
+        option = FarOption(
+            advantage=decision.advantage or 0.0,
+            near=0.0 if near is None else near.success.value,
+            far=0.0 if far is None else far.success.value,
+            dollars=None if far is None else far.dollars,
+        )
+        is_forced = not is_free or decision.advantage is None
+        self.observe(settings, option, went_far=went_far, is_forced=is_forced, commitments=commitments)
 
     def _explorer(self, settings: RouterConfig) -> Explorer:
         with self._lock:
             return self._explorers.setdefault(settings.explore_share, Explorer(settings.explore_share, seed=self._seed))
 
     def _controller(self, settings: RouterConfig) -> BudgetController | None:
-        """Return the controller of a task that is being placed. A share that was not used before starts without a history."""
+        """Return the controller of a task that is being placed. A target that was not used before starts without a history."""
         rate = self._rate(settings)
-        if rate is not None:
-            self._retarget(rate, settings.dollars_per_hour)
+        if rate is not None and settings.dollar_rate is not None:
+            rate.retarget(settings.dollar_rate[0])
             return rate
-        if settings.far_share is None:
-            return None
         with self._lock:
-            return self._shares.setdefault(settings.far_share, FarShareController(settings.far_share))
+            if settings.least_quality is not None:
+                return self._floors.get(settings.least_quality) or self._floors.setdefault(
+                    settings.least_quality, QualityController(settings.least_quality)
+                )
+            if settings.far_share is not None:
+                return self._shares.get(settings.far_share) or self._shares.setdefault(
+                    settings.far_share, FarShareController(settings.far_share)
+                )
+        return None
 
     def _rate(self, settings: RouterConfig) -> DollarRateController | None:
         """Return the controller of the dollar rate. It keeps its target, since a task that ends may have begun under an older policy."""
-        if settings.dollars_per_hour is None:
+        if settings.dollar_rate is None:
             return None
+        dollars, seconds = settings.dollar_rate
         with self._lock:
-            if self._dollars is None:
-                self._target = settings.dollars_per_hour
-                self._dollars = DollarRateController(self._target, now=self._monotonic, billed=self._billed)
-            return self._dollars
+            if seconds not in self._rates:
+                burst = {"burst": _BURST_OF_A_DAY} if seconds == DAY else {}
+                billed = partial(self._billed, seconds)
+                self._rates[seconds] = DollarRateController(dollars, now=self._monotonic, billed=billed, seconds=seconds, **burst)
+            return self._rates[seconds]
 
-    def _retarget(self, rate: DollarRateController, dollars_per_hour: float | None) -> None:
-        with self._lock:
-            if dollars_per_hour is not None and dollars_per_hour != self._target:
-                rate.retarget(dollars_per_hour)
-                self._target = dollars_per_hour
+
+_FREE: Final = frozenset({Strategy.ROUTE, Strategy.CASCADE})
+"""Strategies in which the budget settles which side serves."""
+
+
+def _units(controller: BudgetController, far: Estimate | None) -> float:
+    """Return how much of the budget a task takes that goes far."""
+    if isinstance(controller, FarShareController):
+        return 1.0
+    usual = controller.usual_bill if isinstance(controller, DollarRateController) else None
+    return max((usual or UNKNOWN_DOLLARS) if far is None else far.value, _LEAST_DOLLARS)
+
+
+def _within_reach(utility: float) -> float:
+    return min(max(utility, -_OUT_OF_REACH), _OUT_OF_REACH)
+
+
+def _is_draft(decision: RouteDecision) -> bool:
+    """Return whether the first agent's draft is judged, and a far agent may take over: the task is placed by then."""
+    following = decision.considered[1:2]
+    return decision.judged and decision.mode is Mode.AUTO and any(each.side is Side.FAR and each.objection is None for each in following)
+
+
+def _best(decision: RouteDecision, side: Side) -> AgentEstimate | None:
+    """Return the estimate for the most useful candidate of a side; None if there is none."""
+    known = [each for each in decision.considered if each.side is side and each.objection is None]
+    best = max(known, key=lambda each: each.utility or 0.0, default=None)
+    return None if best is None else best.estimate
 
 
 def _most(dollars: Estimate | None) -> float | None:

@@ -61,7 +61,7 @@ from ..task.policy import Cause, Verdict
 from ..task.results import Call, price
 from ..task.routing_policy import FallbackConfig, IdleTimeouts
 from ..task.task import Task, with_instructions
-from ..util.runtime import is_untraced, untraced, without_callbacks
+from ..util.runtime import is_untraced, untrace_nodes, untraced, without_callbacks
 from .state import Json, TaskContext, TaskState, as_json, label_of, value_of
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,9 @@ class TaskGraph(CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]
     @classmethod
     def compiled(cls, builder: TaskGraphBuilder, **options: Any) -> Self:  # noqa: ANN401 - those of LangGraph's `compile`
         """Compile the graph of `builder` with the `options` of LangGraph's `compile`."""
-        return cls(**vars(builder.compile(**options)))  # as LangGraph's own `copy` makes one
+        graph = cls(**vars(builder.compile(**options)))  # as LangGraph's own `copy` makes one
+        untrace_nodes(graph.nodes)
+        return graph
 
     def astream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> AsyncIterator[Any]:  # noqa: ANN401 - as LangGraph has it
         """Run the graph on `input` as LangGraph does, with its `options`, without the callbacks of `config`."""
@@ -299,8 +301,7 @@ class CallLog:
             trial.counts = not listening.was_saved
 
     def _idle_timeouts(self, handle: AgentHandle, request: StepRequest) -> IdleTimeouts | None:
-        """Return the idle timeouts for a call; None means no limit. A near agent may read for long; the last candidate is always waited
-        for."""
+        """Return the idle timeouts of a call; None: it is waited for. A near agent may read for long, and the last candidate may, too."""
         if handle.side is Side.NEAR or request.timeout is None:
             return None
         return self._fallback.idle_timeouts
@@ -421,8 +422,8 @@ def _checked(event: Finished) -> Finished:
     Raises `InvalidOutput` for figures that cannot be.
     """
     try:
-        parts = {name: type(part).model_validate(dict(part)) for name, part in event if isinstance(part, Usage | Performance)}
-        return Finished.model_validate({**dict(event), **parts})
+        parts = {name: type(part).model_validate(vars(part)) for name, part in event if isinstance(part, Usage | Performance)}
+        return Finished.model_validate({**vars(event), **parts})
     except ValueError as error:
         raise InvalidOutput("the agent ended a step with figures that cannot be", hint="see protocols.Finished") from error
 

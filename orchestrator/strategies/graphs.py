@@ -198,7 +198,7 @@ class TaskNodes:
         if call.saved is None:  # what a cache takes says nothing of the agent
             self.router.running.add_step(turn.handle.name, _taken(call))
         if (account := self.context(runtime).account) is not None:
-            self.router.extend(turn.task, account.commitments, account.spent.dollars)
+            self.router.extend(turn.task, account.commitments, account.spent.dollars, is_far=turn.handle.side is Side.FAR)
         turn.check(reply)
         if reply.tool_calls and turn.is_judged and turn.is_doubtful(call):
             return {**turn.stop(runtime), "calls": log.as_json}
@@ -314,9 +314,9 @@ class TaskNodes:
             self.router.learn(turn.task, turn.decision, turn.handle.name, score=0.0)
             return turn.give_up(silent, runtime)
         log = CallLog(state, runtime)
-        judging = Judging(turn, self.pool, log, self.context(runtime), self._escalations)
+        judging = Judging(turn, self.pool, log, self.context(runtime), self._escalations, self.router.drafts)
         reason = await judging.objection()
-        draft = draft.model_copy(update={"is_grounded": judging.is_grounded, "opinions": judging.opinions})
+        draft = draft.model_copy(update=judging.found)
         if reason is None:
             return {**turn.end(draft, "accepted", judging.praise, runtime), "calls": log.as_json}
         ended: TaskState = {**turn.end(draft, "rejected", reason, runtime), "calls": log.as_json}
@@ -327,8 +327,8 @@ def _taken(call: Call) -> StepTaken:
     return StepTaken(
         input_tokens=call.usage.input_tokens,
         output_tokens=call.usage.output_tokens,
-        seconds=call.seconds,
-        first_token_seconds=call.first_token_seconds,
+        seconds=call.seconds - call.queued_seconds,
+        first_token_seconds=None if call.first_token_seconds is None else max(call.first_token_seconds - call.queued_seconds, 0.0),
         dollars=None if call.dollars is None else float(call.dollars),
         joules=call.energy.joules if call.side is Side.NEAR else None,
     )

@@ -1,18 +1,21 @@
 """Evidence about a draft: before it calls a tool that may change something, and at its end, where the next agent may take over."""
 
 from pathlib import Path
+from typing import Any
 
 from ...protocols import ConfigError, Message, Side, StepRequest, ToolChoice
 from ..agents.pool import AgentHandle, AgentPool
 from ..routing.answers import Answer, agree
 from ..routing.checks import is_grounded, objection
+from ..routing.drafts import DraftChoice, Drafts
 from ..routing.escalation import Action, Escalation
-from ..routing.looks import FREE, Cost, Signal, free_findings, second_opinion
-from ..task.results import Attempt, RouteDecision
+from ..routing.looks import FREE, Signal, free_findings, second_opinion
+from ..task.labels import Label
+from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import last_words
 from .calls import CallLog
-from .state import TaskContext, step_request, value_of
+from .state import TaskContext, label_of, step_request, value_of
 from .turn import AgentTurn
 
 _SECOND_SAMPLE_TEMPERATURE = {Side.NEAR: 0.7, Side.FAR: 1.0}
@@ -28,9 +31,12 @@ class Judging:
         log: takes their calls.
         context: tools of the run.
         escalations: those that were loaded, by their files.
+        drafts: of the router, which holds a budget over them.
     """
 
-    def __init__(self, turn: AgentTurn, pool: AgentPool, log: CallLog, context: TaskContext, escalations: dict[Path, Escalation]) -> None:
+    def __init__(
+        self, turn: AgentTurn, pool: AgentPool, log: CallLog, context: TaskContext, escalations: dict[Path, Escalation], drafts: Drafts
+    ) -> None:
         assert turn.draft is not None, "an attempt is under way"
         self.opinions: dict[str, str] = {}
         """Answers of other agents that were asked, by name."""
@@ -42,6 +48,9 @@ class Judging:
         self._log = log
         self._context = context
         self._escalations = escalations
+        self._drafts = drafts
+        self._chances: tuple[float | None, float | None] = (None, None)
+        """Probabilities that the draft is right, and that the far agent would be; None: they were not weighed."""
         self._messages = [value_of(Message, message) for message in turn.state["messages"]]
 
     @property
@@ -50,23 +59,59 @@ class Judging:
         has_tools = bool(self._context.tools) and self._turn.task.output_schema is None
         return is_grounded(self._text, self._messages[:-1]) if has_tools else None
 
+    @property
+    def found(self) -> dict[str, Any]:
+        """Return what is to be recorded of the attempt."""
+        p_right, p_far = self._chances
+        return {"is_grounded": self.is_grounded, "opinions": self.opinions, "p_right": p_right, "p_far": p_far}
+
     async def objection(self) -> str | None:
-        """Return the reason to distrust the draft, or None. Raises `ConfigError` for an escalation that was trained for other agents or
-        looks."""
-        path = self._turn.task.policy.evidence.escalation
+        """Return the reason to let the next agent take over, or None. Raises `ConfigError` for an escalation that was trained for other
+        agents or looks."""
         following = self._pool[self._turn.decision.candidates[self._turn.position + 1]]
-        if path is None or not self._text.strip() or following.side is Side.NEAR:
-            return await self._fixed()
+        if following.side is Side.NEAR:
+            return (await self._fixed())[0]
+        choice = self._choice(following)
+        if not self._text.strip():
+            choice.force()
+            return (await self._fixed())[0]
+        card = self._card()
+        return await (self._checked(choice) if card is None else self._learned(card, following, choice))
+
+    def _card(self) -> Escalation | None:
+        """Return the escalation that weighs the evidence; None: the fixed checks decide."""
+        path = self._turn.task.policy.evidence.escalation
+        if path is None:
+            return None
         if path not in self._escalations:
             self._escalations[path] = Escalation.load(path)
-        return await self._learned(self._escalations[path], following)
+        return self._escalations[path]
+
+    def _choice(self, following: AgentHandle) -> DraftChoice:
+        """Return the choice that the budget is held over."""
+        state, privacy, account = self._turn.state, self._context.privacy, self._context.account
+        may_follow = privacy is None or privacy.may_take_over(following, label_of(state), value_of(Label, state["opening"]))
+        commitments = None if account is None else account.commitments
+        turn = self._turn
+        return DraftChoice(self._drafts, turn.task, turn.decision, following.name, commitments=commitments, is_free=may_follow)
 
     @property
     def _text(self) -> str:
         return self._messages[-1].text
 
-    async def _fixed(self) -> str | None:
-        """Apply all checks to the draft: each can reject it by itself; the one that costs something comes last."""
+    async def _checked(self, choice: DraftChoice) -> str | None:
+        """Let the fixed checks decide, under the budget if there is one."""
+        reason, agrees = await self._fixed()
+        verdict = choice.weigh_checks(reason, agrees=agrees, confidence=self._draft.confidence)
+        self._chances = verdict.p_draft, verdict.p_far
+        self.praise = verdict.reason
+        return verdict.reason if verdict.escalates else None
+
+    async def _fixed(self) -> tuple[str | None, bool | None]:
+        """Apply all checks to the draft: each can reject it by itself; the one that costs something comes last.
+
+        Return the objection, or None, and whether another agent agrees; None: none was asked.
+        """
         policy = self._turn.task.policy
         reason = objection(
             self._text,
@@ -77,20 +122,22 @@ class Judging:
         )
         second = policy.evidence.second_opinion
         if reason is not None or second is None:
-            return reason
+            return reason, None
         opinion = await self._ask(self._handle(second))
-        return None if opinion is None or agree(self._text, opinion) else f"{second} answers otherwise: {opinion[:80]}"
+        if opinion is None:
+            return None, None
+        return (None, True) if agree(self._text, opinion) else (f"{second} answers otherwise: {opinion[:80]}", False)
 
-    async def _learned(self, escalation: Escalation, following: AgentHandle) -> str | None:
+    async def _learned(self, escalation: Escalation, following: AgentHandle, choice: DraftChoice) -> str | None:
         """Look until a further look is not worth its price any more. `following` is the agent in the cloud that would take over."""
         others = [handle.name for handle in self._pool if handle.side is Side.NEAR and handle is not self._turn.handle]
         escalation.require(draft=self._turn.handle.name, far=following.name, looks=[*FREE, *others])
         findings = {name: found for name, found in self._free().items() if name in escalation.looks}
-        far = _cost(self._turn.decision, following.name)
         while True:
-            verdict = escalation.decide(findings, far=far, objective=self._turn.task.policy.objective)
+            verdict = choice.weigh(escalation, findings)
             if verdict.look is None:
                 self.praise = verdict.reason
+                self._chances = verdict.p_draft, verdict.p_far
                 return verdict.reason if verdict.action is Action.ESCALATE else None
             findings[verdict.look] = await self._look(verdict.look)
 
@@ -144,12 +191,3 @@ class Judging:
             output_schema=task.output_schema,
             temperature=temperature,
         )
-
-
-def _cost(decision: RouteDecision, agent: str) -> Cost:
-    """Return the expected cost of asking the next agent."""
-    expected = decision.estimate_of(agent)
-    if expected is None:
-        return Cost()
-    dollars, joules = (0.0 if figure is None else figure.value for figure in (expected.dollars, expected.joules))
-    return Cost(dollars=dollars, seconds=expected.seconds.value, joules=joules)

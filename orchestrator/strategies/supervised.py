@@ -217,7 +217,7 @@ class Oversight:
 
     def doubt(self) -> str | None:
         """Return why the first step, which has not acted yet, must wait for a plan; None if it need not."""
-        limit = self.policy.plan_below
+        limit = self._plan_below
         is_first = self.state["acted"] == 0 and not any(call["role"] == "plan" for call in self.state["calls"])
         if limit is None or self.state["draft"] is None or not is_first or not self.is_on or not self._has_turns_left:
             return None
@@ -226,6 +226,14 @@ class Oversight:
             return None
         known = "unknown" if confidence is None else f"{confidence:.6g}, below {limit:g}"
         return f"the confidence of {self.executor}'s first step is {known}, so it was to wait for a plan"
+
+    @property
+    def _plan_below(self) -> float | None:
+        """The confidence below which the first step waits for a plan, less what a budget asks of one; None: it never waits."""
+        limit, asked = self.policy.plan_below, self.decision.plan_price
+        if limit is None or not asked:
+            return limit
+        return lowered if (lowered := limit - asked / self.task.policy.objective.quality) > 0 else None
 
     @property
     def draft(self) -> Attempt:

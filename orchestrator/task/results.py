@@ -65,6 +65,10 @@ class AgentEstimate:
     """US dollars; None: its price is unknown."""
     joules: Estimate | None = None
     """Joules of the device's energy; None: unknown."""
+    queue_seconds: float = 0.0
+    """Seconds of both figures of time in which the agent works on calls before this one."""
+    cached_share: float = 0.0
+    """Share of the tokens read that is expected to be in the agent's prompt cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,8 @@ class RouteDecision(Value):
     """Utility of the best far candidate less that of the best near one; None: one side is missing, or the router did not choose."""
     threshold: float | None = None
     """Advantage from which the far side goes first."""
+    plan_price: float = 0.0
+    """Utility by which a plan of the supervisor has to be worth more than it costs, as a budget of dollars asks for."""
     similarity: float | None = None
     """Similarity of the prompt to those that the head was trained on, 0 to 1; None: there was no head, or it does not look."""
     predictor: Literal["head", "length", "none"] = "none"
@@ -247,6 +253,10 @@ class Attempt(Value):
     """Tool results support the answer; None: it was not checked."""
     opinions: Mapping[str, str] = {}
     """Second opinions: the answers of other agents, by their names."""
+    p_right: float | None = None
+    """Probability that the answer is right, by the evidence; None: it was not weighed."""
+    p_far: float | None = None
+    """Probability that the far agent that would take over is right, by the evidence."""
 
 
 class Call(Value):
@@ -294,6 +304,14 @@ class Call(Value):
         """Return the energy that it drew from the device that computed it."""
         known = self.performance
         return UNKNOWN_ENERGY if known is None else Energy(joules=known.joules, source=known.joules_source)
+
+    @property
+    def queued_seconds(self) -> float:
+        """Return the seconds in which nothing was computed for it; 0 where the machine does not tell how long it computed."""
+        known = self.performance
+        if known is None or known.first_token_seconds is None or not known.decode_tokens_per_second:
+            return 0.0
+        return max(self.seconds - known.first_token_seconds - self.usage.output_tokens / known.decode_tokens_per_second, 0.0)
 
 
 class ToolOutcome(Value):

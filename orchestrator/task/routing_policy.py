@@ -206,6 +206,12 @@ class EvidenceConfig(Value):
     """Confidence of a step, 0 to 1, below which a draft is given up at once, and does not stand if later agents fail; 0: never."""
 
 
+HOUR: Final = 3600.0
+DAY: Final = 24 * HOUR
+BUDGETS: Final = ("far_share", "dollars_per_hour", "dollars_per_day", "least_quality")
+"""Settings of the router to which the threshold adapts; at most one is given."""
+
+
 class RouterConfig(Value):
     """The router's predictions, learning and budget: the `[policy.router]` section."""
 
@@ -217,6 +223,10 @@ class RouterConfig(Value):
     """Share of the freely routed tasks, 0 to 1, that go to the far side: the threshold adapts to it. None: the threshold is fixed."""
     dollars_per_hour: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """US dollars billed in any 60 minutes, to which the threshold adapts; None: the threshold is fixed."""
+    dollars_per_day: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """US dollars billed in any 24 hours, to which the threshold adapts; None: the threshold is fixed."""
+    least_quality: Share | None = None
+    """Expected share of tasks done right, 0 to 1, that is kept with as few dollars as possible; None: the threshold is fixed."""
     explore_share: float = Field(default=0.0, ge=0, le=1)
     """Largest share of tasks, 0 to 1, that may go to another agent than the best known one, to learn about it."""
     learn: bool = True
@@ -228,9 +238,22 @@ class RouterConfig(Value):
 
     @model_validator(mode="after")
     def _holds_one_budget(self) -> Self:
-        if self.far_share is not None and self.dollars_per_hour is not None:
-            raise ValueError("far_share and dollars_per_hour would both set the threshold: give one of them")
+        given = [name for name in BUDGETS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} would all set the threshold: give one of them")
         return self
+
+    @property
+    def has_budget(self) -> bool:
+        """Return whether the threshold adapts to a budget or a quality."""
+        return self.far_share is not None or self.least_quality is not None or self.dollar_rate is not None
+
+    @property
+    def dollar_rate(self) -> tuple[float, float] | None:
+        """Return the dollars that may be billed, and the seconds of the period; None: there is no such budget."""
+        if self.dollars_per_hour is not None:
+            return self.dollars_per_hour, HOUR
+        return None if self.dollars_per_day is None else (self.dollars_per_day, DAY)
 
 
 def trigger_of(error: NearfarError) -> FallbackTrigger | None:

@@ -14,7 +14,6 @@ from nearfar.orchestrator.budgets.book import Commitment
 from nearfar.orchestrator.routing.budget import (
     LEAST_WINDOW,
     TOLERANCE,
-    BudgetController,
     DollarRateController,
     FarShareController,
 )
@@ -33,14 +32,14 @@ class Clock:
         return self.now
 
 
-def decide(controller: BudgetController, advantage: float, dollars: float | None = None) -> bool:
+def decide(controller: FarShareController | DollarRateController, advantage: float, dollars: float | None = None) -> bool:
     """Serve one task as the threshold asks for."""
     goes_far = advantage > controller.threshold
     controller.observe(advantage, went_far=goes_far, dollars=dollars if goes_far else 0.0)
     return goes_far
 
 
-def decisions(controller: BudgetController, advantages: Iterable[float]) -> list[bool]:
+def decisions(controller: FarShareController | DollarRateController, advantages: Iterable[float]) -> list[bool]:
     return [decide(controller, advantage) for advantage in advantages]
 
 
@@ -131,7 +130,7 @@ def test_threads_lose_no_decision() -> None:
     with ThreadPoolExecutor(8) as pool:
         far = list(pool.map(lambda advantage: decide(controller, advantage), [random.random() for _ in range(4000)]))
     assert sum(far) / len(far) == pytest.approx(0.3, abs=0.01)
-    assert len(controller._recent._by_size) == 200
+    assert len(controller._recent.by_size) == 200
 
 
 @pytest.mark.parametrize(("target", "window"), [(-0.1, 500), (1.1, 500), (math.nan, 500), (0.3, LEAST_WINDOW - 1)])

@@ -151,11 +151,15 @@ def test_it_takes_a_budget_or_a_quality_and_not_both(budget: str | None, quality
 @pytest.mark.parametrize("budget", ["0%", "30%", "100%"])
 def test_its_lines_are_a_policy_under_which_the_threshold_decides(budget: str) -> None:
     calibration = calibrate(
-        replayed(policy=PUBLIC.model_copy(update={"strategy": Strategy.CASCADE, "mode": Mode.PREFER_ON_DEVICE})), budget=budget
+        replayed(policy=PUBLIC.model_copy(update={"strategy": Strategy.EVA, "mode": Mode.PREFER_ON_DEVICE})), budget=budget
     )
     policy = parse_config(calibration.toml, "nearfar.toml").policy
     assert (policy.strategy, policy.mode) == (Strategy.ROUTE, Mode.AUTO)
     assert policy.router.threshold == calibration.threshold
+
+
+def test_a_cascade_keeps_its_strategy_since_the_threshold_decides_about_its_drafts() -> None:
+    assert "strategy" not in calibrate(replayed(policy=PUBLIC.model_copy(update={"strategy": Strategy.CASCADE})), budget="30%").toml
 
 
 def test_its_lines_leave_alone_what_is_right_already() -> None:

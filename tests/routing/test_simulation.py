@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -15,8 +16,10 @@ from nearfar.orchestrator.lab.replay.recording import Recording, hold_out, with_
 from nearfar.orchestrator.lab.replay.replayed import Replayed, replay
 from nearfar.orchestrator.lab.replay.simulation import Simulation, simulate, simulation, thresholds
 from nearfar.orchestrator.lab.training.training import train_head, write_head
-from nearfar.orchestrator.routing.traces import AgentOutcome
-from nearfar.orchestrator.routing.training import examples_of
+from nearfar.orchestrator.routing.escalation import Escalation
+from nearfar.orchestrator.routing.looks import Cost
+from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
+from nearfar.orchestrator.routing.training import draft_examples_of, examples_of, train_escalation
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.routing_policy import AmountsConfig, LimitsConfig
@@ -183,8 +186,73 @@ def test_private_tasks_stay_on_the_device_and_the_front_shows_what_that_costs(as
 
 
 def test_a_strategy_in_which_more_agents_take_part_is_named_as_such(ask: Ask) -> None:
-    found = simulation(ask(PUBLIC.model_copy(update={"strategy": Strategy.CASCADE})))
+    found = simulation(ask(PUBLIC.model_copy(update={"strategy": Strategy.EVA})))
     assert any("counts the first agent alone" in warning for warning in found.warnings)
+
+
+CASCADE = Policy.model_validate({"strategy": "cascade", "sensitivity": "public", "evidence": {"second_opinion": "second"}})
+TRIO = {**SIDES, "second": Side.NEAR}
+
+
+def with_drafts(count: int, *, seed: int = 0) -> list[Trace]:
+    """The recorded tasks with answers: a weak second near agent agrees with most right drafts, and with few others."""
+    random = Random(seed)
+    return [_with_answers(trace, random) for trace in recorded(count, seed=seed)]
+
+
+def _with_answers(trace: Trace, random: Random) -> Trace:
+    near, far = trace.outcomes[NEAR], trace.outcomes[FAR]
+    draft = "right" if near.score else "wrong"
+    second = draft if random.random() < (0.95 if near.score else 0.1) else "another"
+    priced = near.model_copy(update={"answer": draft, "dollars": 0.0001})
+    return with_outcomes(trace, phi=priced, second=AgentOutcome(score=float(random.random() < 0.1), answer=second), gpt=far)
+
+
+def test_a_cascade_is_replayed_with_its_second_opinion(head: Path) -> None:
+    traces = with_drafts(TASKS)
+    found = simulate(traces, CASCADE, sides=TRIO, embedder=None, folds=FOLDS)
+    doubted = [trace for trace in traces if trace.outcomes[NEAR].answer != trace.outcomes["second"].answer]
+    assert found.policy.far_share.value == pytest.approx(len(doubted) / TASKS, abs=0.05)  # of few tasks the second agent drafts
+    assert found.policy.score.value > found.random.score.value + 0.1
+    assert found.policy.dollars is not None
+    assert found.policy.dollars.value == pytest.approx(0.0001 + FAR_DOLLARS * found.policy.far_share.value, rel=0.05)
+    assert not any("counts the first agent alone" in warning for warning in found.warnings)
+
+
+def test_a_share_over_a_cascade_is_that_of_its_escalations() -> None:
+    found = simulate(with_drafts(TASKS), with_router(CASCADE, far_share=0.2), sides=TRIO, embedder=None, folds=FOLDS)
+    assert found.online is not None
+    assert found.online.worst_miss <= found.online.tolerance + 1e-9
+    assert found.online.far_share == pytest.approx(0.2, abs=0.04)
+    assert found.online.score > found.random.score.value
+
+
+def test_a_cascade_is_replayed_with_its_card(tmp_path: Path) -> None:
+    opinions = [
+        with_outcomes(trace, second=trace.outcomes["second"].model_copy(update={"seconds": 9.0})) for trace in with_drafts(300, seed=1)
+    ]
+    examples = draft_examples_of(opinions, draft=NEAR, far=FAR, opinions={"second": Cost(dollars=1e-5)})
+    Escalation(train_escalation(examples)).save(tmp_path / "card.json")
+    changes = {"evidence": {"escalation": tmp_path / "card.json"}, "objective": {"seconds": 0.1}}  # the second agent never drafts
+    policy = Policy.model_validate({"strategy": "cascade", "sensitivity": "public", **changes})
+    slow = [with_outcomes(trace, second=trace.outcomes["second"].model_copy(update={"seconds": 9.0})) for trace in with_drafts(TASKS)]
+    found = simulate(slow, policy, sides=TRIO, embedder=None, folds=FOLDS)
+    assert found.policy.score.value > found.random.score.value + 0.1
+    assert 0.1 < found.policy.far_share.value < 0.8
+    shares = [way.far_share.value for way in found.front]
+    assert (shares[0], shares[-1], shares) == (0, 1, sorted(shares))
+
+
+def test_a_draft_that_broke_its_schema_goes_far_whatever_the_share() -> None:
+    traces = [with_outcomes(trace, phi=trace.outcomes[NEAR].model_copy(update={"is_valid": False})) for trace in with_drafts(60)]
+    found = simulate(traces, with_router(CASCADE, far_share=0.2), sides=TRIO, embedder=None, folds=FOLDS)
+    assert found.online is not None
+    assert found.online.far_share == 1
+
+
+def test_traces_without_answers_are_said_to_tell_nothing_of_drafts(ask: Ask) -> None:
+    found = simulation(ask(PUBLIC.model_copy(update={"strategy": Strategy.CASCADE})))
+    assert any("nothing is known of the drafts" in warning for warning in found.warnings)
 
 
 def test_dollars_are_unknown_where_a_far_price_is_missing(head: Path) -> None:

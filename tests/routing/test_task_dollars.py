@@ -11,7 +11,7 @@ from nearfar import Hybrid, Policy, tool
 from nearfar.orchestrator.routing.budget import DollarRateController
 from nearfar.orchestrator.routing.steering import Steering
 from nearfar.orchestrator.task.results import Estimate, EstimateSource
-from nearfar.orchestrator.task.routing_policy import RouterConfig
+from nearfar.orchestrator.task.routing_policy import HOUR, RouterConfig
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import InvalidOutput, ScriptedAgent, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
@@ -129,7 +129,7 @@ async def test_a_task_that_failed_is_billed_all_the_same() -> None:
         for _ in range(3):
             with pytest.raises(InvalidOutput):
                 await pair.run(PROMPT, tools=[search], mode="only_in_cloud")
-        controller = pair._router.steering._dollars
+        controller = pair._router.steering._rates.get(HOUR)
     assert isinstance(controller, DollarRateController)
     assert sum(paid for _, paid in controller._paid) > 0
     assert controller._set_aside == 0
@@ -154,10 +154,10 @@ def test_a_policy_that_names_another_rate_does_not_forget_what_the_hour_has_cost
     steering.settle(per_hour(1.0), [], 0.95)
     clock[0] = 1800.0
     assert steering.threshold(per_hour(1.1), DEAR) > HELD_BACK
-    assert steering._dollars is not None
-    assert not steering._dollars.affords(0.2)
+    assert HOUR in steering._rates
+    assert not steering._rates[HOUR].affords(0.2)
     steering.threshold(per_hour(2.0), DEAR)
-    assert steering._dollars.affords(0.2)
+    assert steering._rates[HOUR].affords(0.2)
 
 
 def test_a_task_that_ends_under_an_older_policy_leaves_the_new_rate_in_force() -> None:
@@ -167,8 +167,8 @@ def test_a_task_that_ends_under_an_older_policy_leaves_the_new_rate_in_force() -
     steering.threshold(per_hour(1.0), DEAR)
     steering.settle(per_hour(5.0), [], 0.95)
     clock[0] = 1800.0
-    assert steering._dollars is not None
-    assert not steering._dollars.affords(0.2)
+    assert HOUR in steering._rates
+    assert not steering._rates[HOUR].affords(0.2)
 
 
 async def test_a_process_that_is_started_again_goes_on_with_the_hour_that_was_spent(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from ....protocols import ConfigError, Sensitivity
 from ....protocols.steps import Value
 from ...task.modes import Mode, Strategy
 from ...task.policy import Policy
+from ...task.routing_policy import BUDGETS
 from ..statistics import IntervalEstimate
 from .replayed import Replayed
 from .simulation import Served, estimate_ways
@@ -251,7 +252,8 @@ def _unreachable(search: _Search, miss: float, wanted: float) -> ConfigError:
 
 def _toml(policy: Policy, threshold: float) -> str:
     """Return the lines of nearfar.toml that set the threshold."""
-    lines = [f'strategy = "{Strategy.ROUTE}"'] if policy.strategy is not Strategy.ROUTE else []
+    is_steered = policy.strategy in (Strategy.ROUTE, Strategy.CASCADE)
+    lines = [] if is_steered else [f'strategy = "{Strategy.ROUTE}"']
     lines += [f'mode = "{Mode.AUTO}"'] if policy.mode is not Mode.AUTO else []
     head = ["[policy]", *lines, ""] if lines else []
     return "\n".join([*head, "[policy.router]", f"threshold = {threshold!r}", ""])
@@ -266,7 +268,7 @@ def _notes(policy: Policy) -> Iterator[str]:
         )
     else:
         yield f"If the head in {router.head} was trained on these tasks, the expectation flatters it."
-    for name in ("far_share", "dollars_per_hour"):
+    for name in BUDGETS:
         if getattr(router, name) is not None:
             yield f"Take {name} out of [policy.router]: it would move the threshold."
     if policy.sensitivity is not Sensitivity.PUBLIC:

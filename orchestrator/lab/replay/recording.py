@@ -13,6 +13,7 @@ from ...routing.traces import AgentOutcome, Trace, agents_of
 from ...routing.training import Examples, examples_of, folds_of
 from ...task.modes import Mode, Strategy
 from ...task.policy import Policy
+from ...task.routing_policy import BUDGETS
 from ...task.task import Task, as_messages, tokens_by_length
 from ...util.embedding.embedder import MiniLmEmbedder
 from ..training.training import train_head, write_head
@@ -72,14 +73,19 @@ def task_of(case: Trace, policy: Policy) -> Task:
     return Task(messages=as_messages(case.prompt), task_class=case.task_class, policy=policy)
 
 
+NO_BUDGET: Final[Mapping[str, None]] = dict.fromkeys(BUDGETS)
+"""Changes to the router's settings that leave no budget."""
+
+
 def with_router(policy: Policy, **changes: object) -> Policy:
     """Return the policy with other settings of its router."""
     return policy.model_copy(update={"router": policy.router.model_copy(update=changes)})
 
 
 def leave_to_router(policy: Policy) -> Policy:
-    """Return the policy with the choice between the sides left to the router."""
-    return policy.model_copy(update={"strategy": Strategy.ROUTE, "mode": Mode.AUTO, "sensitivity": Sensitivity.PUBLIC})
+    """Return the policy with the choice between the sides left to the router: by drafts in a cascade, else by prompts."""
+    strategy = policy.strategy if policy.strategy is Strategy.CASCADE else Strategy.ROUTE
+    return policy.model_copy(update={"strategy": strategy, "mode": Mode.AUTO, "sensitivity": Sensitivity.PUBLIC})
 
 
 def learn_costs(running: RunningEstimates, case: Trace, agents: Collection[str]) -> None:

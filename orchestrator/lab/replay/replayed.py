@@ -11,10 +11,13 @@ from ....protocols.steps import Value
 from ...routing.budget import TOLERANCE
 from ...routing.router import Router
 from ...routing.traces import Trace
+from ...task.modes import Strategy
 from ...task.policy import Policy
 from ...task.results import RouteDecision
 from ...util.embedding.embedder import MiniLmEmbedder
+from .drafts import DraftReplay
 from .recording import (
+    NO_BUDGET,
     REFUSALS,
     HeldOutPart,
     Progress,
@@ -45,13 +48,15 @@ class RoutedTask:
     part: int
     """Number of the recording's part that the task belongs to."""
     near: str
-    """Whom the near side would send: the most useful of its agents."""
+    """Whom the near side would send: the most useful of its agents, or the one that drafts."""
     far: str
     """The most useful far agent; equal to `near` where the threshold does not decide who serves."""
     advantage: float
-    """By how much the far agent is expected to be more useful."""
+    """By how much the far agent is expected to be more useful, by the prompt or by the evidence about the draft."""
     chosen: str
-    """Whom the policy as it is written asks first."""
+    """The agent that serves under the policy as it is written."""
+    draft: str | None = None
+    """The near agent whose draft is judged before a far one serves, and has its price; None: there is no draft."""
 
     @property
     def is_free(self) -> bool:
@@ -59,7 +64,7 @@ class RoutedTask:
         return self.near != self.far
 
     def served_by(self, threshold: float) -> str:
-        """Return the agent that the policy would ask first under another threshold."""
+        """Return the agent that would serve under another threshold."""
         return self.far if self.advantage > threshold else self.near
 
 
@@ -77,7 +82,7 @@ class Online(Value):
     score: float
     """Mean over the tasks."""
     chosen: tuple[str, ...]
-    """Whom each task went to first."""
+    """The agents that answered the tasks."""
 
     @property
     def tolerance(self) -> float:
@@ -109,6 +114,12 @@ class Replayed:
     """The tasks as a stream over which a budget is held; None where the policy has none."""
 
     @property
+    def knows_evidence(self) -> bool:
+        """The traces tell anything by which drafts can be judged."""
+        outcomes = (outcome for task in self.tasks for outcome in task.trace.outcomes.values())
+        return any(outcome.answer is not None or outcome.confidence is not None for outcome in outcomes)
+
+    @property
     def near(self) -> list[str]:
         """Whom the near side would send, per task."""
         return [task.near for task in self.tasks]
@@ -120,7 +131,7 @@ class Replayed:
 
     @property
     def chosen(self) -> list[str]:
-        """Whom the policy as it is written asks first."""
+        """The agent that serves under the policy as it is written."""
         return [task.chosen for task in self.tasks]
 
     @property
@@ -147,11 +158,18 @@ class Replayed:
         scores = (task.trace.outcomes[agent].score for task, agent in zip(self.tasks, agents, strict=True))
         return numpy.array(list(scores), dtype=numpy.float64)
 
-    def dollars(self, agents: Sequence[str]) -> "Floats":
-        """Return the dollars of one agent for each task; a near agent without a price costs nothing."""
+    def dollars(self, agents: Sequence[str], *, with_drafts: bool = False) -> "Floats":
+        """Return the dollars of one agent for each task; a near agent without a price costs nothing.
+
+        `with_drafts`: of a task with a draft that another agent serves, the draft is paid as well.
+        """
         import numpy
 
-        return numpy.array([task.trace.outcomes[agent].dollars or 0.0 for task, agent in zip(self.tasks, agents, strict=True)])
+        def paid(task: RoutedTask, agent: str) -> float:
+            drafted = with_drafts and task.draft is not None and task.draft != agent
+            return sum(task.trace.outcomes[name].dollars or 0.0 for name in (agent, *([task.draft] if drafted and task.draft else [])))
+
+        return numpy.array([paid(task, agent) for task, agent in zip(self.tasks, agents, strict=True)])
 
     def is_far(self, agents: Sequence[str]) -> "Floats":
         """Return 1 for each far agent, 0 for each near one."""
@@ -176,7 +194,8 @@ def replay(
     What agents take, and where the policy names no head also how well they do, is learned from other parts of the tasks.
 
     Args:
-        policy: as it is written. Its threshold is varied as strategy `route` with mode `auto` has it, for tasks that may leave the device.
+        policy: as it is written. Its threshold is varied in mode `auto`, for tasks that may leave the device: over drafts where its
+            strategy is `cascade`, else over prompts as strategy `route` has it.
         sides: of the agents that take part, by name; outcomes of others are passed over.
         embedder: of the heads that are trained where the policy names none; None: they look at words and classes alone.
         folds: parts of the tasks; at least 2.
@@ -206,7 +225,7 @@ def _ask(recording: Recording, parts: Sequence[HeldOutPart], policy: Policy, pro
         panel = _Panel.of(recording, part, policy)
         for place in part.places:
             try:
-                asked[place] = panel.ask(recording.cases[place], number)
+                asked[place] = panel.ask(recording.cases[place], number, place)
             except REFUSALS as error:
                 refused[error.message] += 1
     tasks = tuple(asked[place] for place in sorted(asked))
@@ -225,24 +244,33 @@ class _Panel:
     """The policy as it is written, but with the part's head, and without what changes from task to task or writes to a file."""
     freed: Policy
     """The written policy with the choice between the sides left to the threshold."""
+    drafts: DraftReplay
 
     @classmethod
     def of(cls, recording: Recording, part: HeldOutPart, policy: Policy) -> Self:
         router = Router()
         for place in part.others:
             learn_costs(router.running, recording.cases[place], recording.sides)
-        written = with_router(policy, head=part.head, far_share=None, dollars_per_hour=None, explore_share=0.0, shadow=False, log=None)
-        return cls(router, recording.agents, written, leave_to_router(written))
+        written = with_router(policy, head=part.head, **NO_BUDGET, explore_share=0.0, shadow=False, log=None)
+        return cls(router, recording.agents, written, leave_to_router(written), DraftReplay(recording, written))
 
-    def ask(self, case: Trace, part: int) -> RoutedTask:
-        """Ask the router about a task."""
+    def ask(self, case: Trace, part: int, place: int) -> RoutedTask:
+        """Ask the router about a task, the one at a place of the recording."""
         decision = self._explain(case, self.freed)
-        first = decision.candidates[0]
-        chosen = first if self.written == self.freed else self._explain(case, self.written).candidates[0]
-        if not self._is_free(case, decision):
+        judged = self.drafts.judge(self.router, task_of(case, self.freed), decision, place)
+        first = decision.candidates[0] if judged is None or not judged.escalates else judged.far
+        chosen = first if self.written == self.freed else self._chosen(case, place)
+        if judged is not None:
+            return RoutedTask(case, part, judged.near, judged.far, judged.advantage, chosen, draft=judged.near)
+        if decision.strategy is Strategy.CASCADE or not self._is_free(case, decision):
             return RoutedTask(case, part, near=first, far=first, advantage=0.0, chosen=chosen)
         near, far = (_most_useful(decision, side) for side in (Side.NEAR, Side.FAR))
         return RoutedTask(case, part, near, far, decision.advantage or 0.0, chosen)
+
+    def _chosen(self, case: Trace, place: int) -> str:
+        decision = self._explain(case, self.written)
+        judged = self.drafts.judge(self.router, task_of(case, self.written), decision, place)
+        return decision.candidates[0] if judged is None or not judged.escalates else judged.far
 
     def _explain(self, case: Trace, policy: Policy) -> RouteDecision:
         task = self.router.apply_rules(task_of(case, policy), tools=case.tools)
@@ -267,13 +295,15 @@ def _most_useful(decision: RouteDecision, side: Side) -> str:
 def stream(recording: Recording, parts: Sequence[HeldOutPart], policy: Policy, *, far_share: float, seed: int) -> Online | None:
     """Serve the tasks one after the other as they were recorded, holding a share of far tasks. None where each of them is refused.
 
-    What agents take is learned on the way, as are corrections of the predictions, as far as the policy wants that. The
-    choice between the sides is the router's, whatever strategy the policy has. Raises `ConfigError` for a share outside 0 to 1.
+    What agents take is learned on the way, as are corrections of the predictions, as far as the policy wants that. In a cascade the share
+    is that of the escalations, else the router chooses by prompts, whatever strategy the policy has.
+
+    Raises `ConfigError` for a share outside 0 to 1.
     """
     heads = {place: part.head for part in parts for place in part.places}
-    changes = {"far_share": far_share, "dollars_per_hour": None, "shadow": False, "log": None}
+    changes = {**NO_BUDGET, "far_share": far_share, "shadow": False, "log": None}
     policies = [with_router(leave_to_router(policy), head=heads[place], **changes) for place in range(len(recording.cases))]
-    served = _Stream(Router(seed=seed), recording, policies)
+    served = _Stream(Router(seed=seed), recording, policies, DraftReplay(recording, policy))
     chosen = {place: agent for place in range(len(recording.cases)) if (agent := served.serve(place)) is not None}
     if not chosen:
         return None
@@ -296,16 +326,18 @@ class _Stream:
     recording: Recording
     policies: Sequence[Policy]
     """For each task, with a head that has not seen it."""
+    drafts: DraftReplay
 
     def serve(self, place: int) -> str | None:
-        """Serve a task: return the agent that it goes to first, and let the router learn from it. None if it is refused."""
+        """Serve a task: return the agent that answers it, and let the router learn from it. None if it is refused."""
         case = self.recording.cases[place]
         try:
             task = self.router.apply_rules(task_of(case, self.policies[place]), tools=case.tools)
             decision = self.router.decide(task, self.recording.agents, tools=case.tools)
         except REFUSALS:
             return None
-        agent = decision.candidates[0]
+        judged = self.drafts.judge(self.router, task, decision, place)
+        agent = decision.candidates[0] if judged is None or not judged.escalates else judged.far
         score = case.outcomes[agent].score
         if score is not None:
             self.router.learn(task, decision, agent, score=score)

@@ -10,6 +10,7 @@ from ....protocols.steps import Value
 from ...routing.traces import Trace
 from ...task.modes import Mode, Strategy
 from ...task.policy import Policy
+from ...task.routing_policy import BUDGETS
 from ...util.embedding.embedder import MiniLmEmbedder
 from ..statistics import CurveFigures, IntervalEstimate, Point, curve_figures, estimated_means, quantiles
 from .recording import Progress
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from ..statistics import Floats
 
 
-_SINGLE: Final = frozenset({Strategy.ROUTE, Strategy.DEVICE, Strategy.CLOUD})
-"""Strategies whose first agent alone answers, unless it fails."""
+_SINGLE: Final = frozenset({Strategy.ROUTE, Strategy.CASCADE, Strategy.DEVICE, Strategy.CLOUD})
+"""Strategies in which one agent answers whose outcome was recorded, unless it fails."""
 _ORACLE_POINTS: Final = 41
 
 
@@ -116,7 +117,12 @@ def simulate(
 def simulation(replayed: Replayed, *, seed: int = 0) -> Simulation:
     """Summarise a replay: the policy's result, and the alternatives on the same tasks. `seed` is that of the resamples."""
     ways = {agent: [agent] * len(replayed.tasks) for agent in replayed.sides}
-    *found, policy, oracle = estimate_ways(replayed, {**ways, "the policy": replayed.chosen, "oracle": _best_agents(replayed)}, seed=seed)
+    *found, oracle = _estimate_columns(
+        replayed,
+        {name: _columns(replayed, agents, with_drafts=False) for name, agents in {**ways, "oracle": _best_agents(replayed)}.items()},
+        seed,
+    )
+    (policy,) = estimate_ways(replayed, {"the policy": replayed.chosen}, seed=seed)
     return Simulation(
         tasks=len(replayed.tasks),
         settled=sum(not task.is_free for task in replayed.tasks),
@@ -145,7 +151,7 @@ def thresholds(replayed: Replayed) -> list[float]:
 
 
 def estimate_ways(replayed: Replayed, ways: Mapping[str, Sequence[str]], *, seed: int) -> list[Served]:
-    """Estimate ways to serve the tasks, each given by its name and an agent for each task."""
+    """Estimate ways to serve the tasks under the policy, each given by its name and the agent that answers each task."""
     return _estimate_columns(replayed, {name: _columns(replayed, agents) for name, agents in ways.items()}, seed)
 
 
@@ -155,11 +161,11 @@ def _front(replayed: Replayed, seed: int) -> tuple[Served, ...]:
     return tuple(way.model_copy(update={"threshold": threshold}) for way, threshold in zip(found, ways, strict=True))
 
 
-def _columns(replayed: Replayed, agents: Sequence[str]) -> "Floats":
-    """Return an array of shape (3, tasks): 1 for a far agent, its score, its dollars."""
+def _columns(replayed: Replayed, agents: Sequence[str], *, with_drafts: bool = True) -> "Floats":
+    """Return an array of shape (3, tasks): 1 for a far agent, its score, its dollars and, in a cascade, those of the draft before it."""
     import numpy
 
-    return numpy.stack([replayed.is_far(agents), replayed.scores(agents), replayed.dollars(agents)])
+    return numpy.stack([replayed.is_far(agents), replayed.scores(agents), replayed.dollars(agents, with_drafts=with_drafts)])
 
 
 def _estimate_columns(replayed: Replayed, ways: "Mapping[str, Floats]", seed: int) -> list[Served]:
@@ -243,7 +249,10 @@ def _warnings(replayed: Replayed) -> Iterator[str]:
         yield "Tasks are private under this policy and stay on the device. The front and the stream are those of tasks that may leave it."
     if policy.mode is not Mode.AUTO:
         yield f"The policy has mode {policy.mode}. The front and the stream are those of mode auto."
-    if policy.router.dollars_per_hour is not None:
-        yield "When the tasks came is not recorded, so dollars_per_hour is left aside, and the policy's threshold stands."
+    aside = [name for name in BUDGETS if name != "far_share" and getattr(policy.router, name) is not None]
+    if aside:
+        yield f"A replay holds no {aside[0]}, since it does not know when tasks came and what was reported: the threshold stands."
+    if policy.strategy is Strategy.CASCADE and not replayed.knows_evidence:
+        yield "The traces hold neither answers nor confidences, so that nothing is known of the drafts, and their prompts' length decides."
     if policy.rules:
         yield "Rules that ask for the device find its state unknown, and those that ask for the time see that of the simulation."
