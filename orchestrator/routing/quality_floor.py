@@ -57,6 +57,8 @@ class QualityController:
         self._biases = {side: Bias() for side in Side}
         self._debt = 0.0
         """Tasks that should have been right by now, less those that are expected to be."""
+        self._threshold: float | None = None
+        """The one that was found last; None: something has changed since."""
         self._lock = Lock()
 
     def affords(self, dollars: float | None) -> bool:
@@ -67,18 +69,23 @@ class QualityController:
     def threshold(self) -> float:
         """The worth above which a task goes far; minus infinity where nothing is known yet, or the floor is out of reach."""
         with self._lock:
-            tasks = self._recent.by_size
-            near, far = (self._biases[side].value for side in (Side.NEAR, Side.FAR))
-            kept = sum(_share(task[1] + near) for task in tasks)
-            wanted = len(tasks) * (self._floor + self._debt / (USUAL_WINDOW * HORIZON))
-            for worth, near_right, far_right in reversed(tasks):
-                gain = _share(far_right + far) - _share(near_right + near)
-                if gain <= 0:
-                    return worth
-                if kept >= wanted:
-                    return math.nextafter(worth, -math.inf) if self._debt > 0 else worth
-                kept += gain
-            return -math.inf
+            if self._threshold is None:
+                self._threshold = self._found()
+            return self._threshold
+
+    def _found(self) -> float:
+        tasks = self._recent.by_size
+        near, far = (self._biases[side].value for side in (Side.NEAR, Side.FAR))
+        kept = sum(_share(task[1] + near) for task in tasks)
+        wanted = len(tasks) * (self._floor + self._debt / (USUAL_WINDOW * HORIZON))
+        for worth, near_right, far_right in reversed(tasks):
+            gain = _share(far_right + far) - _share(near_right + near)
+            if gain <= 0:
+                return worth
+            if kept >= wanted:
+                return math.nextafter(worth, -math.inf) if self._debt > 0 else worth
+            kept += gain
+        return -math.inf
 
     def observe(self, worth: float, *, went_far: bool, near: float, far: float) -> None:
         """Take a decision into account. Raises `InvalidRequest` for a worth that is no finite number.
@@ -91,6 +98,7 @@ class QualityController:
         """
         check_observed(worth, None)
         with self._lock:
+            self._threshold = None
             self._recent.add((worth, near, far))
             bias = self._biases[Side.FAR if went_far else Side.NEAR].value
             bound = USUAL_WINDOW * TOLERANCE / 2
@@ -99,8 +107,9 @@ class QualityController:
     def report(self, side: Side, expected: float, score: float) -> None:
         """Learn how good an answer of a side was, from 0 to 1, of which `expected` was the probability to be right."""
         with self._lock:
+            self._threshold = None
             self._biases[side].add(score - expected)
 
 
 def _share(value: float) -> float:
-    return min(max(value, 0.0), 1.0)
+    return 0.0 if value < 0 else 1.0 if value > 1 else value
