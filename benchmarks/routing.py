@@ -25,6 +25,8 @@ PARTS: Final = (
     "transfer",
     "evidence",
     "signals",
+    "cards",
+    "arbitration",
     "budget",
     "budgeted_evidence",
     "dollars",

@@ -160,6 +160,8 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.tools import ToolDeclaration as ToolDeclaration
     from nearfar.orchestrator.task.tools import ToolOptions as ToolOptions
     from nearfar.orchestrator.task.tools import tool as tool
+    from nearfar.orchestrator.task.weighing import Arbitration as Arbitration
+    from nearfar.orchestrator.task.weighing import WeighedDraft as WeighedDraft
     from nearfar.orchestrator.tracing.store import TraceStore as TraceStore
     from nearfar.orchestrator.util.plugins import FarPluginConfig as FarPluginConfig
     from nearfar.orchestrator.util.plugins import NearPluginConfig as NearPluginConfig
@@ -319,8 +321,8 @@ _NAMES = {
         "SubtasksConfig SupervisionConfig Trigger Verdict"
     ),
     "orchestrator.task.results": (
-        "AgentEstimate Arm Attempt Call ConsideredAgent ConsideredArm Energy Estimate EstimateSource Result RoleWork RouteDecision "
-        "SelectionDecision SideUsage ToolOutcome"
+        "AgentEstimate Arm Attempt Call ConsideredAgent ConsideredArm Energy Estimate EstimateSource Result RoleWork "
+        "RouteDecision SelectionDecision SideUsage ToolOutcome"
     ),
     "orchestrator.task.roles": "Role",
     "orchestrator.task.routing_policy": (
@@ -333,6 +335,7 @@ _NAMES = {
     ),
     "orchestrator.task.task": "ForeignMessage Needs Task",
     "orchestrator.task.tools": "Approver Effect Tool ToolDeclaration ToolOptions tool",
+    "orchestrator.task.weighing": "Arbitration WeighedDraft",
     "orchestrator.tracing.store": "TraceStore",
     "orchestrator.util.plugins": "FarPluginConfig NearPluginConfig",
     "protocols.access": "Clock",

@@ -13,10 +13,10 @@ from nearfar.orchestrator.lab.statistics import percentile_interval
 from nearfar.orchestrator.routing.budget import FarShareController
 from nearfar.orchestrator.routing.drafts import DraftChoice
 from nearfar.orchestrator.routing.escalation import Escalation
+from nearfar.orchestrator.routing.escalation_training import DraftExamples
 from nearfar.orchestrator.routing.looks import Signal
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.success import length_gain
-from nearfar.orchestrator.routing.training import DraftExamples
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.results import RouteDecision

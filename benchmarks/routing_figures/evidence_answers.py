@@ -9,8 +9,8 @@ import numpy
 
 from nearfar.orchestrator.lab.statistics import with_interval
 from nearfar.orchestrator.routing.answers import Answer
+from nearfar.orchestrator.routing.escalation_training import DraftExamples, out_of_fold_gains
 from nearfar.orchestrator.routing.looks import DRAFT, PROMPT, Cost, Look, Signal, prompt_surface, second_opinion, text_form
-from nearfar.orchestrator.routing.training import DraftExamples, out_of_fold_gains
 
 from .evidence_measures import Row, apgr, compared, folds, gains_of, read_rows, recovery, scores_of
 

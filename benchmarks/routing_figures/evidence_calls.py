@@ -11,8 +11,8 @@ import numpy
 
 from nearfar.orchestrator.routing.answers import Answer
 from nearfar.orchestrator.routing.escalation import Action, Escalation, price
+from nearfar.orchestrator.routing.escalation_training import DraftExamples, out_of_fold_gains
 from nearfar.orchestrator.routing.looks import DRAFT, PROMPT, SCHEMA, Cost, Look, Signal, prompt_surface, second_opinion
-from nearfar.orchestrator.routing.training import DraftExamples, out_of_fold_gains
 from nearfar.orchestrator.task.routing_policy import ObjectiveConfig
 
 from .call_signals import call_check, call_form

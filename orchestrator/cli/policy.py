@@ -16,6 +16,7 @@ from ..routing.policy_check import findings, role_findings
 from ..task.policy import Preset
 from ..task.results import AgentEstimate, ConsideredAgent, ConsideredArm, Estimate, Result, RouteDecision, SelectionDecision
 from . import options
+from .policy_cards import app as cards
 from .policy_learning import calibrate, simulate, train
 from .printing import Line, Note, count_text, print_json, print_lines, show, style_cells, table
 from .run import summary
@@ -113,6 +114,7 @@ def choose(
         show(decision.model_dump(mode="json"), _choice_lines(decision), as_json=as_json)
 
 
+app.add_typer(cards, name="card")
 app.command("train")(train)
 app.command("calibrate")(calibrate)
 app.command("simulate")(simulate)

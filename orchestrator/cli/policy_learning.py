@@ -26,9 +26,9 @@ from ..lab.training.report import HeldOutReport, train_on_traces
 from ..lab.training.training import write_head
 from ..routing.checks import learn_early_stop
 from ..routing.escalation import Escalation, EscalationCard
+from ..routing.escalation_training import draft_examples_of, train_escalation
 from ..routing.looks import Cost
 from ..routing.traces import Trace, agents_of, read_traces
-from ..routing.training import draft_examples_of, train_escalation
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from . import options

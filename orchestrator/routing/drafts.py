@@ -13,7 +13,7 @@ from ..task.modes import Mode
 from ..task.results import AgentEstimate, Result, RouteDecision
 from ..task.routing_policy import ObjectiveConfig, RouterConfig
 from ..task.task import Task, last_words
-from .escalation import Action, Escalation, EscalationDecision, price
+from .escalation import BETTER_USES, HAS_ROOM, Action, Escalation, EscalationDecision, price
 from .looks import Cost, Signal
 from .steering import FarOption, Steering
 from .success import length_gain
@@ -205,5 +205,5 @@ def cost_of(expected: AgentEstimate | None) -> Cost:
 
 def _reason(objection: str | None, *, escalates: bool) -> str:
     if escalates:
-        return objection or "nothing speaks against the draft, and the budget has room for a better one"
-    return "the answer stands" if objection is None else f"{objection}, but the budget has better uses"
+        return objection or f"nothing speaks against the draft, {HAS_ROOM}"
+    return "the answer stands" if objection is None else f"{objection}, {BETTER_USES}"

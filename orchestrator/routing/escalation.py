@@ -8,14 +8,15 @@ by the moves of the gain that were recorded, so that it holds at any price).
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, lru_cache
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, FiniteFloat, ValidationError, model_validator
 
 from ...protocols import ConfigError
 from ...protocols.steps import Value
@@ -34,20 +35,30 @@ VERSION: Final = "escalation/1"
 """Version of the card's format; a card of another version cannot be used."""
 MOST_PAID_LOOKS: Final = 5
 """Every set of paid looks has a fit of its own: 32 at most."""
+_MOST_LOOKS: Final = 16
 FARTHEST: Final = 4.0
 """Deviations from the mean of the traces beyond which a measure counts no more."""
 _LARGEST_ODDS: Final = 30.0
-_BUDGET: Final = "; the budget asks the far agent to be ahead by {:.2g}"
+BETTER_USES: Final = "but the budget has better uses"
+HAS_ROOM: Final = "and the budget has room for a better one"
 _FORCING: Final = 2.0
 """Price of the far agent, over the worth of a right answer, beyond which no look can change the choice, so that one plan serves."""
 _GRID: Final = 81
 """Gains between -1 and 1 at which the value of deciding well is computed; between them it is interpolated."""
 
 
+LARGEST_FILE: Final = 1_000_000
+"""Bytes of a card's file at most."""
+Weight = Annotated[FiniteFloat, Field(ge=-100, le=100)]
+Number = Annotated[FiniteFloat, Field(ge=-1e9, le=1e9)]
+Gain = Annotated[FiniteFloat, Field(ge=-2, le=2)]
+"""A difference of two probabilities, or a move of one."""
+
+
 class LearnedLook(Look):
     """A look that was recorded in the traces."""
 
-    measures: tuple[str, ...]
+    measures: tuple[str, ...] = Field(max_length=100)
     """Names of the measures that the look found in the traces."""
     gives_answer: bool
     """Another agent answers the task."""
@@ -58,11 +69,11 @@ class Fit(Value):
 
     seen: tuple[str, ...]
     """The paid looks; the free ones are always seen."""
-    centre: tuple[float, ...]
-    scale: tuple[float, ...]
-    draft: tuple[float, ...]
+    centre: tuple[Number, ...]
+    scale: tuple[Annotated[Number, Field(gt=0)], ...]
+    draft: tuple[Weight, ...]
     """Weights for the log odds that the draft is right; the last one stands alone."""
-    far: tuple[float, ...]
+    far: tuple[Weight, ...]
     """Weights for the log odds that the far agent is right; the last one stands alone."""
 
 
@@ -72,10 +83,33 @@ class Outlook(Value):
     seen: tuple[str, ...]
     """The paid looks before it."""
     look: str
-    gains: tuple[float, ...] = Field(min_length=1)
+    gains: tuple[Gain, ...] = Field(min_length=1, max_length=100)
     """Rising."""
-    moves: tuple[tuple[float, ...], ...]
+    moves: tuple[Annotated[tuple[Gain, ...], Field(min_length=1, max_length=100)], ...]
     """One row for each of the gains."""
+
+    @model_validator(mode="after")
+    def _is_even(self) -> Self:
+        if len(self.moves) != len(self.gains) or len({len(row) for row in self.moves}) != 1:
+            raise ValueError("there is to be one row of equally many moves for each of the gains")
+        if list(self.gains) != sorted(self.gains):
+            raise ValueError("the gains are to rise")
+        return self
+
+
+class CardOrigin(Value):
+    """The origin of a card that is shared."""
+
+    sets: tuple[str, ...] = ()
+    """Recorded sets that it was learned from."""
+    licences: tuple[str, ...] = ()
+    """Names of their licences."""
+    date: str = ""
+    command: str = ""
+    """The command that made it."""
+    note: str = ""
+    baked_in: int = Field(default=0, ge=0)
+    """Reported outcomes that have moved its probabilities since."""
 
 
 class EscalationCard(Value):
@@ -86,13 +120,37 @@ class EscalationCard(Value):
     """The agent whose drafts are judged."""
     far: str
     """The agent to which is escalated."""
-    looks: tuple[LearnedLook, ...]
+    looks: tuple[LearnedLook, ...] = Field(max_length=_MOST_LOOKS)
     fits: tuple[Fit, ...] = Field(min_length=1)
     outlooks: tuple[Outlook, ...]
     traces: int = Field(gt=0)
     """It was learned from."""
     left_out: int = Field(default=0, ge=0)
     """Traces in which one of the two outcomes was unknown."""
+    farthest: float = Field(default=FARTHEST, gt=0, le=FARTHEST)
+    """Deviations from the mean beyond which a measure counts no more."""
+    provenance: CardOrigin | None = None
+    """None: it was learned from the user's own traces."""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        """Check that there is a fit for each set of paid looks, an outlook for each further look, and a weight for each measure."""
+        names = [look.name for look in self.looks]
+        if len(set(names)) < len(names):
+            raise ValueError("a look is named twice")
+        paid = [look.name for look in self.looks if not look.is_free]
+        if len(paid) > MOST_PAID_LOOKS:
+            raise ValueError(f"more than {MOST_PAID_LOOKS} looks cost something")
+        sets = sets_of(paid)
+        if sorted(fit.seen for fit in self.fits) != sorted(sets):
+            raise ValueError("there is to be one fit for each set of looks that cost something")
+        if {(each.seen, each.look) for each in self.outlooks} != {(seen, look) for seen in sets for look in paid if look not in seen}:
+            raise ValueError("there is to be one outlook for each further look")
+        for fit in self.fits:
+            count = len(measures_of(self.looks, fit.seen, {}))
+            if {len(fit.centre), len(fit.scale), len(fit.draft) - 1, len(fit.far) - 1} != {count}:
+                raise ValueError(f"a fit is to have {count} measures")
+        return self
 
 
 class Action(StrEnum):
@@ -130,6 +188,8 @@ class Escalation:
         self.looks = tuple(look.name for look in card.looks)
         """Names of those that it was trained with; findings of others cannot be used."""
         self._paid = tuple(look.name for look in card.looks if not look.is_free)
+        self._offsets = (0.0, 0.0)
+        """Added to the log odds that the draft and the far agent are right."""
         self._fits = {fit.seen: fit for fit in card.fits}
         self._outlooks = {(outlook.seen, outlook.look): outlook for outlook in card.outlooks}
         self._plan = lru_cache(maxsize=64)(self._planned)
@@ -138,10 +198,7 @@ class Escalation:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a card. Raises `ConfigError` where the file is none, or one of another version."""
-        try:
-            return cls(EscalationCard.model_validate_json(path.read_bytes()))
-        except (OSError, ValidationError) as error:
-            raise ConfigError(f"{path} holds no escalation", hint="train it on traces") from error
+        return cls(read_card(path))
 
     def save(self, path: Path) -> None:
         """Write the card."""
@@ -169,8 +226,17 @@ class Escalation:
         fit = self._fits[self._seen(findings)]
         values = measures_of(self.card.looks, fit.seen, findings)
         numbers = zip(values, fit.centre, fit.scale, strict=True)
-        standard = [0.0 if math.isnan(value) else _clipped((value - centre) / scale, FARTHEST) for value, centre, scale in numbers]
-        return _logistic(standard, fit.draft), _logistic(standard, fit.far)
+        standard = [
+            0.0 if math.isnan(value) else _clipped((value - centre) / scale, self.card.farthest) for value, centre, scale in numbers
+        ]
+        draft, far = self._offsets
+        return _logistic(standard, fit.draft, draft), _logistic(standard, fit.far, far)
+
+    def moved(self, *, draft: float, far: float) -> Self:
+        """Return the escalation with both probabilities moved by offsets of their log odds, as outcomes correct them."""
+        moved = copy(self)
+        moved._offsets = (draft, far)
+        return moved
 
     def decide(
         self,
@@ -197,7 +263,7 @@ class Escalation:
         worth = self._worth(self._seen(findings), far_right - draft, price(far, objective) + threshold, objective)
         best = max(worth, key=lambda option: worth[option])
         action = Action.LOOK if best in self._paid else Action(best)
-        reason = _reason(action, best, draft, far_right, worth) + (_BUDGET.format(threshold) if threshold else "")
+        reason = _reason(action, best, draft, far_right, worth, threshold)
         return EscalationDecision(action, best if action is Action.LOOK else None, draft, far_right, worth[best], reason)
 
     def _seen(self, findings: Mapping[str, Signal]) -> tuple[str, ...]:
@@ -250,6 +316,23 @@ class Escalation:
         return matrix / len(outlook.moves[0])
 
 
+def read_card(path: Path) -> EscalationCard:
+    """Read a card from a file that may come from others. Raises `ConfigError` where it is none, or too large, with the first problem."""
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise ConfigError(f"{path} holds no escalation: it has more than {LARGEST_FILE:,} bytes", hint=_UNTRAINED)
+        return EscalationCard.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path} holds no escalation: {error.strerror or error}", hint=_UNTRAINED) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the card"
+        raise ConfigError(f"{path} holds no escalation: {where}: {first['msg']}", hint=_UNTRAINED) from error
+
+
+_UNTRAINED: Final = "`nearfar policy train` writes one"
+
+
 def price(cost: Cost, objective: ObjectiveConfig) -> float:
     """Return the utility that a cost takes away."""
     return objective.dollars * cost.dollars + objective.seconds * cost.seconds + objective.joules * cost.joules
@@ -287,8 +370,8 @@ def _grid() -> "Floats":
     return numpy.linspace(-1, 1, _GRID)
 
 
-def _logistic(values: Sequence[float], weights: Sequence[float]) -> float:
-    odds = sum(value * weight for value, weight in zip(values, weights, strict=False)) + weights[-1]
+def _logistic(values: Sequence[float], weights: Sequence[float], offset: float) -> float:
+    odds = sum(value * weight for value, weight in zip(values, weights, strict=False)) + weights[-1] + offset
     return 1 / (1 + math.exp(-_clipped(odds, _LARGEST_ODDS)))
 
 
@@ -296,11 +379,12 @@ def _clipped(value: float, largest: float) -> float:
     return min(max(value, -largest), largest)
 
 
-def _reason(action: Action, best: str, draft: float, far: float, worth: Mapping[str, float]) -> str:
+def _reason(action: Action, best: str, draft: float, far: float, worth: Mapping[str, float], threshold: float) -> str:
     chances = f"the draft is right with {draft:.0%}, the far agent with {far:.0%}"
+    is_far_worth_it = worth[Action.ESCALATE] + threshold > 0  # without the budget
     if action is Action.ACCEPT:
-        return f"{chances}: neither it nor a further look is worth its price"
+        return f"{chances}, {BETTER_USES}" if is_far_worth_it else f"{chances}: neither it nor a further look is worth its price"
     if action is Action.ESCALATE:
-        return f"{chances}: that is worth its price, and a further look is not"
+        return f"{chances}: that is worth its price, and a further look is not" if is_far_worth_it else f"{chances}, {HAS_ROOM}"
     now = max(worth[Action.ACCEPT], worth[Action.ESCALATE])
     return f"{chances}: a look at {best} is worth {worth[best] - now:.2g} more than deciding now"

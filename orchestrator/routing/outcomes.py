@@ -22,7 +22,8 @@ from ..agents.pool import PaceSource, no_pace
 from ..task.modes import NAME, NUMBER, Shape, TaskProfile
 from ..task.results import Arm
 from .costs import Group, RunningEstimates, lineage, nested
-from .success import Correction
+from .draft_outcomes import EscalatedDraft, ScoredDraft
+from .success import Correction, Drift, DriftDetector
 from .traces import Outcome, ScoredAnswer, read_outcomes
 
 logger = logging.getLogger(__name__)
@@ -389,6 +390,9 @@ def draw_score(mean: float, weight: float, random: Random) -> float:
     return random.betavariate(inner * weight, (1 - inner) * weight)
 
 
+_RETRAIN: Final = "a card that is trained on these agents would fit better: `nearfar policy train`"
+
+
 class OutcomeStore:
     """All that is known of how tasks went: what agents took and how well they did, and how configurations of `auto` did.
 
@@ -409,6 +413,10 @@ class OutcomeStore:
         self.arms: dict[str, tuple[Arm, str]] = {}
         """Every configuration met, by its key, with its label."""
         self.corrections: dict[Path | None, Correction] = {}
+        self._cards: dict[str, Correction] = {}
+        """Corrections of the probabilities of each card."""
+        self._confirmations: dict[tuple[str, str], DriftDetector] = {}
+        """Watch over the far agents' verdicts, by the card and the agent that drafted."""
         self._files: set[Path] = set()
         for outcome in outcomes:
             self.add(outcome)
@@ -424,9 +432,15 @@ class OutcomeStore:
             for each in known:
                 self.add(each)
 
-    def add(self, outcome: Outcome | ScoredAnswer) -> None:
+    def add(self, outcome: Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft) -> None:
         """Take in how a task went."""
         with self.lock:
+            if isinstance(outcome, ScoredDraft):
+                self._add_draft(outcome)
+                return
+            if isinstance(outcome, EscalatedDraft):
+                self._watch(outcome)
+                return
             if isinstance(outcome, ScoredAnswer):
                 self._add_answer(outcome)
                 return
@@ -443,6 +457,27 @@ class OutcomeStore:
         """Return the correction of the predictions of one head; None: of the prior."""
         with self.lock:
             return self.corrections.setdefault(head, Correction())
+
+    def card_correction(self, card: str) -> Correction:
+        """Return the correction of the probabilities of one card; empty: of the default card."""
+        with self.lock:
+            return self._cards.setdefault(card, Correction())
+
+    def _add_draft(self, draft: ScoredDraft) -> None:
+        drift = self.card_correction(draft.card).learn(draft.subject, draft.task_class, draft.predicted, draft.score)
+        if drift is not None:
+            logger.warning("%s; %s", drift, _RETRAIN)
+
+    def _watch(self, draft: EscalatedDraft) -> None:
+        """Notice when far answers confirm an agent's drafts more or less often than they used to.
+
+        The card is not moved by that: two right answers may differ in form, and labels of doubtful drafts alone made it rank worse.
+        """
+        detector = self._confirmations.setdefault((draft.card, draft.agent), DriftDetector())
+        drift = detector.observe(float(draft.confirmed) - draft.expected)
+        if drift is not None:
+            often = "more" if drift is Drift.BETTER else "less"
+            logger.warning("far answers confirm drafts of %s %s often than they used to; %s", draft.agent, often, _RETRAIN)
 
     def _add_answer(self, answer: ScoredAnswer) -> None:
         decision = answer.decision

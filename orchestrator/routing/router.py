@@ -28,6 +28,7 @@ from ..task.rules import Ruling, ruling
 from ..task.task import Task, last_words, tokens_by_length
 from .auto import Selector
 from .costs import TaskKind, TaskTaken
+from .draft_outcomes import escalated_drafts, reported_drafts
 from .drafts import Drafts, expected_quality
 from .eligibility import (
     PLAN_TOKENS,
@@ -54,7 +55,7 @@ from .eligibility import (
 from .outcomes import OutcomeStore
 from .steering import UNKNOWN_DOLLARS, Sessions, Steering
 from .success import Success, SuccessModel
-from .traces import ScoredAnswer, log_score, log_task
+from .traces import ScoredAnswer, log_arbitration, log_score, log_task
 
 logger = logging.getLogger(__name__)
 
@@ -227,12 +228,16 @@ class Router:
 
     def conclude(self, task: Task, result: Result, *, tools: Collection[str]) -> None:
         """Take note of a task that was answered."""
+        if task.policy.router.learn and len(result.attempts) > 1:
+            for draft in escalated_drafts(result.attempts):
+                self.outcomes.add(draft)
         if task.session is not None:
             self.sessions.keep(task.session, result.agent, user=task.user)
         self.prefixes.note(task.messages, [attempt.agent for attempt in result.attempts if attempt.steps])
         if task.policy.router.log is not None:
             try:
                 log_task(task.policy.router.log, task, result, tools=tools, time=self._now())
+                log_arbitration(task.policy.router.log, result)
             except ConfigError as error:  # the answer is paid for, and stands without its record
                 logger.warning("a decision is not on record: %s", error)
 
@@ -245,6 +250,9 @@ class Router:
         if settings.learn:
             if settings.log is not None:  # before this score is in it, which would count twice
                 self.outcomes.read(settings.log, may_be_missing=True)
+            known_class = task_class or result.decision.task_class
+            for draft in reported_drafts(result.attempts, result.agent, score, known_class):
+                self.outcomes.add(draft)
             self.outcomes.add(ScoredAnswer(result.decision, result.agent, score, settings.head, task_class))
         if settings.log is not None:
             log_score(settings.log, result, score, task_class=task_class)

@@ -222,6 +222,11 @@ class Correction:
         with self._lock:
             return self._agents.get(agent, self._unknown).corrected(task_class, probability)
 
+    def offset(self, agent: str, task_class: str) -> float:
+        """Return by how much outcomes move the log odds of an agent's predictions in a class; 0 for an unknown agent."""
+        with self._lock:
+            return self._agents.get(agent, self._unknown).offset(task_class)
+
     def learn(self, agent: str, task_class: str, probability: float, outcome: float | None) -> str | None:
         """Learn from the outcome of a task; an unknown outcome (None) teaches nothing. The other arguments are those of `correct`.
 
@@ -249,6 +254,9 @@ class _Agent:
         mean, variance = self._offsets.belief(task_class)
         found = _moved(probability, mean)
         return Corrected(found, found * (1 - found) * sqrt(variance), self._offsets.outcomes(task_class))
+
+    def offset(self, task_class: str) -> float:
+        return self._offsets.belief(task_class)[0]
 
     def learn(self, task_class: str, probability: float, outcome: float, *, kept: float) -> Drift | None:
         """Take an outcome in, of which the earlier ones of the class keep a share of their precision."""

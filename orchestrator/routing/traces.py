@@ -19,7 +19,9 @@ from ...protocols.steps import Value
 from ..task.modes import Strategy, TaskProfile
 from ..task.results import Arm, Result, RouteDecision
 from ..task.task import Task, last_words
+from ..task.weighing import Arbitration, WeighedDraft
 from ..util.json_text import append_line, read_lines
+from .draft_outcomes import EscalatedDraft, ScoredDraft, escalated_drafts, reported_drafts
 
 
 def _as_utf8(text: str) -> str:
@@ -154,6 +156,8 @@ class LoggedAttempt(Value):
     joules: float | None = None
     """Energy of this device."""
     is_grounded: bool | None = None
+    weighed: WeighedDraft | None = None
+    arbitration: Arbitration | None = None
     answer: str | None = None
     """None where the task is private, or was told anything private; here and below."""
     opinions: Mapping[str, str] = {}
@@ -185,6 +189,10 @@ class LoggedScore(Value):
     task_class: str = ""
     """Class that the app reported with the score; empty: unchanged."""
     score: float = Field(ge=0, le=1)
+    source: Literal["report", "arbitration"] = "report"
+    """`arbitration`: it follows from a far agent's answer to an escalated task, and a report takes its place."""
+    weight: float = Field(default=1.0, ge=0, le=1)
+    """Probability that the score is right, as far as known."""
 
 
 def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], time: datetime) -> None:
@@ -201,6 +209,8 @@ def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], ti
             seconds=attempt.seconds,
             joules=attempt.energy.joules if attempt.side is Side.NEAR else None,
             is_grounded=attempt.is_grounded,
+            weighed=attempt.weighed,
+            arbitration=attempt.arbitration,
             answer=attempt.answer if is_public else None,
             opinions=attempt.opinions if is_public else {},
         )
@@ -218,6 +228,20 @@ def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], ti
         attempts=tuple(attempts),
     )
     append_outcome(path, line, setting="[policy.router] log")
+
+
+def log_arbitration(path: Path, result: Result) -> None:
+    """Append the labels that follow from a far agent's answer. Raises `ConfigError` where the file cannot be written."""
+    for attempt in result.attempts:
+        if attempt.arbitration is None:
+            continue
+        ruling = attempt.arbitration
+        right, weight = float(ruling.confirmed), ruling.draft_weight
+        labels = [(attempt.agent, right, weight), (ruling.by, right, ruling.far_weight)]
+        labels += [(agent, float(agrees), weight) for agent, agrees in ruling.opinions.items() if agent != attempt.agent]
+        for agent, score, sure in labels:
+            line = LoggedScore(id=result.id, agent=agent, score=score, source="arbitration", weight=sure)
+            append_outcome(path, line, setting="[policy.router] log")
 
 
 def log_score(path: Path, result: Result, score: float, *, task_class: str) -> None:
@@ -295,14 +319,15 @@ def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | 
     opinions = {agent: AgentOutcome(answer=answer) for attempt in task.attempts for agent, answer in attempt.opinions.items()}
     outcomes = opinions | {
         attempt.agent: AgentOutcome(
-            score=scores.get((task.id, attempt.agent)), **attempt.model_dump(exclude={"agent", "outcome", "opinions"})
+            score=scores.get((task.id, attempt.agent)),
+            **attempt.model_dump(exclude={"agent", "outcome", "opinions", "weighed", "arbitration"}),
         )
         for attempt in task.attempts
     }
     return Trace(id=task.id, prompt=task.prompt, task_class=task.task_class, tools=task.tools, outcomes=outcomes) if outcomes else None
 
 
-def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer]:
+def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft]:
     """Return what a file tells of how well tasks went, in the order in which it was written. A last line that was cut off is left out.
 
     Lines may be runs of a sweep, reports on `auto`, and a router's log. Raises `ConfigError` that names the line which is none of them.
@@ -312,7 +337,7 @@ def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer]:
     except OSError as error:
         hint = "`nearfar sweep` writes runs.jsonl; [policy.auto] and [policy.router] name such files"
         raise ConfigError(f"the outcomes in {path} cannot be read: {error.strerror}", hint=hint) from error
-    found: list[Outcome | ScoredAnswer] = []
+    found: list[Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft] = []
     tasks: dict[str, LoggedTask] = {}
     for number, line in enumerate(lines, start=1):
         try:
@@ -322,7 +347,9 @@ def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer]:
             raise ConfigError(f"{path}, line {number} is no outcome: {_problem(error)}", hint="mend or delete that line") from error
         if isinstance(known, LoggedTask):
             tasks[known.id] = known
-        elif isinstance(known, LoggedScore) and (task := tasks.get(known.id)) is not None:
+            found += escalated_drafts(known.attempts)
+        elif isinstance(known, LoggedScore) and known.source == "report" and (task := tasks.get(known.id)) is not None:
+            found += reported_drafts(task.attempts, known.agent, known.score, known.task_class or task.task_class)
             found.append(ScoredAnswer(task.decision, known.agent, known.score, task.head, known.task_class))
     return found
 
@@ -415,7 +442,10 @@ class _Reading:
             case LoggedTask() as task:
                 self._tasks.append(task)
             case LoggedScore() as scored:
-                self._scores[scored.id, scored.agent] = scored.score
+                if scored.source == "report":
+                    self._scores[scored.id, scored.agent] = scored.score
+                else:
+                    self._scores.setdefault((scored.id, scored.agent), scored.weight * scored.score + (1 - scored.weight) / 2)
             case RunRecord() as run:
                 self._take_run(run)
             case Trace() as trace:

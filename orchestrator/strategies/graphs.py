@@ -32,6 +32,7 @@ from ..task.task import Task
 from ..task.tools import Tool
 from ..util.json_text import canonical
 from ..util.plugins import Plugin, find_plugin
+from .arbitration import end_arbitrated
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, warn_of_refusal
 from .hedging import Hedge, hedge_of
 from .judging import Judging
@@ -310,11 +311,13 @@ class TaskNodes:
         if not turn.is_judged:
             silent = None if state["messages"][-1]["text"].strip() else InvalidOutput("the answer is empty", hint=_SILENT)
             if silent is None or not turn.leaves_to_others(silent):
+                if state["attempts"]:
+                    return end_arbitrated(turn, draft, runtime)
                 return turn.end(draft, "accepted", "the answer stands", runtime)
             self.router.learn(turn.task, turn.decision, turn.handle.name, score=0.0)
             return turn.give_up(silent, runtime)
         log = CallLog(state, runtime)
-        judging = Judging(turn, self.pool, log, self.context(runtime), self._escalations, self.router.drafts)
+        judging = Judging(turn, self.pool, log, self.context(runtime), self._escalations, self.router)
         reason = await judging.objection()
         draft = draft.model_copy(update=judging.found)
         if reason is None:

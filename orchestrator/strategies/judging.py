@@ -6,14 +6,18 @@ from typing import Any
 from ...protocols import ConfigError, Message, Side, StepRequest, ToolChoice
 from ..agents.pool import AgentHandle, AgentPool
 from ..routing.answers import Answer, agree
+from ..routing.cards import first_day_escalation
 from ..routing.checks import is_grounded, objection
-from ..routing.drafts import DraftChoice, Drafts
+from ..routing.draft_outcomes import drafts_of, escalated_to
+from ..routing.drafts import DraftChoice
 from ..routing.escalation import Action, Escalation
 from ..routing.looks import FREE, Signal, free_findings, second_opinion
+from ..routing.router import Router
 from ..task.labels import Label
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import last_words
+from ..task.weighing import WeighedDraft
 from .calls import CallLog
 from .state import TaskContext, label_of, step_request, value_of
 from .turn import AgentTurn
@@ -31,11 +35,11 @@ class Judging:
         log: takes their calls.
         context: tools of the run.
         escalations: those that were loaded, by their files.
-        drafts: of the router, which holds a budget over them.
+        router: holds a budget over the choices, and has learned how right the cards are.
     """
 
     def __init__(
-        self, turn: AgentTurn, pool: AgentPool, log: CallLog, context: TaskContext, escalations: dict[Path, Escalation], drafts: Drafts
+        self, turn: AgentTurn, pool: AgentPool, log: CallLog, context: TaskContext, escalations: dict[Path, Escalation], router: Router
     ) -> None:
         assert turn.draft is not None, "an attempt is under way"
         self.opinions: dict[str, str] = {}
@@ -48,9 +52,11 @@ class Judging:
         self._log = log
         self._context = context
         self._escalations = escalations
-        self._drafts = drafts
+        self._router = router
         self._chances: tuple[float | None, float | None] = (None, None)
         """Probabilities that the draft is right, and that the far agent would be; None: they were not weighed."""
+        self._weighed: WeighedDraft | None = None
+        """The probabilities of the card alone."""
         self._messages = [value_of(Message, message) for message in turn.state["messages"]]
 
     @property
@@ -63,7 +69,8 @@ class Judging:
     def found(self) -> dict[str, Any]:
         """Return what is to be recorded of the attempt."""
         p_right, p_far = self._chances
-        return {"is_grounded": self.is_grounded, "opinions": self.opinions, "p_right": p_right, "p_far": p_far}
+        weighed = self._weighed
+        return {"is_grounded": self.is_grounded, "opinions": self.opinions, "p_right": p_right, "p_far": p_far, "weighed": weighed}
 
     async def objection(self) -> str | None:
         """Return the reason to let the next agent take over, or None. Raises `ConfigError` for an escalation that was trained for other
@@ -75,17 +82,42 @@ class Judging:
         if not self._text.strip():
             choice.force()
             return (await self._fixed())[0]
-        card = self._card()
-        return await (self._checked(choice) if card is None else self._learned(card, following, choice))
+        card = self._card(following)
+        return await (self._checked(choice) if card is None else self._learned(card, choice))
 
-    def _card(self) -> Escalation | None:
-        """Return the escalation that weighs the evidence; None: the fixed checks decide."""
+    def _card(self, following: AgentHandle) -> Escalation | None:
+        """Return the escalation that weighs the evidence: the policy's own, or the default one under a budget; None: the checks decide.
+
+        Raises `ConfigError` for one that was trained for other agents or looks.
+        """
         path = self._turn.task.policy.evidence.escalation
         if path is None:
-            return None
+            return self._default_card(following)
         if path not in self._escalations:
             self._escalations[path] = Escalation.load(path)
+        others = [handle.name for handle in self._pool if handle.side is Side.NEAR and handle is not self._turn.handle]
+        self._escalations[path].require(draft=self._turn.handle.name, far=following.name, looks=[*FREE, *others])
         return self._escalations[path]
+
+    @property
+    def _card_name(self) -> str:
+        path = self._turn.task.policy.evidence.escalation
+        return "" if path is None else str(path)
+
+    def _corrected(self, escalation: Escalation) -> Escalation:
+        task, correction = self._turn.task, self._router.outcomes.card_correction(self._card_name)
+        if not task.policy.router.learn:
+            return escalation
+        draft = correction.offset(drafts_of(escalation.card.draft), task.task_class)
+        return escalation.moved(draft=draft, far=correction.offset(escalated_to(escalation.card.far), task.task_class))
+
+    def _default_card(self, following: AgentHandle) -> Escalation | None:
+        """Return the shipped escalation for the agents at hand; None where the checks decide."""
+        task, handle = self._turn.task, self._turn.handle
+        second = task.policy.evidence.second_opinion
+        others = [each.name for each in self._pool if each.side is Side.NEAR and each is not handle]
+        opinions = others if second is None else [self._handle(second).name]
+        return first_day_escalation(task.policy, self._turn.decision, draft=handle.name, far=following.name, others=opinions)
 
     def _choice(self, following: AgentHandle) -> DraftChoice:
         """Return the choice that the budget is held over."""
@@ -93,7 +125,7 @@ class Judging:
         may_follow = privacy is None or privacy.may_take_over(following, label_of(state), value_of(Label, state["opening"]))
         commitments = None if account is None else account.commitments
         turn = self._turn
-        return DraftChoice(self._drafts, turn.task, turn.decision, following.name, commitments=commitments, is_free=may_follow)
+        return DraftChoice(self._router.drafts, turn.task, turn.decision, following.name, commitments=commitments, is_free=may_follow)
 
     @property
     def _text(self) -> str:
@@ -128,16 +160,17 @@ class Judging:
             return None, None
         return (None, True) if agree(self._text, opinion) else (f"{second} answers otherwise: {opinion[:80]}", False)
 
-    async def _learned(self, escalation: Escalation, following: AgentHandle, choice: DraftChoice) -> str | None:
-        """Look until a further look is not worth its price any more. `following` is the agent in the cloud that would take over."""
-        others = [handle.name for handle in self._pool if handle.side is Side.NEAR and handle is not self._turn.handle]
-        escalation.require(draft=self._turn.handle.name, far=following.name, looks=[*FREE, *others])
+    async def _learned(self, escalation: Escalation, choice: DraftChoice) -> str | None:
+        """Look until a further look is not worth its price any more, with the probabilities as outcomes have corrected them."""
+        corrected = self._corrected(escalation)
         findings = {name: found for name, found in self._free().items() if name in escalation.looks}
         while True:
-            verdict = choice.weigh(escalation, findings)
+            verdict = choice.weigh(corrected, findings)
             if verdict.look is None:
                 self.praise = verdict.reason
                 self._chances = verdict.p_draft, verdict.p_far
+                draft, far = escalation.probabilities(findings)
+                self._weighed = WeighedDraft(card=self._card_name, p_draft=draft, p_far=far)
                 return verdict.reason if verdict.action is Action.ESCALATE else None
             findings[verdict.look] = await self._look(verdict.look)
 

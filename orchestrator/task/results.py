@@ -15,6 +15,7 @@ from .labels import Label, RecalledItem
 from .modes import Mode, Strategy, TaskProfile
 from .policy import Cause, Verdict
 from .tools import Effect
+from .weighing import Arbitration, WeighedDraft
 
 Knobs = Mapping[str, JsonValue]
 RESERVED: Final = ("auto", "mode", "preset", "sensitivity", "strategy")
@@ -257,6 +258,10 @@ class Attempt(Value):
     """Probability that the answer is right, by the evidence; None: it was not weighed."""
     p_far: float | None = None
     """Probability that the far agent that would take over is right, by the evidence."""
+    weighed: WeighedDraft | None = None
+    """The card's own probabilities; None: no card has weighed it."""
+    arbitration: Arbitration | None = None
+    """The far agent's verdict on it; None: it was not escalated, or no card has weighed it."""
 
 
 class Call(Value):

@@ -129,7 +129,7 @@ def test_every_process_knows_what_all_of_them_were_billed_in_the_last_hour(confi
             found = one.reserve([Claim(BudgetScope("minute"))], least=Units(), most=Units(dollars=5 * 10**9))
             assert isinstance(found, Reservation)
             one.settle(found, Units(dollars=dollars * 10**9))
-            assert other.dollars_of_last_hour() == known
+            assert other.dollars_of_last(60) == known
 
 
 def test_what_was_spent_is_known_when_the_book_is_opened_again(opened: Opening) -> None:

@@ -9,9 +9,9 @@ from situations import priced
 
 from nearfar import Hybrid, Policy, Result, tool
 from nearfar.orchestrator.routing.escalation import Escalation
+from nearfar.orchestrator.routing.escalation_training import draft_examples_of, train_escalation
 from nearfar.orchestrator.routing.looks import Cost
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace, read_traces
-from nearfar.orchestrator.routing.training import draft_examples_of, train_escalation
 from nearfar.protocols import ConfigError, ScriptedAgent, Side, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply
 

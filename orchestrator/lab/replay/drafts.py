@@ -1,16 +1,17 @@
-"""Recorded drafts, judged as a cascade judges them: by the card that the policy names, or by the fixed checks."""
+"""Recorded drafts, judged as a cascade judges them: by the card that the policy names, the default card, or the fixed checks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ....protocols import Side
 from ...routing.answers import agree
+from ...routing.cards import first_day_escalation
 from ...routing.drafts import DraftChoice, unlearned_chances
 from ...routing.escalation import Action, Escalation
+from ...routing.escalation_training import draft_examples_of
 from ...routing.looks import PROMPT, Cost, Signal, prompt_surface
 from ...routing.router import Router
 from ...routing.traces import AgentOutcome, Trace
-from ...routing.training import draft_examples_of
 from ...task.policy import Policy
 from ...task.results import RouteDecision
 from ...task.task import Task
@@ -42,6 +43,7 @@ class DraftReplay:
 
     def __init__(self, recording: Recording, policy: Policy) -> None:
         self._recording = recording
+        self._policy = policy
         self._evidence = policy.evidence
         self._minimum_confidence = policy.minimum_confidence
         self._card = None if policy.evidence.escalation is None else Escalation.load(policy.evidence.escalation)
@@ -61,7 +63,19 @@ class DraftReplay:
         if self._is_unusable(case.outcomes[near]):
             choice.force()
             return JudgedDraft(near, far, choice.advantage(0.0, 1.0), escalates=True)
-        return self._checked(choice, case, near, far) if self._card is None else self._learned(choice, decision, place, far)
+        known = self._known(near, far)[place]
+        card = self._weighing(decision, known, far)
+        return self._checked(choice, case, near, far) if card is None else self._learned(card, choice, decision, place, far)
+
+    def _weighing(self, decision: RouteDecision, known: Mapping[str, Signal], far: str) -> Escalation | None:
+        """Return the card that weighs the evidence; None: the fixed checks decide."""
+        near = decision.candidates[0]
+        if self._card is not None:
+            self._card.require(draft=near, far=far, looks=[*known, *self._card.looks])
+            return self._card
+        second = self._evidence.second_opinion
+        asked = self._others(near) if second is None else [second]
+        return first_day_escalation(self._policy, decision, draft=near, far=far, others=[name for name in asked if name in known])
 
     def _checked(self, choice: DraftChoice, case: Trace, near: str, far: str) -> JudgedDraft:
         draft = case.outcomes[near]
@@ -70,11 +84,9 @@ class DraftReplay:
         chances = unlearned_chances(agrees if objection is None else False, confidence=draft.confidence, prompt=case.prompt)
         return JudgedDraft(near, far, choice.advantage(*chances), verdict.escalates)
 
-    def _learned(self, choice: DraftChoice, decision: RouteDecision, place: int, far: str) -> JudgedDraft:
-        card, near = self._card, decision.candidates[0]
-        assert card is not None, "the caller has looked"
+    def _learned(self, card: Escalation, choice: DraftChoice, decision: RouteDecision, place: int, far: str) -> JudgedDraft:
+        near = decision.candidates[0]
         known = self._known(near, far)[place]
-        card.require(draft=near, far=far, looks=[*known, *card.looks])
         predicted = {each.agent: each.estimate.predicted for each in decision.considered if each.estimate is not None}
         found = {**known, PROMPT: prompt_surface(self._recording.cases[place].prompt, predicted)}
         seen = {look.name: found.get(look.name, Signal()) for look in card.card.looks if look.is_free}
@@ -85,10 +97,13 @@ class DraftReplay:
     def _known(self, near: str, far: str) -> list[Mapping[str, Signal]]:
         """Return what all looks would find, for each case."""
         if (near, far) not in self._findings:
-            others = {agent: Cost() for agent, side in self._recording.sides.items() if side is Side.NEAR and agent != near}
-            examples = draft_examples_of(self._recording.cases, draft=near, far=far, opinions=others)
+            opinions = {agent: Cost() for agent in self._others(near)}
+            examples = draft_examples_of(self._recording.cases, draft=near, far=far, opinions=opinions)
             self._findings[near, far] = list(examples.findings)
         return self._findings[near, far]
+
+    def _others(self, near: str) -> list[str]:
+        return [agent for agent, side in self._recording.sides.items() if side is Side.NEAR and agent != near]
 
     def _objection(self, case: Trace, draft: AgentOutcome) -> tuple[str | None, bool | None]:
         """Return the objection of the fixed checks, and whether the second agent agrees; None: it was not asked, or is not on record."""

@@ -262,7 +262,8 @@ class _Panel:
         chosen = first if self.written == self.freed else self._chosen(case, place)
         if judged is not None:
             return RoutedTask(case, part, judged.near, judged.far, judged.advantage, chosen, draft=judged.near)
-        if decision.strategy is Strategy.CASCADE or not self._is_free(case, decision):
+        stands = decision.strategy is Strategy.CASCADE and decision.considered[0].side is Side.NEAR  # else no draft was worth its price
+        if stands or not self._is_free(case, decision):
             return RoutedTask(case, part, near=first, far=first, advantage=0.0, chosen=chosen)
         near, far = (_most_useful(decision, side) for side in (Side.NEAR, Side.FAR))
         return RoutedTask(case, part, near, far, decision.advantage or 0.0, chosen)
@@ -303,7 +304,7 @@ def stream(recording: Recording, parts: Sequence[HeldOutPart], policy: Policy, *
     heads = {place: part.head for part in parts for place in part.places}
     changes = {**NO_BUDGET, "far_share": far_share, "shadow": False, "log": None}
     policies = [with_router(leave_to_router(policy), head=heads[place], **changes) for place in range(len(recording.cases))]
-    served = _Stream(Router(seed=seed), recording, policies, DraftReplay(recording, policy))
+    served = _Stream(Router(seed=seed), recording, policies, DraftReplay(recording, with_router(policy, **changes)))
     chosen = {place: agent for place in range(len(recording.cases)) if (agent := served.serve(place)) is not None}
     if not chosen:
         return None

@@ -1,0 +1,135 @@
+"""Transfer of cards: how much of the gap a role card recovers on tasks that it was not trained on, against cards of the same tasks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy
+
+from nearfar.orchestrator.lab.statistics import percentile_interval
+from nearfar.orchestrator.routing.cards import DEFAULT_CARD, DRAFT_ROLE, FAR_ROLE, OPINION_ROLES, bind
+from nearfar.orchestrator.routing.escalation import Escalation, EscalationCard, read_card
+from nearfar.orchestrator.routing.escalation_training import DraftExamples
+
+from .evidence_answers import answer_examples
+from .evidence_calls import XLAM_1B, XLAM_7B, Calls
+from .evidence_measures import apgr, gains_of, read_rows
+from .role_cards import by_role_examples, role_card, role_examples
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[numpy.float64]
+
+GPT_4O: Final = "gpt-4o-2024-08-06"
+SONNET: Final = "claude-3-5-sonnet-20241022"
+ALLOWED: Final = 0.05
+"""What a card of other tasks may recover less."""
+_SHARES: Final = (0.1, 0.2, 0.3)
+_RESAMPLES: Final = 1000
+_TIE: Final = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """A model that drafts, one that gives an opinion, and a far one, on one set."""
+
+    name: str
+    set: str
+    draft: str
+    opinion: str
+    far: str = ""
+
+
+PAIRINGS: Final = (
+    Pairing("crux_phi", "cruxeval", "Phi-3.5-mini-instruct", "Qwen2.5-7B-Instruct", GPT_4O),
+    Pairing("crux_gemma", "cruxeval", "gemma-2-2b-it", "gemma-2-9b-it", SONNET),
+    Pairing("math_qwen", "math_l5", "Qwen2.5-3B-Instruct", "Qwen2.5-7B-Instruct", SONNET),
+    Pairing("math_phi", "math_l5", "Phi-3.5-mini-instruct", "gemma-2-9b-it", GPT_4O),
+    Pairing("bfcl_xlam", "bfcl", XLAM_1B, XLAM_7B),
+)
+MIXED: Final = ("crux_phi", "math_qwen", "bfcl_xlam")
+"""One pairing of each set, whose tasks are mixed into one stream."""
+SETS: Final = {"cruxeval": "cruxeval (ZeroEval)", "math_l5": "math_l5 (ZeroEval)", "bfcl": "bfcl"}
+
+
+def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
+    """All figures by name. A quick run leaves out the cards of the other sets."""
+    examples = {each.name: pairing_examples(each, folder) for each in PAIRINGS}
+    found = _transfer(examples, folder, list(SETS) if not quick else ["math_l5"])
+    shipped = {name: _gains(read_card(DEFAULT_CARD), each) for name, each in examples.items()}
+    rule = {name: _disagreement_length(each) for name, each in examples.items()}
+    found["card_default_apgr"] = {name: _apgr(shipped[name], each) for name, each in examples.items()}
+    for share in _SHARES:
+        for label, gains in (("card_default", shipped), ("disagreement_length", rule)):
+            found[f"{label}_mixed_points_over_random_{round(100 * share)}"] = _points(examples, gains, share)
+    return found
+
+
+def _transfer(examples: dict[str, DraftExamples], folder: Path, sets: Sequence[str]) -> dict[str, Any]:
+    """What a card of each set recovers on every pairing of the other sets, against a card of the same tasks and the rule without one.
+
+    Cards that may be shipped are those of answers in text: only they have to hold. Results of BFCL are for evaluation only.
+    """
+    cards = {name: role_card([role_examples(folder, SETS[name])]) for name in sets}
+    table: dict[str, dict[str, float]] = {}
+    for each in PAIRINGS:
+        known = examples[each.name]
+        own = apgr(gains_of(known), known.draft_scores, known.far_scores)
+        row = {"own": own, "disagreement_length": _apgr(_disagreement_length(known), known)}
+        for name, card in cards.items():
+            if name != each.set:
+                row[f"from_{name}"] = _apgr(_gains(card, known), known)
+        table[each.name] = row
+    margins = {name: [row[f"from_{name}"] - row["own"] for row in table.values() if f"from_{name}" in row] for name in cards}
+    least = {name: min(found) for name, found in margins.items()}
+    return {
+        "card_transfer": table,
+        "card_transfer_least_margin": least,
+        "card_transfer_holds": all(least[name] >= -ALLOWED for name in least if name != "bfcl"),
+    }
+
+
+def pairing_examples(pairing: Pairing, folder: Path) -> DraftExamples:
+    """The drafts of a pairing on all tasks of its set."""
+    rows = read_rows(folder / f"{pairing.set}.jsonl.gz")
+    if pairing.set == "bfcl":
+        return Calls(rows).examples(pairing.draft, [pairing.opinion])
+    return answer_examples(rows, pairing.draft, [pairing.opinion], pairing.far)
+
+
+def _gains(card: EscalationCard, examples: DraftExamples) -> "Floats":
+    """The gain of each draft by a role card."""
+    (opinion,) = [look.name for look in examples.looks if not look.is_free]
+    known = by_role_examples(examples, [(opinion,)] * len(examples.findings))
+    escalation = Escalation(bind(card, draft=DRAFT_ROLE, far=FAR_ROLE, opinions=OPINION_ROLES[:1]))
+    chances = [escalation.probabilities(found) for found in known.findings]
+    return numpy.array([far - draft for draft, far in chances])
+
+
+def _disagreement_length(examples: DraftExamples) -> "Floats":
+    """The gain without any label: disagreement with the opinion, ties by the length of the prompt."""
+    (opinion,) = [look.name for look in examples.looks if not look.is_free]
+    disagrees = [1 - found[opinion].measures["agrees"] for found in examples.findings]
+    lengths = [found["prompt"].measures["characters"] for found in examples.findings]
+    return numpy.array(disagrees) + _TIE * numpy.array(lengths)
+
+
+def _apgr(gains: "Floats", examples: DraftExamples) -> float:
+    return apgr(gains, examples.draft_scores, examples.far_scores)
+
+
+def _points(examples: dict[str, DraftExamples], gains: dict[str, "Floats"], share: float) -> dict[str, float]:
+    """Points that the mixed stream is better than at random, where the share of the tasks with the largest gains goes far."""
+    expected = numpy.concatenate([gains[name] for name in MIXED])
+    better = numpy.concatenate([examples[name].far_scores - examples[name].draft_scores for name in MIXED])
+
+    def points(rows: "NDArray[numpy.int64]") -> float:
+        first = numpy.argsort(-expected[rows], kind="stable")[: round(share * len(rows))]
+        return float(100 * (better[rows][first].sum() / len(rows) - share * better[rows].mean()))
+
+    random = numpy.random.default_rng(0)
+    order = random.permutation(len(better))  # ties are broken by chance, not by the order of the sets
+    drawn = [points(random.integers(0, len(better), len(better))) for _ in range(_RESAMPLES)]
+    return percentile_interval(points(order), drawn).model_dump()
