@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,8 +12,9 @@ import numpy
 from nearfar.orchestrator.lab.replay.recording import RecordedAgent
 from nearfar.orchestrator.lab.statistics import percentile_interval
 from nearfar.orchestrator.routing.budget import FarShareController
+from nearfar.orchestrator.routing.cards import DRAFT_ROLE, FAR_ROLE, OPINION_ROLES, bind
 from nearfar.orchestrator.routing.drafts import DraftChoice
-from nearfar.orchestrator.routing.escalation import Escalation
+from nearfar.orchestrator.routing.escalation import Escalation, EscalationCard
 from nearfar.orchestrator.routing.escalation_training import DraftExamples
 from nearfar.orchestrator.routing.looks import Signal
 from nearfar.orchestrator.routing.router import Router
@@ -28,6 +30,7 @@ from .budget import WINDOW, LinearHead
 from .evidence_answers import SETS, answer_examples
 from .evidence_calls import NEAR, XLAM_1B, XLAM_7B, Calls, prompt_of
 from .evidence_measures import folds, read_rows, trained
+from .role_cards import LICENCES, by_role_examples, role_card, role_examples
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,10 +40,10 @@ if TYPE_CHECKING:
     Rows = NDArray[numpy.int64]
 
 SHARES: Final = (0.1, 0.2, 0.3)
-_CHECKS: Final = "{}"
-"""Name of the figures without labels."""
+_DEFAULT: Final = "{}"
+"""Name of the figures without labels of these tasks: by a card by role, learned from the drafts of the other sets as the shipped one is."""
 _CARDS: Final = "{}_trained"
-_OURS: Final = (_CHECKS, _CARDS)
+_OURS: Final = (_DEFAULT, _CARDS)
 _RESAMPLES: Final = 1000
 _TIE: Final = 1e-3
 _AGENTS: Final = (RecordedAgent("near", Side.NEAR), RecordedAgent("far", Side.FAR))
@@ -96,18 +99,19 @@ class _Mixed:
     def of(cls, folder: Path) -> "_Mixed":
         sets = list(_sets(folder))
         prompts = [prompt for each in sets for prompt in each.prompts]
-        findings = [found for each in sets for found in each.examples.findings]
-        cards = [card for each in sets for card in each.cards]
+        trained = _Judged.joined([each.trained() for each in sets])
+        unlearned = _Judged.joined([each.unlearned() for each in sets])
         disagrees = numpy.concatenate([each.disagrees for each in sets])
         lengths = numpy.array([length_gain(prompt) for prompt in prompts])
-        drafts = _Drafts(prompts, disagrees.tolist(), cards, findings)
+        drafts = _Drafts(prompts, disagrees.tolist())
         return cls(
             near=numpy.concatenate([each.examples.draft_scores for each in sets]),
             far=numpy.concatenate([each.examples.far_scores for each in sets]),
             sets=numpy.repeat(numpy.arange(len(sets)), [len(each.prompts) for each in sets]),
             ways={
-                _CHECKS: drafts.by_checks,
-                _CARDS: drafts.by_cards,
+                _DEFAULT: partial(drafts.by_cards, unlearned),
+                _CARDS: partial(drafts.by_cards, trained),
+                "checks_{}": drafts.by_checks,
                 "head_{}": _by_gain(numpy.concatenate([each.head_gains() for each in sets])),
                 "length_{}": _by_gain(lengths),
                 "disagreement_length_{}": _by_gain(disagrees + _TIE * lengths),
@@ -130,21 +134,46 @@ class _Mixed:
 
 
 @dataclass(frozen=True, slots=True)
+class _Judged:
+    """Cards that judge drafts, and what their looks find."""
+
+    cards: Sequence[Escalation]
+    """For each task."""
+    findings: Sequence[Mapping[str, Signal]]
+
+    @classmethod
+    def joined(cls, parts: "Sequence[_Judged]") -> "_Judged":
+        return cls([card for part in parts for card in part.cards], [found for part in parts for found in part.findings])
+
+
+@dataclass(frozen=True, slots=True)
 class _TaskSet:
     """Tasks of one kind, with drafts and at least one opinion on each."""
 
     prompts: Sequence[str]
     examples: DraftExamples
-    disagrees: "Floats"
-    """1 where the usual second model answers otherwise."""
+    usual: str
+    """The model that gives an opinion where only one does."""
+    elsewhere: EscalationCard
+    """A card by role, learned from other sets."""
 
     @property
-    def cards(self) -> list[Escalation]:
-        """For each task, one that was trained on other folds."""
+    def disagrees(self) -> "Floats":
+        """1 where the usual second model answers otherwise."""
+        return numpy.array([1 - found[self.usual].measures["agrees"] for found in self.examples.findings])
+
+    def trained(self) -> _Judged:
+        """For each task, a card that was trained on other folds."""
         cards: dict[int, Escalation] = {}
         for part in trained(self.examples):
             cards |= dict.fromkeys(part.held.tolist(), part.escalation)
-        return [cards[row] for row in range(len(self.prompts))]
+        return _Judged([cards[row] for row in range(len(self.prompts))], self.examples.findings)
+
+    def unlearned(self) -> _Judged:
+        """For each task, the card of the other sets, with the usual opinion."""
+        card = Escalation(bind(self.elsewhere, draft=DRAFT_ROLE, far=FAR_ROLE, opinions=OPINION_ROLES[:1]))
+        known = by_role_examples(self.examples, [(self.usual,)] * len(self.prompts))
+        return _Judged([card] * len(self.prompts), known.findings)
 
     def head_gains(self) -> "Floats":
         """Gains by a head that reads the prompt alone, trained on the other folds."""
@@ -158,15 +187,16 @@ class _TaskSet:
 
 
 def _sets(folder: Path) -> Iterator[_TaskSet]:
+    answers = {f"{name.split()[0]}.jsonl.gz": role_examples(folder, name) for name in LICENCES}
     calls = Calls(read_rows(folder / "bfcl.jsonl.gz"))
     examples = calls.examples(XLAM_1B, [model for model in NEAR if model != XLAM_1B])
-    yield _TaskSet([prompt_of(row) for row in calls.rows], examples, calls.disagree(XLAM_1B, XLAM_7B).astype(numpy.float64))
+    yield _TaskSet([prompt_of(row) for row in calls.rows], examples, XLAM_7B, role_card(list(answers.values())))
     for answer_set in SETS:
         rows = read_rows(folder / answer_set.file)
         draft, opinion = answer_set.usual
         examples = answer_examples(rows, draft, [opinion], answer_set.far)
-        disagrees = numpy.array([1 - found[opinion].measures["agrees"] for found in examples.findings])
-        yield _TaskSet([row["prompt"] for row in rows], examples, disagrees)
+        elsewhere = role_card([known for file, known in answers.items() if file != answer_set.file])
+        yield _TaskSet([row["prompt"] for row in rows], examples, opinion, elsewhere)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +205,9 @@ class _Drafts:
 
     prompts: Sequence[str]
     disagrees: Sequence[float]
-    cards: Sequence[Escalation]
-    findings: Sequence[Mapping[str, Signal]]
 
     def by_checks(self, order: "Rows", share: float) -> "Flags":
-        """Serve a stream without labels: only whether the second model agrees is known."""
+        """Serve a stream by the fixed checks: only whether the second model agrees is known."""
 
         def escalates(choice: DraftChoice, row: int) -> bool:
             agrees = not self.disagrees[row]
@@ -187,11 +215,11 @@ class _Drafts:
 
         return self._served(order, share, escalates)
 
-    def by_cards(self, order: "Rows", share: float) -> "Flags":
-        """Serve a stream with the cards, which take a look at a time."""
+    def by_cards(self, judged: _Judged, order: "Rows", share: float) -> "Flags":
+        """Serve a stream with cards, which take a look at a time."""
 
         def escalates(choice: DraftChoice, row: int) -> bool:
-            card, found = self.cards[row], self.findings[row]
+            card, found = judged.cards[row], judged.findings[row]
             paid = {look.name for look in card.card.looks if not look.is_free}
             seen = {name: finding for name, finding in found.items() if name not in paid}
             while (verdict := choice.weigh(card, seen)).look is not None:
