@@ -20,20 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks._parts import DATA, print_figures
 
 PARTS: Final = (
-    "prompt_only",
-    "dcrouter",
-    "transfer",
-    "evidence",
-    "signals",
-    "cards",
-    "arbitration",
-    "budget",
-    "budgeted_evidence",
-    "dollars",
-    "correction",
-    "litellm",
-    "latency",
-    "reload",
+    *("prompt_only", "dcrouter", "transfer", "few_labels", "evidence", "signals", "cards", "arbitration", "quality_bound"),
+    *("budget", "budgeted_evidence", "dollars", "correction", "litellm", "paretobandit", "latency", "reload"),
 )
 """Modules of `benchmarks.routing_figures`."""
 

@@ -2,11 +2,16 @@
 
 APGR of a set is the mean over all pairs of agents whose accuracies on it differ by 10 points or more; the figure is the mean over the five
 recorded sets. No label of any set is used.
+
+`worst_set` is for routers that have a head all the same: one that was trained on a set of the same agents and meets another, of which
+it has no outcome. It is by how much APGR differs from that of prompt length alone, on the set where that is least; where no recorded
+head knows the agents, the router goes by length and the difference is 0.
 """
 
 import gzip
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from statistics import fmean
@@ -15,8 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy
 
 from nearfar.orchestrator.lab.statistics import routing_curve
-from nearfar.orchestrator.routing.success import length_gain
+from nearfar.orchestrator.lab.training.report import load_head
+from nearfar.orchestrator.lab.training.training import train_head
+from nearfar.orchestrator.routing.success import UNFAMILIAR, length_gain
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace, agents_of
+from nearfar.orchestrator.routing.training import examples_of
+from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
 
 from . import data
 
@@ -27,6 +36,8 @@ if TYPE_CHECKING:
 
 QUICK: Final = 1200
 """Prompts of each set that a quick run draws."""
+QUICK_HEAD: Final = 400
+"""Prompts of each set that a quick run trains a head on, and asks it about."""
 RESAMPLES: Final = 200
 
 
@@ -38,7 +49,38 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
     if not quick:
         samples = numpy.mean([_resampled(traces) for traces in sets], axis=0)
         found["low"], found["high"] = map(float, numpy.quantile(samples, (0.025, 0.975)))
-    return {"transfer_length_apgr": found}
+    return {"transfer_length_apgr": found} | _worst(folder, quick=quick)
+
+
+def _worst(folder: Path, *, quick: bool) -> dict[str, Any]:
+    """APGR by a head of another set less that by length, by set, and the least."""
+    sets = {name: drawn(traces, most=QUICK_HEAD if quick else len(traces)) for name, traces in recorded(folder).items()}
+    found = dict.fromkeys(sets, 0.0)
+    embedder = MiniLmEmbedder()
+    for name, other in permutations(sets, 2):
+        if set(agents_of(sets[name])) <= set(agents_of(sets[other])):
+            found[name] = min(found[name], _by_strange_head(sets[name], sets[other], embedder))
+    return {"worst_set": round(min(found.values()), 4), "worst_set_by_set": {name: round(value, 4) for name, value in found.items()}}
+
+
+def _by_strange_head(traces: Sequence[Trace], known: Sequence[Trace], embedder: MiniLmEmbedder) -> float:
+    """APGR on traces by a head that was trained on others, as the router blends it with length, less that by length alone."""
+    agents = agents_of(traces)
+    examples = examples_of(known, agents)
+    lengths, outcomes, pairs = _scored(traces)
+    with load_head(train_head(replace(examples, classes=(), embeddings=embedder.early_all(examples.prompts))), embedder) as head:
+        seen = [head.predict(trace.prompt) for trace in traces]
+        card = head.card
+    share = numpy.array([card.trust * (1.0 if each.is_familiar else UNFAMILIAR) for each in seen])
+    chances = numpy.array([[each.probabilities[agent] for agent in agents] for each in seen])
+    base = numpy.array([card.base[card.agents.index(agent)] for agent in agents])
+    values = []
+    for near, far in pairs:
+        by_head, by_length = chances[:, far] - chances[:, near], base[far] - base[near] + lengths
+        gains = share * by_head + (1 - share) * by_length
+        both = (routing_curve(each, outcomes[:, near], outcomes[:, far]).recovered for each in (gains, lengths))
+        values.append(next(both) - next(both))
+    return fmean(values)
 
 
 def recorded(folder: Path) -> dict[str, list[Trace]]:

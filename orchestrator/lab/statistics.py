@@ -24,6 +24,8 @@ _OUTER: Final = (0.025, 0.975)
 _CURVES: Final = 200
 """Resamples of a curve, and of means over its tasks."""
 _RESAMPLES: Final = 2000
+_CHANCE: Final = 0.5
+"""APGR of a router that draws by lot."""
 _SEED: Final = 20_260_530
 _CHUNK: Final = 100
 """Resamples made at once, which bounds the memory."""
@@ -222,6 +224,14 @@ def estimated_means(columns: "Sequence[Floats]", *, seed: int = 0) -> list[Inter
     tasks = len(table)
     drawn = numpy.stack([numpy.bincount(random.integers(0, tasks, tasks), minlength=tasks) @ table / tasks for _ in range(_CURVES)], axis=1)
     return [percentile_interval(float(mean), means) for mean, means in zip(table.mean(axis=0), drawn, strict=True)]
+
+
+def doubts(gap: IntervalEstimate, recovered: IntervalEstimate | None) -> Iterator[str]:
+    """Yield a warning for each figure that is within noise: the gap between the sides in score, and APGR."""
+    if gap.low <= 0 <= gap.high:
+        yield f"The sides differ by {100 * gap.value:.1f} points [{100 * gap.low:.1f}, {100 * gap.high:.1f}], which is within noise."
+    if recovered is not None and recovered.low <= _CHANCE <= recovered.high:
+        yield f"The router recovers {recovered} of the gap, and chance 0.5: the difference is within noise."
 
 
 def quantiles(scores: "Floats") -> "Floats":

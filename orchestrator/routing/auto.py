@@ -12,7 +12,9 @@ from ..task.modes import Mode, Shape, Strategy, TaskProfile
 from ..task.policy import AutoConfig, Policy
 from ..task.results import PROTECTIONS, RESERVED, Arm, ConsideredArm, Result, SelectionDecision
 from ..task.task import Task, last_words
-from .outcomes import PRIOR_SCORE, Belief, ClassGuess, OutcomeStore, beliefs_about, draw_score, groups_of, mix_beliefs
+from .outcomes import PRIOR_SCORE, Belief, OutcomeStore, beliefs_about, draw_score, groups_of, inner_mean, mix_beliefs
+from .propensity import BetaWorth, chance_of_best
+from .task_classes import ClassGuess
 from .traces import Outcome, append_outcome
 
 
@@ -169,7 +171,10 @@ class Chooser:
         best = self.explain(profile, policy, sides=sides, dollars=dollars, dollar_price=dollar_price)
         self._served += 1
         allowed = _allowed(best.candidates, policy)
-        chosen = self._drawn(allowed) if self._may_explore else allowed[0]
+        if not self._may_explore:
+            return best
+        chosen = _drawn(allowed, self._random)
+        best = best.model_copy(update={"propensity": chance_of_best([_worth(each) for each in allowed], allowed.index(chosen))})
         if chosen is allowed[0]:
             return best
         self._explored += 1
@@ -247,14 +252,18 @@ class Chooser:
             objection=objection,
         )
 
-    def _drawn(self, allowed: Sequence[ConsideredArm]) -> ConsideredArm:
-        """Draw a score for each candidate from its belief and return the one that is then worth most (Thompson sampling)."""
 
-        def worth(candidate: ConsideredArm) -> float:
-            drawn = draw_score(candidate.score, candidate.weight, self._random)
-            return candidate.utility + drawn - (candidate.score - candidate.deviation)
+def _drawn(allowed: Sequence[ConsideredArm], random: Random) -> ConsideredArm:
+    """Draw a score for each candidate from its belief and return the one that is then worth most (Thompson sampling)."""
 
-        return max(allowed, key=worth)
+    def drawn(candidate: ConsideredArm) -> float:
+        return _worth(candidate).constant + draw_score(candidate.score, candidate.weight, random)
+
+    return max(allowed, key=drawn)
+
+
+def _worth(candidate: ConsideredArm) -> BetaWorth:
+    return BetaWorth(candidate.utility - (candidate.score - candidate.deviation), inner_mean(candidate.score), candidate.weight)
 
 
 def _prior(key: str, shape: Shape) -> float:

@@ -4,6 +4,9 @@ Three parts look at a task. The *words* part is a logistic regression over hashe
 scaled to unit length) and the surface of the prompt. The *likeness* part corrects it by how the agents did on prompts whose embeddings and
 surface are near. The *class* part knows how they did on tasks of the same class. The first two are ONNX models. Without an embedder, or for
 a class that training did not meet, the others do without, with weights of their own.
+
+A ridge regression of the gain is blended in: of how much better each agent does than the others on such a prompt, by the same likeness. It
+needs fewer labels than a regression of each agent's success, since what is hard for all of them cancels out.
 """
 
 import re
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     Vector = NDArray[numpy.float32]
 
 
-VERSION: Final = "hashed/2"
+VERSION: Final = "hashed/3"
 """Version of the features; a head trained on another version cannot be used."""
 BUCKETS: Final = 1 << 17
 """Buckets of the hashing trick (arXiv 0902.2206): n-grams that share one share a weight."""
@@ -132,6 +135,8 @@ class Blend(Value):
     """Divisor of the weighted log-odds; more than 1 where the parts are overconfident."""
     bias: tuple[float, ...] = Field(min_length=1)
     """Added for each agent, in log-odds."""
+    ridge: float = Field(default=0.0, ge=0, le=1)
+    """Share of the ridge regression in the differences between agents; the parts have the rest."""
 
     def raw(self, logits: Mapping[HeadPart, Sequence[float]]) -> list[float]:
         """Return each agent's weighted log-odds, before calibration."""
@@ -173,10 +178,14 @@ class HeadCard(Value):
     """Log-odds of each agent, by class."""
     blends: tuple[Blend, ...] = Field(min_length=1)
     """One for each choice of parts."""
+    base: tuple[float, ...] = Field(min_length=1)
+    """Mean outcome of each agent in training: all that is known of a prompt that the head cannot judge."""
+    trust: float = Field(default=1.0, ge=0, le=1)
+    """Share of the head in the gain of the far side, before any outcome; prompt length has the rest."""
 
     @model_validator(mode="after")
     def _all_are_of_the_same_agents(self) -> "HeadCard":
-        columns = [*self.classes.values(), *(blend.bias for blend in self.blends)]
+        columns = [self.base, *self.classes.values(), *(blend.bias for blend in self.blends)]
         if any(len(column) != len(self.agents) for column in columns):
             raise ValueError("a class or a blend is of more or fewer agents than the head")
         return self
@@ -200,7 +209,7 @@ class Prediction:
     similarity: float | None
     """Mean cosine similarity to the nearest of the remembered training prompts; None: there was no embedder."""
     is_familiar: bool
-    """The prompt is like those of the training data. Where it is not, the probabilities are guesses."""
+    """The prompt is like those of the training data, or of a class that they had. Else outcomes have yet to show what the head is worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +221,28 @@ class Sight:
     raw: Sequence[float]
     """Their weighted log-odds for each agent."""
     similarity: float | None
+    relative: Sequence[float] = ()
+    """Outcome of each agent less the mean over agents, as the ridge regression predicts it; empty: the prompt was not embedded."""
+
+    def probabilities(self) -> list[float]:
+        """Return each agent's calibrated probability, with the blended differences between agents."""
+        found = self.blend.calibrated(self.raw)
+        return with_relative(found, self.relative, self.blend.ridge) if self.relative else found
+
+
+LEAST_CHANCE: Final = 1e-3
+"""Least probability that differences between agents may lead to; the greatest is 1 less that."""
+
+
+def with_relative(probabilities: Sequence[float], relative: Sequence[float], share: float) -> list[float]:
+    """Return probabilities whose differences are blends of their own and of those between the `relative` outcomes, which have the `share`.
+
+    The mean over agents stays, unless a probability would leave 0 to 1: then all move together.
+    """
+    mean = sum(probabilities) / len(probabilities)
+    wanted = [(1 - share) * (own - mean) + share * other for own, other in zip(probabilities, relative, strict=True)]
+    middle = min(max(mean, LEAST_CHANCE - min(wanted)), 1 - LEAST_CHANCE - max(wanted))
+    return [min(max(middle + each, LEAST_CHANCE), 1 - LEAST_CHANCE) for each in wanted]
 
 
 class EmbedsText(Protocol):
@@ -244,9 +275,9 @@ class Head:
         """Look at a task: any text, and its class from coarse to fine (`search/hops`), or nothing where it is unknown."""
         seen = self.look(prompt, task_class)
         return Prediction(
-            probabilities=dict(zip(self.card.agents, seen.blend.calibrated(seen.raw), strict=True)),
+            probabilities=dict(zip(self.card.agents, seen.probabilities(), strict=True)),
             similarity=seen.similarity,
-            is_familiar=seen.similarity is None or seen.similarity >= self.card.familiar,
+            is_familiar=seen.similarity is None or seen.similarity >= self.card.familiar or HeadPart.CLASS in seen.blend.weights,
         )
 
     def look(self, prompt: str, task_class: str = "") -> Sight:
@@ -257,14 +288,15 @@ class Head:
         looks = numpy.array(surface(prompt), dtype=numpy.float32)
         grams = {"buckets": numpy.array(buckets, dtype=numpy.int64), "values": numpy.array(values, dtype=numpy.float32)}
         logits = {HeadPart.WORDS: self._words.run(None, {**grams, "surface": looks})[0].tolist()}
-        similarity = None
+        similarity: float | None = None
+        relative: Sequence[float] = ()
         if self._likeness is not None and self._embedder is not None:
-            corrections, near = self._likeness.run(None, {"embedding": self._embedder.early(prompt), "surface": looks})
-            logits[HeadPart.LIKENESS], similarity = corrections.tolist(), float(near)
+            corrections, near, gained = self._likeness.run(None, {"embedding": self._embedder.early(prompt), "surface": looks})
+            logits[HeadPart.LIKENESS], similarity, relative = corrections.tolist(), float(near), gained.tolist()
         if (known := self._of_class(task_class)) is not None:
             logits[HeadPart.CLASS] = known
         blend = self._blends[frozenset(logits)]
-        return Sight(blend, blend.raw(logits), similarity)
+        return Sight(blend, blend.raw(logits), similarity, relative)
 
     def _loaded(self, path: Path) -> Any:  # noqa: ANN401 - onnxruntime carries no types
         try:

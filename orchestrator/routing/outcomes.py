@@ -3,155 +3,30 @@
 Tasks are in nested groups: all tasks, the kind of tools, the class and those above it, the features within it. Each estimate of a narrow
 group starts from the one around it. For a configuration it is moved by how much easier or harder the group's tasks are for all of them, and
 is replaced by the group's own outcomes the faster, the more the groups were seen to differ (`Tallies.credibility`). A score is a share, so
-the belief about its mean is a Beta distribution. The class of a new task is guessed by multinomial naive Bayes over the words of its
-prompt, in which names and numbers count as such, and its tools; a prompt whose words the class has mostly not met belongs to none.
+the belief about its mean is a Beta distribution.
 """
 
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from math import exp, log, sqrt
+from math import sqrt
 from pathlib import Path
 from random import Random
 from threading import RLock
 from typing import Final
 
 from ..agents.pool import PaceSource, no_pace
-from ..task.modes import NAME, NUMBER, Shape, TaskProfile
+from ..task.modes import TaskProfile
 from ..task.results import Arm
 from .costs import Group, RunningEstimates, lineage, nested
 from .draft_outcomes import EscalatedDraft, ScoredDraft
+from .familiarity import Familiarity
 from .success import Correction, Drift, DriftDetector
+from .task_classes import TaskClasses
 from .traces import Outcome, ScoredAnswer, read_outcomes
 
 logger = logging.getLogger(__name__)
-
-SMOOTHING: Final = 0.2
-"""Added to each feature's count in each class."""
-LIKELY: Final = 0.02
-"""Probability below which a class is left out of account."""
-SURE: Final = 0.5
-"""Probability that a class must have; else its parent is tried, which has the probability of all its classes together."""
-
-
-@dataclass(slots=True)
-class _Class:
-    """The prompts seen of one class, with tools of one shape."""
-
-    prompts: int = 0
-    features: Counter[str] = field(default_factory=Counter)
-    total: int = 0
-    words: set[str] = field(default_factory=set)
-
-
-@dataclass(frozen=True, slots=True)
-class ClassGuess:
-    """The class that a task seems to belong to."""
-
-    name: str
-    """The class as far as the guess is sure: `search/hops`, `search`, or empty."""
-    probability: float
-    familiarity: float
-    """Share of the prompt's words that tasks of this class have used before."""
-    shares: Mapping[str, float] = field(default_factory=dict)
-    """The narrowest classes that it may be, and how probable each is among them."""
-
-
-UNKNOWN: Final = ClassGuess("", 0.0, 0.0)
-
-
-class TaskClasses:
-    """The classes of the tasks seen so far."""
-
-    def __init__(self) -> None:
-        self._classes: defaultdict[Shape, dict[str, _Class]] = defaultdict(dict)
-        """By the shape of the tools, then by name: one class may be met with several shapes."""
-        self._seen: set[tuple[str, str, tuple[str, ...]]] = set()
-        self._vocabulary: set[str] = set()
-
-    def add(self, name: str, profile: TaskProfile) -> None:
-        """Learn that a task is of a class; the same task under many configurations is one example."""
-        example = (name, profile.prompt, profile.tools)
-        if not name or not profile.prompt.strip() or example in self._seen:
-            return
-        self._seen.add(example)
-        known = self._classes[profile.shape].setdefault(name, _Class())
-        features = list(_features(profile))
-        known.prompts += 1
-        known.features.update(features)
-        known.total += len(features)
-        known.words.update(profile.words)
-        self._vocabulary.update(features)
-
-    def guess(self, profile: TaskProfile, *, minimum_familiarity: float) -> ClassGuess:
-        """Return the class of a task; `UNKNOWN` where its words or tools are new."""
-        scores = self._scores(profile)
-        if not scores:
-            return UNKNOWN
-        probabilities = _probabilities(scores)
-        name, probability = _deepest_sure(probabilities)
-        familiarity = self._familiarity(name, profile)
-        if not name or familiarity < minimum_familiarity:
-            return UNKNOWN
-        return ClassGuess(name, probability, familiarity, _shares(probabilities))
-
-    def _scores(self, profile: TaskProfile) -> dict[str, float]:
-        """Return the logarithms of the classes' probabilities, up to a constant. Words that no class has met are ignored."""
-        features = [feature for feature in _features(profile) if feature in self._vocabulary]
-        return {name: self._score(known, features) for name, known in self._of_shape(profile).items()}
-
-    def _of_shape(self, profile: TaskProfile) -> Mapping[str, _Class]:
-        return self._classes.get(profile.shape, {})
-
-    def _score(self, known: _Class, features: Sequence[str]) -> float:
-        norm = log(known.total + SMOOTHING * len(self._vocabulary))
-        return log(known.prompts) + sum(log(known.features[feature] + SMOOTHING) - norm for feature in features)
-
-    def _familiarity(self, name: str, profile: TaskProfile) -> float:
-        words = set(profile.words) - {NAME, NUMBER}
-        below = [known for other, known in self._of_shape(profile).items() if other == name or other.startswith(f"{name}/")]
-        return sum(any(word in known.words for known in below) for word in words) / len(words) if words else 0.0
-
-
-def _features(profile: TaskProfile) -> Iterator[str]:
-    """Yield words, pairs of neighbouring words, word counts, the prompt's form, relations and parts, and the tools."""
-    words = profile.words
-    yield from words
-    yield from (f"{first} {second}" for first, second in pairwise(("^", *words)))
-    yield from (f"{count} x {word}" for word, count in Counter(words).items())
-    yield f"form: {profile.form}"
-    yield f"relations: {profile.relations}"
-    yield f"parts: {profile.parts}"
-    yield from (f"tool: {tool}" for tool in sorted(profile.tools))
-
-
-def _probabilities(scores: Mapping[str, float]) -> dict[str, float]:
-    best = max(scores.values())
-    weights = {name: exp(score - best) for name, score in scores.items()}
-    total = sum(weights.values())
-    return {name: weight / total for name, weight in weights.items()}
-
-
-def _shares(probabilities: Mapping[str, float]) -> dict[str, float]:
-    likely = {name: probability for name, probability in probabilities.items() if probability >= LIKELY}
-    total = sum(likely.values())
-    return {name: probability / total for name, probability in likely.items()}
-
-
-def _deepest_sure(probabilities: Mapping[str, float]) -> tuple[str, float]:
-    """Return the narrowest class on the way to the likeliest one that is likely enough, with its probability; empty if none is."""
-    together: defaultdict[str, float] = defaultdict(float)
-    for name, probability in probabilities.items():
-        for level in lineage(name):
-            together[level] += probability
-    likeliest = min(probabilities, key=lambda name: (-probabilities[name], name))
-    for level in reversed(lineage(likeliest)):
-        if together[level] >= SURE:
-            return level, together[level]
-    return "", 0.0
-
 
 USUAL_CREDIBILITY: Final = 20.0
 """Outcomes that the wider group counts for, before anything is known of how groups differ."""
@@ -384,9 +259,14 @@ def _shrunk_dollars(wider: float | None, tally: Tally, inherited: float) -> floa
     return (inherited * wider + tally.dollars) / (inherited + tally.priced)
 
 
+def inner_mean(mean: float) -> float:
+    """Return the mean, or the next one that a Beta distribution can have."""
+    return min(max(mean, _LEAST_MEAN), 1 - _LEAST_MEAN)
+
+
 def draw_score(mean: float, weight: float, random: Random) -> float:
     """Draw a mean score from the Beta distribution of the belief, as in Thompson sampling (arXiv 1111.1797)."""
-    inner = min(max(mean, _LEAST_MEAN), 1 - _LEAST_MEAN)
+    inner = inner_mean(mean)
     return random.betavariate(inner * weight, (1 - inner) * weight)
 
 
@@ -417,6 +297,9 @@ class OutcomeStore:
         """Corrections of the probabilities of each card."""
         self._confirmations: dict[tuple[str, str], DriftDetector] = {}
         """Watch over the far agents' verdicts, by the card and the agent that drafted."""
+        self.by_length: dict[Path, Correction] = {}
+        """The correction of what prompt length predicts, by the head that it goes with."""
+        self.familiarity: dict[Path, Familiarity] = {}
         self._files: set[Path] = set()
         for outcome in outcomes:
             self.add(outcome)
@@ -484,10 +367,24 @@ class OutcomeStore:
         estimate = decision.estimate_of(answer.agent)
         if estimate is None:
             return
-        correction = self.correction(answer.head if decision.predictor == "head" else None)
-        drift = correction.learn(answer.agent, answer.task_class or decision.task_class, estimate.predicted, answer.score)
+        task_class = answer.task_class or decision.task_class
+        head = answer.head if decision.predictor == "head" or estimate.by_length is not None else None
+        if head is not None and estimate.by_length is not None:
+            self._compare(head, answer, task_class, predicted=estimate.predicted, by_length=estimate.by_length)
+        drift = self.correction(head).learn(answer.agent, task_class, estimate.predicted, answer.score)
         if drift is not None:
             logger.warning("%s", drift)
+
+    def _compare(self, head: Path, answer: ScoredAnswer, task_class: str, *, predicted: float, by_length: float) -> None:
+        """Learn whether the head or prompt length was nearer to an outcome, both as corrected before it."""
+        length = self.by_length.setdefault(head, Correction())
+        self.familiarity.setdefault(head, Familiarity()).learn(
+            task_class,
+            by_head=self.correction(head).corrected(answer.agent, task_class, predicted).probability,
+            by_length=length.corrected(answer.agent, task_class, by_length).probability,
+            outcome=answer.score,
+        )
+        length.learn(answer.agent, task_class, by_length, answer.score)
 
 
 def groups_of(profile: TaskProfile, task_class: str) -> tuple[Group, ...]:

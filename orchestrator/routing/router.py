@@ -324,6 +324,7 @@ class Router:
         return AgentEstimate(
             success=success.estimates[agent.name],
             predicted=success.predicted[agent.name],
+            by_length=success.by_length.get(agent.name),
             first_token_seconds=costs.first_token_seconds,
             seconds=costs.seconds,
             dollars=costs.dollars,

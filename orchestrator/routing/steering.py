@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from threading import Lock
@@ -14,6 +14,7 @@ from ..task.modes import Mode, Strategy
 from ..task.results import AgentEstimate, ConsideredAgent, Estimate, EstimateSource, RouteDecision
 from ..task.routing_policy import DAY, RouterConfig
 from .budget import DollarRateController, FarShareController
+from .propensity import chance_of_greatest
 from .quality_floor import QualityController
 
 
@@ -26,6 +27,8 @@ class Prospect:
     """Predicted."""
     deviation: float
     """Standard deviation of the utility: that of the probability times what success is worth."""
+    propensity: float = 1.0
+    """Probability with which it was chosen, given all that came before; 1 where nothing was explored."""
 
 
 class Explorer:
@@ -60,12 +63,18 @@ class Explorer:
         known = next(named, None) or max(prospects, key=lambda prospect: prospect.utility)
         with self._lock:
             self.decisions += 1
-            chosen = max(prospects, key=self._drawn) if self.explored + 1 <= self._share * self.decisions else known
+            is_due = self.explored + 1 <= self._share * self.decisions
+            chosen = max(prospects, key=self._drawn) if is_due else known
             self.explored += chosen is not known
-        return chosen
+        return replace(chosen, propensity=_propensity(prospects, chosen)) if is_due else chosen
 
     def _drawn(self, prospect: Prospect) -> float:
         return self._random.gauss(prospect.utility, prospect.deviation)
+
+
+def _propensity(prospects: Sequence[Prospect], chosen: Prospect) -> float:
+    means, deviations = zip(*((each.utility, each.deviation) for each in prospects), strict=True)
+    return chance_of_greatest(means, deviations, prospects.index(chosen))
 
 
 _OUT_OF_REACH: Final = 1e9
@@ -215,7 +224,8 @@ class Steering:
     def _explored(self, decision: RouteDecision, settings: RouterConfig, quality: float) -> RouteDecision:
         prospects = [_prospect(each, decision.threshold or 0.0, quality) for each in decision.considered if each.objection is None]
         best = decision.candidates[0]
-        chosen = self._explorer(settings).choose(prospects, best=best).agent
+        drawn = self._explorer(settings).choose(prospects, best=best)
+        chosen, decision = drawn.agent, decision.model_copy(update={"propensity": drawn.propensity})
         if chosen == best:
             return decision
         candidates = (chosen, *(agent for agent in decision.candidates if agent != chosen))

@@ -4,11 +4,14 @@ The log-odds of a predicted probability are moved by the agent's offset for the 
 outcomes the prediction stands, and a class without any inherits from the wider ones. Each outcome is one step of assumed-density
 filtering: the logistic likelihood is replaced by its quadratic approximation at the expected outcome (one Newton step, as in the extended
 Kalman filter). A drift detector notices when an agent begins to do better or worse than predicted.
+
+Where there is a head, prompt length predicts too, from each agent's mean outcome in training; both are corrected, and the outcomes
+say how much each counts (`Familiarity`).
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from itertools import pairwise
@@ -321,6 +324,10 @@ _ENOUGH: Final = 10
 _NOTHING_LEARNED: Final = Correction()
 """Stands for the correction of a head whose predictions had no outcome yet."""
 Predictor = Literal["head", "length", "none"]
+UNFAMILIAR: Final = 0.1
+"""Share of its usual weight that a head starts with on prompts unlike those of its training: outcomes show whether it knows them."""
+SURE: Final = 0.5
+"""Share from which the head counts as the predictor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +343,8 @@ class Success:
     """Similarity of the prompt to those that the head was trained on."""
     reason: str = ""
     """An explanation of the estimate by length."""
+    by_length: Mapping[str, float] = field(default_factory=dict)
+    """Probabilities by prompt length, next to the head's, before the correction; empty: there is no head."""
 
 
 class SuccessModel:
@@ -348,48 +357,70 @@ class SuccessModel:
 
     def unread(self, agents: Sequence[AgentView], task_class: str) -> Success:
         """Estimate success without reading the prompt, for a task with only one possible agent."""
-        return self._corrected(None, {agent.name: PRIOR for agent in agents}, task_class)
+        predicted = {agent.name: PRIOR for agent in agents}
+        return Success(self._estimates(self._outcomes.corrections.get(None), predicted, task_class, EstimateSource.PRIOR), predicted)
 
     def success(self, prompt: str, task_class: str, agents: Sequence[AgentView], *, head: Path | None) -> Success:
         """Look at a prompt. Raises `ConfigError` where the folder holds no head, or one that was trained for other agents."""
-        similarity = None
         if head is not None:
-            known = self._head(head)
-            known.require([agent.name for agent in agents])
-            seen = known.predict(prompt, task_class)
-            similarity = seen.similarity
-            if seen.is_familiar:
-                predicted = {agent.name: seen.probabilities[agent.name] for agent in agents}
-                return self._corrected(head, predicted, task_class, predictor="head", similarity=similarity)
+            return self._by_head(head, prompt, task_class, agents)
         gain = length_gain(prompt)
         predicted = {agent.name: prior_probability(agent.side, gain) for agent in agents}
         size = "longer" if gain > 0 else "shorter"
-        reason = f"no head knows such prompts, so only the length counts: {size} than most"
-        return self._corrected(None, predicted, task_class, predictor="length", similarity=similarity, reason=reason)
+        reason = f"there is no head, so only the length counts: {size} than most"
+        estimates = self._estimates(self._outcomes.corrections.get(None), predicted, task_class, EstimateSource.PRIOR)
+        return Success(estimates, predicted, "length", reason=reason)
 
-    def _corrected(
-        self,
-        basis: Path | None,
-        predicted: Mapping[str, float],
-        task_class: str,
-        *,
-        predictor: Predictor = "none",
-        similarity: float | None = None,
-        reason: str = "",
-    ) -> Success:
-        correction = self._outcomes.corrections.get(basis, _NOTHING_LEARNED)
+    def _by_head(self, folder: Path, prompt: str, task_class: str, agents: Sequence[AgentView]) -> Success:
+        """Blend the corrected predictions of a head and of prompt length."""
+        head = self._head(folder)
+        head.require([agent.name for agent in agents])
+        seen = head.predict(prompt, task_class)
+        predicted = {agent.name: seen.probabilities[agent.name] for agent in agents}
+        by_length = _by_length(head, agents, length_gain(prompt))
+        start = head.card.trust if seen.is_familiar else head.card.trust * UNFAMILIAR
+        record = self._outcomes.familiarity.get(folder)
+        share = start if record is None else record.share(task_class, start)
+        both = (
+            self._estimates(self._outcomes.corrections.get(folder), predicted, task_class, EstimateSource.LEARNED),
+            self._estimates(self._outcomes.by_length.get(folder), by_length, task_class, EstimateSource.LEARNED),
+        )
+        estimates = {agent: _mixed(*(each[agent] for each in both), share=share) for agent in predicted}
+        reason = "" if share >= SURE else f"the head counts {share:.0%} for such a prompt, and its length has the rest"
+        predictor: Predictor = "head" if share >= SURE else "length"
+        return Success(estimates, predicted, predictor, seen.similarity, reason, by_length)
+
+    def _estimates(
+        self, known: Correction | None, predicted: Mapping[str, float], task_class: str, source: EstimateSource
+    ) -> dict[str, Estimate]:
+        """Return the corrected predictions; `source` is that of one without outcomes."""
+        correction = known or _NOTHING_LEARNED
         found = {agent: correction.corrected(agent, task_class, probability) for agent, probability in predicted.items()}
-        learned = EstimateSource.LEARNED if basis is not None else EstimateSource.PRIOR
-        estimates = {
-            agent: Estimate(each.probability, each.deviation, _source(each, correction, agent, learned)) for agent, each in found.items()
+        return {
+            agent: Estimate(each.probability, each.deviation, _source(each, correction, agent, source)) for agent, each in found.items()
         }
-        return Success(estimates, predicted, predictor, similarity, reason)
 
     def _head(self, folder: Path) -> Head:
         with self._lock:
             if folder not in self._heads:
                 self._heads[folder] = Head(folder, _embedder() if read_card(folder).embedder is not None else None)
             return self._heads[folder]
+
+
+def _by_length(head: Head, agents: Sequence[AgentView], gain: float) -> dict[str, float]:
+    """Return what prompt length predicts: each agent's mean outcome in training, with the sides moved apart by the gain."""
+    base = dict(zip(head.card.agents, head.card.base, strict=True))
+    moved = {agent.name: base[agent.name] + prior_probability(agent.side, gain) - PRIOR for agent in agents}
+    return {agent: min(max(probability, 0.0), 1.0) for agent, probability in moved.items()}
+
+
+def _mixed(first: Estimate, second: Estimate, *, share: float) -> Estimate:
+    """Return a blend of two estimates, of which the first has the share."""
+
+    def mixed(one: float, other: float) -> float:
+        return share * one + (1 - share) * other
+
+    return Estimate(mixed(first.value, second.value), mixed(first.deviation, second.deviation), first.source)
 
 
 def _source(found: Corrected, correction: Correction, agent: str, learned: EstimateSource) -> EstimateSource:

@@ -70,6 +70,8 @@ class AgentEstimate:
     """Seconds of both figures of time in which the agent works on calls before this one."""
     cached_share: float = 0.0
     """Share of the tokens read that is expected to be in the agent's prompt cache."""
+    by_length: float | None = None
+    """The probability by prompt length, next to `predicted`, before it was corrected; None: there is no head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ class RouteDecision(Value):
     """Class of the task, if known."""
     explored: bool = False
     """Another agent than the best known one was chosen, to learn about it."""
+    propensity: float = Field(default=1.0, gt=0, le=1)
+    """Probability with which the first candidate was chosen, given all decisions before; below 1 where `explore_share` let it be drawn."""
     shadowed: tuple[str, ...] = ()
     """The order that the router would have chosen in shadow mode; empty: it decides."""
 
@@ -194,6 +198,8 @@ class SelectionDecision(Value):
     """The configuration that was chosen."""
     explored: bool
     """Another configuration than the best known one was chosen, to learn about it."""
+    propensity: float = Field(default=1.0, gt=0, le=1)
+    """Probability with which it was chosen, given all choices before; below 1 where it was drawn."""
     reasons: tuple[str, ...]
     """The choice in sentences."""
 

@@ -259,7 +259,7 @@ def regret_of(odds: dict[Strategy, float], *, tasks: int, seed: int, learns: boo
     odds=st.permutations([0.25, 0.35, 0.5, 0.75]).map(lambda chances: dict(zip(ARMS, chances, strict=False))),
     seed=st.integers(0, 2**16),
 )
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=4)
 def test_the_regret_of_exploring_grows_ever_slower_and_stays_below_chance(odds: dict[Strategy, float], seed: int) -> None:
     """In the mean over twelve streams: a single one may be unlucky, which is what regret is a mean over."""
     streams = [regret_of(odds, tasks=400, seed=seed + number, learns=True) for number in range(12)]

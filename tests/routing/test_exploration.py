@@ -1,9 +1,14 @@
 """Exploration keeps to its share."""
 
+from random import Random
+from statistics import NormalDist
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nearfar.orchestrator.routing.outcomes import draw_score
+from nearfar.orchestrator.routing.propensity import BetaWorth, chance_of_best, chance_of_greatest
 from nearfar.orchestrator.routing.steering import Explorer, Prospect
 from nearfar.protocols import ConfigError
 
@@ -50,7 +55,58 @@ def test_the_same_seed_explores_the_same_way() -> None:
     assert [first.choose(UNSURE) for _ in range(100)] == [second.choose(UNSURE) for _ in range(100)]
 
 
+def test_what_is_not_explored_was_certain() -> None:
+    explorer = Explorer(0.1, seed=6)
+    assert [explorer.choose(UNSURE).propensity for _ in range(9)] == [1.0] * 9
+    assert explorer.choose(UNSURE).propensity < 1
+
+
+def test_the_propensity_is_how_often_an_agent_is_drawn() -> None:
+    explorer = Explorer(1.0, seed=7)
+    prospects = (Prospect("a", 0.6, 0.1), Prospect("b", 0.5, 0.2), Prospect("c", 0.4, 0.3))
+    drawn = [explorer.choose(prospects) for _ in range(4000)]
+    for name in "abc":
+        told = {each.propensity for each in drawn if each.agent == name}
+        assert len(told) == 1
+        assert sum(each.agent == name for each in drawn) / len(drawn) == pytest.approx(told.pop(), abs=0.03)
+
+
+@given(st.lists(st.tuples(st.floats(-1, 1), st.floats(0.001, 1)), min_size=1, max_size=5))
+def test_the_propensities_of_all_agents_sum_to_1(beliefs: list[tuple[float, float]]) -> None:
+    means, deviations = zip(*beliefs, strict=True)
+    assert sum(chance_of_greatest(means, deviations, place) for place in range(len(means))) == pytest.approx(1, abs=0.05)
+
+
+def test_two_agents_have_the_propensity_of_their_gaussian_difference() -> None:
+    expected = NormalDist(0.1, (0.2**2 + 0.3**2) ** 0.5)
+    assert chance_of_greatest((0.6, 0.5), (0.2, 0.3), 0) == pytest.approx(1 - expected.cdf(0), abs=1e-6)
+
+
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
 def test_a_share_that_is_none_is_refused(share: float) -> None:
     with pytest.raises(ConfigError):
         Explorer(share)
+
+
+@pytest.mark.parametrize(
+    "beliefs",
+    [
+        [(0.0, 0.5, 2.0), (0.1, 0.4, 2.0)],
+        [(0.0, 0.9, 1000.0), (0.0, 0.89, 400.0), (-0.05, 0.5, 1.0)],
+        [(0.0, 0.000001, 2.0), (0.0, 0.02, 30.0), (0.2, 0.5, 0.3)],
+        [(0.0, 0.999999, 8.0), (0.0, 0.9, 8.0)],
+    ],
+)
+def test_the_propensity_of_a_strategy_is_how_often_its_drawn_score_is_worth_most(beliefs: list[tuple[float, float, float]]) -> None:
+    random, draws = Random(8), 4000
+    worths = [BetaWorth(*belief) for belief in beliefs]
+    drawn = [[worth.constant + draw_score(worth.mean, worth.weight, random) for worth in worths] for _ in range(draws)]
+    for place in range(len(worths)):
+        often = sum(max(range(len(worths)), key=worth.__getitem__) == place for worth in drawn) / draws
+        assert chance_of_best(worths, place) == pytest.approx(often, abs=0.03)
+
+
+@given(st.lists(st.tuples(st.floats(-1, 1), st.floats(0.3, 1e4), st.floats(0.3, 1e4)), min_size=1, max_size=4))
+def test_the_propensities_of_all_strategies_sum_to_1(beliefs: list[tuple[float, float, float]]) -> None:
+    worths = [BetaWorth(constant, right / (right + wrong), right + wrong) for constant, right, wrong in beliefs]
+    assert sum(chance_of_best(worths, place) for place in range(len(worths))) == pytest.approx(1, abs=0.05)

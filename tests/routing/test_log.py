@@ -1,13 +1,16 @@
 """The log of decisions, and the traces that are read from it."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from nearfar import tool
 from nearfar.orchestrator.hybrid.hybrid import Hybrid
+from nearfar.orchestrator.routing.auto import Chooser
 from nearfar.orchestrator.routing.traces import read_traces
-from nearfar.orchestrator.task.policy import Policy
+from nearfar.orchestrator.task.modes import TaskProfile
+from nearfar.orchestrator.task.policy import AutoConfig, Policy
 from nearfar.protocols import ConfigError, ScriptedAgent, Side, ToolCall
 
 pytestmark = pytest.mark.anyio
@@ -115,3 +118,25 @@ async def test_a_damaged_log_is_named_before_a_task_is_served(tmp_path: Path) ->
         for _ in range(2):
             with pytest.raises(ConfigError, match=r"decisions.jsonl, line 1"):
                 await hybrid.run("What is it?")
+
+
+async def test_the_propensity_of_an_explored_choice_is_on_record_and_traces_are_read_all_the_same(tmp_path: Path) -> None:
+    log = tmp_path / "decisions.jsonl"
+    policy = Policy.model_validate({"strategy": "route", "sensitivity": "public", "router": {"log": log, "explore_share": 1.0}})
+    agents = ScriptedAgent(["a"] * 5, name="near"), ScriptedAgent(["b"] * 5, name="far", side=Side.FAR)
+    async with Hybrid(near=agents[0], far=agents[1], policy=policy) as hybrid:
+        results = [await hybrid.run(f"What is {number}?") for number in range(5)]
+    logged = [json.loads(line)["decision"]["propensity"] for line in log.read_text(encoding="utf-8").splitlines()]
+    assert logged == [result.decision.propensity for result in results]
+    assert all(0 < propensity < 1 for propensity in logged)
+    assert len(read_traces(log)) == 5
+
+
+def test_auto_tells_with_which_probability_it_drew_a_configuration() -> None:
+    chooser = Chooser(AutoConfig(explore_share=1.0), seed=1)
+    policy = Policy.model_validate({"strategy": "auto", "sensitivity": "public"})
+    chosen = [chooser.choose(TaskProfile.of("Is it open?", ()), policy) for _ in range(300)]
+    for arm in {each.chosen.key for each in chosen}:
+        drawn = [each for each in chosen if each.chosen.key == arm]
+        assert drawn[0].propensity == pytest.approx(len(drawn) / len(chosen), abs=0.1)
+    assert chooser.explain(TaskProfile.of("Is it open?", ()), policy).propensity == 1

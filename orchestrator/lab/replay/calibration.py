@@ -1,11 +1,11 @@
 """`calibrate`: the threshold with which a policy keeps to a budget, or to a quality, on recorded tasks.
 
 The threshold is chosen on all tasks. What to expect of it is measured apart: for each part of the tasks with a threshold that was chosen on
-the other parts.
+the other parts. With a confidence, the quality is guaranteed instead, by a predictor that has not seen the tasks.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -17,9 +17,10 @@ from ....protocols.steps import Value
 from ...task.modes import Mode, Strategy
 from ...task.policy import Policy
 from ...task.routing_policy import BUDGETS
-from ..statistics import IntervalEstimate
+from ..statistics import CurveFigures, IntervalEstimate
+from .guarantee import Guarantee, Margins, guaranteed_threshold
 from .replayed import Replayed
-from .simulation import Served, estimate_ways
+from .simulation import Served, estimate_ways, front, noise, replay_figures
 
 if TYPE_CHECKING:
     import numpy
@@ -80,12 +81,20 @@ class RouterCalibration(Value):
     """Far share, dollars per task or score, whichever is to be kept to: on tasks that the threshold was not chosen on."""
     misses: tuple[float, ...]
     """By how much each part of the tasks went beyond the target, or fell short of a quality; negative where there was room left."""
+    guarantee: Guarantee | None
+    """The quality that holds with confidence; the expectation is then one on the tasks of the test. None: no confidence was asked for."""
+    figures: CurveFigures | None
+    """Figures over all thresholds; None where the sides do equally well."""
+    front: tuple[Served, ...]
+    """The router under thresholds from the highest to the lowest."""
     notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    """Figures that are within noise."""
 
     @property
-    def worst_miss(self) -> float:
-        """The largest miss of all parts."""
-        return max(self.misses)
+    def worst_miss(self) -> float | None:
+        """The largest miss of all parts; None where the threshold was not chosen by parts."""
+        return max(self.misses, default=None)
 
     def summary(self) -> dict[str, Any]:
         """Return the calibration as JSON can hold it."""
@@ -109,7 +118,9 @@ def quality_target(text: str) -> CalibrationTarget:
     return CalibrationTarget(measure=Measure.SCORE_SHARE if is_share else Measure.SCORE, amount=number)
 
 
-def calibrate(replayed: Replayed, *, budget: str | None = None, quality: str | None = None, seed: int = 0) -> RouterCalibration:
+def calibrate(
+    replayed: Replayed, *, budget: str | None = None, quality: str | None = None, confidence: float | None = None, seed: int = 0
+) -> RouterCalibration:
     """Find the threshold.
 
     A budget is spent as far as possible, on the tasks with the highest advantage. A quality is kept to with as few far tasks as possible.
@@ -118,9 +129,11 @@ def calibrate(replayed: Replayed, *, budget: str | None = None, quality: str | N
         replayed: recorded tasks, as the router sees them.
         budget: as `budget_target` reads it.
         quality: as `quality_target` reads it; give one of the two.
+        confidence: with which the quality shall be kept on new tasks, such as 0.95; None: without a guarantee.
         seed: of the intervals.
 
-    Raises `ConfigError` for none or both of them, dollars where prices are unknown, and a target that no threshold keeps to.
+    Raises `ConfigError` for none or both of them, dollars where prices are unknown, and a target that no threshold keeps to; with a
+    confidence also for a budget, for predictions learned from these very tasks, and for too few tasks.
     """
     import numpy
 
@@ -130,6 +143,8 @@ def calibrate(replayed: Replayed, *, budget: str | None = None, quality: str | N
     if target.measure is Measure.DOLLARS and not replayed.knows_dollars:
         raise ConfigError("the traces do not tell what every far outcome cost", hint="record dollars, or give a share such as 30%")
     search = _Search.of(replayed, target)
+    if confidence is not None:
+        return _guaranteed(replayed, search, confidence, seed)
     everything = numpy.arange(len(replayed.tasks))
     threshold, miss = search.threshold_on(everything)
     if miss > _ROUNDING:
@@ -181,6 +196,16 @@ class _Search:
         value = float(numpy.where(self.advantages[rows] > threshold, self.far[rows], self.near[rows]).mean())
         return value - self.wanted(rows) if self.is_budget else self.wanted(rows) - value
 
+    def margins(self, seed: int) -> Margins:
+        """Return the tasks in random order, as a guarantee of the quality is tested on them."""
+        import numpy
+
+        order = numpy.random.default_rng(seed).permutation(len(self.advantages))
+        advantages, near, far = self.advantages[order], self.near[order], self.far[order]
+        if self.target.measure is Measure.SCORE_SHARE:
+            return Margins.of_share(advantages, near, far, share=self.target.amount)
+        return Margins(advantages, near, far, self.target.amount)
+
     def threshold_on(self, rows: "Rows") -> tuple[float, float]:
         """Return the threshold that keeps to the target on some tasks, else the one that misses it least; and its miss there."""
         import numpy
@@ -226,17 +251,53 @@ def _calibration(replayed: Replayed, search: _Search, threshold: float, seed: in
         for place in numpy.flatnonzero(held):
             agents[place] = replayed.tasks[place].served_by(learned)
         misses.append(search.miss(numpy.flatnonzero(held), learned))
+    return _result(replayed, search, threshold, agents, misses=tuple(misses), seed=seed)
+
+
+def _guaranteed(replayed: Replayed, search: _Search, confidence: float, seed: int) -> RouterCalibration:
+    """Find the highest threshold that keeps to a quality with confidence."""
+    if search.is_budget:
+        raise ConfigError("a confidence belongs to a quality", hint="give --quality and not --budget")
+    if not replayed.is_predicted_afresh:
+        raise ConfigError(
+            "the predictions were learned from the tasks that the guarantee would be tested on",
+            hint="pass --test FILE with tasks kept apart, or name in the configuration what was trained on other traces",
+        )
+    worth = replayed.policy.objective.quality
+    guarantee = guaranteed_threshold(search.margins(seed), confidence=confidence, worth=worth)
+    agents = replayed.served_by(guarantee.threshold)
+    return _result(replayed, search, guarantee.threshold, agents, guarantee=guarantee, seed=seed)
+
+
+def _result(
+    replayed: Replayed,
+    search: _Search,
+    threshold: float,
+    agents: Sequence[str],
+    *,
+    misses: tuple[float, ...] = (),
+    guarantee: Guarantee | None = None,
+    seed: int,
+) -> RouterCalibration:
+    """Sum up a threshold; `agents` serve the tasks under it."""
+    import numpy
+
     (expected,) = estimate_ways(replayed, {"expected": agents}, seed=seed)
+    figures = replay_figures(replayed, seed)
     reached = {Measure.FAR_SHARE: expected.far_share, Measure.DOLLARS: expected.dollars}.get(search.target.measure) or expected.score
     return RouterCalibration(
         target=search.target,
         threshold=threshold,
         toml=_toml(replayed.policy, threshold),
         expected=expected,
-        wanted=search.wanted(numpy.arange(len(parts))),
+        wanted=search.wanted(numpy.arange(len(replayed.tasks))),
         reached=reached,
-        misses=tuple(misses),
+        misses=misses,
+        guarantee=guarantee,
+        figures=figures,
+        front=front(replayed, seed),
         notes=tuple(_notes(replayed.policy)),
+        warnings=tuple(noise(replayed, figures, seed)),
     )
 
 
@@ -266,8 +327,10 @@ def _notes(policy: Policy) -> Iterator[str]:
             "The policy names no head, so heads were trained for this calibration. The threshold is for a head of the same traces: "
             "make it with nearfar policy train, and name it in [policy.router]."
         )
-    else:
-        yield f"If the head in {router.head} was trained on these tasks, the expectation flatters it."
+    cards = [policy.evidence.escalation] if policy.strategy is Strategy.CASCADE else []
+    for path in (router.head, *cards):
+        if path is not None:
+            yield f"If {path} was trained on these tasks, the expectation flatters it, and no guarantee holds."
     for name in BUDGETS:
         if getattr(router, name) is not None:
             yield f"Take {name} out of [policy.router]: it would move the threshold."

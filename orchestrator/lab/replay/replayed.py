@@ -84,6 +84,19 @@ class Online(Value):
     chosen: tuple[str, ...]
     """The agents that answered the tasks."""
 
+    @classmethod
+    def of(cls, target: float, chosen: Sequence[str], went_far: Sequence[bool], scores: Sequence[float]) -> Self:
+        """Sum up a stream of at least one task."""
+        window = min(len(went_far), max(_SHORTEST_WINDOW, min(_WINDOW, len(went_far) // _WINDOWS)))
+        return cls(
+            target=target,
+            far_share=sum(went_far) / len(went_far),
+            window=window,
+            running=_running(went_far, window),
+            score=sum(scores) / len(scores),
+            chosen=tuple(chosen),
+        )
+
     @property
     def tolerance(self) -> float:
         """How far a running share may be from the target: as many tasks in each window as in the controller's."""
@@ -112,6 +125,8 @@ class Replayed:
     """Tasks that the policy turns away, by the reason; left out too."""
     online: Online | None = None
     """The tasks as a stream over which a budget is held; None where the policy has none."""
+    is_predicted_afresh: bool = False
+    """A head made the predictions that was there before these tasks, so that none of them was learned from."""
 
     @property
     def knows_evidence(self) -> bool:
@@ -231,7 +246,8 @@ def _ask(recording: Recording, parts: Sequence[HeldOutPart], policy: Policy, pro
     tasks = tuple(asked[place] for place in sorted(asked))
     if not any(task.is_free for task in tasks):
         raise ConfigError("no recorded task is free to go to either side", hint="rules or limits of the policy settle them all")
-    return Replayed(tasks, recording.sides, len(parts), policy, len(recording.incomplete), dict(refused))
+    is_afresh = policy.router.head is not None
+    return Replayed(tasks, recording.sides, len(parts), policy, len(recording.incomplete), dict(refused), is_predicted_afresh=is_afresh)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,16 +325,8 @@ def stream(recording: Recording, parts: Sequence[HeldOutPart], policy: Policy, *
     if not chosen:
         return None
     went_far = [recording.sides[agent] is Side.FAR for agent in chosen.values()]
-    window = min(len(went_far), max(_SHORTEST_WINDOW, min(_WINDOW, len(went_far) // _WINDOWS)))
     scores = [recording.cases[place].outcomes[agent].score or 0.0 for place, agent in chosen.items()]
-    return Online(
-        target=far_share,
-        far_share=sum(went_far) / len(went_far),
-        window=window,
-        running=_running(went_far, window),
-        score=sum(scores) / len(scores),
-        chosen=tuple(chosen.values()),
-    )
+    return Online.of(far_share, list(chosen.values()), went_far, scores)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from ...task.modes import Mode, Strategy
 from ...task.policy import Policy
 from ...task.routing_policy import BUDGETS
 from ...util.embedding.embedder import MiniLmEmbedder
-from ..statistics import CurveFigures, IntervalEstimate, Point, curve_figures, estimated_means, quantiles
+from ..statistics import CurveFigures, IntervalEstimate, Point, curve_figures, doubts, estimated_means, quantiles
 from .recording import Progress
 from .replayed import Online, Replayed, replay
 
@@ -123,14 +123,15 @@ def simulation(replayed: Replayed, *, seed: int = 0) -> Simulation:
         seed,
     )
     (policy,) = estimate_ways(replayed, {"the policy": replayed.chosen}, seed=seed)
+    figures = replay_figures(replayed, seed)
     return Simulation(
         tasks=len(replayed.tasks),
         settled=sum(not task.is_free for task in replayed.tasks),
         sides=replayed.sides,
         incomplete=replayed.incomplete,
         refused=replayed.refused,
-        front=_front(replayed, seed),
-        figures=_figures(replayed, seed),
+        front=front(replayed, seed),
+        figures=figures,
         policy=policy,
         random=_random(replayed, seed),
         singles=tuple(sorted(found, key=lambda way: (-way.score.value, way.dollars.value if way.dollars else 0.0))),
@@ -138,7 +139,7 @@ def simulation(replayed: Replayed, *, seed: int = 0) -> Simulation:
         oracle_front=_oracle_front(replayed),
         classes=_classes(replayed, seed),
         online=replayed.online,
-        warnings=tuple(_warnings(replayed)),
+        warnings=(*_warnings(replayed), *noise(replayed, figures, seed)),
     )
 
 
@@ -155,7 +156,8 @@ def estimate_ways(replayed: Replayed, ways: Mapping[str, Sequence[str]], *, seed
     return _estimate_columns(replayed, {name: _columns(replayed, agents) for name, agents in ways.items()}, seed)
 
 
-def _front(replayed: Replayed, seed: int) -> tuple[Served, ...]:
+def front(replayed: Replayed, seed: int) -> tuple[Served, ...]:
+    """Estimate the router under thresholds from the highest to the lowest."""
     ways = {threshold: _columns(replayed, replayed.served_by(threshold)) for threshold in thresholds(replayed)}
     found = _estimate_columns(replayed, {f"threshold {threshold!r}": columns for threshold, columns in ways.items()}, seed)
     return tuple(way.model_copy(update={"threshold": threshold}) for way, threshold in zip(found, ways, strict=True))
@@ -177,10 +179,18 @@ def _estimate_columns(replayed: Replayed, ways: "Mapping[str, Floats]", seed: in
     ]
 
 
-def _figures(replayed: Replayed, seed: int) -> CurveFigures | None:
+def replay_figures(replayed: Replayed, seed: int) -> CurveFigures | None:
+    """Return figures over the tasks that the threshold decides; None where the sides do equally well on them."""
     free = [place for place, task in enumerate(replayed.tasks) if task.is_free]
     near, far = (replayed.scores(agents)[free] for agents in (replayed.near, replayed.far))
     return None if near.mean() == far.mean() else curve_figures(replayed.advantages, near, far, seed=seed)
+
+
+def noise(replayed: Replayed, figures: CurveFigures | None, seed: int) -> Iterator[str]:
+    """Yield a warning for each figure of the replay that is within noise."""
+    free = [place for place, task in enumerate(replayed.tasks) if task.is_free]
+    (gap,) = estimated_means([(replayed.scores(replayed.far) - replayed.scores(replayed.near))[free]], seed=seed)
+    yield from doubts(gap, None if figures is None else figures.recovered)
 
 
 def _random(replayed: Replayed, seed: int) -> Served:

@@ -7,6 +7,9 @@ kernel logistic regression, with the log-odds of the words part as its offset. T
 embedding, centred, and with less weight the surface. It is evaluated against some of the training prompts, the landmarks (subset of
 regressors: Rasmussen & Williams 2006, section 8.3.1), so that training takes time linear in the number of prompts and a prediction takes
 the same time always.
+
+On the same kernel, a ridge regression predicts by how much each agent does better or worse than the mean of all agents: its difference
+between two of them is that of a regression of their gain.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +18,7 @@ from math import sqrt
 from typing import TYPE_CHECKING, Final
 
 from ...routing.head import BUCKETS, hashed, surface
+from .gain import fit_ridge, relative_outcomes
 
 if TYPE_CHECKING:
     import numpy
@@ -206,11 +210,26 @@ class LikenessPart:
     """(landmarks, agents)."""
     familiar: float
     """Mean similarity to the nearest landmarks, below which a prompt is unlike all of them."""
+    relative: "Floats"
+    """(landmarks, agents): weights of the ridge regression."""
+    relative_mean: "Floats"
+    """(agents,): what it adds."""
 
 
-def fit_likeness(embeddings: "Floats", surface: "Floats", outcomes: "Floats", offset: "Floats", seed: int) -> "tuple[LikenessPart, Floats]":
-    """Fit the likeness part. Return it, and for each prompt its correction had it not seen that prompt's outcomes, of shape (prompts,
-    agents).
+@dataclass(frozen=True, slots=True)
+class LikenessFit:
+    """The fitted likeness part, and what it says of each prompt as if it had not seen that prompt's outcomes. Both have shape
+    (prompts, agents)."""
+
+    part: LikenessPart
+    unseen: "Floats"
+    """Corrections, in log-odds."""
+    relative: "Floats"
+    """Outcomes less their mean over agents, by the ridge regression."""
+
+
+def fit_likeness(embeddings: "Floats", surface: "Floats", outcomes: "Floats", offset: "Floats", seed: int) -> LikenessFit:
+    """Fit the likeness part.
 
     `embeddings` have shape (prompts, 768), `surface` has shape (prompts, measures). `outcomes` and `offset`, in log-odds, have shape
     (prompts, agents); an outcome is NaN where it is unknown.
@@ -230,9 +249,16 @@ def fit_likeness(embeddings: "Floats", surface: "Floats", outcomes: "Floats", of
     wanted, start = torch.from_numpy(outcomes).double(), torch.from_numpy(offset).double()
     fits = [_fit_agent(inputs, wanted[:, agent], start[:, agent]) for agent in range(outcomes.shape[1])]
     slopes, unseen = (torch.stack([fit[place] for fit in fits], dim=-1) for place in range(2))
-    weights = torch.linalg.solve_triangular(factor.T, slopes, upper=True)
-    part = LikenessPart(centre, surface_centre, surface_scale, landmarks, _floats(weights), _familiar(similar, chosen))
-    return part, _floats(unseen)
+    gains = fit_ridge(inputs, relative_outcomes(wanted))
+    weights, relative = (torch.linalg.solve_triangular(factor.T, each, upper=True) for each in (slopes, gains.slopes))
+    part = LikenessPart(
+        *(centre, surface_centre, surface_scale, landmarks),
+        weights=_floats(weights),
+        familiar=_familiar(similar, chosen),
+        relative=_floats(relative),
+        relative_mean=_floats(gains.mean),
+    )
+    return LikenessFit(part, _floats(unseen), _floats(gains.unseen))
 
 
 def surface_weight(measures: int) -> "numpy.float32":

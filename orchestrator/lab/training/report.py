@@ -16,7 +16,7 @@ from ...routing.head import EmbedsText, Head, sigmoid
 from ...routing.traces import Trace
 from ...routing.training import Examples, examples_of, folds_of
 from ...util.embedding.embedder import MiniLmEmbedder
-from ..statistics import IntervalEstimate, curve_figures
+from ..statistics import IntervalEstimate, curve_figures, doubts, estimated_means
 from .training import HeadParts, fit_head, train_head, write_head
 
 if TYPE_CHECKING:
@@ -71,19 +71,24 @@ class PairReport(Value):
     """On which both outcomes are known."""
     near_quality: float
     far_quality: float
+    gap: IntervalEstimate
+    """Mean outcome of the far one less that of the near one."""
     recovered: IntervalEstimate
     """APGR; at random it is 0.5."""
     far_share_for_half: IntervalEstimate
     """CPT(50 %): the share of far calls at which half of the gap in quality is recovered."""
     far_share_for_most: IntervalEstimate
     """CPT(80 %)."""
+    warnings: tuple[str, ...]
+    """Figures that are within noise."""
 
 
 class HeldOutReport(Value):
-    """The held-out report of a head, by cross-validation: every prompt is predicted by a head that has not seen it."""
+    """The held-out report of a head: every prompt is predicted by a head that has not seen it."""
 
     prompts: int = Field(gt=0)
     folds: int
+    """Folds of the cross-validation; 0: the prompts are of another file, and the head is the one that was trained."""
     agents: tuple[AgentReport, ...]
     pairs: tuple[PairReport, ...]
     """Without those that do equally well, or were tried together on fewer than 10 prompts."""
@@ -103,6 +108,7 @@ def train_on_traces(
     agents: Sequence[str],
     *,
     embedder: MiniLmEmbedder | None,
+    tested: Sequence[Trace] | None = None,
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> TrainedHead:
@@ -112,6 +118,7 @@ def train_on_traces(
         traces: those of the same prompt count as one, with the mean scores.
         agents: whose success it shall predict.
         embedder: None: the head looks at words and classes alone.
+        tested: traces for the report alone; None: the report is cross-validated.
         seed: of the folds, and of the prompts that are remembered.
         progress: is told what happens next.
 
@@ -124,20 +131,41 @@ def train_on_traces(
         raise ConfigError("training a head needs torch", hint="pip install 'nearfar[train]'") from error
     examples = examples_of(traces, agents)
     examples.check()
-    if embedder is not None:
-        progress(f"embedding {len(examples.prompts)} prompts")
-        examples = replace(examples, embeddings=embedder.early_all(examples.prompts))
-    report = held_out_report(examples, seed=seed, progress=progress)
+    progress(f"embedding {len(examples.prompts)} prompts")
+    examples = _embedded(examples, embedder)
+    if tested is None:
+        report = held_out_report(examples, seed=seed, progress=progress)
+        progress("training on all prompts")
+        return TrainedHead(train_head(examples, seed=seed), report)
     progress("training on all prompts")
-    return TrainedHead(train_head(examples, seed=seed), report)
+    parts = train_head(examples, seed=seed)
+    progress(f"asking the head about {len(tested)} tasks of the test")
+    asked = _embedded(examples_of(tested, agents), embedder)
+    for place, agent in enumerate(asked.agents):
+        if not (asked.outcomes[:, place] >= 0).any():
+            raise ConfigError(f"no trace of the test says how {agent!r} did", hint="the test needs scores of the same agents")
+    with load_head(parts, _remembered(asked)) as head:
+        return TrainedHead(parts, _reported(asked, *predictions(head, asked), folds=0))
 
 
 def held_out_report(examples: Examples, *, seed: int, progress: Callable[[str], None]) -> HeldOutReport:
     """Cross-validate heads on examples, each one written, loaded and asked as it would be in use."""
-    before, after = predict_held_out(examples, seed=seed, progress=progress)
+    return _reported(examples, *predict_held_out(examples, seed=seed, progress=progress), folds=FOLDS)
+
+
+def _embedded(examples: Examples, embedder: MiniLmEmbedder | None) -> Examples:
+    return examples if embedder is None else replace(examples, embeddings=embedder.early_all(examples.prompts))
+
+
+def _remembered(examples: Examples) -> "Remembered | None":
+    return None if examples.embeddings is None else Remembered(examples.prompts, examples.embeddings)
+
+
+def _reported(examples: Examples, before: "Floats", after: "Floats", *, folds: int) -> HeldOutReport:
+    """Compare predictions before and after calibration, each of shape (prompts, agents), with the outcomes."""
     return HeldOutReport(
         prompts=len(examples.prompts),
-        folds=FOLDS,
+        folds=folds,
         agents=tuple(
             _agent(name, examples.outcomes[:, place], before[:, place], after[:, place]) for place, name in enumerate(examples.agents)
         ),
@@ -151,7 +179,7 @@ def predict_held_out(examples: Examples, *, seed: int, progress: Callable[[str],
     import numpy
 
     folds = folds_of(examples.prompts, FOLDS, seed)
-    embedder = Remembered(examples.prompts, examples.embeddings) if examples.embeddings is not None else None
+    embedder = _remembered(examples)
     before, after = (numpy.zeros(examples.outcomes.shape, dtype=numpy.float32) for _ in range(2))
     for fold in range(FOLDS):
         progress(f"fold {fold + 1} of {FOLDS}")
@@ -188,7 +216,7 @@ def predictions(head: Head, examples: Examples) -> "tuple[Floats, Floats]":
     classes = examples.classes or [""] * len(examples.prompts)
     seen = [head.look(prompt, name) for prompt, name in zip(examples.prompts, classes, strict=True)]
     before = numpy.array([[sigmoid(logit) for logit in sight.raw] for sight in seen], dtype=numpy.float32)
-    return before, numpy.array([sight.blend.calibrated(sight.raw) for sight in seen], dtype=numpy.float32)
+    return before, numpy.array([sight.probabilities() for sight in seen], dtype=numpy.float32)
 
 
 def calibration(probabilities: "Column", outcomes: "Column") -> CalibrationError:
@@ -229,13 +257,16 @@ def _pairs(examples: Examples, said: "Floats") -> Iterator[PairReport]:
         if both.sum() < _LEAST_PROMPTS or one.mean() >= other.mean():
             continue
         found = curve_figures((said[both, far] - said[both, near]).astype(numpy.float64), one, other)
+        (gap,) = estimated_means([other - one])
         yield PairReport(
             near=examples.agents[near],
             far=examples.agents[far],
             prompts=int(both.sum()),
             near_quality=float(one.mean()),
             far_quality=float(other.mean()),
+            gap=gap,
             recovered=found.recovered,
             far_share_for_half=found.far_share_for_half,
             far_share_for_most=found.far_share_for_most,
+            warnings=tuple(doubts(gap, found.recovered)),
         )

@@ -9,6 +9,7 @@ from ....protocols import ConfigError
 from ...routing.head import CARD, LIKENESS, SURFACE, WORDS, Blend, HeadCard, HeadPart
 from ...routing.training import ClassLogits, Examples, fit_classes, folds_of
 from ...util.embedding.embedder import EARLY_WIDTH, NAME
+from .gain import relative_by_length, share_of
 from .parts import MOST_DEVIATIONS, NEAREST, REACH, Features, LikenessPart, WordsPart, fit_likeness, fit_words, surface_weight, words_logits
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from ...routing.training import Floats
 
 _FOLDS: Final = 3
-"""In which the words part predicts what it has not seen."""
+"""Parts in which the words part predicts what it has not seen."""
+_MOST_LOGARITHM: Final = 4.0
+"""Largest logarithm of the slope of a part in a blend."""
 _OPERATORS: Final = 18
 _FORMAT: Final = 9
 """Version of the file format: onnxruntime 1.20 reads it."""
@@ -38,6 +41,10 @@ class HeadParts:
     """Empty: it was trained without classes."""
     blends: tuple[Blend, ...]
     """Blends of the words with each choice of the other parts, for a prompt whose class is unknown or which is not embedded."""
+    base: tuple[float, ...]
+    """Mean outcome of each agent."""
+    trust: float
+    """Share of the head in the gain; prompt length has the rest."""
 
 
 def train_head(examples: Examples, *, seed: int = 0) -> HeadParts:
@@ -57,20 +64,54 @@ def fit_head(examples: Examples, *, seed: int) -> HeadParts:
     unseen = {HeadPart.WORDS: _unseen_words(features, examples, seed)}
     alone = fit_blend(unseen, examples.outcomes)
     likeness: LikenessPart | None = None
+    relative: Floats | None = None
     classes: ClassLogits = {}
     if examples.embeddings is not None:
         offset = unseen[HeadPart.WORDS] / numpy.float32(alone.temperature) + numpy.array(alone.bias, dtype=numpy.float32)
-        likeness, unseen[HeadPart.LIKENESS] = fit_likeness(examples.embeddings, features.surface, examples.outcomes, offset, seed)
+        fitted = fit_likeness(examples.embeddings, features.surface, examples.outcomes, offset, seed)
+        likeness, relative, unseen[HeadPart.LIKENESS] = fitted.part, fitted.relative, fitted.unseen
     if any(examples.classes):
         classes, unseen[HeadPart.CLASS] = fit_classes(examples.classes, examples.outcomes)
+    blends = tuple(_blended(chosen, unseen, relative, examples.outcomes) for chosen in _choices(unseen))
+    base = tuple(numpy.nanmean(examples.outcomes, axis=0).tolist())
+    known = _relative_by_head(blends[-1], unseen, relative)
+    wanted = examples.outcomes - examples.outcomes.mean(1, keepdims=True)
     return HeadParts(
         agents=tuple(examples.agents),
         prompts=len(examples.prompts),
         words=fit_words(features, examples.outcomes),
         likeness=likeness,
         classes=classes,
-        blends=tuple(fit_blend({part: unseen[part] for part in chosen}, examples.outcomes) for chosen in _choices(unseen)),
+        blends=blends,
+        base=base,
+        trust=share_of(known, relative_by_length(examples.prompts, base), wanted),
     )
+
+
+def _blended(chosen: tuple[HeadPart, ...], parts: "Mapping[HeadPart, Floats]", relative: "Floats | None", outcomes: "Floats") -> Blend:
+    """Fit the blend of some parts, with the ridge regression where the prompt is embedded. All was predicted without the prompt's
+    outcomes."""
+    blend = fit_blend({part: parts[part] for part in chosen}, outcomes)
+    if relative is None or HeadPart.LIKENESS not in chosen:
+        return blend
+    share = share_of(relative, _relative_by_head(blend, parts, None), outcomes - outcomes.mean(1, keepdims=True))
+    return blend.model_copy(update={"ridge": share})
+
+
+def _relative_by_head(blend: Blend, parts: "Mapping[HeadPart, Floats]", relative: "Floats | None") -> "Floats":
+    """Return each agent's probability less the mean over agents, by a blend of parts and, where it is given, the ridge regression."""
+    chances = _chances(blend, parts)
+    own: Floats = chances - chances.mean(1, keepdims=True)
+    return own if relative is None else blend.ridge * relative + (1 - blend.ridge) * own
+
+
+def _chances(blend: Blend, parts: "Mapping[HeadPart, Floats]") -> "Floats":
+    """Return the probabilities of a blend of parts, of shape (prompts, agents)."""
+    import numpy
+
+    raw = sum(weight * parts[part] for part, weight in blend.weights.items())
+    chances: Floats = 1 / (1 + numpy.exp(-(raw / blend.temperature + numpy.array(blend.bias, dtype=numpy.float32))))
+    return chances
 
 
 def _unseen_words(features: Features, examples: Examples, seed: int) -> "Floats":
@@ -106,12 +147,18 @@ def fit_blend(parts: "Mapping[HeadPart, Floats]", outcomes: "Floats") -> Blend:
     bias = torch.zeros(outcomes.shape[1], requires_grad=True)
 
     def loss() -> "torch.Tensor":
-        return errors((inputs * logarithms.exp()).sum(-1) + bias, wanted) + logarithms.square().sum()
+        return errors((inputs * _slopes(logarithms)).sum(-1) + bias, wanted) + logarithms.square().sum()
 
     minimise([logarithms, bias], loss)
-    slopes = dict(zip(parts, logarithms.detach().exp().tolist(), strict=True))
+    slopes = dict(zip(parts, _slopes(logarithms.detach()).tolist(), strict=True))
     weights = {part: slope / slopes[HeadPart.WORDS] for part, slope in slopes.items()}
     return Blend(weights=weights, temperature=1 / slopes[HeadPart.WORDS], bias=tuple(bias.detach().tolist()))
+
+
+def _slopes(logarithms: "torch.Tensor") -> "torch.Tensor":
+    """Return bounded slopes: on few labels, a step of the search may go so far that they overflow."""
+    slopes: torch.Tensor = (_MOST_LOGARITHM * (logarithms / _MOST_LOGARITHM).tanh()).exp()
+    return slopes
 
 
 def write_head(parts: HeadParts, folder: Path) -> None:
@@ -130,6 +177,8 @@ def write_head(parts: HeadParts, folder: Path) -> None:
         familiar=parts.likeness.familiar if parts.likeness is not None else 0.0,
         classes=parts.classes,
         blends=parts.blends,
+        base=parts.base,
+        trust=parts.trust,
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -165,7 +214,7 @@ def _words(part: WordsPart) -> "onnx.ModelProto":
 
 def _likeness(part: LikenessPart) -> "onnx.ModelProto":
     """Build the likeness model. It maps `embedding`, of shape (768,), and `surface`, of shape (measures,), to `corrections`, of shape
-    (agents,), and `similarity`."""
+    (agents,), `similarity`, and `relative`, of shape (agents,)."""
     import numpy
 
     graph = _Graph()
@@ -187,7 +236,10 @@ def _likeness(part: LikenessPart) -> "onnx.ModelProto":
     nearest = graph.constant("nearest", numpy.array([min(NEAREST, len(part.landmarks))], dtype=numpy.int64))
     values, _ = graph.add_many("TopK", similar, nearest, outputs=2, axis=0)
     graph.add("ReduceMean", values, keepdims=0, name="similarity")
-    return graph.model("likeness", corrections=[part.weights.shape[1]], similarity=[])
+    gained = graph.add("MatMul", kernel, graph.constant("relative_weights", part.relative))
+    graph.add("Add", gained, graph.constant("relative_mean", part.relative_mean), name="relative")
+    agents = part.weights.shape[1]
+    return graph.model("likeness", corrections=[agents], similarity=[], relative=[agents])
 
 
 class _Graph:

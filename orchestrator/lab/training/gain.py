@@ -1,0 +1,98 @@
+"""The ridge regression of the gain, in torch, and the weights with which it, the parts of a head and prompt length are blended."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ...routing.success import length_gain
+
+if TYPE_CHECKING:
+    import torch
+
+    from ...routing.training import Floats
+
+_PENALTIES: Final = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+"""Penalties on the squared slopes that are tried."""
+_LEAST_PROMPTS: Final = 20
+"""Prompts with an outcome of every agent, below which no gain is learned."""
+_MOST_LEVERAGE: Final = 0.999
+_PRIOR_SHARE: Final = 0.01
+"""Mean squared difference of two predictors, in outcomes, below which the data hardly tell them apart, and each has half."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ridge:
+    """A fitted ridge regression of relative outcomes."""
+
+    slopes: "torch.Tensor"
+    """(inputs, agents)."""
+    mean: "torch.Tensor"
+    """(agents,)."""
+    unseen: "torch.Tensor"
+    """(prompts, agents): predictions, each as if the prompt's own outcomes had been left out."""
+
+
+def relative_outcomes(outcomes: "torch.Tensor") -> "torch.Tensor":
+    """Return outcomes less their mean over agents, of shape (prompts, agents); NaN for a prompt that lacks one of them."""
+    return outcomes - outcomes.mean(1, keepdim=True)
+
+
+def fit_ridge(inputs: "torch.Tensor", wanted: "torch.Tensor") -> Ridge:
+    """Fit a ridge regression with the penalty that predicts left-out prompts best. All agents share it, so that the difference between
+    two of them is the ridge regression of their difference.
+
+    Args:
+        inputs: of shape (prompts, inputs).
+        wanted: of shape (prompts, agents); prompts with NaN are left out. With fewer than 20 others, 0 is predicted throughout.
+
+    Leaving one out takes no second fit: the residual is divided by 1 less the leverage (Allen 1974, PRESS).
+    """
+    import torch
+
+    known = ~torch.isnan(wanted).any(1)
+    if known.sum() < _LEAST_PROMPTS:
+        nothing = torch.zeros_like(wanted)
+        return Ridge(torch.zeros(inputs.shape[1], wanted.shape[1], dtype=inputs.dtype), nothing[0], nothing)
+    seen, mean = inputs[known], wanted[known].mean(0)
+    rest = wanted[known] - mean
+    values, axes = torch.linalg.eigh(seen.T @ seen)
+    rotated = seen @ axes
+    pulled = rotated.T @ rest
+    best = None
+    for penalty in _PENALTIES:
+        shrunk = 1 / (values.clamp(min=0) + penalty)
+        leverage = (rotated.square() @ shrunk + 1 / len(seen)).clamp(max=_MOST_LEVERAGE)
+        residuals = (rest - rotated @ (shrunk[:, None] * pulled)) / (1 - leverage)[:, None]
+        error = float(residuals.square().sum())
+        if best is None or error < best[0]:
+            best = (error, axes @ (shrunk[:, None] * pulled), residuals)
+    assert best is not None, "there are penalties"
+    _, slopes, residuals = best
+    unseen = inputs @ slopes + mean
+    unseen[known] = wanted[known] - residuals
+    return Ridge(slopes, mean, unseen)
+
+
+def share_of(first: "Floats", second: "Floats", wanted: "Floats") -> float:
+    """Return the share of `first` in the blend with `second` that is nearest to what is wanted, by least squares (stacking: Wolpert 1992).
+
+    All have shape (prompts, agents) and were predicted without the prompt's outcomes; NaN where unknown.
+    """
+    import numpy
+
+    known = ~numpy.isnan(wanted).any(1)
+    apart, off = (first - second)[known], (wanted - second)[known]
+    doubt = _PRIOR_SHARE * apart.shape[1]
+    return float(numpy.clip(((apart * off).sum() + doubt / 2) / ((apart**2).sum() + doubt), 0, 1))
+
+
+def relative_by_length(prompts: Sequence[str], base: Sequence[float]) -> "Floats":
+    """Return what prompt length says of the relative outcomes, of shape (prompts, agents): agents that are better than the middle one gain
+    on long prompts, and the others lose."""
+    import numpy
+
+    means = numpy.array(base, dtype=numpy.float32)
+    gains = numpy.array([length_gain(prompt) for prompt in prompts], dtype=numpy.float32)
+    sides = numpy.sign(means - numpy.median(means))
+    found: Floats = means - means.mean() + gains[:, None] * (sides - sides.mean()) / 2
+    return found
