@@ -110,6 +110,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.policy import SupervisionConfig as SupervisionConfig
     from nearfar.orchestrator.task.policy import Trigger as Trigger
     from nearfar.orchestrator.task.policy import Verdict as Verdict
+    from nearfar.orchestrator.task.results import ActLook as ActLook
     from nearfar.orchestrator.task.results import AgentEstimate as AgentEstimate
     from nearfar.orchestrator.task.results import Arm as Arm
     from nearfar.orchestrator.task.results import Attempt as Attempt
@@ -321,8 +322,8 @@ _NAMES = {
         "SubtasksConfig SupervisionConfig Trigger Verdict"
     ),
     "orchestrator.task.results": (
-        "AgentEstimate Arm Attempt Call ConsideredAgent ConsideredArm Energy Estimate EstimateSource Result RoleWork "
-        "RouteDecision SelectionDecision SideUsage ToolOutcome"
+        "ActLook AgentEstimate Arm Attempt Call ConsideredAgent ConsideredArm Energy Estimate EstimateSource Result RoleWork RouteDecision "
+        "SelectionDecision SideUsage ToolOutcome"
     ),
     "orchestrator.task.roles": "Role",
     "orchestrator.task.routing_policy": (

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy
 
 from nearfar.orchestrator.lab.statistics import with_interval
-from nearfar.orchestrator.routing.answers import Answer
-from nearfar.orchestrator.routing.escalation_training import DraftExamples, out_of_fold_gains
-from nearfar.orchestrator.routing.looks import DRAFT, PROMPT, Cost, Look, Signal, prompt_surface, second_opinion, text_form
+from nearfar.orchestrator.routing.escalation_training import DraftExamples, draft_examples_of, out_of_fold_gains
+from nearfar.orchestrator.routing.looks import Cost
+from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 
 from .evidence_measures import Row, apgr, compared, folds, gains_of, read_rows, recovery, scores_of
 
@@ -29,6 +29,7 @@ NEAR: Final = (
 )
 LEAST_GAP: Final = 0.1
 """By which the far side has to do better than a draft model: shares of a smaller gap are mostly noise."""
+
 _OPINION: Final = Cost(dollars=1e-4)
 """Of a second opinion; all are taken here, so that any price will do."""
 
@@ -55,16 +56,19 @@ SETS: Final = (
 
 
 def answer_figures(answer_set: AnswerSet, folder: Path, *, quick: bool) -> dict[str, Any]:
-    """The recovery of the best pair; in a full run also of every pair, and of the one that is chosen on the tasks trained on."""
+    """The recovery where all other near models give opinions, and where one does; in a full run also of every pair, and of the one that
+    is chosen on the tasks trained on."""
     name, rows = answer_set.name, read_rows(folder / answer_set.file)
     pairs = [answer_set.usual] if quick else _pairs(rows, answer_set.far)
     examples = {pair: answer_examples(rows, pair[0], [pair[1]], answer_set.far) for pair in pairs}
     gains = {pair: gains_of(each) for pair, each in examples.items()}
     recovered = {pair: apgr(gains[pair], each.draft_scores, each.far_scores) for pair, each in examples.items()}
     best = max(recovered, key=lambda pair: recovered[pair])
+    every = answer_examples(rows, best[0], [model for model in NEAR if model != best[0]], answer_set.far)
     found = {
-        **recovery(name, gains[best], examples[best]),
-        **compared(name, examples[best], float(max(scores_of(rows, model).mean() for model in NEAR))),
+        **recovery(name, gains_of(every), every),
+        **compared(name, every, float(max(scores_of(rows, model).mean() for model in NEAR)), opinion=best[1]),
+        f"{name}_apgr_one_opinion": recovered[best],
         f"{name}_pair": [*best, answer_set.far],
     }
     if quick:
@@ -74,7 +78,6 @@ def answer_figures(answer_set: AnswerSet, folder: Path, *, quick: bool) -> dict[
         **found,
         f"{name}_apgr_of_pairs": {" + ".join(pair): recovered[pair] for pair in ranked},
         **_chosen_in_training(name, examples, gains),
-        **_all_opinions(name, rows, best[0], answer_set.far),
     }
 
 
@@ -99,11 +102,6 @@ def _best(candidates: Sequence[tuple[Pair, DraftExamples]]) -> Pair:
     return max(recovered, key=lambda pair: recovered[pair])
 
 
-def _all_opinions(name: str, rows: Sequence[Row], draft: str, far: str) -> dict[str, Any]:
-    examples = answer_examples(rows, draft, [model for model in NEAR if model != draft], far)
-    return {f"{name}_apgr_all_opinions": apgr(gains_of(examples), examples.draft_scores, examples.far_scores)}
-
-
 def _pairs(rows: Sequence[Row], far: str) -> list[Pair]:
     """Every draft model with enough of a gap to the far one, with every second one."""
     drafts = [model for model in NEAR if scores_of(rows, far).mean() - scores_of(rows, model).mean() >= LEAST_GAP]
@@ -111,20 +109,14 @@ def _pairs(rows: Sequence[Row], far: str) -> list[Pair]:
 
 
 def answer_examples(rows: Sequence[Row], draft: str, opinions: Sequence[str], far: str) -> DraftExamples:
-    looks = [Look(name=PROMPT), Look(name=DRAFT), *(Look(name=model, cost=_OPINION) for model in opinions)]
-    findings = [_findings(row, draft, opinions) for row in rows]
-    return DraftExamples(draft, far, looks, findings, scores_of(rows, draft), scores_of(rows, far))
+    """Drafts of one model, with the opinions of others."""
+    return draft_examples_of([_trace(row) for row in rows], draft=draft, far=far, opinions=dict.fromkeys(opinions, _OPINION))
 
 
-def _findings(row: Row, draft: str, opinions: Sequence[str]) -> dict[str, Signal]:
-    drafted = _form(row, draft)
-    found = {PROMPT: prompt_surface(row["prompt"]), DRAFT: drafted}
-    for model in opinions:
-        form = _form(row, model)
-        found[model] = second_opinion(drafted.answer or Answer(()), form.answer or Answer(()), further=form.measures)
-    return found
-
-
-def _form(row: Row, model: str) -> Signal:
-    outcome = row["outcomes"][model]
-    return text_form(outcome["answer"], row["prompt"], output_characters=outcome["output_chars"])
+def _trace(row: Row) -> Trace:
+    """The task as a trace, as `nearfar policy train` reads it."""
+    outcomes = {
+        model: AgentOutcome(score=float(outcome["correct"]), answer=outcome["answer"], output_characters=outcome["output_chars"])
+        for model, outcome in row["outcomes"].items()
+    }
+    return Trace(prompt=row["prompt"], outcomes=outcomes)

@@ -1,7 +1,6 @@
 """Evidence on tool calls: what looking at the drafts of a 1B model recovers, what it saves, and which looks are worth their price."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -9,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from nearfar.orchestrator.routing.answers import Answer
+from nearfar.orchestrator.routing.answers import agree
+from nearfar.orchestrator.routing.call_looks import text_of_calls
 from nearfar.orchestrator.routing.escalation import Action, Escalation, price
-from nearfar.orchestrator.routing.escalation_training import DraftExamples, out_of_fold_gains
-from nearfar.orchestrator.routing.looks import DRAFT, PROMPT, SCHEMA, Cost, Look, Signal, prompt_surface, second_opinion
+from nearfar.orchestrator.routing.escalation_training import DraftExamples, draft_examples_of, out_of_fold_gains
+from nearfar.orchestrator.routing.looks import DRAFT, PROMPT, SCHEMA, Cost, Signal
+from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 from nearfar.orchestrator.task.routing_policy import ObjectiveConfig
 
-from .call_signals import call_check, call_form
 from .evidence_measures import (
     Fold,
     Row,
@@ -69,7 +69,7 @@ def call_figures(folder: Path) -> dict[str, Any]:
     near, far = examples.draft_scores, examples.far_scores
     return {
         **recovery("bfcl", gains_of(examples, parts), examples),
-        **compared("bfcl", examples, float(max(scores_of(calls.rows, model).mean() for model in NEAR))),
+        **compared("bfcl", examples, float(max(scores_of(calls.rows, model).mean() for model in NEAR)), opinion=XLAM_7B),
         "bfcl_calibration_error": calibration_error(examples, parts),
         "bfcl_apgr_draft_alone": apgr(gains_of(calls.examples(XLAM_1B, [])), near, far),
         "bfcl_apgr_one_opinion": apgr(gains_of(calls.examples(XLAM_1B, [XLAM_7B])), near, far),
@@ -78,25 +78,13 @@ def call_figures(folder: Path) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """The calls of one model on one task, and what a check of them found."""
-
-    answer: Answer
-    form: Signal
-    check: Signal
-    is_clean: bool
-    """Nothing but calls was written."""
-    dollars: float
-
-
 class Calls:
     """The drafts of all near models, and what the far one costs."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = rows
-        self.drafts = {model: [_draft(row, model) for row in rows] for model in NEAR}
-        self.prompts = [prompt_surface(prompt_of(row)) for row in rows]
+        self.written = {model: [written_calls(row["outcomes"][model]["result"], row["functions"]) for row in rows] for model in NEAR}
+        self.traces = [self._trace(number, row) for number, row in enumerate(rows)]
 
     @cached_property
     def far_dollars(self) -> "Floats":
@@ -107,45 +95,41 @@ class Calls:
 
     def near_dollars(self, model: str) -> "Floats":
         """Of each task."""
-        return numpy.array([draft.dollars for draft in self.drafts[model]])
+        return numpy.array([_near_dollars(row, model) for row in self.rows])
 
     def disagree(self, first: str, second: str) -> "Flags":
         """Whether two models make different calls, by task."""
-        pairs = zip(self.drafts[first], self.drafts[second], strict=True)
-        return numpy.array([not one.answer.agrees(other.answer) for one, other in pairs])
+        pairs = zip(self.written[first], self.written[second], strict=True)
+        return numpy.array([not agree(one.calls, other.calls) for one, other in pairs])
 
     def examples(self, draft: str, opinions: Sequence[str]) -> DraftExamples:
         """Drafts of one model, with the opinions of others."""
-        looks = [Look(name=name) for name in (PROMPT, DRAFT, SCHEMA)]
-        looks += [Look(name=model, cost=Cost(dollars=float(self.near_dollars(model).mean()))) for model in opinions]
-        findings = [self._findings(row, draft, opinions) for row in range(len(self.rows))]
-        return DraftExamples(draft, FAR, looks, findings, scores_of(self.rows, draft), scores_of(self.rows, FAR))
+        costs = {model: Cost(dollars=float(self.near_dollars(model).mean())) for model in opinions}
+        return draft_examples_of(self.traces, draft=draft, far=FAR, opinions=costs)
 
-    def _findings(self, row: int, model: str, opinions: Sequence[str]) -> dict[str, Signal]:
-        draft = self.drafts[model][row]
-        found = {PROMPT: self.prompts[row], DRAFT: draft.form, SCHEMA: draft.check}
-        for name in opinions:
-            other = self.drafts[name][row]
-            further = {**other.check.measures, "is clean": float(other.is_clean)}
-            found[name] = second_opinion(draft.answer, other.answer, further=further)
-        return found
-
-
-def _draft(row: Row, model: str) -> _Draft:
-    result = row["outcomes"][model]["result"]
-    tools, written = tool_specs(row["functions"]), written_calls(result, row["functions"])
-    tokens = row["outcomes"][FAR]["input_tokens"] + len(result) / CHARACTERS_PER_TOKEN  # the prompt's tokens are recorded for far models
-    return _Draft(
-        answer=Answer.of_calls(written.calls),
-        form=call_form(written.calls, tools, prompt_of(row)),
-        check=call_check(written.calls, tools),
-        is_clean=written.is_clean,
-        dollars=tokens * NEAR[model] * NEAR_TOKEN,
-    )
+    def _trace(self, number: int, row: Row) -> Trace:
+        """The task as a trace, as `nearfar policy train` reads it."""
+        scores = {model: float(row["outcomes"][model]["correct"]) for model in (*NEAR, FAR)}
+        written = {model: self.written[model][number] for model in NEAR}
+        drafts = {
+            model: AgentOutcome(score=scores[model], answer=text_of_calls(each.calls), has_prose=not each.is_clean)
+            for model, each in written.items()
+        }
+        return Trace(
+            prompt=prompt_of(row), specs=tuple(tool_specs(row["functions"])), outcomes=drafts | {FAR: AgentOutcome(score=scores[FAR])}
+        )
 
 
 def prompt_of(row: Row) -> str:
+    """Return the words of the task."""
     return "\n".join(message["content"] for message in row["question"][0])
+
+
+def _near_dollars(row: Row, model: str) -> float:
+    """The prompt's tokens are recorded for far models only."""
+    tokens = row["outcomes"][FAR]["input_tokens"] + len(row["outcomes"][model]["result"]) / CHARACTERS_PER_TOKEN
+    dollars: float = tokens * NEAR[model] * NEAR_TOKEN
+    return dollars
 
 
 def _savings(calls: Calls) -> dict[str, Any]:

@@ -86,11 +86,12 @@ def recovery(name: str, gains: "Floats", examples: DraftExamples) -> dict[str, A
     }
 
 
-def compared(name: str, examples: DraftExamples, best_near: float) -> dict[str, Any]:
-    """What the recovery is to be compared with, on the same tasks."""
+def compared(name: str, examples: DraftExamples, best_near: float, *, opinion: str) -> dict[str, Any]:
+    """What the recovery is to be compared with, on the same tasks. `opinion`: the agent whose disagreement is a rule by itself."""
     near, far = examples.draft_scores, examples.far_scores
     random = numpy.random.default_rng(0)
     return {
+        f"{name}_apgr_disagreement_length": apgr(_disagreement_length(examples, opinion), near, far),
         f"{name}_apgr_prompt_only": apgr(gains_of(_prompt_only(examples)), near, far),
         f"{name}_apgr_random": fmean(apgr(random.random(len(near)), near, far) for _ in range(_RANDOM_ORDERS)),
         f"{name}_apgr_oracle": apgr(far - near, near, far),
@@ -114,6 +115,13 @@ def mean_with_interval(values: "Floats") -> dict[str, float]:
     random = numpy.random.default_rng(0)
     means = [values[random.integers(0, len(values), len(values))].mean() for _ in range(_RESAMPLES)]
     return percentile_interval(float(values.mean()), means).model_dump()
+
+
+def _disagreement_length(examples: DraftExamples, opinion: str) -> "Floats":
+    """Disagreement with one opinion, which takes no label; among equal ones, the longer prompt first."""
+    disagrees = numpy.array([1 - found[opinion].measures["agrees"] for found in examples.findings])
+    lengths = numpy.array([found[PROMPT].measures["characters"] for found in examples.findings])
+    return disagrees + 0.5 * lengths / lengths.max()
 
 
 def _prompt_only(examples: DraftExamples) -> DraftExamples:

@@ -416,7 +416,7 @@ class Pipeline:
         result = result.model_copy(update={**told, "messages": conversation_of(task, state, has_placeholders=has_placeholders)})
         if context.trace is not None:
             context.trace.conclude(result)
-        self._parts.router.conclude(task, result, tools=list(context.tools))
+        self._parts.router.conclude(task, result, tools=context.specs)
         await self._note_label(task, result.label)
         if self._parts.memory is not None:
             result = await in_thread(self._parts.memory.conclude, task, result, state["messages"])

@@ -38,7 +38,7 @@ class Answer:
         """Return the answer of a text. A JSON list of objects with `name` and `arguments` counts as the tool calls that it states."""
         if text is None or not text.strip():
             return cls(())
-        stated = _stated_calls(text)
+        stated = stated_calls(text)
         return cls((_text_form(text),)) if stated is None else cls.of_calls(stated)
 
     @classmethod
@@ -84,7 +84,7 @@ def is_literal(text: str) -> bool:
     return _literal(text) is not None
 
 
-def _stated_calls(text: str) -> list[ToolCall] | None:
+def stated_calls(text: str) -> list[ToolCall] | None:
     """Return the tool calls that a JSON text states, or None where it is something else."""
     if not text.lstrip().startswith("["):
         return None

@@ -136,6 +136,16 @@ class DraftChoice:
             self._count(verdict.p_draft, verdict.p_far, escalates=verdict.action is Action.ESCALATE)
         return verdict
 
+    def weigh_act(self, escalation: Escalation, findings: Mapping[str, Signal]) -> EscalationDecision:
+        """Choose by a card before the draft acts. Only an escalation counts: where the act runs, the draft's end is still to be judged.
+
+        Raises what `Escalation.decide` raises.
+        """
+        verdict = escalation.decide(findings, far=self._cost, objective=self._objective, threshold=self._threshold)
+        if verdict.action is Action.ESCALATE:
+            self._count(verdict.p_draft, verdict.p_far, escalates=True)
+        return verdict
+
     def weigh_checks(self, objection: str | None, *, agrees: bool | None, confidence: float | None) -> CheckedDraft:
         """Choose by the fixed checks: their objection decides, or under a budget or threshold the gain that it and the prompt let expect.
 

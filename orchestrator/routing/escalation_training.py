@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ...protocols import ConfigError
-from .answers import Answer
+from ...protocols import ConfigError, ToolCall
+from .call_looks import call_findings, call_opinion, read_calls
 from .escalation import FARTHEST, MOST_PAID_LOOKS, EscalationCard, Fit, LearnedLook, Outlook, measures_of, sets_of
-from .looks import DRAFT, FREE, Cost, Look, Signal, free_findings, second_opinion
-from .traces import AgentOutcome, Trace
+from .looks import FREE, Cost, Look, Signal, free_findings, text_opinion
+from .traces import Trace
 
 if TYPE_CHECKING:
     import numpy
@@ -127,23 +127,40 @@ def _score(trace: Trace, agent: str) -> float | None:
 
 
 def _findings(trace: Trace, agent: str, opinions: Mapping[str, Cost], predict: Predict | None) -> dict[str, Signal]:
-    outcome = trace.outcomes[agent]
+    """Return what all looks find: those at tool calls, if the draft is such and the tools are known, else those at a text."""
+    draft = trace.outcomes[agent]
+    probabilities = predict(trace.prompt) if predict is not None else None
+    calls = read_calls(draft.answer) if trace.specs else None
+    if calls is not None:
+        found = call_findings(
+            calls, trace.specs, prompt=trace.prompt, told=trace.prompt, confidence=draft.confidence, probabilities=probabilities
+        )
+        return found | {other: _call_opinion(calls, trace, other) for other in opinions}
     found = free_findings(
         trace.prompt,
-        outcome.answer,
-        is_valid=outcome.is_valid,
-        is_grounded=outcome.is_grounded,
-        confidence=outcome.confidence,
-        probabilities=predict(trace.prompt) if predict is not None else None,
+        draft.answer,
+        is_valid=draft.is_valid,
+        is_grounded=draft.is_grounded,
+        confidence=draft.confidence,
+        probabilities=probabilities,
+        output_characters=draft.output_characters,
     )
-    draft = found[DRAFT].answer or Answer(())
-    return found | {other: _opinion(draft, trace.outcomes.get(other)) for other in opinions}
+    return found | {other: _text_opinion(draft.answer, trace, other) for other in opinions}
 
 
-def _opinion(draft: Answer, other: AgentOutcome | None) -> Signal:
+def _call_opinion(draft: Sequence[ToolCall], trace: Trace, agent: str) -> Signal:
+    """Return an empty finding if there is no opinion. One in words says that no tool is needed."""
+    other = trace.outcomes.get(agent)
+    if other is None or other.answer is None:
+        return Signal()
+    return call_opinion(draft, read_calls(other.answer) or (), trace.specs, has_prose=other.has_prose)
+
+
+def _text_opinion(draft: str | None, trace: Trace, agent: str) -> Signal:
+    other = trace.outcomes.get(agent)
     if other is None:
         return Signal()
-    return second_opinion(draft, Answer.of_text(other.answer), is_valid=other.is_valid)
+    return text_opinion(draft, other.answer, trace.prompt, is_valid=other.is_valid, output_characters=other.output_characters)
 
 
 def _check(examples: DraftExamples) -> None:

@@ -58,17 +58,20 @@ def prompt_surface(prompt: str, probabilities: Mapping[str, float] | None = None
 
 
 def text_form(draft: str | None, prompt: str, *, output_characters: int | None = None) -> Signal:
-    """Measure the kind of answer a text is, without judging it. `output_characters`: length of all that the agent wrote, if known."""
+    """Measure the kind of answer a text is, without judging it.
+
+    `output_characters`: length of all that the agent wrote; None: no more than the text.
+    """
     text = (draft or "").strip()
-    written = {} if output_characters is None else {"length of the output": math.log1p(output_characters)}
     measures = {
         "is empty": float(not text),
         "length": math.log1p(len(text)),
         "is a number": float(number_of(text) is not None),
         "is a literal": float(is_literal(text)),
         "stands in the prompt": float(bool(text) and text in prompt),
+        "length of the output": math.log1p(len(text) if output_characters is None else output_characters),
     }
-    return Signal(measures | written, Answer.of_text(text))
+    return Signal(measures, Answer.of_text(text))
 
 
 def token_confidence(confidences: Sequence[float | None]) -> Signal:
@@ -97,6 +100,14 @@ def second_opinion(draft: Answer, opinion: Answer, *, is_valid: bool | None = No
     return Signal(measures | _known("is valid", is_valid) | dict(further or {}), opinion)
 
 
+def text_opinion(
+    draft: str | None, opinion: str | None, prompt: str, *, is_valid: bool | None = None, output_characters: int | None = None
+) -> Signal:
+    """Compare another agent's answer in text with the draft, and measure it. The other arguments are those of `text_form`, for it."""
+    form = text_form(opinion, prompt, output_characters=output_characters)
+    return second_opinion(Answer.of_text(draft), form.answer or Answer(()), is_valid=is_valid, further=form.measures)
+
+
 def free_findings(
     prompt: str,
     draft: str | None,
@@ -105,6 +116,7 @@ def free_findings(
     is_grounded: bool | None,
     confidence: float | None,
     probabilities: Mapping[str, float] | None = None,
+    output_characters: int | None = None,
 ) -> dict[str, Signal]:
     """Return the findings of all free looks at a draft, from what a trace records of it.
 
@@ -114,10 +126,11 @@ def free_findings(
         is_grounded: tool results support it.
         confidence: the lowest of its steps.
         probabilities: that each agent gets the prompt right, as a learned head predicts it.
+        output_characters: length of all that the agent wrote; None: no more than the draft.
     """
     return {
         PROMPT: prompt_surface(prompt, probabilities),
-        DRAFT: text_form(draft, prompt),
+        DRAFT: text_form(draft, prompt, output_characters=output_characters),
         SCHEMA: Signal(_known("is valid", is_valid)),
         GROUNDING: Signal(_known("is grounded", is_grounded)),
         CONFIDENCE: token_confidence([confidence]),

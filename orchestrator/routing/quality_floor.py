@@ -67,7 +67,8 @@ class QualityController:
 
     @property
     def threshold(self) -> float:
-        """The worth above which a task goes far; minus infinity where nothing is known yet, or the floor is out of reach."""
+        """The worth above which a task goes far; minus infinity where nothing is known yet, or the floor is out of reach, infinity where
+        the near side keeps to it alone."""
         with self._lock:
             if self._threshold is None:
                 self._threshold = self._found()
@@ -78,6 +79,8 @@ class QualityController:
         near, far = (self._biases[side].value for side in (Side.NEAR, Side.FAR))
         kept = sum(_share(task[1] + near) for task in tasks)
         wanted = len(tasks) * (self._floor + self._debt / (USUAL_WINDOW * HORIZON))
+        if tasks and kept >= wanted:
+            return math.inf
         for worth, near_right, far_right in reversed(tasks):
             gain = _share(far_right + far) - _share(near_right + near)
             if gain <= 0:

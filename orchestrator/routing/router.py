@@ -13,6 +13,7 @@ from ...protocols import (
     DeviceStateSource,
     PermissionDenied,
     Side,
+    ToolSpec,
     Unavailable,
     Usage,
 )
@@ -226,7 +227,7 @@ class Router:
         if task.policy.router.learn:
             self.outcomes.add(ScoredAnswer(decision, agent, score, task.policy.router.head))
 
-    def conclude(self, task: Task, result: Result, *, tools: Collection[str]) -> None:
+    def conclude(self, task: Task, result: Result, *, tools: Sequence[ToolSpec]) -> None:
         """Take note of a task that was answered."""
         if task.policy.router.learn and len(result.attempts) > 1:
             for draft in escalated_drafts(result.attempts):

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationError
 
-from ...protocols import ConfigError, Sensitivity, Side, Usage
+from ...protocols import ConfigError, Sensitivity, Side, ToolSpec, Usage
 from ...protocols.steps import Value
 from ..task.modes import Strategy, TaskProfile
 from ..task.results import Arm, Result, RouteDecision
@@ -111,7 +111,11 @@ class AgentOutcome(Value):
     score: float | None = Field(default=None, ge=0, le=1)
     """1 for a task well done, 0 for one that failed; None: unknown, and nothing is learned from it."""
     answer: str | None = None
-    """Its final answer, by which agents are said to agree; None: not recorded, or it gave none."""
+    """Its final answer, or the JSON list of its tool calls, by which agents are said to agree; None: not recorded, or it gave none."""
+    output_characters: int | None = Field(default=None, ge=0)
+    """Length of all that it wrote; None: no more than the answer."""
+    has_prose: bool | None = None
+    """It wrote words beside its tool calls; None: unknown."""
     is_valid: bool | None = None
     """The draft kept to its schema, or its tool calls to theirs; None: there was none, or it was not checked."""
     is_grounded: bool | None = None
@@ -134,6 +138,8 @@ class Trace(Value):
     """From coarse to fine: `search/hops`. Empty: unknown."""
     tools: tuple[str, ...] = ()
     """Names of the tools that it could call."""
+    specs: tuple[ToolSpec, ...] = ()
+    """The tools as agents see them, by which answers that are tool calls are looked at; empty: not recorded."""
     outcomes: Mapping[str, AgentOutcome] = Field(min_length=1)
     """By the agent's name."""
 
@@ -174,6 +180,8 @@ class LoggedTask(Value):
     """Empty there, too: its words are not written."""
     task_class: str
     tools: tuple[str, ...]
+    specs: tuple[ToolSpec, ...] = ()
+    """Empty there, too, and where no call of a tool was looked at before it ran."""
     decision: RouteDecision
     head: Path | None = None
     """Folder of the head that made the predictions."""
@@ -195,7 +203,7 @@ class LoggedScore(Value):
     """Probability that the score is right, as far as known."""
 
 
-def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], time: datetime) -> None:
+def log_task(path: Path, task: Task, result: Result, *, tools: Sequence[ToolSpec], time: datetime) -> None:
     """Append what was decided and done. Raises `ConfigError` where the file cannot be written."""
     is_public = task.policy.sensitivity is Sensitivity.PUBLIC and result.label.sensitivity is Sensitivity.PUBLIC
     attempts = (
@@ -222,7 +230,8 @@ def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], ti
         time=time,
         prompt=last_words(task.messages) if is_public else "",
         task_class=task.task_class,
-        tools=tuple(sorted(tools)),
+        tools=tuple(sorted(tool.name for tool in tools)),
+        specs=tuple(tools) if is_public and any(attempt.acts for attempt in result.attempts) else (),
         decision=result.decision,
         head=task.policy.router.head,
         attempts=tuple(attempts),
@@ -324,7 +333,9 @@ def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | 
         )
         for attempt in task.attempts
     }
-    return Trace(id=task.id, prompt=task.prompt, task_class=task.task_class, tools=task.tools, outcomes=outcomes) if outcomes else None
+    if not outcomes:
+        return None
+    return Trace(id=task.id, prompt=task.prompt, task_class=task.task_class, tools=task.tools, specs=task.specs, outcomes=outcomes)
 
 
 def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft]:

@@ -32,6 +32,7 @@ from ..task.task import Task
 from ..task.tools import Tool
 from ..util.json_text import canonical
 from ..util.plugins import Plugin, find_plugin
+from .act_looks import ActJudging, ActNodes
 from .arbitration import end_arbitrated
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, warn_of_refusal
 from .hedging import Hedge, hedge_of
@@ -58,7 +59,7 @@ from .state import (
 from .subtasks import build_subtasks
 from .supervised import Oversight, SupervisorNodes, after_act, after_tools, after_verify
 from .tool_calls import ToolCalls, hand_off_in, record_outcomes
-from .turn import AgentTurn, Fitting, act_doubt, after_step, call_of, is_accepted, summarizer_of
+from .turn import AgentTurn, Fitting, acts, after_step, call_of, is_accepted, summarizer_of
 
 _SILENT = "allow more output tokens, or less effort: a model may spend them all on its thoughts"
 
@@ -72,7 +73,7 @@ class TaskNodes:
         self.router = router
         self._instructions = instructions
         self._context = TaskContext.of(tools)
-        self._escalations: dict[Path, Escalation] = {}
+        self.escalations: dict[Path, Escalation] = {}
         """The learned escalations that policies name, each loaded once."""
         self._part_graphs: dict[tuple[Strategy, bool], TaskGraph] = {}
 
@@ -203,16 +204,14 @@ class TaskNodes:
         turn.check(reply)
         if reply.tool_calls and turn.is_judged and turn.is_doubtful(call):
             return {**turn.stop(runtime), "calls": log.as_json}
-        doubt = act_doubt(turn, reply.tool_calls, log.as_json, self.pool, self.context(runtime))
-        if doubt is not None and not turn.is_supervised:
-            return {**turn.reject(doubt, runtime), "calls": log.as_json}
-        return {
-            "messages": [*turn.state["messages"], as_json(reply.message)],
-            "act_doubt": doubt,
-            "draft": as_json(turn.elapsed()),
-            "calls": log.as_json,
-            **noted,
-        }
+        before, made, settled = turn.state["messages"], log.as_json, turn.go_on()
+        context = self.context(runtime)
+        if any(acts(call, context) for call in reply.tool_calls):
+            judging = ActJudging(turn, reply.message, before, made, self, context)
+            settled = judging.settled(judging.verdict(), runtime)
+        if settled["draft"] is None:  # the draft was rejected
+            return {**settled, "calls": made}
+        return {"messages": [*before, as_json(reply.message)], "calls": made, **noted, **settled}
 
     async def _hedged(self, turn: AgentTurn, hedge: Hedge, log: CallLog, runtime: TaskRuntime) -> TaskState:
         """Run the step with the agent and, if it is slow, with a second agent at the same time; the first useful reply is used."""
@@ -317,7 +316,7 @@ class TaskNodes:
             self.router.learn(turn.task, turn.decision, turn.handle.name, score=0.0)
             return turn.give_up(silent, runtime)
         log = CallLog(state, runtime)
-        judging = Judging(turn, self.pool, log, self.context(runtime), self._escalations, self.router)
+        judging = Judging(turn, self.pool, log, self.context(runtime), self.escalations, self.router)
         reason = await judging.objection()
         draft = draft.model_copy(update=judging.found)
         if reason is None:
@@ -348,7 +347,8 @@ def build_single(nodes: TaskNodes) -> TaskGraphBuilder:
     """
     graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
     graph.add_node("route", nodes.route)
-    add_node(graph, "act", nodes.act, after_step, ["act", "tools", "judge", END])
+    add_node(graph, "act", nodes.act, after_step, ["act", "look", "tools", "judge", END])
+    add_node(graph, "look", ActNodes(nodes).look, after_step, ["act", "tools"])
     graph.add_node("tools", nodes.run_tools)
     add_node(graph, "judge", nodes.judge, after_judge, ["act", END])
     graph.add_edge(START, "route")
@@ -372,8 +372,9 @@ def build_pevr(nodes: TaskNodes) -> TaskGraphBuilder:
     supervisor = SupervisorNodes(nodes)
     graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
     add_node(graph, "route", nodes.route, after_route, ["plan", "act"])
-    add_node(graph, "plan", supervisor.plan, after_plan, ["act", "tools", "verify", "judge"])
-    add_node(graph, "act", nodes.act, after_act_or_plan, ["act", "plan", "tools", "verify", "judge", END])
+    add_node(graph, "plan", supervisor.plan, after_plan, ["act", "look", "tools", "verify", "judge"])
+    add_node(graph, "act", nodes.act, after_act_or_plan, ["act", "plan", "look", "tools", "verify", "judge", END])
+    add_node(graph, "look", ActNodes(nodes).look, after_act, ["tools", "verify"])
     add_node(graph, "tools", nodes.run_tools, after_tools, ["verify", "act"])
     add_node(graph, "verify", supervisor.verify, after_verify, ["act", "tools", "judge"])
     graph.add_node("judge", nodes.judge)
@@ -396,7 +397,7 @@ def after_plan(state: TaskState) -> str:
 def after_act_or_plan(state: TaskState) -> str:
     """Plan before a first step in doubt is carried out."""
     following = after_act(state)
-    return "plan" if following in ("tools", "judge", "verify") and Oversight(state).doubt() is not None else following
+    return "plan" if following in ("look", "tools", "judge", "verify") and Oversight(state).doubt() is not None else following
 
 
 def build_eva(nodes: TaskNodes) -> TaskGraphBuilder:
@@ -409,7 +410,8 @@ def build_eva(nodes: TaskNodes) -> TaskGraphBuilder:
     supervisor = SupervisorNodes(nodes)
     graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
     graph.add_node("route", nodes.route)
-    add_node(graph, "act", nodes.act, after_act, ["act", "tools", "verify", "judge", END])
+    add_node(graph, "act", nodes.act, after_act, ["act", "look", "tools", "verify", "judge", END])
+    add_node(graph, "look", ActNodes(nodes).look, after_act, ["tools", "verify"])
     add_node(graph, "tools", nodes.run_tools, after_tools, ["verify", "act"])
     add_node(graph, "verify", supervisor.verify, after_verify, ["act", "tools", "judge"])
     graph.add_node("judge", nodes.judge)

@@ -5,13 +5,14 @@ from typing import Any
 
 from ...protocols import ConfigError, Message, Side, StepRequest, ToolChoice
 from ..agents.pool import AgentHandle, AgentPool
-from ..routing.answers import Answer, agree
+from ..routing.answers import agree
+from ..routing.call_looks import judges_texts
 from ..routing.cards import first_day_escalation
 from ..routing.checks import is_grounded, objection
 from ..routing.draft_outcomes import drafts_of, escalated_to
 from ..routing.drafts import DraftChoice
 from ..routing.escalation import Action, Escalation
-from ..routing.looks import FREE, Signal, free_findings, second_opinion
+from ..routing.looks import FREE, Signal, free_findings, text_opinion
 from ..routing.router import Router
 from ..task.labels import Label
 from ..task.results import Attempt
@@ -78,7 +79,7 @@ class Judging:
         following = self._pool[self._turn.decision.candidates[self._turn.position + 1]]
         if following.side is Side.NEAR:
             return (await self._fixed())[0]
-        choice = self._choice(following)
+        choice = draft_choice(self._turn, following, self._context, self._router)
         if not self._text.strip():
             choice.force()
             return (await self._fixed())[0]
@@ -96,8 +97,11 @@ class Judging:
         if path not in self._escalations:
             self._escalations[path] = Escalation.load(path)
         others = [handle.name for handle in self._pool if handle.side is Side.NEAR and handle is not self._turn.handle]
-        self._escalations[path].require(draft=self._turn.handle.name, far=following.name, looks=[*FREE, *others])
-        return self._escalations[path]
+        known = self._escalations[path]
+        if not judges_texts(known.card.looks):
+            return self._default_card(following)
+        known.require(draft=self._turn.handle.name, far=following.name, looks=[*FREE, *others])
+        return known
 
     @property
     def _card_name(self) -> str:
@@ -116,16 +120,8 @@ class Judging:
         task, handle = self._turn.task, self._turn.handle
         second = task.policy.evidence.second_opinion
         others = [each.name for each in self._pool if each.side is Side.NEAR and each is not handle]
-        opinions = others if second is None else [self._handle(second).name]
+        opinions = others if second is None else [near_agent(self._pool, second).name]
         return first_day_escalation(task.policy, self._turn.decision, draft=handle.name, far=following.name, others=opinions)
-
-    def _choice(self, following: AgentHandle) -> DraftChoice:
-        """Return the choice that the budget is held over."""
-        state, privacy, account = self._turn.state, self._context.privacy, self._context.account
-        may_follow = privacy is None or privacy.may_take_over(following, label_of(state), value_of(Label, state["opening"]))
-        commitments = None if account is None else account.commitments
-        turn = self._turn
-        return DraftChoice(self._router.drafts, turn.task, turn.decision, following.name, commitments=commitments, is_free=may_follow)
 
     @property
     def _text(self) -> str:
@@ -155,7 +151,7 @@ class Judging:
         second = policy.evidence.second_opinion
         if reason is not None or second is None:
             return reason, None
-        opinion = await self._ask(self._handle(second))
+        opinion = await self._ask(near_agent(self._pool, second))
         if opinion is None:
             return None, None
         return (None, True) if agree(self._text, opinion) else (f"{second} answers otherwise: {opinion[:80]}", False)
@@ -187,15 +183,8 @@ class Judging:
 
     async def _look(self, name: str) -> Signal:
         """Ask another agent for a second opinion. Return an empty finding if it gives none."""
-        opinion = await self._ask(self._handle(name))
-        return Signal() if opinion is None else second_opinion(Answer.of_text(self._text), Answer.of_text(opinion))
-
-    def _handle(self, name: str) -> AgentHandle:
-        """Return a near agent by name. Raises `ConfigError` for a far or unknown one: second opinions stay on this device."""
-        found = next((handle for handle in self._pool if handle.name == name and handle.side is Side.NEAR), None)
-        if found is None:
-            raise ConfigError(f"there is no agent {name!r} on this device to give a second opinion", hint="[other_near.NAME] adds one")
-        return found
+        opinion = await self._ask(near_agent(self._pool, name))
+        return Signal() if opinion is None else text_opinion(self._text, opinion, last_words(self._turn.task.messages))
 
     async def _ask(self, handle: AgentHandle) -> str | None:
         """Return another agent's answer to the same conversation, without tool calls; None if it fails."""
@@ -212,9 +201,6 @@ class Judging:
         """Return a request with the conversation up to the draft. Tools are shown, since their calls stand in it, and none may be
         called."""
         task = self._turn.task
-        temperature = task.policy.temperature
-        if handle is self._turn.handle:
-            temperature = max(temperature or 0.0, _SECOND_SAMPLE_TEMPERATURE[handle.side])
         return step_request(
             task,
             self._messages[:-1],
@@ -222,5 +208,29 @@ class Judging:
             tools=self._context.specs if takes_tools else (),
             tool_choice=ToolChoice.NONE,
             output_schema=task.output_schema,
-            temperature=temperature,
+            temperature=second_sample_temperature(task.policy.temperature, handle, self._turn.handle),
         )
+
+
+def draft_choice(turn: AgentTurn, following: AgentHandle, context: TaskContext, router: Router, *, is_free: bool = True) -> DraftChoice:
+    """Return the choice about a turn's draft that the budget is held over.
+
+    `following`: the far agent that would take over. `is_free`: False where the budget has nothing to choose.
+    """
+    state, privacy, account = turn.state, context.privacy, context.account
+    may_follow = privacy is None or privacy.may_take_over(following, label_of(state), value_of(Label, state["opening"]))
+    commitments = None if account is None else account.commitments
+    return DraftChoice(router.drafts, turn.task, turn.decision, following.name, commitments=commitments, is_free=is_free and may_follow)
+
+
+def near_agent(pool: AgentPool, name: str) -> AgentHandle:
+    """Return a near agent by name. Raises `ConfigError` for a far or unknown one: second opinions stay on this device."""
+    found = next((handle for handle in pool if handle.name == name and handle.side is Side.NEAR), None)
+    if found is None:
+        raise ConfigError(f"there is no agent {name!r} on this device to give a second opinion", hint="[other_near.NAME] adds one")
+    return found
+
+
+def second_sample_temperature(temperature: float | None, handle: AgentHandle, drafted: AgentHandle) -> float | None:
+    """Return the temperature at which an agent gives its opinion: raised if it is the one that drafted."""
+    return max(temperature or 0.0, _SECOND_SAMPLE_TEMPERATURE[handle.side]) if handle is drafted else temperature

@@ -135,6 +135,8 @@ class TaskState(TypedDict, total=False):
     """How long the conversation was in the current agent's last two steps: tokens as we estimate them, and as it counted them."""
     act_doubt: str | None
     """Why the calls of the last message may not run before the far side was asked; None where they may."""
+    act_look: str | None
+    """Agent that is to be asked for its opinion before the calls of the last message run; None: none."""
     tool_calls: list[Json]
     """Every call of a tool so far, as `ToolOutcome`s: those of earlier agents, too."""
     is_shortened: bool
@@ -181,7 +183,7 @@ class TaskState(TypedDict, total=False):
 def fresh_start(task: Task, *, position: int, guidance: str = "", done: str = "") -> TaskState:
     """Return the state in which the candidate at `position` begins. `done`: tells it what agents before it did."""
     messages = [as_json(message) for message in opening(task, guidance, done)]
-    fresh: TaskState = {"counts": [], "is_shortened": False, "private": [], "trusted": [], "act_doubt": None}
+    fresh: TaskState = {"counts": [], "is_shortened": False, "private": [], "trusted": [], "act_doubt": None, "act_look": None}
     return {"messages": messages, "made": {}, "draft": None, "corrected": False, "position": position, "acted": 0, **fresh}
 
 

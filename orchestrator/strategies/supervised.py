@@ -420,7 +420,7 @@ def _planned_start(view: Oversight, plan: str) -> TaskState:
 
 def _spoken(view: Oversight) -> TaskState:
     """Return the state's update for a conversation that starts over from the words of an agent that knows all that the run has seen."""
-    return {"opening": as_json(label_of(view.state)), "private": [], "trusted": [], "made": {}, "act_doubt": None}
+    return {"opening": as_json(label_of(view.state)), "private": [], "trusted": [], "made": {}, "act_doubt": None, "act_look": None}
 
 
 def after_act(state: TaskState) -> str:

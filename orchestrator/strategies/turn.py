@@ -4,7 +4,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from langgraph.graph import END
 from pydantic import BaseModel
@@ -31,13 +31,13 @@ from ..compression.conversation import conversation_tokens
 from ..routing.checks import EarlyStop
 from ..safety.privacy import reach_of
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
-from ..task.labels import Label, may_go
+from ..task.labels import may_go
 from ..task.modes import SUPERVISED
-from ..task.policy import CompressionConfig, CompressionUse, Verdict
+from ..task.policy import CompressionConfig, CompressionUse
 from ..task.results import Attempt, Call, Energy, RouteDecision
 from ..task.routing_policy import FallbackTrigger
 from ..task.task import Task, read_output
-from ..task.tools import Effect, Tool
+from ..task.tools import Effect
 from .calls import CallLog, TaskRuntime, emit, is_heard
 from .state import Json, TaskContext, TaskState, as_json, done_note, fresh_start, label_of, step_request, value_of
 
@@ -172,6 +172,10 @@ class AgentTurn:
         """Give the draft up before it acts; the next agent takes over."""
         return self.end(self.elapsed(), "rejected", reason, runtime)
 
+    def go_on(self, *, doubt: str | None = None, look: str | None = None) -> TaskState:
+        """Let the calls of the last message run; `doubt`: only after the far side was asked, `look`: after that agent's opinion."""
+        return {"act_doubt": doubt, "act_look": look, "draft": as_json(self.elapsed())}
+
     def give_up(self, error: NearfarError, runtime: TaskRuntime, *, is_final: bool = False) -> TaskState:
         """End the attempt as failed; the next agent takes over, else a draft rejected earlier, else what was said when a budget ended.
 
@@ -258,14 +262,16 @@ def _reinstated(attempt: Json, failed: str) -> Json:
 
 
 def after_step(state: TaskState) -> str:
-    """Choose the node after `act` by the `state`: `act` after a failed or corrected attempt, `tools` for calls, `judge` for an answer, else
-    the end."""
+    """Choose the node after `act` by the `state`: `act` after a failed or corrected attempt, `look` for calls that wait for an opinion,
+    `tools` for others, `judge` for an answer, else the end."""
     if is_accepted(state):
         return END
     last = state["messages"][-1]
     if state["draft"] is None or last["role"] != "assistant":
         return "act"
-    return "tools" if last["tool_calls"] else "judge"
+    if last["tool_calls"]:
+        return "tools" if state.get("act_look") is None else "look"
+    return "judge"
 
 
 def is_accepted(state: TaskState) -> bool:
@@ -273,64 +279,15 @@ def is_accepted(state: TaskState) -> bool:
     return any(attempt["outcome"] == "accepted" for attempt in state["attempts"])
 
 
+def acts(call: ToolCall, context: TaskContext) -> bool:
+    """Return whether a call settles something: its tool may change the world, or hands the task to another role."""
+    tool = context.tools.get(call.name)
+    return tool is not None and (tool.declared.effect is not Effect.READ or call.name in context.hand_offs)
+
+
 def call_of(log: CallLog, turn: AgentTurn) -> Call | None:
     """Return the latest `execute` call of the turn's agent, which may have been asked to summarize, too."""
     return next((call for call in reversed(log.made) if (call.agent, call.role) == (turn.handle.name, "execute")), None)
-
-
-_PLANS: Final = ("plan", "adapt")
-"""Roles of calls that drop the steps before them, where a plan comes of them."""
-
-
-def act_doubt(turn: AgentTurn, calls: Sequence[ToolCall], made: Sequence[Json], pool: AgentPool, context: TaskContext) -> str | None:
-    """Return why `calls` may not run before another agent was asked; None where they may.
-
-    Calls of tools that are declared `read` always may, but for hand-offs to other roles. Others need a step that has passed the evidence
-    so far, where the draft will have to pass it in the end, or where an agent far away may be asked in place of a near one. `made`: all
-    calls of agents so far, with the step of `calls`.
-    """
-    acting = [call.name for call in calls if (tool := context.tools.get(call.name)) and _acts(tool, context)]
-    if not acting:
-        return None
-    confidence, limit = _confidence(turn, made), turn.task.policy.minimum_confidence
-    if confidence is None or confidence >= limit or not (turn.is_judged or _may_ask_far(turn, pool, context)):
-        return None
-    return f"confidence {confidence:.2f} is below {limit:.2f}, so {acting[0]} was not called"
-
-
-def _acts(tool: Tool, context: TaskContext) -> bool:
-    """Return whether a call of a tool settles something: it may change the world, or hands the task to another role."""
-    return tool.declared.effect is not Effect.READ or tool.name in context.hand_offs
-
-
-def _may_ask_far(turn: AgentTurn, pool: AgentPool, context: TaskContext) -> bool:
-    """Return whether a later candidate, or the supervisor, is far away and may be told what the run has seen."""
-    if turn.handle.side is not Side.NEAR or FallbackTrigger.LOW_CONFIDENCE not in turn.task.policy.fallback.triggers:
-        return False
-    later = list(turn.decision.candidates[turn.position + 1 :])
-    if turn.decision.supervisor is not None and turn.position == 0:
-        later.append(turn.decision.supervisor)
-    others = [pool[name] for name in later if pool[name].side is Side.FAR]
-    label, opening = label_of(turn.state), value_of(Label, turn.state["opening"])
-    privacy = context.privacy
-    return any(privacy is None or privacy.may_take_over(other, label, opening) for other in others)
-
-
-def _confidence(turn: AgentTurn, made: Sequence[Json]) -> float | None:
-    """Return the lowest confidence of the agent's steps; under supervision, of those that no check has covered."""
-    assert turn.draft is not None, "an attempt is under way"
-    if not turn.is_supervised:
-        return turn.draft.confidence
-    found: list[float] = []
-    has_plan = bool(turn.state["guidance"])
-    for call in reversed(made):
-        if has_plan and call["role"] in _PLANS and call["error"] is None:
-            break
-        if call["role"] == "verify" and call["error"] is None and not call["shadow"] and call["verdict"] != Verdict.UNREADABLE:
-            break
-        if call["role"] == "execute" and call["agent"] == turn.handle.name and call["error"] is None and call["confidence"] is not None:
-            found.append(call["confidence"])
-    return min(found, default=None)
 
 
 _TRIES = 5

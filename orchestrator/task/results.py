@@ -227,6 +227,19 @@ class Energy(Value):
 UNKNOWN_ENERGY: Final = Energy(joules=None, source=EnergySource.UNAVAILABLE)
 
 
+class ActLook(Value):
+    """The looks at the tool calls of one step before they ran: calls of tools that change something."""
+
+    step: int
+    """Number of the step in its attempt, from 1."""
+    tools: tuple[str, ...]
+    """Names of the tools that were to be called."""
+    findings: Mapping[str, Mapping[str, float]]
+    """By look, such as `confidence`, or by the agent that was asked which calls it would make: what was measured."""
+    doubt: str | None = None
+    """Why the calls were not to run before another agent was asked; None: they were let run."""
+
+
 class Attempt(Value):
     """One agent's attempt at the task."""
 
@@ -255,7 +268,7 @@ class Attempt(Value):
     confidence: float | None = None
     """The lowest of its steps' confidences; None: unknown."""
     answer: str | None = None
-    """The answer; None: there was none."""
+    """The answer, or the JSON list of tool calls that were not to run; None: there was none."""
     is_grounded: bool | None = None
     """Tool results support the answer; None: it was not checked."""
     opinions: Mapping[str, str] = {}
@@ -268,6 +281,8 @@ class Attempt(Value):
     """The card's own probabilities; None: no card has weighed it."""
     arbitration: Arbitration | None = None
     """The far agent's verdict on it; None: it was not escalated, or no card has weighed it."""
+    acts: tuple[ActLook, ...] = ()
+    """Looks at calls of tools that change something, before they ran."""
 
 
 class Call(Value):

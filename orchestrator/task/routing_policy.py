@@ -197,9 +197,10 @@ class EvidenceConfig(Value):
 
     second_opinion: str | None = None
     """Name of a near agent that has to agree with the draft; the draft's own agent is sampled a second time. None: no second opinion."""
+    before_acts: bool = True
+    """Check a near agent's call of a tool that changes something before it runs, if a far agent could be asked instead."""
     escalation: Path | None = None
-    """File written by `nearfar policy train`, with which a cascade weighs the evidence and the price of a further check or agent; None:
-    each
+    """File written by `nearfar policy train`, with which the evidence and the price of a further check or agent are weighed; None: each
     check can reject the draft by itself.
     """
     stop_below: float = Field(default=0.0, ge=0, le=1)

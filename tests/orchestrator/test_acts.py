@@ -34,6 +34,7 @@ BOB, ANN = {"to": "bob", "cents": 5000}, {"to": "ann", "cents": 500}
 PLAN = "1. pay\n2. answer"
 ADVICE = "INTERVENE\nNothing was paid.\nPay Ann, and nobody else."
 NO_PLAN = "no step"
+TWO = "Pay Ann 5 dollars, as Bob did"
 LOOKS = ToolCall(id="0", name="balance", arguments={})
 
 
@@ -189,9 +190,9 @@ HAND_OVERS: Sequence[tuple[str, Sequence[Reply]]] = [
 async def test_the_next_agent_is_told_what_was_done(strategy: str, near: Sequence[Reply]) -> None:
     hybrid, told = team(Bank(), near, FAR, strategy=strategy)
     async with hybrid:
-        result = await hybrid.run("Pay Ann 5 dollars")
+        result = await hybrid.run(TWO)
     heard = told.requests[0].messages[-1].text
-    assert heard.startswith("Pay Ann 5 dollars")
+    assert heard.startswith(TWO)
     assert '- done: pay({"to": "bob", "cents": 5000}): 5000 cents went to bob' in heard
     assert [(made.agent, made.call.arguments["to"]) for made in result.tool_calls] == [("near", "bob"), ("far", "ann")]
     assert result.tool_calls[0].result == "5000 cents went to bob"
@@ -201,7 +202,7 @@ async def test_the_next_agent_is_told_what_failed_and_nothing_of_what_only_read(
     near = [sure(LOOKS, 0.9), sure(pays(BOB), 0.9), Unavailable("out of memory")]
     hybrid, told = team(Bank("the line broke"), near, ["Bob may have been paid."], strategy="cascade")
     async with hybrid:
-        result = await hybrid.run("Pay Ann 5 dollars")
+        result = await hybrid.run(TWO)
     heard = told.requests[0].messages[-1].text
     assert "- failed: pay(" in heard
     assert "the line broke" in heard
@@ -214,7 +215,7 @@ async def test_an_error_that_ends_the_task_tells_what_was_done() -> None:
     hybrid, _ = team(Bank(), near, [Unavailable("no network")], strategy="cascade")
     async with hybrid:
         with pytest.raises(NearfarError) as caught:
-            await hybrid.run("Pay Ann 5 dollars")
+            await hybrid.run(TWO)
     assert any("5000 cents went to bob" in note for note in caught.value.__notes__)
 
 
@@ -226,7 +227,8 @@ async def test_a_far_agent_is_told_of_private_calls_by_name_alone() -> None:
 
     far = ScriptedAgent(["Done."], name="far", side=Side.FAR)
     near: list[Reply] = [ToolCall(id="1", name="send", arguments={"secret": "hunter2"}), Unavailable("out of memory")]
-    policy = Policy.model_validate({"strategy": "cascade", "sensitivity": "public", "privacy": {"placeholders": True}})
+    settings = {"privacy": {"placeholders": True}, "evidence": {"before_acts": False}}
+    policy = Policy.model_validate({"strategy": "cascade", "sensitivity": "public", **settings})
     async with Hybrid(near=ScriptedAgent(near), far=far, tools=[send], policy=policy) as hybrid:
         result = await hybrid.run("Send it")
     heard = far.requests[0].messages[-1].text
@@ -279,7 +281,7 @@ async def test_no_draft_that_is_thrown_away_has_acted_on_a_step_in_doubt(
     near = [sure(call, confidence) for call, (_, confidence) in zip(calls, steps, strict=True)]
     hybrid, told = team(bank, [*near, sure("Done.", last)], ["Done."] * 2, strategy="cascade", minimum_confidence=minimum)
     async with hybrid:
-        result = await hybrid.run("Pay")
+        result = await hybrid.run("Pay each step")
     doubted = next((number for number, (_, confidence) in enumerate(steps) if confidence is not None and confidence < minimum), 9)
     listed = [made.call.arguments["to"] for made in result.tool_calls if made.call.name == "pay"]
     assert all(int(to.removeprefix("step ")) < doubted for to in bank.paid) or result.agent == "near"

@@ -236,7 +236,7 @@ async def test_calls_of_one_turn_run_side_by_side_and_answer_in_order() -> None:
     ]
     near_agent = near([both, "first was here"])
     async with hybrid(near_agent, far([]), meet) as agents:
-        await agents.run("Meet!")
+        await agents.run("Meet, first and second!")
     results = [message.tool_result for message in near_agent.requests[1].messages if message.tool_result]
     assert [(result.call_id, result.content) for result in results] == [("1", "first was here"), ("2", "second was here")]
 

@@ -123,7 +123,7 @@ async def test_turns_are_counted_over_all_resets_and_running_out_ends_the_task()
 async def test_the_environment_keeps_its_state_over_a_reset() -> None:
     notes: list[str] = []
 
-    @tool
+    @tool(sinks=[])
     async def note(text: str) -> str:
         """Write a note."""
         notes.append(text)

@@ -264,7 +264,8 @@ async def test_reported_outcomes_correct_what_a_quality_expects() -> None:
             assert expected_quality(result) is not None
             hybrid.report(result, score=float(result.side is Side.FAR))
         after = [await hybrid.run(f"Question {number}") for number in range(100)]
-    assert far_count(after) > far_count(before)
+    assert far_count(before) <= 2  # until the first evidence is there
+    assert far_count(after) > 20
 
 
 def test_a_floor_that_no_side_reaches_sends_all_far_that_gain_by_it() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.routing_figures.call_signals import call_check, call_form
 from nearfar.orchestrator.routing.answers import Answer
+from nearfar.orchestrator.routing.call_looks import call_check, call_form
 from nearfar.orchestrator.routing.looks import (
     CROWD,
     FREE,

@@ -10,7 +10,7 @@ from situations import priced
 from nearfar import Hybrid, Policy, Result, tool
 from nearfar.orchestrator.routing.escalation import Escalation
 from nearfar.orchestrator.routing.escalation_training import draft_examples_of, train_escalation
-from nearfar.orchestrator.routing.looks import Cost
+from nearfar.orchestrator.routing.looks import Cost, free_findings, text_opinion
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace, read_traces
 from nearfar.protocols import ConfigError, ScriptedAgent, Side, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply
@@ -70,7 +70,7 @@ async def test_a_second_opinion_of_a_private_task_stays_on_the_device() -> None:
 async def test_a_second_opinion_acts_on_nothing() -> None:
     counted = []
 
-    @tool
+    @tool(effect="read")
     async def count(what: str) -> str:
         """Count things."""
         counted.append(what)
@@ -118,7 +118,7 @@ async def test_a_confident_draft_is_not_stopped() -> None:
 def learned(path: Path, *, draft: str = "near") -> Path:
     """An escalation from traces in which agreement tells right drafts from wrong ones, and far is nearly always right."""
     traces = []
-    for number in range(120):
+    for number in range(400):
         is_right = number % 2 == 0
         answers = {draft: str(number), "second": str(number if is_right else number + 1), "far": str(number if is_right else number + 1)}
         scores = {draft: float(is_right), "second": None, "far": float(number % 40 != 1)}
@@ -131,12 +131,20 @@ def learned(path: Path, *, draft: str = "near") -> Path:
 
 async def test_a_learned_escalation_looks_before_it_decides(tmp_path: Path) -> None:
     pytest.importorskip("numpy")
-    policy = {"evidence": {"escalation": learned(tmp_path / "escalation.json")}, "objective": {"dollars": 1}}
+    policy = {"evidence": {"escalation": learned(tmp_path / "escalation.json")}, "objective": {"dollars": 30}}
     agreed = await Trio(["12"], ["12"], []).ask(policy)
     assert (agreed.text, [call.role for call in agreed.calls]) == ("12", ["execute", "second_opinion"])
     disagreed = await Trio(["12"], ["13"], ["14"]).ask(policy)
     assert disagreed.text == "14"
     assert "the draft is right with" in disagreed.attempts[0].reason
+
+
+def test_an_escalation_is_trained_on_what_a_strategy_measures(tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    looks = {look.name: set(look.measures) for look in Escalation.load(learned(tmp_path / "escalation.json")).card.looks}
+    found = free_findings(ASKED, "12", is_valid=None, is_grounded=None, confidence=None)
+    taken = {name: set(signal.measures) for name, signal in {**found, "second": text_opinion("12", "13", ASKED)}.items() if signal.measures}
+    assert looks == taken
 
 
 async def test_a_look_that_is_not_worth_its_price_is_not_taken(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import traceback
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
@@ -93,15 +93,17 @@ class World:
 async def serve(folder: Path, strategy: str, dies_at: int) -> None:
     world = World(folder, strategy, dies_at)
     near, far = ScriptedAgent(world.near, name="near"), ScriptedAgent(world.far, name="far", side=Side.FAR)
-    served = "route" if strategy == "roles" else strategy
-    policy = Policy.model_validate({"strategy": served, "sensitivity": Sensitivity.PUBLIC, "supervision": {"interval": 1}})
+    served = {"roles": "route", "opinion": "eva"}.get(strategy, strategy)
+    agents: dict[str, Any] = {"roles": dict(ROLES), "opinion": {"second": ScriptedAgent(world.near, name="second")}}.get(strategy, {})
+    evidence = {"second_opinion": "second"} if strategy == "opinion" else {}
+    policy = Policy.model_validate(
+        {"strategy": served, "sensitivity": Sensitivity.PUBLIC, "supervision": {"interval": 1}, "evidence": evidence}
+    )
     policy = policy.model_copy(update={"minions": MinionsConfig(chunk_characters=140, overlap_characters=0)})
     look = tool(effect="at_most_once")(world.look)
     options = {"minions": {"context": CONTEXT}, "roles": {"role": "first"}}.get(strategy, {})
     records = RunsConfig(folder=folder / "runs")
-    async with Hybrid(
-        near=near, far=far, tools=[look], agents=ROLES if strategy == "roles" else None, policy=policy, records=records
-    ) as hybrid:
+    async with Hybrid(near=near, far=far, tools=[look], agents=agents, policy=policy, records=records) as hybrid:
         result = await hybrid.run([Message.user(TASK)], idempotency_key="the run", **options)  # type: ignore[arg-type]  # a TypedDict
         again = await hybrid.resume("the run")
         assert again == result
