@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks._parts import DATA, print_figures
 
 PARTS: Final = (
-    *("prompt_only", "dcrouter", "transfer", "few_labels", "evidence", "signals", "cards", "arbitration", "quality_bound"),
+    *("prompt_only", "dcrouter", "transfer", "few_labels", "evidence", "prose", "signals", "cards", "arbitration", "quality_bound"),
     *("budget", "budgeted_evidence", "dollars", "correction", "litellm", "paretobandit", "latency", "reload"),
 )
 """Modules of `benchmarks.routing_figures`."""

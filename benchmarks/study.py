@@ -26,7 +26,7 @@ from nearfar.orchestrator.lab.study.outcomes import Outcomes
 from nearfar.orchestrator.lab.study.pools import LocalPool
 from nearfar.orchestrator.lab.study.study import Study, StudyFile, claim_folder, make_study
 from nearfar.orchestrator.lab.study.sweep import RecordLog, Sweep
-from nearfar.orchestrator.routing.traces import RunRecord
+from nearfar.orchestrator.routing.run_records import RunRecord
 from nearfar.orchestrator.task.policy import Policy
 
 TURNS = 40

@@ -71,6 +71,14 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.strategies.state import TaskState as TaskState
     from nearfar.orchestrator.strategies.turn import after_step as after_step
     from nearfar.orchestrator.task.context import Context as Context
+    from nearfar.orchestrator.task.decisions import AgentEstimate as AgentEstimate
+    from nearfar.orchestrator.task.decisions import Arm as Arm
+    from nearfar.orchestrator.task.decisions import ConsideredAgent as ConsideredAgent
+    from nearfar.orchestrator.task.decisions import ConsideredArm as ConsideredArm
+    from nearfar.orchestrator.task.decisions import Estimate as Estimate
+    from nearfar.orchestrator.task.decisions import EstimateSource as EstimateSource
+    from nearfar.orchestrator.task.decisions import RouteDecision as RouteDecision
+    from nearfar.orchestrator.task.decisions import SelectionDecision as SelectionDecision
     from nearfar.orchestrator.task.events import AgentText as AgentText
     from nearfar.orchestrator.task.events import ApprovalAsked as ApprovalAsked
     from nearfar.orchestrator.task.events import AttemptEnded as AttemptEnded
@@ -87,6 +95,11 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.events import TaskFinished as TaskFinished
     from nearfar.orchestrator.task.events import ToolFinished as ToolFinished
     from nearfar.orchestrator.task.events import ToolStarted as ToolStarted
+    from nearfar.orchestrator.task.evidence import ActLook as ActLook
+    from nearfar.orchestrator.task.evidence import AnswerSource as AnswerSource
+    from nearfar.orchestrator.task.evidence import Arbitration as Arbitration
+    from nearfar.orchestrator.task.evidence import ExtractedAnswer as ExtractedAnswer
+    from nearfar.orchestrator.task.evidence import WeighedDraft as WeighedDraft
     from nearfar.orchestrator.task.labels import Chosen as Chosen
     from nearfar.orchestrator.task.labels import Integrity as Integrity
     from nearfar.orchestrator.task.labels import Label as Label
@@ -110,20 +123,11 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.policy import SupervisionConfig as SupervisionConfig
     from nearfar.orchestrator.task.policy import Trigger as Trigger
     from nearfar.orchestrator.task.policy import Verdict as Verdict
-    from nearfar.orchestrator.task.results import ActLook as ActLook
-    from nearfar.orchestrator.task.results import AgentEstimate as AgentEstimate
-    from nearfar.orchestrator.task.results import Arm as Arm
     from nearfar.orchestrator.task.results import Attempt as Attempt
     from nearfar.orchestrator.task.results import Call as Call
-    from nearfar.orchestrator.task.results import ConsideredAgent as ConsideredAgent
-    from nearfar.orchestrator.task.results import ConsideredArm as ConsideredArm
     from nearfar.orchestrator.task.results import Energy as Energy
-    from nearfar.orchestrator.task.results import Estimate as Estimate
-    from nearfar.orchestrator.task.results import EstimateSource as EstimateSource
     from nearfar.orchestrator.task.results import Result as Result
     from nearfar.orchestrator.task.results import RoleWork as RoleWork
-    from nearfar.orchestrator.task.results import RouteDecision as RouteDecision
-    from nearfar.orchestrator.task.results import SelectionDecision as SelectionDecision
     from nearfar.orchestrator.task.results import SideUsage as SideUsage
     from nearfar.orchestrator.task.results import ToolOutcome as ToolOutcome
     from nearfar.orchestrator.task.roles import Role as Role
@@ -161,8 +165,6 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.tools import ToolDeclaration as ToolDeclaration
     from nearfar.orchestrator.task.tools import ToolOptions as ToolOptions
     from nearfar.orchestrator.task.tools import tool as tool
-    from nearfar.orchestrator.task.weighing import Arbitration as Arbitration
-    from nearfar.orchestrator.task.weighing import WeighedDraft as WeighedDraft
     from nearfar.orchestrator.tracing.store import TraceStore as TraceStore
     from nearfar.orchestrator.util.plugins import FarPluginConfig as FarPluginConfig
     from nearfar.orchestrator.util.plugins import NearPluginConfig as NearPluginConfig
@@ -311,20 +313,21 @@ _NAMES = {
     "orchestrator.strategies.state": "TaskContext TaskState",
     "orchestrator.strategies.turn": "after_step",
     "orchestrator.task.context": "Context",
+    "orchestrator.task.decisions": (
+        "AgentEstimate Arm ConsideredAgent ConsideredArm Estimate EstimateSource RouteDecision SelectionDecision"
+    ),
     "orchestrator.task.events": (
         "AgentText ApprovalAsked AttemptEnded AttemptStarted CallEnded RoleStarted Routed Subtask SubtaskEnded SubtaskOutcome "
         "SubtasksPlanned SupervisorSpoke TaskEvent TaskFinished ToolFinished ToolStarted"
     ),
+    "orchestrator.task.evidence": "ActLook AnswerSource Arbitration ExtractedAnswer WeighedDraft",
     "orchestrator.task.labels": "Chosen Integrity Label RecalledItem",
     "orchestrator.task.modes": "Mode Shape Situation Strategy TaskProfile",
     "orchestrator.task.policy": (
         "AutoConfig CompressionConfig CompressionUse GuardConfig MinionsConfig OnDoubt OnFinding Policy Preset PrivacyConfig "
         "SubtasksConfig SupervisionConfig Trigger Verdict"
     ),
-    "orchestrator.task.results": (
-        "ActLook AgentEstimate Arm Attempt Call ConsideredAgent ConsideredArm Energy Estimate EstimateSource Result RoleWork RouteDecision "
-        "SelectionDecision SideUsage ToolOutcome"
-    ),
+    "orchestrator.task.results": "Attempt Call Energy Result RoleWork SideUsage ToolOutcome",
     "orchestrator.task.roles": "Role",
     "orchestrator.task.routing_policy": (
         "AmountsConfig BreakerConfig EvidenceConfig FallbackConfig FallbackTrigger HedgeConfig IdleTimeouts LimitsConfig "
@@ -336,7 +339,6 @@ _NAMES = {
     ),
     "orchestrator.task.task": "ForeignMessage Needs Task",
     "orchestrator.task.tools": "Approver Effect Tool ToolDeclaration ToolOptions tool",
-    "orchestrator.task.weighing": "Arbitration WeighedDraft",
     "orchestrator.tracing.store": "TraceStore",
     "orchestrator.util.plugins": "FarPluginConfig NearPluginConfig",
     "protocols.access": "Clock",

@@ -29,7 +29,7 @@ API: Final = DOCS / "api.md"
 CLI: Final = DOCS / "cli.md"
 GROUPS: Final = {
     "Serving tasks": ("orchestrator.hybrid", "orchestrator.task.task", "orchestrator.task.modes"),
-    "Results": ("orchestrator.task.results", "orchestrator.task.labels"),
+    "Results": ("orchestrator.task.results", "orchestrator.task.decisions", "orchestrator.task.evidence", "orchestrator.task.labels"),
     "Events of a stream": ("orchestrator.task.events",),
     "Tools and approvals": ("orchestrator.task.tools", "orchestrator.runs.ledger"),
     "Messages and steps": ("protocols.steps",),

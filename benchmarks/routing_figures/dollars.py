@@ -16,9 +16,10 @@ from nearfar.orchestrator.budgets.book import Commitment
 from nearfar.orchestrator.lab.replay.recording import RecordedAgent
 from nearfar.orchestrator.routing.drafts import DraftChoice
 from nearfar.orchestrator.routing.router import Router
+from nearfar.orchestrator.task.decisions import RouteDecision
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import Policy
-from nearfar.orchestrator.task.results import Call, RouteDecision
+from nearfar.orchestrator.task.results import Call
 from nearfar.orchestrator.task.routing_policy import ObjectiveConfig, RouterConfig
 from nearfar.orchestrator.task.task import Task, as_messages
 from nearfar.protocols import Prices, Sensitivity, Side, Usage

@@ -13,8 +13,9 @@ from ..compose.agents import other_handle
 from ..compose.config import Config
 from ..routing.eligibility import PolicyFinding, unknown_prices
 from ..routing.policy_check import findings, role_findings
+from ..task.decisions import AgentEstimate, ConsideredAgent, ConsideredArm, Estimate, RouteDecision, SelectionDecision
 from ..task.policy import Preset
-from ..task.results import AgentEstimate, ConsideredAgent, ConsideredArm, Estimate, Result, RouteDecision, SelectionDecision
+from ..task.results import Result
 from . import options
 from .policy_cards import app as cards
 from .policy_learning import calibrate, simulate, train

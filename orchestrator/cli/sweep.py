@@ -24,7 +24,7 @@ from ..lab.study.study import Study, StudyFile, claim_folder, make_study, read_s
 from ..lab.study.sweep import RecordLog, Sweep, all_runs
 from ..lab.study.workbench import Item, Workbench
 from ..lab.worlds.search import SearchWorld
-from ..routing.traces import RunRecord
+from ..routing.run_records import RunRecord
 from ..task.events import AttemptStarted, SupervisorSpoke, TaskEvent, ToolFinished, ToolStarted
 from ..task.policy import Policy
 from . import options

@@ -29,10 +29,11 @@ from ..compose.policy_file import PolicyFile
 from ..routing.router import Router
 from ..runs.erasing import ErasedRuns, erased_of
 from ..runs.store import RunStore
+from ..task.decisions import RouteDecision, SelectionDecision
 from ..task.events import TaskEvent
 from ..task.modes import Strategy
 from ..task.policy import Policy
-from ..task.results import Result, RouteDecision, SelectionDecision
+from ..task.results import Result
 from ..task.roles import Role
 from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Prompt

@@ -30,11 +30,12 @@ from ..routing.router import Router
 from ..runs.sessions import SessionStore
 from ..strategies.durable import DurableRuns, Work
 from ..strategies.state import TaskContext, graph_input, recursion_limit, said_since, told_of, value_of
+from ..task.decisions import RouteDecision
 from ..task.events import TaskEvent, TaskFinished
 from ..task.labels import OPEN, Label
 from ..task.modes import Strategy
 from ..task.policy import Policy, Verdict
-from ..task.results import Attempt, Call, Result, RouteDecision, ToolOutcome, budget_exceeded, usage_of_side
+from ..task.results import Attempt, Call, Result, ToolOutcome, budget_exceeded, usage_of_side
 from ..task.roles import RolesWork
 from ..task.task import Prompt, Task, read_output, scope_of, within_scope
 from ..util.plugins import find_plugin

@@ -19,9 +19,9 @@ from ..safety.privacy import RunPrivacy
 from ..strategies.state import TaskContext
 from ..strategies.tool_calls import ToolChecks
 from ..task.context import Context
+from ..task.decisions import SelectionDecision
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
-from ..task.results import SelectionDecision
 from ..task.roles import Team
 from ..task.task import Task
 from ..task.tools import Approver, Effect, Tool

@@ -14,7 +14,7 @@ from typing import Literal
 from ...protocols import ConfigError, Sensitivity
 from ...protocols.steps import Value
 from ..routing.auto import Chooser
-from ..routing.traces import Outcome, RunRecord, outcomes_of
+from ..routing.run_records import Outcome, RunRecord, outcomes_of
 from ..task.modes import TaskProfile
 from ..task.policy import AutoConfig, Policy
 

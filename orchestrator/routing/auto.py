@@ -8,14 +8,16 @@ from typing import Final, cast
 from pydantic import JsonValue, ValidationError
 
 from ...protocols import ConfigError, NearfarError, PrivacyViolation, Sensitivity, Side
+from ..task.decisions import PROTECTIONS, RESERVED, Arm, ConsideredArm, SelectionDecision
 from ..task.modes import Mode, Shape, Strategy, TaskProfile
 from ..task.policy import AutoConfig, Policy
-from ..task.results import PROTECTIONS, RESERVED, Arm, ConsideredArm, Result, SelectionDecision
+from ..task.results import Result
 from ..task.task import Task, last_words
 from .outcomes import PRIOR_SCORE, Belief, OutcomeStore, beliefs_about, draw_score, groups_of, inner_mean, mix_beliefs
 from .propensity import BetaWorth, chance_of_best
+from .run_records import Outcome
 from .task_classes import ClassGuess
-from .traces import Outcome, append_outcome
+from .traces import append_outcome
 
 
 def objection_to(arm: Arm, profile: TaskProfile, policy: Policy, *, sides: Collection[Side]) -> str | None:

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from ..task.decisions import RouteDecision
 from ..task.policy import Policy
-from ..task.results import RouteDecision
 from .drafts import cost_of
 from .escalation import CardOrigin, Escalation, EscalationCard, Fit, LearnedLook, Outlook, read_card
 from .looks import FREE, Cost

@@ -14,7 +14,8 @@ from typing import Final
 
 from ...protocols import Prices, Side, Usage
 from ..agents.pool import Pace, PaceSource, no_pace
-from ..task.results import Call, Estimate, EstimateSource
+from ..task.decisions import Estimate, EstimateSource
+from ..task.results import Call
 
 MEMORY: Final = 30
 """Tasks over which a mean fades: a price that has changed is known after about so many."""

@@ -9,8 +9,9 @@ from typing import Final
 
 from ...protocols import Side
 from ..budgets.book import Commitment
+from ..task.decisions import AgentEstimate, RouteDecision
 from ..task.modes import Mode
-from ..task.results import AgentEstimate, Result, RouteDecision
+from ..task.results import Result
 from ..task.routing_policy import ObjectiveConfig, RouterConfig
 from ..task.task import Task, last_words
 from .escalation import BETTER_USES, HAS_ROOM, Action, Escalation, EscalationDecision, price

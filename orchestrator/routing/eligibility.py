@@ -18,9 +18,9 @@ from ...protocols import (
 )
 from ...protocols.steps import Value
 from ..budgets.book import MEASURES, BudgetBook, BudgetScope, Spent
+from ..task.decisions import AgentEstimate, ConsideredAgent, Estimate, EstimateSource
 from ..task.modes import FAR_FIRST, SUPERVISED, AgentView, Mode, Strategy, language_of, primary_language
 from ..task.policy import Policy
-from ..task.results import AgentEstimate, ConsideredAgent, Estimate, EstimateSource
 from ..task.routing_policy import HOUR, AmountsConfig, LimitsConfig, ObjectiveConfig, RouterConfig
 from ..task.rules import RESTRICTIONS, Ruling
 from ..task.task import Needs, Task

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ...protocols import ConfigError, ToolCall
+from .answers import Answer
 from .call_looks import call_findings, call_opinion, read_calls
 from .escalation import FARTHEST, MOST_PAID_LOOKS, EscalationCard, Fit, LearnedLook, Outlook, measures_of, sets_of
-from .looks import FREE, Cost, Look, Signal, free_findings, text_opinion
-from .traces import Trace
+from .looks import DRAFT, FREE, Cost, Look, Signal, free_findings, text_opinion
+from .traces import AgentOutcome, Trace
 
 if TYPE_CHECKING:
     import numpy
@@ -139,13 +140,15 @@ def _findings(trace: Trace, agent: str, opinions: Mapping[str, Cost], predict: P
     found = free_findings(
         trace.prompt,
         draft.answer,
+        answer=_extracted(draft),
         is_valid=draft.is_valid,
         is_grounded=draft.is_grounded,
         confidence=draft.confidence,
         probabilities=probabilities,
         output_characters=draft.output_characters,
     )
-    return found | {other: _text_opinion(draft.answer, trace, other) for other in opinions}
+    answer = found[DRAFT].answer or Answer(())
+    return found | {other: _text_opinion(answer, trace, other) for other in opinions}
 
 
 def _call_opinion(draft: Sequence[ToolCall], trace: Trace, agent: str) -> Signal:
@@ -156,11 +159,17 @@ def _call_opinion(draft: Sequence[ToolCall], trace: Trace, agent: str) -> Signal
     return call_opinion(draft, read_calls(other.answer) or (), trace.specs, has_prose=other.has_prose)
 
 
-def _text_opinion(draft: str | None, trace: Trace, agent: str) -> Signal:
+def _text_opinion(draft: Answer, trace: Trace, agent: str) -> Signal:
     other = trace.outcomes.get(agent)
     if other is None:
         return Signal()
-    return text_opinion(draft, other.answer, trace.prompt, is_valid=other.is_valid, output_characters=other.output_characters)
+    return text_opinion(
+        draft, other.answer, trace.prompt, answer=_extracted(other), is_valid=other.is_valid, output_characters=other.output_characters
+    )
+
+
+def _extracted(outcome: AgentOutcome) -> Answer | None:
+    return None if outcome.extracted is None else Answer.of_found(outcome.extracted)
 
 
 def _check(examples: DraftExamples) -> None:

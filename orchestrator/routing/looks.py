@@ -1,16 +1,19 @@
 """Looks at a draft that the escalation weighs: what each measures, and what it costs."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from pydantic import Field
 
+from ...protocols import JsonSchema
 from ...protocols.steps import Value
-from .answers import Answer, is_literal, number_of
+from .answers import Answer
+from .forms import is_literal
 from .head import SURFACE, surface
+from .meaning import clusters, graded, mean_same, opinion_on
+from .quantities import number_of
 
 PROMPT: Final = "prompt"
 DRAFT: Final = "draft"
@@ -57,21 +60,29 @@ def prompt_surface(prompt: str, probabilities: Mapping[str, float] | None = None
     return Signal(dict(zip(SURFACE, surface(prompt), strict=True)) | predicted)
 
 
-def text_form(draft: str | None, prompt: str, *, output_characters: int | None = None) -> Signal:
-    """Measure the kind of answer a text is, without judging it.
+def text_form(
+    draft: str | None, prompt: str, *, schema: JsonSchema | None = None, output_characters: int | None = None, answer: Answer | None = None
+) -> Signal:
+    """Measure the kind of answer that a text gives, without judging it.
 
-    `output_characters`: length of all that the agent wrote; None: no more than the text.
+    Args:
+        schema: of the task's output; its field for the answer is measured.
+        output_characters: length of all that the agent wrote; None: no more than the text.
+        answer: the one that was found in the text before; None: it is looked for.
     """
-    text = (draft or "").strip()
+    answer = answer if answer is not None else Answer.of_text(draft, prompt=prompt, schema=schema)
+    text = (draft if answer.found is None else answer.found.text) or ""
+    text = text.strip()
+    written = len((draft or "").strip()) if output_characters is None else output_characters
     measures = {
         "is empty": float(not text),
         "length": math.log1p(len(text)),
         "is a number": float(number_of(text) is not None),
         "is a literal": float(is_literal(text)),
         "stands in the prompt": float(bool(text) and text in prompt),
-        "length of the output": math.log1p(len(text) if output_characters is None else output_characters),
+        "length of the output": math.log1p(written),
     }
-    return Signal(measures, Answer.of_text(text))
+    return Signal(measures, answer)
 
 
 def token_confidence(confidences: Sequence[float | None]) -> Signal:
@@ -84,34 +95,46 @@ def token_confidence(confidences: Sequence[float | None]) -> Signal:
 
 
 def second_opinion(draft: Answer, opinion: Answer, *, is_valid: bool | None = None, further: Mapping[str, float] | None = None) -> Signal:
-    """Compare another agent's answer, or a second one of the same agent, with the draft.
+    """Compare another agent's answer, or a second one of the same agent, with the draft. Open-ended texts are compared by meaning.
 
     Args:
         is_valid: it keeps to its schema; None: unknown.
         further: whatever else is known of the opinion, such as its length.
     """
+    grade = graded(draft, opinion)
     measures = {
-        "agrees": float(draft.agrees(opinion)),
+        "agrees": float(mean_same(draft, opinion)),
         "overlap": draft.overlap(opinion),
         "calls the same tools": float(draft.tools == opinion.tools),
         "calls more often": float(len(opinion.tools) - len(draft.tools)),
         "says nothing": float(not opinion.parts),
     }
-    return Signal(measures | _known("is valid", is_valid) | dict(further or {}), opinion)
+    semantic = {} if grade is None else {"semantic agreement": grade}
+    return Signal(measures | semantic | _known("is valid", is_valid) | dict(further or {}), opinion)
 
 
 def text_opinion(
-    draft: str | None, opinion: str | None, prompt: str, *, is_valid: bool | None = None, output_characters: int | None = None
+    draft: Answer,
+    opinion: str | None,
+    prompt: str,
+    *,
+    schema: JsonSchema | None = None,
+    answer: Answer | None = None,
+    is_valid: bool | None = None,
+    output_characters: int | None = None,
 ) -> Signal:
-    """Compare another agent's answer in text with the draft, and measure it. The other arguments are those of `text_form`, for it."""
-    form = text_form(opinion, prompt, output_characters=output_characters)
-    return second_opinion(Answer.of_text(draft), form.answer or Answer(()), is_valid=is_valid, further=form.measures)
+    """Compare another agent's answer in text with the draft, and measure it. The further arguments are those of `text_form`, for it."""
+    found = opinion_on(draft, opinion, prompt=prompt, schema=schema) if answer is None else answer
+    form = text_form(opinion, prompt, output_characters=output_characters, answer=found)
+    return second_opinion(draft, found, is_valid=is_valid, further=form.measures)
 
 
 def free_findings(
     prompt: str,
     draft: str | None,
     *,
+    schema: JsonSchema | None = None,
+    answer: Answer | None = None,
     is_valid: bool | None,
     is_grounded: bool | None,
     confidence: float | None,
@@ -122,6 +145,8 @@ def free_findings(
 
     Args:
         draft: the final answer, or the JSON list of the tool calls.
+        schema: of the task's output.
+        answer: the draft's, if it was found before.
         is_valid: it keeps to its schema; None, here and below: unknown.
         is_grounded: tool results support it.
         confidence: the lowest of its steps.
@@ -130,7 +155,7 @@ def free_findings(
     """
     return {
         PROMPT: prompt_surface(prompt, probabilities),
-        DRAFT: text_form(draft, prompt, output_characters=output_characters),
+        DRAFT: text_form(draft, prompt, schema=schema, output_characters=output_characters, answer=answer),
         SCHEMA: Signal(_known("is valid", is_valid)),
         GROUNDING: Signal(_known("is grounded", is_grounded)),
         CONFIDENCE: token_confidence([confidence]),
@@ -138,13 +163,13 @@ def free_findings(
 
 
 def crowd(draft: Answer, opinions: Sequence[Answer]) -> dict[str, float]:
-    """Measure how several opinions relate to each other and to the draft."""
-    sizes = Counter(answer.parts for answer in opinions if answer.parts)
-    with_draft = sizes.pop(draft.parts, 0)
+    """Measure how several opinions relate to each other and to the draft, by clusters of answers that mean the same."""
+    said = [answer for answer in opinions if answer.parts]
+    with_draft, *others = clusters([draft, *said])
     return {
-        "opinions that agree": float(with_draft),
-        "largest group of others": float(max(sizes.values(), default=0)),
-        "different answers": float(len(sizes)),
+        "opinions that agree": float(len(with_draft) - 1),
+        "largest group of others": float(max(map(len, others), default=0)),
+        "different answers": float(len(others)),
     }
 
 

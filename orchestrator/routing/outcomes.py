@@ -17,14 +17,15 @@ from threading import RLock
 from typing import Final
 
 from ..agents.pool import PaceSource, no_pace
+from ..task.decisions import Arm
 from ..task.modes import TaskProfile
-from ..task.results import Arm
 from .costs import Group, RunningEstimates, lineage, nested
 from .draft_outcomes import EscalatedDraft, ScoredDraft
 from .familiarity import Familiarity
+from .run_records import Outcome
 from .success import Correction, Drift, DriftDetector
 from .task_classes import TaskClasses
-from .traces import Outcome, ScoredAnswer, read_outcomes
+from .traces import ScoredAnswer, read_outcomes
 
 logger = logging.getLogger(__name__)
 

@@ -21,9 +21,10 @@ from ..agents.breaker import Health
 from ..agents.pool import PaceSource, Prefixes, no_pace
 from ..budgets.book import BudgetBook, Commitment, Spent
 from ..budgets.storage import MemoryStorage
+from ..task.decisions import AgentEstimate, ConsideredAgent, EstimateSource, RouteDecision, SelectionDecision
 from ..task.modes import AgentView, Mode, Situation, Strategy
 from ..task.policy import Policy
-from ..task.results import AgentEstimate, Call, ConsideredAgent, EstimateSource, Result, RouteDecision, SelectionDecision
+from ..task.results import Call, Result
 from ..task.routing_policy import BUDGETS, LimitsConfig, RouterConfig
 from ..task.rules import Ruling, ruling
 from ..task.task import Task, last_words, tokens_by_length

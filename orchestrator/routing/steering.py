@@ -10,8 +10,8 @@ from typing import Final
 
 from ...protocols import ConfigError, Side
 from ..budgets.book import Commitment
+from ..task.decisions import AgentEstimate, ConsideredAgent, Estimate, EstimateSource, RouteDecision
 from ..task.modes import Mode, Strategy
-from ..task.results import AgentEstimate, ConsideredAgent, Estimate, EstimateSource, RouteDecision
 from ..task.routing_policy import DAY, RouterConfig
 from .budget import DollarRateController, FarShareController
 from .propensity import chance_of_greatest

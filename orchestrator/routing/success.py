@@ -24,8 +24,8 @@ from pydantic import Field, FiniteFloat
 
 from ...protocols import InvalidRequest, Side
 from ...protocols.steps import Value
+from ..task.decisions import Estimate, EstimateSource
 from ..task.modes import AgentView
-from ..task.results import Estimate, EstimateSource
 from ..util.embedding.embedder import MiniLmEmbedder
 from .costs import lineage
 

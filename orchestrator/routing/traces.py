@@ -5,104 +5,23 @@ They are read from files of traces, from the router's own log of decisions, or f
 
 import gzip
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, ValidationError
+from pydantic import Field, ValidationError
 
-from ...protocols import ConfigError, Sensitivity, Side, ToolSpec, Usage
+from ...protocols import ConfigError, Sensitivity, Side, ToolSpec
 from ...protocols.steps import Value
-from ..task.modes import Strategy, TaskProfile
-from ..task.results import Arm, Result, RouteDecision
+from ..task.decisions import RouteDecision
+from ..task.evidence import Arbitration, ExtractedAnswer, WeighedDraft
+from ..task.results import Result
 from ..task.task import Task, last_words
-from ..task.weighing import Arbitration, WeighedDraft
 from ..util.json_text import append_line, read_lines
 from .draft_outcomes import EscalatedDraft, ScoredDraft, escalated_drafts, reported_drafts
-
-
-def _as_utf8(text: str) -> str:
-    """Replace half a character, where a model was cut off: UTF-8 cannot encode it."""
-    return text.encode(errors="replace").decode()
-
-
-def _finite(figures: Mapping[str, float | None]) -> Mapping[str, float | None]:
-    """Replace NaN and infinities by None: JSON has neither."""
-    return {name: None if figure is None or not math.isfinite(figure) else figure for name, figure in figures.items()}
-
-
-Text = Annotated[str, AfterValidator(_as_utf8)]
-
-
-class Check(Value):
-    """One look of the supervisor at the work."""
-
-    turn: int = Field(ge=0)
-    """Executor turns done when it was made."""
-    trigger: str | None
-    """Trigger of the check: `interval`, `tool_error`, `loop`, `stall`, `long_observation`, `low_confidence`, `half_spent`, `answer`."""
-    verdict: Literal["continue", "intervene", "unreadable"] | None
-    """None where the supervisor failed."""
-
-
-class RunRecord(Value):
-    """One task under one configuration: a line of `runs.jsonl`."""
-
-    key: str
-    """Names the run: `run_key` of what was to be run, so that a sweep knows what it has."""
-    world: str
-    task: str
-    """The task's identifier in its world."""
-    prompt: Text
-    context_words: int = Field(default=0, ge=0)
-    """Length of the context that the task carried apart from its prompt."""
-    tools: tuple[str, ...]
-    """Names of the tools that the task offered."""
-    kind: str
-    difficulty: int
-    seed: int
-    """Seed that the task was drawn with."""
-    configuration: str
-    """A label such as `pevr/8`."""
-    strategy: str
-    knobs: Mapping[str, JsonValue] = {}
-    """Differences from the policy, apart from the strategy, in the shape of the `[policy]` section."""
-    oracle: bool = False
-    """The far side was the world's own solver: a ceiling, not a model."""
-    near_model: str | None
-    """None where the near side did not take part."""
-    far_model: str | None
-    answer: Text
-    error: Text | None = None
-    """`Class: message` where the run failed; its score is then 0."""
-    success: bool
-    score: float = Field(ge=0, le=1)
-    measures: Annotated[Mapping[str, float | None], AfterValidator(_finite)] = {}
-    """The world's own figures; None: it had no finite one for this run."""
-    turns: int = Field(ge=0)
-    """Steps of the executor."""
-    near_calls: int = Field(ge=0)
-    far_calls: int = Field(ge=0)
-    near_usage: Usage = Usage()
-    far_usage: Usage = Usage()
-    dollars: float | None
-    """US dollars of the far side; None: unknown. `dollars_source` says at whose price."""
-    dollars_source: str
-    seconds: float = Field(ge=0)
-    """Wall time."""
-    joules: float | None
-    """Energy of the near side; None: unknown."""
-    joules_source: Literal["measured", "estimated", "unavailable"]
-    peak_kv_bytes: int | None
-    """The largest KV cache that the near side needed; None: unknown."""
-    context_tokens: tuple[int, ...] = ()
-    """Prompt and output of each executor turn, in order."""
-    checks: tuple[Check, ...] = ()
-    interventions: int = Field(default=0, ge=0)
-    """Verdicts that were acted upon."""
+from .run_records import Outcome, RunRecord, outcomes_of
 
 
 class AgentOutcome(Value):
@@ -116,6 +35,8 @@ class AgentOutcome(Value):
     """Length of all that it wrote; None: no more than the answer."""
     has_prose: bool | None = None
     """It wrote words beside its tool calls; None: unknown."""
+    extracted: ExtractedAnswer | None = None
+    """The part of it that was compared; None: it is looked for in the answer."""
     is_valid: bool | None = None
     """The draft kept to its schema, or its tool calls to theirs; None: there was none, or it was not checked."""
     is_grounded: bool | None = None
@@ -167,6 +88,8 @@ class LoggedAttempt(Value):
     answer: str | None = None
     """None where the task is private, or was told anything private; here and below."""
     opinions: Mapping[str, str] = {}
+    extracted: ExtractedAnswer | None = None
+    extracted_opinions: Mapping[str, ExtractedAnswer] = {}
 
 
 class LoggedTask(Value):
@@ -221,6 +144,8 @@ def log_task(path: Path, task: Task, result: Result, *, tools: Sequence[ToolSpec
             arbitration=attempt.arbitration,
             answer=attempt.answer if is_public else None,
             opinions=attempt.opinions if is_public else {},
+            extracted=attempt.extracted if is_public else None,
+            extracted_opinions=attempt.extracted_opinions if is_public else {},
         )
         for attempt in result.attempts
         if attempt.outcome != "running"
@@ -258,52 +183,6 @@ def log_score(path: Path, result: Result, score: float, *, task_class: str) -> N
     append_outcome(path, LoggedScore(id=result.id, agent=result.agent, task_class=task_class, score=score), setting="[policy.router] log")
 
 
-class Outcome(Value):
-    """One task under one configuration: a line of the file that `Hybrid.report` appends to."""
-
-    type: Literal["outcome"] = "outcome"
-    task_class: str = ""
-    """The class of the task, from coarse to fine: `search/hops`. Empty: only its features are known."""
-    profile: TaskProfile
-    arm: Arm
-    label: str = ""
-    """How people call the configuration, such as `pevr/8`."""
-    score: float = Field(ge=0, le=1)
-    dollars: float | None = Field(ge=0, allow_inf_nan=False)
-    """US dollars of both sides; None: unknown."""
-
-
-def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
-    """Yield the outcomes of a sweep's runs.
-
-    Left out are those that tell nothing about a configuration: of an oracle, in shadow mode, of `auto` itself, and those that failed
-    before any agent was asked, as where the world could not start over or the process died.
-    Raises `ConfigError` for a configuration that this version cannot run.
-    """
-    for record in records:
-        if record.oracle or record.strategy == Strategy.AUTO or _is_shadow(record) or _never_began(record):
-            continue
-        yield Outcome(
-            task_class=f"{record.world}/{record.kind}",
-            profile=TaskProfile.of(record.prompt, record.tools, context_words=record.context_words),
-            arm=arm_of(record),
-            label=record.configuration,
-            score=record.score,
-            dollars=record.dollars,
-        )
-
-
-def arm_of(record: RunRecord) -> Arm:
-    """Return the configuration of a run. Raises `ConfigError` for an unknown strategy."""
-    # A sweep runs these two without the other side to fall back to; here the mode is the user's to say.
-    implied = ("mode",) if record.strategy in (Strategy.DEVICE, Strategy.CLOUD) else ()
-    knobs = {name: value for name, value in record.knobs.items() if name not in implied}
-    try:
-        return Arm(strategy=Strategy(record.strategy), knobs=knobs)
-    except ValueError as error:
-        raise ConfigError(f"run {record.key} has strategy {record.strategy!r}, which is unknown", hint="sweep again") from error
-
-
 @dataclass(frozen=True, slots=True)
 class ScoredAnswer:
     """An agent's answer with its score."""
@@ -325,11 +204,15 @@ def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | 
     """
     if not task.prompt:
         return None
-    opinions = {agent: AgentOutcome(answer=answer) for attempt in task.attempts for agent, answer in attempt.opinions.items()}
+    opinions = {
+        agent: AgentOutcome(answer=answer, extracted=attempt.extracted_opinions.get(agent))
+        for attempt in task.attempts
+        for agent, answer in attempt.opinions.items()
+    }
     outcomes = opinions | {
         attempt.agent: AgentOutcome(
             score=scores.get((task.id, attempt.agent)),
-            **attempt.model_dump(exclude={"agent", "outcome", "opinions", "weighed", "arbitration"}),
+            **attempt.model_dump(exclude={"agent", "outcome", "opinions", "extracted_opinions", "weighed", "arbitration"}),
         )
         for attempt in task.attempts
     }
@@ -390,22 +273,25 @@ def _parsed(line: bytes | str, *, otherwise: type[Trace | RunRecord]) -> Line:
         return otherwise.model_validate_json(line)
     kind = _KINDS.get(fields.get("type")) or (RunRecord if "configuration" in fields else otherwise)
     decision = fields.get("decision")
-    if kind is LoggedTask and isinstance(decision, dict) and decision.get("impression"):
-        _restore_prior(decision)
+    if kind is LoggedTask and isinstance(decision, dict) and "impression" in decision:
+        _restore_earlier(decision)
         line = json.dumps(fields)
     return kind.model_validate_json(line)
 
 
-def _restore_prior(decision: dict[str, Any]) -> None:
-    """Replace predictions that an earlier version had adapted to outcomes by those of its prior, as the outcomes are learned from again.
+def _restore_earlier(decision: dict[str, Any]) -> None:
+    """Bring the decision of an earlier version into today's form.
 
-    Raises `ValueError` where that cannot be done.
+    Predictions that it had adapted to outcomes are replaced by those of its prior, as the outcomes are learned from again. Raises
+    `ValueError` where that cannot be done.
     """
     try:
-        gain = decision["impression"]["gain"]
-        for each in decision["considered"]:
+        impression = decision.pop("impression")
+        decision["predictor"] = {"prior": "length", "nobody": "none"}.get(decision["predictor"], "head")
+        for each in decision["considered"] if impression is not None else ():
             if each["estimate"] is not None:
-                each["estimate"]["predicted"] = (1 + (gain if each["side"] == Side.FAR else -gain)) / 2
+                gain = impression["gain"] if each["side"] == Side.FAR else -impression["gain"]
+                each["estimate"]["predicted"] = (1 + gain) / 2
     except (KeyError, TypeError) as error:
         raise ValueError("its decision is damaged") from error
 
@@ -498,13 +384,3 @@ def _text_lines(path: Path) -> Iterator[str]:
             yield from (line for line in file if line.strip())
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise ConfigError(f"the traces in {path} cannot be read: {error}", hint="--traces names a file of JSON lines") from error
-
-
-def _never_began(record: RunRecord) -> bool:
-    """Return True if the run failed before any call. Its tools are unknown then, so it would pass for a task without tools."""
-    return record.error is not None and record.near_calls + record.far_calls == 0
-
-
-def _is_shadow(record: RunRecord) -> bool:
-    supervision = record.knobs.get("supervision")
-    return isinstance(supervision, dict) and supervision.get("shadow") is True

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ...protocols import Sensitivity, StoreCorrupt
 from ...protocols.steps import Value
+from ..task.decisions import SelectionDecision
 from ..task.labels import RecalledItem
 from ..task.modes import Mode
 from ..task.policy import FindingType, GuardConfig, OnDoubt, OnFinding, Policy
-from ..task.results import SelectionDecision
 from ..task.task import Task
 
 if TYPE_CHECKING:

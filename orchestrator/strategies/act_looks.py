@@ -24,9 +24,9 @@ from ..routing.call_looks import (
 from ..routing.drafts import DraftChoice
 from ..routing.escalation import Action, Escalation
 from ..routing.looks import CONFIDENCE, FREE, GROUNDING, SCHEMA, Signal, token_confidence
+from ..task.evidence import ActLook
 from ..task.labels import Label
 from ..task.policy import Verdict
-from ..task.results import ActLook
 from ..task.routing_policy import FALLBACK_ERRORS, FallbackTrigger
 from ..task.task import last_words
 from ..task.tools import Tool

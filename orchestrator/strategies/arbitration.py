@@ -6,18 +6,22 @@ q (1 - p) / (1 - p q); that is the weight of its label, and p (1 - q) / (1 - p q
 on record for `nearfar policy train`, marked as what they are, and a report takes their place.
 """
 
+from functools import partial
 from typing import Final
 
 from ...protocols import Side
-from ..routing.answers import agree
+from ..routing.answers import Answer, agree
 from ..task.events import AttemptEnded
+from ..task.evidence import AnswerSource, Arbitration
 from ..task.results import Attempt
-from ..task.weighing import Arbitration
+from ..task.task import Task, last_words
 from .calls import TaskRuntime, emit
 from .state import TaskState, as_json, value_of
 from .turn import AgentTurn
 
 _LEAST_DIFFERENCE: Final = 1e-9
+_MARKED: Final = (AnswerSource.FIELD, AnswerSource.BOXED, AnswerSource.ANSWER_LINE, AnswerSource.CHOICE)
+"""Parts of a text that say of themselves that they are the answer."""
 
 
 def end_arbitrated(turn: AgentTurn, answer: Attempt, runtime: TaskRuntime) -> TaskState:
@@ -26,7 +30,7 @@ def end_arbitrated(turn: AgentTurn, answer: Attempt, runtime: TaskRuntime) -> Ta
     The far agent's own answer stands where its user has seen some of it, or where it has called tools.
     """
     attempts = [value_of(Attempt, attempt) for attempt in turn.state["attempts"]]
-    ruling = arbitration_of(attempts[-1], answer)
+    ruling = arbitration_of(attempts[-1], answer, turn.task)
     if ruling is None:
         return turn.end(answer, "accepted", "the answer stands", runtime)
     draft = attempts[-1].model_copy(update={"arbitration": ruling})
@@ -42,12 +46,17 @@ def end_arbitrated(turn: AgentTurn, answer: Attempt, runtime: TaskRuntime) -> Ta
     return {**ended, "attempts": [*turn.state["attempts"][:-1], as_json(draft), ended["attempts"][-1]], "messages": standby}
 
 
-def arbitration_of(draft: Attempt, answer: Attempt) -> Arbitration | None:
-    """Return the verdict of an answer on the draft before it; None where no card has weighed the draft, or it was not escalated."""
+def arbitration_of(draft: Attempt, answer: Attempt, task: Task) -> Arbitration | None:
+    """Return the verdict of an answer on the draft before it; None where no card has weighed the draft, or it was not escalated.
+
+    Texts that differ confirm each other by answers that both have marked, such as by `\\boxed{}` or a field of the schema: the last number
+    of two reports may be the same by chance.
+    """
     weighed = draft.weighed
     if weighed is None or draft.outcome != "rejected" or not (draft.answer or "").strip() or answer.side is not Side.FAR:
         return None
-    confirmed = agree(draft.answer, answer.answer)
+    found = partial(Answer.of_text, prompt=last_words(task.messages), schema=task.output_schema)
+    confirmed = agree(draft.answer, answer.answer) or _marked_alike(found(draft.answer), found(answer.answer))
     p = weighed.p_draft if draft.p_right is None else draft.p_right
     q = weighed.p_far if draft.p_far is None else draft.p_far
     draft_weight, far_weight = label_weights(p, q, confirmed=confirmed)
@@ -58,6 +67,10 @@ def arbitration_of(draft: Attempt, answer: Attempt) -> Arbitration | None:
         far_weight=far_weight,
         opinions={agent: agree(opinion, answer.answer) for agent, opinion in draft.opinions.items()},
     )
+
+
+def _marked_alike(first: Answer, second: Answer) -> bool:
+    return first.agrees(second) and all(each.found is not None and each.found.source in _MARKED for each in (first, second))
 
 
 def label_weights(p_draft: float, p_far: float, *, confirmed: bool) -> tuple[float, float]:

@@ -318,7 +318,7 @@ class TaskNodes:
         log = CallLog(state, runtime)
         judging = Judging(turn, self.pool, log, self.context(runtime), self.escalations, self.router)
         reason = await judging.objection()
-        draft = draft.model_copy(update=judging.found)
+        draft = draft.model_copy(update=judging.findings)
         if reason is None:
             return {**turn.end(draft, "accepted", judging.praise, runtime), "calls": log.as_json}
         ended: TaskState = {**turn.end(draft, "rejected", reason, runtime), "calls": log.as_json}

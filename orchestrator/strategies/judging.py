@@ -1,11 +1,14 @@
 """Evidence about a draft: before it calls a tool that may change something, and at its end, where the next agent may take over."""
 
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from ...protocols import ConfigError, Message, Side, StepRequest, ToolChoice
+import anyio.to_thread
+
+from ...protocols import AgentCard, ConfigError, Message, Side, StepRequest, ToolChoice
 from ..agents.pool import AgentHandle, AgentPool
-from ..routing.answers import agree
+from ..routing.answers import Answer
 from ..routing.call_looks import judges_texts
 from ..routing.cards import first_day_escalation
 from ..routing.checks import is_grounded, objection
@@ -13,13 +16,15 @@ from ..routing.draft_outcomes import drafts_of, escalated_to
 from ..routing.drafts import DraftChoice
 from ..routing.escalation import Action, Escalation
 from ..routing.looks import FREE, Signal, free_findings, text_opinion
+from ..routing.meaning import cluster_share
 from ..routing.router import Router
+from ..task.evidence import ExtractedAnswer, WeighedDraft
 from ..task.labels import Label
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import last_words
-from ..task.weighing import WeighedDraft
 from .calls import CallLog
+from .prompts import with_answer_line
 from .state import TaskContext, label_of, step_request, value_of
 from .turn import AgentTurn
 
@@ -45,6 +50,8 @@ class Judging:
         assert turn.draft is not None, "an attempt is under way"
         self.opinions: dict[str, str] = {}
         """Answers of other agents that were asked, by name."""
+        self.extracted: dict[str, ExtractedAnswer] = {}
+        """The parts of these answers that were compared with the draft's, by name."""
         self.praise = "the answer stands"
         """Why it is accepted."""
         self._turn = turn
@@ -59,19 +66,34 @@ class Judging:
         self._weighed: WeighedDraft | None = None
         """The probabilities of the card alone."""
         self._messages = [value_of(Message, message) for message in turn.state["messages"]]
+        self._compared: list[Answer] = []
+
+    @cached_property
+    def answer(self) -> Answer:
+        """The answer that was found in the draft."""
+        return Answer.of_text(self._text, prompt=self._asked, schema=self._turn.task.output_schema)
+
+    @property
+    def findings(self) -> dict[str, Any]:
+        """All that the attempt's record tells of the judgement."""
+        is_compared = bool(self._compared)
+        p_right, p_far = self._chances
+        return {
+            "is_grounded": self.is_grounded,
+            "opinions": self.opinions,
+            "extracted": self.answer.found if is_compared else None,
+            "extracted_opinions": self.extracted,
+            "cluster_share": cluster_share(self.answer, self._compared) if is_compared else None,
+            "p_right": p_right,
+            "p_far": p_far,
+            "weighed": self._weighed,
+        }
 
     @property
     def is_grounded(self) -> bool | None:
         """True if tool results support the draft; None if there are no tools, or the task has an output schema."""
         has_tools = bool(self._context.tools) and self._turn.task.output_schema is None
         return is_grounded(self._text, self._messages[:-1]) if has_tools else None
-
-    @property
-    def found(self) -> dict[str, Any]:
-        """Return what is to be recorded of the attempt."""
-        p_right, p_far = self._chances
-        weighed = self._weighed
-        return {"is_grounded": self.is_grounded, "opinions": self.opinions, "p_right": p_right, "p_far": p_far, "weighed": weighed}
 
     async def objection(self) -> str | None:
         """Return the reason to let the next agent take over, or None. Raises `ConfigError` for an escalation that was trained for other
@@ -127,6 +149,10 @@ class Judging:
     def _text(self) -> str:
         return self._messages[-1].text
 
+    @property
+    def _asked(self) -> str:
+        return last_words(self._turn.task.messages)
+
     async def _checked(self, choice: DraftChoice) -> str | None:
         """Let the fixed checks decide, under the budget if there is one."""
         reason, agrees = await self._fixed()
@@ -151,10 +177,12 @@ class Judging:
         second = policy.evidence.second_opinion
         if reason is not None or second is None:
             return reason, None
-        opinion = await self._ask(near_agent(self._pool, second))
-        if opinion is None:
+        found = await self._look(second)
+        if found.answer is None:
             return None, None
-        return (None, True) if agree(self._text, opinion) else (f"{second} answers otherwise: {opinion[:80]}", False)
+        if found.measures["agrees"]:
+            return None, True
+        return f"{second} answers otherwise: {found.answer.found or self.opinions[second][:80]}", False
 
     async def _learned(self, escalation: Escalation, choice: DraftChoice) -> str | None:
         """Look until a further look is not worth its price any more, with the probabilities as outcomes have corrected them."""
@@ -173,8 +201,9 @@ class Judging:
     def _free(self) -> dict[str, Signal]:
         expected = {each.agent: each.estimate for each in self._turn.decision.considered}
         return free_findings(
-            last_words(self._turn.task.messages),
+            self._asked,
             self._text,
+            answer=self.answer,
             is_valid=None if self._turn.task.output_schema is None else True,  # what is not never comes here
             is_grounded=self.is_grounded,
             confidence=self._draft.confidence,
@@ -183,29 +212,38 @@ class Judging:
 
     async def _look(self, name: str) -> Signal:
         """Ask another agent for a second opinion. Return an empty finding if it gives none."""
-        opinion = await self._ask(near_agent(self._pool, name))
-        return Signal() if opinion is None else text_opinion(self._text, opinion, last_words(self._turn.task.messages))
+        text = await self._ask(near_agent(self._pool, name))
+        if text is None:
+            return Signal()
+        # Open-ended texts are embedded, which takes some time, and the first time loads a model.
+        opinion = partial(text_opinion, self.answer, text, self._asked, schema=self._turn.task.output_schema)
+        found = await anyio.to_thread.run_sync(opinion)
+        assert found.answer is not None, "a second opinion has an answer, be it empty"
+        self._compared.append(found.answer)
+        if found.answer.found is not None:
+            self.extracted[name] = found.answer.found
+        return found
 
     async def _ask(self, handle: AgentHandle) -> str | None:
         """Return another agent's answer to the same conversation, without tool calls; None if it fails."""
         try:
             agent = await handle.open()
-            takes_tools = agent.card.capabilities.tools
-            reply = await self._log.ask(handle, self._request(handle, takes_tools=takes_tools), role="second_opinion")
+            reply = await self._log.ask(handle, self._request(handle, agent.card), role="second_opinion")
         except FALLBACK_ERRORS:
             return None  # on record as a failed call; a look that could not be had speaks neither for nor against the draft
         self.opinions[handle.name] = reply.text
         return reply.text
 
-    def _request(self, handle: AgentHandle, *, takes_tools: bool) -> StepRequest:
+    def _request(self, handle: AgentHandle, card: AgentCard) -> StepRequest:
         """Return a request with the conversation up to the draft. Tools are shown, since their calls stand in it, and none may be
-        called."""
+        called. A general model is asked to mark its answer; models of a single world, as the shipped ones, know no such words."""
         task = self._turn.task
+        messages = self._messages[:-1]
         return step_request(
             task,
-            self._messages[:-1],
+            with_answer_line(messages) if card.world is None and task.output_schema is None else messages,
             f"{self._turn.position}/opinion/{handle.name}",
-            tools=self._context.specs if takes_tools else (),
+            tools=self._context.specs if card.capabilities.tools else (),
             tool_choice=ToolChoice.NONE,
             output_schema=task.output_schema,
             temperature=second_sample_temperature(task.policy.temperature, handle, self._turn.handle),

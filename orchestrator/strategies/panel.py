@@ -7,8 +7,9 @@ from typing import Generic, Literal, TypeVar
 
 from ...protocols import Agent, BudgetExceeded, InvalidOutput, JsonSchema, Message, NearfarError, StepRequest, ToolChoice, ToolSpec, Usage
 from ..agents.pool import AgentHandle, AgentPool
+from ..task.decisions import RouteDecision
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
-from ..task.results import Attempt, Call, Energy, RouteDecision
+from ..task.results import Attempt, Call, Energy
 from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
 from ..task.task import Task
 from .calls import CallLog, TaskRuntime, emit, is_heard, warn_of_refusal

@@ -73,6 +73,20 @@ def with_guidance(task: str, guidance: str) -> str:
     return f"{task}\n\n{guidance}" if guidance else task
 
 
+ANSWER_LINE = (
+    'If the answer is short, such as a number, a name, a date, a choice or a value, end with a line "Answer: ..." that repeats it.'
+)
+"""Asked of second opinions by general models only: the embedded models are not trained on it."""
+
+
+def with_answer_line(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Ask for a line with the answer alone. A conversation that ends with a tool's result, not with the user's words, stays as it is."""
+    *before, last = messages
+    if last.role != "user":
+        return tuple(messages)
+    return (*before, last.model_copy(update={"text": f"{last.text}\n\n{ANSWER_LINE}"}))
+
+
 PLAN_SUBTASKS = (
     "Cut the task into subtasks. Reply with JSON only: "
     '{"subtasks": [{"id": "a", "task": "...", "needs": []}, {"id": "b", "task": "...", "needs": ["a"]}]}. '

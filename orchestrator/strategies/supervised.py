@@ -23,10 +23,11 @@ from ...protocols import (
 )
 from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
+from ..task.decisions import RouteDecision
 from ..task.events import SupervisorSpoke
 from ..task.modes import Strategy
 from ..task.policy import Cause, SupervisionConfig, Trigger, Verdict
-from ..task.results import Attempt, RouteDecision
+from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import Task, transcript
 from .calls import CallLog, TaskRuntime, emit, warn_of_refusal
@@ -481,12 +482,8 @@ def _after(view: Oversight, judgement: SupervisorVerdict, *, is_binding: bool = 
     state = view.state
     if judgement.verdict is Verdict.INTERVENE and (is_binding or not view.policy.shadow):
         messages = [as_json(message) for message in opening(view.task, judgement.guidance)]
-        return {
-            **_spoken(view),
-            "messages": messages,
-            "guidance": judgement.guidance,
-            "watch": as_json(view.watch_after_check(len(messages))),
-        }
+        watch = as_json(view.watch_after_check(len(messages)))
+        return {**_spoken(view), "messages": messages, "guidance": judgement.guidance, "watch": watch}
     checked: TaskState = {"watch": as_json(view.watch_after_check(len(state["messages"])))}
     if judgement.verdict is not Verdict.UNREADABLE:
         return checked

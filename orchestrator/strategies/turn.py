@@ -30,11 +30,12 @@ from ..compression.compressor import Ask, Compressed, Summarizer, compress, comp
 from ..compression.conversation import conversation_tokens
 from ..routing.checks import EarlyStop
 from ..safety.privacy import reach_of
+from ..task.decisions import RouteDecision
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
 from ..task.labels import may_go
 from ..task.modes import SUPERVISED
 from ..task.policy import CompressionConfig, CompressionUse
-from ..task.results import Attempt, Call, Energy, RouteDecision
+from ..task.results import Attempt, Call, Energy
 from ..task.routing_policy import FallbackTrigger
 from ..task.task import Task, read_output
 from ..task.tools import Effect

@@ -7,8 +7,9 @@ from pydantic import Field, field_validator
 
 from ...protocols import ApprovalRequest, Side, ToolCall, ToolResult
 from ...protocols.steps import Value
+from .decisions import RouteDecision
 from .policy import Cause, Verdict
-from .results import Attempt, Call, Result, RouteDecision
+from .results import Attempt, Call, Result
 
 
 class Subtask(Value):

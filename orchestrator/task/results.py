@@ -1,212 +1,20 @@
 """Results of tasks: the answer, the decisions on the way to it, the attempts, the calls, and their cost."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
-from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, Field, JsonValue, field_serializer, model_validator
+from pydantic import BaseModel, Field, field_serializer
 
 from ...protocols import AgentCard, BudgetExceeded, EnergySource, Message, Performance, Side, ToolCall, Usage
 from ...protocols.steps import Value
+from .decisions import RouteDecision, SelectionDecision
+from .evidence import ActLook, Arbitration, ExtractedAnswer, WeighedDraft
 from .labels import Label, RecalledItem
-from .modes import Mode, Strategy, TaskProfile
 from .policy import Cause, Verdict
 from .tools import Effect
-from .weighing import Arbitration, WeighedDraft
 
-Knobs = Mapping[str, JsonValue]
-RESERVED: Final = ("auto", "mode", "preset", "sensitivity", "strategy")
-"""Keys of the policy that the user decides, and that `auto` never changes."""
-PROTECTIONS: Final = ("guard", "limits", "privacy", "rules")
-"""Sections of the policy that protect the user: outcomes measured under others count, and these stay as they are."""
 Dollars = Annotated[Decimal | None, Field(description="US dollars; None where a price is unknown, which is not free")]
-
-
-class EstimateSource(StrEnum):
-    """Source of an estimate."""
-
-    MEASURED = "measured"
-    """Outcomes of this agent on such tasks."""
-    PROFILE = "profile"
-    """Measurements of its model on this device by `nearfar models bench`."""
-    LEARNED = "learned"
-    """Recorded outcomes of other tasks, by a trained head."""
-    PRIOR = "prior"
-    """Nothing but general knowledge about agents of its kind."""
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """An estimated figure, and its uncertainty."""
-
-    value: float
-    """The likeliest value."""
-    deviation: float
-    """Standard deviation of what the figure may really be."""
-    source: EstimateSource
-    """Source of the figure."""
-
-
-@dataclass(frozen=True, slots=True)
-class AgentEstimate:
-    """Estimates for one agent on one task."""
-
-    success: Estimate
-    """Probability that it does the task right."""
-    predicted: float
-    """The probability before it was corrected by outcomes."""
-    first_token_seconds: Estimate
-    """Seconds until the first token."""
-    seconds: Estimate
-    """Seconds until the task is done, over all steps."""
-    dollars: Estimate | None
-    """US dollars; None: its price is unknown."""
-    joules: Estimate | None = None
-    """Joules of the device's energy; None: unknown."""
-    queue_seconds: float = 0.0
-    """Seconds of both figures of time in which the agent works on calls before this one."""
-    cached_share: float = 0.0
-    """Share of the tokens read that is expected to be in the agent's prompt cache."""
-    by_length: float | None = None
-    """The probability by prompt length, next to `predicted`, before it was corrected; None: there is no head."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConsideredAgent:
-    """One agent and its rating for a task."""
-
-    agent: str
-    """Name of the agent."""
-    side: Side
-    """Its side."""
-    estimate: AgentEstimate | None
-    """None: there was nothing to decide between agents."""
-    utility: float | None
-    """Utility by the policy's objective."""
-    objection: str | None = None
-    """Reason why the task may not have it; None: it may."""
-
-
-class RouteDecision(Value):
-    """The agents to try, in order, and the reasons."""
-
-    strategy: Strategy
-    """The strategy that serves the task."""
-    mode: Mode
-    """The mode that serves the task."""
-    candidates: tuple[str, ...]
-    """Names of the agents to try, the first one first."""
-    judged: bool
-    """Every draft but the last candidate's must pass the evidence checks."""
-    reasons: tuple[str, ...]
-    """Reasons, as sentences."""
-    denied: str | None = None
-    """Reason why the rules refuse the task, so that no agent is a candidate; None: they do not."""
-    supervisor: str | None = None
-    """Name of the agent that plans and checks the first candidate's work; None: it works alone."""
-    considered: tuple[ConsideredAgent, ...] = ()
-    """Every agent of the team: the candidates in their order, then those that were left out."""
-    advantage: float | None = None
-    """Utility of the best far candidate less that of the best near one; None: one side is missing, or the router did not choose."""
-    threshold: float | None = None
-    """Advantage from which the far side goes first."""
-    plan_price: float = 0.0
-    """Utility by which a plan of the supervisor has to be worth more than it costs, as a budget of dollars asks for."""
-    similarity: float | None = None
-    """Similarity of the prompt to those that the head was trained on, 0 to 1; None: there was no head, or it does not look."""
-    predictor: Literal["head", "length", "none"] = "none"
-    """The predictor of success that read the prompt: a trained head, its length alone, or none."""
-    is_bound: bool = False
-    """A rule, the session or a limit settled who comes first, whatever the advantage."""
-    task_class: str = ""
-    """Class of the task, if known."""
-    explored: bool = False
-    """Another agent than the best known one was chosen, to learn about it."""
-    propensity: float = Field(default=1.0, gt=0, le=1)
-    """Probability with which the first candidate was chosen, given all decisions before; below 1 where `explore_share` let it be drawn."""
-    shadowed: tuple[str, ...] = ()
-    """The order that the router would have chosen in shadow mode; empty: it decides."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_earlier(cls, fields: Any) -> Any:  # noqa: ANN401 - anything may be validated
-        """Read decisions that were recorded when a prior predicted by more than the length."""
-        if not isinstance(fields, dict) or "impression" not in fields:
-            return fields
-        predictor = {"prior": "length", "nobody": "none"}.get(str(fields.get("predictor")), "head")
-        return {name: value for name, value in fields.items() if name != "impression"} | {"predictor": predictor}
-
-    def estimate_of(self, agent: str) -> AgentEstimate | None:
-        """Return the estimate for the agent with the name `agent`; None: there is none."""
-        return next((each.estimate for each in self.considered if each.agent == agent), None)
-
-
-class Arm(Value):
-    """A strategy and what differs from the default policy, in the shape of the `[policy]` section."""
-
-    strategy: Strategy
-    """The strategy."""
-    knobs: Knobs = {}
-    """Keys of the policy that it sets, with their values."""
-
-    @property
-    def key(self) -> str:
-        """Return an equal text for an equal configuration."""
-        return f"{self.strategy} {json.dumps(self.knobs, sort_keys=True)}" if self.knobs else str(self.strategy)
-
-
-class ConsideredArm(Value):
-    """One configuration and its rating for a task."""
-
-    arm: Arm
-    """The configuration."""
-    label: str
-    """Name for people."""
-    score: float
-    """Expected score, between 0 and 1."""
-    deviation: float
-    """Standard deviation of the expected score."""
-    weight: float
-    """Number of outcomes that the expectation is worth."""
-    dollars: float | None
-    """Expected US dollars of the task; None: unknown."""
-    utility: float
-    """The score less one deviation, less the dollars at `dollars_per_point`."""
-    outcomes: int
-    """Number of outcomes recorded for it on any tasks."""
-    similar: int
-    """Number of outcomes recorded for it on similar tasks."""
-    objection: str | None = None
-    """Reason why this task may not have it; None: it may."""
-
-
-class SelectionDecision(Value):
-    """The choice that `auto` made for one task."""
-
-    profile: TaskProfile
-    """Features of the task, without the words of a private task."""
-    task_class: str
-    """The class of recorded tasks that it belongs to; empty: it is like none of them."""
-    familiarity: float
-    """Share of its words that tasks of the class have used before."""
-    candidates: tuple[ConsideredArm, ...]
-    """The best first; those that the task may not have last."""
-    chosen: Arm
-    """The configuration that was chosen."""
-    explored: bool
-    """Another configuration than the best known one was chosen, to learn about it."""
-    propensity: float = Field(default=1.0, gt=0, le=1)
-    """Probability with which it was chosen, given all choices before; below 1 where it was drawn."""
-    reasons: tuple[str, ...]
-    """The choice in sentences."""
-
-    @property
-    def winner(self) -> ConsideredArm:
-        """Return the candidate that was chosen."""
-        return next(candidate for candidate in self.candidates if candidate.arm == self.chosen)
 
 
 class Energy(Value):
@@ -225,19 +33,6 @@ class Energy(Value):
 
 
 UNKNOWN_ENERGY: Final = Energy(joules=None, source=EnergySource.UNAVAILABLE)
-
-
-class ActLook(Value):
-    """The looks at the tool calls of one step before they ran: calls of tools that change something."""
-
-    step: int
-    """Number of the step in its attempt, from 1."""
-    tools: tuple[str, ...]
-    """Names of the tools that were to be called."""
-    findings: Mapping[str, Mapping[str, float]]
-    """By look, such as `confidence`, or by the agent that was asked which calls it would make: what was measured."""
-    doubt: str | None = None
-    """Why the calls were not to run before another agent was asked; None: they were let run."""
 
 
 class Attempt(Value):
@@ -283,6 +78,12 @@ class Attempt(Value):
     """The far agent's verdict on it; None: it was not escalated, or no card has weighed it."""
     acts: tuple[ActLook, ...] = ()
     """Looks at calls of tools that change something, before they ran."""
+    extracted: ExtractedAnswer | None = None
+    """The part of the answer that was compared; None: nothing was."""
+    extracted_opinions: Mapping[str, ExtractedAnswer] = {}
+    """The parts of the second opinions that it was compared with."""
+    cluster_share: float | None = None
+    """Share of the draft and the second opinions that say the same as the draft; None: there were no opinions."""
 
 
 class Call(Value):

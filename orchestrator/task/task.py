@@ -14,10 +14,10 @@ from ...protocols import Capabilities, InvalidOutput, InvalidRequest, JsonSchema
 from ...protocols.steps import Value
 from ...protocols.validation import parse_output
 from ..util.json_text import fingerprint
+from .decisions import SelectionDecision
 from .labels import OF_CONTEXT, Chosen, Label, RecalledItem
 from .modes import Strategy
 from .policy import Policy
-from .results import SelectionDecision
 from .rules import Ruling
 
 Caching = Literal["use", "no-store"]

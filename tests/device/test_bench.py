@@ -18,7 +18,7 @@ from nearfar.device.energy import Meter
 from nearfar.device.profiles import Profile, profiles_of, save_profile
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.compose.agents import NearConfig
-from nearfar.orchestrator.task.results import EstimateSource
+from nearfar.orchestrator.task.decisions import EstimateSource
 from nearfar.protocols import EnergySource, complete
 
 pytestmark = pytest.mark.anyio

@@ -8,10 +8,10 @@ from pydantic import JsonValue
 from nearfar.orchestrator.lab.study.configurations import run_key
 from nearfar.orchestrator.lab.worlds.apps import AppsWorld
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
-from nearfar.orchestrator.routing.traces import Outcome, RunRecord
+from nearfar.orchestrator.routing.run_records import Outcome, RunRecord
+from nearfar.orchestrator.task.decisions import Arm
 from nearfar.orchestrator.task.modes import Strategy, TaskProfile
 from nearfar.orchestrator.task.policy import Policy
-from nearfar.orchestrator.task.results import Arm
 from nearfar.protocols import Sensitivity
 
 SEARCH_TOOLS = ("search", "open")

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from nearfar import Hybrid, Strategy, load_config, tool
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.routing.traces import Outcome, RunRecord, read_outcomes
+from nearfar.orchestrator.routing.run_records import Outcome, RunRecord
+from nearfar.orchestrator.routing.traces import read_outcomes
 from nearfar.orchestrator.task.policy import AutoConfig, Policy
 from nearfar.orchestrator.task.tools import Tool
 from nearfar.protocols import ConfigError, InvalidRequest, Message, NotFound, ScriptedAgent, Sensitivity, Side

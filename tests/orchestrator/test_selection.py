@@ -10,10 +10,10 @@ from measured_runs import APPS_TOOLS, PUBLIC, SEARCH_TOOLS, outcome, outcomes, r
 
 from nearfar.orchestrator.routing.auto import Chooser, applied, unmeasured_dollars
 from nearfar.orchestrator.routing.outcomes import Belief, mix_beliefs
-from nearfar.orchestrator.routing.traces import outcomes_of
+from nearfar.orchestrator.routing.run_records import outcomes_of
+from nearfar.orchestrator.task.decisions import Arm, SelectionDecision
 from nearfar.orchestrator.task.modes import Mode, Strategy, TaskProfile
 from nearfar.orchestrator.task.policy import AutoConfig, Policy
-from nearfar.orchestrator.task.results import Arm, SelectionDecision
 from nearfar.protocols import ConfigError, PrivacyViolation, Sensitivity, Side
 
 SEARCH = TaskProfile.of("What is the mentor of the ceo of Orbix Labs?", SEARCH_TOOLS)

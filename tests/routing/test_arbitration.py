@@ -55,6 +55,20 @@ async def test_without_a_budget_the_fixed_checks_decide_and_no_other_agent_is_as
     assert (result.text, trio.second.requests, result.attempts[0].weighed) == ("12", [], None)
 
 
+async def test_a_draft_ships_whose_marked_answer_the_far_agent_gives_in_other_words() -> None:
+    trio = Trio(["I count them. Answer: 12"], ["13"], ["There are four by three. Answer: 12 sheep"])
+    async with trio.hybrid:
+        result = await trio.ask()
+    assert (result.text, result.side) == ("I count them. Answer: 12", Side.NEAR)
+
+
+async def test_a_last_number_that_is_the_same_confirms_no_draft() -> None:
+    trio = Trio(["We saw them in May 2024."], ["13"], ["It was founded in June 2024."])
+    async with trio.hybrid:
+        result = await trio.ask()
+    assert result.side is Side.FAR
+
+
 async def test_a_draft_that_the_far_agent_confirms_ships() -> None:
     trio = Trio(["12"], ["13"], ["12.0"])
     async with trio.hybrid:

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from nearfar.orchestrator.routing.answers import Answer, agree, is_literal, number_of
+from nearfar.orchestrator.routing.answers import Answer, agree
+from nearfar.orchestrator.routing.forms import is_literal
+from nearfar.orchestrator.routing.quantities import number_of
 from nearfar.protocols import ToolCall
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)

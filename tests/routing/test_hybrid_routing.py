@@ -11,7 +11,7 @@ from situations import priced
 from nearfar import Hybrid, MemoryStore, Policy, Tier
 from nearfar.orchestrator.agents.pool import AgentHandle, AgentPool
 from nearfar.orchestrator.routing.router import Router
-from nearfar.orchestrator.task.results import EstimateSource
+from nearfar.orchestrator.task.decisions import EstimateSource
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import (
     Agent,

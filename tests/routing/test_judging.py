@@ -5,14 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from situations import priced
 
 from nearfar import Hybrid, Policy, Result, tool
+from nearfar.orchestrator.routing.answers import Answer
 from nearfar.orchestrator.routing.escalation import Escalation
 from nearfar.orchestrator.routing.escalation_training import draft_examples_of, train_escalation
 from nearfar.orchestrator.routing.looks import Cost, free_findings, text_opinion
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace, read_traces
-from nearfar.protocols import ConfigError, ScriptedAgent, Side, ToolCall, Unavailable
+from nearfar.orchestrator.strategies.prompts import ANSWER_LINE
+from nearfar.protocols import AgentCard, ConfigError, ScriptedAgent, Side, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -47,6 +50,65 @@ async def test_a_draft_that_a_second_agent_disagrees_with_goes_to_the_next_one()
     result = await Trio(["12"], ["13"], ["14"]).ask(SECOND)
     assert (result.text, result.side) == ("14", Side.FAR)
     assert "second answers otherwise: 13" in result.attempts[0].reason
+
+
+WORKED = ("We add 5 and 7 sheep.\n\nSo there are **12** on the meadow.", "First 7 goats, then 5.\n\nAnswer: 12")
+
+
+async def test_drafts_agree_by_their_answers_and_the_attempt_tells_which_they_are() -> None:
+    result = await Trio([WORKED[0]], [WORKED[1]], []).ask(SECOND)
+    (attempt,) = result.attempts
+    assert (result.text, attempt.cluster_share) == (WORKED[0], 1)
+    assert attempt.extracted is not None
+    assert (attempt.extracted.text, attempt.extracted.source) == ("12", "emphasis")
+    assert {name: str(found) for name, found in attempt.extracted_opinions.items()} == {"second": "12 (answer line)"}
+
+
+async def test_a_draft_that_means_the_same_in_other_words_stands_and_one_that_says_the_opposite_does_not() -> None:
+    draft = "You should take the medicine together with food, since an empty stomach gets upset easily."
+    assert not (await Trio([draft], [f"Certainly. {draft}"], []).ask(SECOND)).was_fallback
+    assert (await Trio([draft], [draft.replace("should take", "should not take")], ["far"]).ask(SECOND)).was_fallback
+
+
+async def test_the_field_of_the_answer_is_compared_where_there_is_an_output_schema() -> None:
+    class Count(BaseModel):
+        reasoning: str
+        answer: int
+
+    texts = [Count(reasoning=reasoning, answer=12).model_dump_json() for reasoning in ("5 and 7", "7 and 5")]
+    trio = Trio(texts[:1], texts[1:], [])
+    result = await trio.ask(SECOND, output=Count)
+    assert [str(found) for found in result.attempts[0].extracted_opinions.values()] == ["12 (answer)"]
+    assert "Answer:" not in trio.second.requests[0].messages[-1].text
+
+
+async def test_a_general_model_is_asked_to_mark_the_answer_of_its_opinion_and_a_draft_is_not() -> None:
+    trio = Trio(["12"], ["12"], [])
+    await trio.ask(SECOND)
+    asked, drafted = (agent.requests[0].messages[-1].text for agent in (trio.second, trio.near))
+    assert (asked, drafted) == (f"{ASKED}\n\n{ANSWER_LINE}", ASKED)
+
+
+async def test_a_model_of_a_single_world_is_asked_in_the_words_that_it_was_trained_on() -> None:
+    class OfOneWorld(ScriptedAgent):
+        @property
+        def card(self) -> AgentCard:
+            return super().card.model_copy(update={"world": "a small world"})
+
+    trio = Trio(["12"], [], [])
+    trio.second = OfOneWorld(["12"], name="second", prices=priced(0))
+    await trio.ask(SECOND)
+    assert trio.second.requests[0].messages[-1].text == ASKED
+
+
+async def test_the_log_tells_the_answers_of_a_public_task_alone(tmp_path: Path) -> None:
+    for sensitivity in ("public", "private"):
+        log = tmp_path / f"{sensitivity}.jsonl"
+        await Trio([WORKED[0]], [WORKED[1]], []).ask({**SECOND, "router": {"log": log}}, sensitivity=sensitivity)
+        assert ("answer line" in log.read_text(encoding="utf-8")) == (sensitivity == "public")
+    (trace,) = read_traces(tmp_path / "public.jsonl")
+    found = {agent: outcome.extracted for agent, outcome in trace.outcomes.items()}
+    assert {agent: each and each.text for agent, each in found.items()} == {"near": "12", "second": "12"}
 
 
 async def test_a_second_agent_that_fails_speaks_neither_for_nor_against_a_draft() -> None:
@@ -143,7 +205,11 @@ def test_an_escalation_is_trained_on_what_a_strategy_measures(tmp_path: Path) ->
     pytest.importorskip("numpy")
     looks = {look.name: set(look.measures) for look in Escalation.load(learned(tmp_path / "escalation.json")).card.looks}
     found = free_findings(ASKED, "12", is_valid=None, is_grounded=None, confidence=None)
-    taken = {name: set(signal.measures) for name, signal in {**found, "second": text_opinion("12", "13", ASKED)}.items() if signal.measures}
+    taken = {
+        name: set(signal.measures)
+        for name, signal in {**found, "second": text_opinion(Answer.of_text("12"), "13", ASKED)}.items()
+        if signal.measures
+    }
     assert looks == taken
 
 

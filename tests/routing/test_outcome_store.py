@@ -6,10 +6,9 @@ import pytest
 
 from nearfar import Hybrid, Policy, ScriptedAgent, Side
 from nearfar.orchestrator.routing.outcomes import OutcomeStore
+from nearfar.orchestrator.routing.run_records import Outcome
 from nearfar.orchestrator.routing.success import length_gain, prior_probability
-from nearfar.orchestrator.routing.traces import Outcome, ScoredAnswer, append_outcome, read_outcomes, read_traces
-from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.results import RouteDecision
+from nearfar.orchestrator.routing.traces import ScoredAnswer, append_outcome, read_outcomes, read_traces
 from nearfar.protocols import ConfigError
 
 EARLIER = Path(__file__).parent / "earlier_outcomes"
@@ -33,12 +32,6 @@ def test_every_file_of_an_earlier_version_is_read() -> None:
     assert [each.arm.strategy for each in read_outcomes(EARLIER / "reports.jsonl") if isinstance(each, Outcome)]
     runs = read_outcomes(EARLIER / "runs.jsonl")
     assert {each.label for each in runs if isinstance(each, Outcome)} == {"device", "cloud", "pevr/8"}
-
-
-def test_a_decision_of_an_earlier_version_can_be_read() -> None:
-    decision = RouteDecision(strategy=Strategy.ROUTE, mode=Policy().mode, candidates=("near",), judged=False, reasons=())
-    kept = {**decision.model_dump(mode="json"), "impression": {"gain": 0.1}, "predictor": "nobody"}
-    assert RouteDecision.model_validate(kept) == decision
 
 
 async def test_the_router_and_auto_go_on_from_the_files_of_an_earlier_version() -> None:

@@ -9,7 +9,8 @@ from nearfar import Hybrid, Policy
 from nearfar.orchestrator.agents.pool import Prefixes
 from nearfar.orchestrator.routing.costs import RunningEstimates, StepTaken
 from nearfar.orchestrator.strategies.graphs import _taken
-from nearfar.orchestrator.task.results import AgentEstimate, Call, RouteDecision
+from nearfar.orchestrator.task.decisions import AgentEstimate, RouteDecision
+from nearfar.orchestrator.task.results import Call
 from nearfar.protocols import Finished, FinishReason, Limits, Message, Performance, Prices, ScriptedAgent, Side, StepRequest, Usage
 from nearfar.protocols.fakes import Reply
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from situations import priced
 
 from nearfar.orchestrator.routing.costs import KEPT, MEMORY, RunningEstimates, StepTaken, TaskKind, TaskTaken, Window
-from nearfar.orchestrator.task.results import EstimateSource
+from nearfar.orchestrator.task.decisions import EstimateSource
 from nearfar.protocols import Side
 
 finite = st.floats(min_value=0, max_value=1e6)

@@ -10,7 +10,7 @@ from situations import priced
 from nearfar import Hybrid, Policy, tool
 from nearfar.orchestrator.routing.budget import DollarRateController
 from nearfar.orchestrator.routing.steering import Steering
-from nearfar.orchestrator.task.results import Estimate, EstimateSource
+from nearfar.orchestrator.task.decisions import Estimate, EstimateSource
 from nearfar.orchestrator.task.routing_policy import HOUR, RouterConfig
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import InvalidOutput, ScriptedAgent, Side, StepRequest, ToolCall

@@ -19,7 +19,7 @@ from nearfar.orchestrator.lab.study.pools import LocalPool
 from nearfar.orchestrator.lab.study.study import StudyFile, make_study
 from nearfar.orchestrator.lab.study.sweep import read_records
 from nearfar.orchestrator.lab.study.workbench import Item
-from nearfar.orchestrator.routing.traces import RunRecord
+from nearfar.orchestrator.routing.run_records import RunRecord
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import WorkerCrashed
 

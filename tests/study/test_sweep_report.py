@@ -10,7 +10,7 @@ import pytest
 from study_records import KNOBS, record
 
 from nearfar.orchestrator.lab.report import write_sweep_report
-from nearfar.orchestrator.routing.traces import Check, RunRecord
+from nearfar.orchestrator.routing.run_records import Check, RunRecord
 
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.timeout(400)

@@ -12,8 +12,8 @@ from ...routing.escalation_training import draft_examples_of
 from ...routing.looks import PROMPT, Cost, Signal, prompt_surface
 from ...routing.router import Router
 from ...routing.traces import AgentOutcome, Trace
+from ...task.decisions import RouteDecision
 from ...task.policy import Policy
-from ...task.results import RouteDecision
 from ...task.task import Task
 from .recording import Recording
 

@@ -11,9 +11,9 @@ from ....protocols.steps import Value
 from ...routing.budget import TOLERANCE
 from ...routing.router import Router
 from ...routing.traces import Trace
+from ...task.decisions import RouteDecision
 from ...task.modes import Strategy
 from ...task.policy import Policy
-from ...task.results import RouteDecision
 from ...util.embedding.embedder import MiniLmEmbedder
 from .drafts import DraftReplay
 from .recording import (

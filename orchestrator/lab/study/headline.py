@@ -6,7 +6,7 @@ from typing import Final
 
 from ....protocols import ConfigError
 from ....protocols.steps import Value
-from ...routing.traces import RunRecord
+from ...routing.run_records import RunRecord
 from ...task.modes import Strategy
 from ...task.policy import AutoConfig
 from ..auto_replay import Replay, replay

@@ -22,6 +22,8 @@ _FOLDS: Final = 3
 """Parts in which the words part predicts what it has not seen."""
 _MOST_LOGARITHM: Final = 4.0
 """Largest logarithm of the slope of a part in a blend."""
+_LARGEST_LOGIT: Final = 80.0
+"""Logarithm whose exponential a 32-bit float can hold."""
 _OPERATORS: Final = 18
 _FORMAT: Final = 9
 """Version of the file format: onnxruntime 1.20 reads it."""
@@ -110,7 +112,8 @@ def _chances(blend: Blend, parts: "Mapping[HeadPart, Floats]") -> "Floats":
     import numpy
 
     raw = sum(weight * parts[part] for part, weight in blend.weights.items())
-    chances: Floats = 1 / (1 + numpy.exp(-(raw / blend.temperature + numpy.array(blend.bias, dtype=numpy.float32))))
+    logits = raw / blend.temperature + numpy.array(blend.bias, dtype=numpy.float32)
+    chances: Floats = 1 / (1 + numpy.exp(-numpy.clip(logits, -_LARGEST_LOGIT, _LARGEST_LOGIT)))
     return chances
 
 

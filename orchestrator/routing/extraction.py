@@ -1,0 +1,210 @@
+"""Find the answer in a text: a field, a box, a line that is marked as the answer, a choice, a date, what a solution comes to.
+
+Rules are tried from the surest to the weakest.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from ...protocols import JsonSchema
+from ..task.evidence import AnswerSource, ExtractedAnswer
+from .forms import is_value
+from .passages import DISPLAY, FENCE, LONGEST_ANSWER, REACH, SPAN, Reply, balanced, settled, taken, value_at
+from .quantities import date_of, truth_of
+from .worked import closing, code_block, emphasis, entity
+
+_LONGEST_FIELD: Final = 100_000
+_FIELDS: Final = ("answer", "final_answer", "finalanswer", "final", "result", "value", "solution", "output", "choice", "label", "response")
+_MARKS_REACH: Final = 16_000
+"""Characters at the end of a text in which an answer is looked for that is marked as one."""
+_REASONING: Final = ("reasoning", "explanation", "thought", "thoughts", "steps", "rationale", "analysis", "work")
+_ANSWER_WORDS: Final = r"(?:answer|antwort|réponse|respuesta|risposta|resposta|antwoord)"
+_RESULT_WORDS: Final = r"(?:result|solution|output|total|conclusion|ergebnis|lösung|ausgabe|résultat|resultado|solución|risultato)"
+_VERBS: Final = r"(?:is|are|was|=|:|ist|lautet|sind|est|sont|es|son|è)"
+_MARKED: Final = re.compile(
+    rf"\b{_ANSWER_WORDS}\b(?:[ \t]{{1,3}}(?!{_VERBS}\s)[\w'-]{{1,20}}){{0,6}}?[ \t*_]{{0,6}}{_VERBS}(?![\w=])", re.IGNORECASE
+)
+"""`Answer:`, `the final answer to the question is`, `die Antwort lautet`."""
+_LINE: Final = re.compile(
+    rf"^[ \t>#*_\-]{{0,12}}(?:(?:the|my|our|die|das|la|le|el)[ \t])?(?:(?:final|correct)[ \t])?"
+    rf"(?:{_ANSWER_WORDS}|{_RESULT_WORDS}|ans\.?|value|final)"
+    r"(?:[ \t]\([^)\n]{1,40}\))?(?:[ \t](?:finale?|definitiva|is|ist|lautet|est|es))?[ \t*_]{0,6}(?:[:=]|$)|^####[ \t](?=[-$\d])",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""A line that begins with `Result:`, or a heading that says `Final answer`."""
+_TAGGED: Final = re.compile(r"[<\[](?:final[_ ])?answer[>\]](.{1,400}?)[<\[]/(?:final[_ ])?answer[>\]]", re.IGNORECASE | re.DOTALL)
+_BOX: Final = re.compile(r"\\f?boxed\s{0,3}(\{|\w)")
+_CHOSEN: Final = re.compile(
+    r"(?:\b(?:option|choice|letter)(?:\sis|:)?\s{1,3}|\()\*{0,2}([A-J])\b\*{0,2}\)?|(?:^|\s)\*{0,2}([A-J])\)", re.MULTILINE
+)
+_LETTER: Final = re.compile(r"[\s(*\[]{0,4}(?:(?:option|choice)\s)?\(?([A-J])(?:[).:\]*]{1,4}|$)", re.IGNORECASE)
+_WANTS_DATE: Final = re.compile(
+    r"\b(?:when|what (?:date|day|time)|which (?:date|day)|on what|wann|quand|cuándo|at what time)\b", re.IGNORECASE
+)
+_WANTS_TRUTH: Final = re.compile(
+    r"(?:^|[.\n]\s{0,3})(?:is|are|was|were|do|does|did|can|could|will|would|should|has|have|had|may|must)\b[^?\n]{1,400}\?", re.IGNORECASE
+)
+_DATES: Final = re.compile(
+    r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}(?:st|nd|rd|th|\.)?\s(?:of\s)?[A-Za-zäé]{3,10}\.?,?\s\d{4}|[A-Z][a-zäé]{2,9}\.?\s\d{1,2}(?:st|nd|rd|th)?,?\s\d{4}"
+    r"|\d{1,2}\.\d{1,2}\.\d{4}|\d{1,2}:\d{2}(?:\s?[ap]\.?m\.?)?|\d{1,2}\s?[ap]\.?m\.?\b",
+    re.IGNORECASE,
+)
+_EMPTY: Final = re.compile(r"(?:right|wrong|correct|incorrect|as follows|below|above|that|given)\b(?!\s{0,3}$)", re.IGNORECASE)
+"""Words behind `the answer is` after which no answer follows."""
+_FIRST_WORD: Final = re.compile(r"[\s*_\"']{0,6}([^\W\d_]{2,10})\b[*_]{0,3}(?=[,.:;!\s]|$)")
+
+
+def extract(text: str, *, prompt: str = "", schema: JsonSchema | None = None) -> ExtractedAnswer:
+    """Return the answer that stands in a text; the whole text where none can be told from the rest.
+
+    Args:
+        prompt: the question. It tells which choices there are, and what kind of answer is asked for.
+        schema: of the task's output.
+    """
+    reply = Reply(text, prompt, schema)
+    for rule in _RULES:
+        found = rule(reply)
+        if found is not None and found.text.strip():
+            return found.model_copy(update={"text": _as_choice(found.text.strip(), reply.choices)})
+    return ExtractedAnswer(source=AnswerSource.TEXT, text=text)
+
+
+def answer_field(schema: JsonSchema) -> str | None:
+    """Return the name of the field that holds the answer: the only required one, the only one, or the only one with such a name."""
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict):
+        return None
+    names = [name for name in required if name in properties] if isinstance(required, list) else []
+    for candidates in (names, list(properties), [name for name in properties if name.casefold() in _FIELDS]):
+        if len(candidates) == 1:
+            return str(candidates[0])
+    return None
+
+
+def _field(reply: Reply) -> ExtractedAnswer | None:
+    """Find the schema's field. Without a schema: the only field with such a name in an object that holds reasoning, too."""
+    found = _object(reply.text)
+    if found is None:
+        return None
+    if reply.schema is not None:
+        name = answer_field(reply.schema)
+        return taken(AnswerSource.FIELD, json.dumps(found)) if name not in found else _field_value(found, str(name))
+    named = [name for name in found if name.casefold() in _FIELDS]
+    has_reasoning = any(name.casefold() in _REASONING for name in found)
+    return _field_value(found, named[0]) if len(named) == 1 and has_reasoning else None
+
+
+def _object(text: str) -> Mapping[str, object] | None:
+    fenced = FENCE.fullmatch(text.strip())
+    stripped = fenced[1].strip() if fenced is not None else text.strip()
+    if not stripped.startswith("{") or len(stripped) > _LONGEST_FIELD:
+        return None
+    try:
+        found = json.loads(stripped)
+    except (ValueError, RecursionError):  # it is no JSON
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _field_value(found: Mapping[str, object], name: str) -> ExtractedAnswer:
+    value = found[name]
+    return ExtractedAnswer(source=AnswerSource.FIELD, text=value if isinstance(value, str) else json.dumps(value), name=name)
+
+
+def _boxed(reply: Reply) -> ExtractedAnswer | None:
+    """Find the content of the last box, whose braces may be nested."""
+    *_, last = [None, *_BOX.finditer(reply.text)]
+    if last is None:
+        return None
+    if last[1] != "{":
+        return taken(AnswerSource.BOXED, last[1])
+    inside = balanced(reply.text[last.start(1) :][:REACH])
+    return taken(AnswerSource.BOXED, None if inside is None else inside[1:-1])
+
+
+def _whole(reply: Reply) -> ExtractedAnswer | None:
+    """Take a text that is a value by itself."""
+    return taken(AnswerSource.TEXT, reply.text) if is_value(reply.text) else None
+
+
+def _marked(reply: Reply) -> ExtractedAnswer | None:
+    """Find the answer behind the last mark: a tag, a line such as `Answer: 42`, or `the answer is 42`."""
+    text = reply.text[-_MARKS_REACH:]
+    tagged = [found[1] for found in _TAGGED.finditer(text)]
+    if tagged:
+        return taken(AnswerSource.ANSWER_LINE, tagged[-1])
+    for pattern in (_LINE, _MARKED):
+        for mark in reversed(list(pattern.finditer(text))[-5:]):
+            found = _behind(text[mark.end() :][:REACH])
+            if found is not None:
+                return taken(AnswerSource.ANSWER_LINE, found)
+    return None
+
+
+def _behind(text: str) -> str | None:
+    """Return the answer at the beginning of what follows a mark: a block, a formula, or the rest of a line."""
+    rest = text.lstrip(" \t\r\n*_:#>")
+    for pattern in (FENCE, DISPLAY):
+        block = pattern.match(rest)
+        if block is not None:
+            return next(group for group in block.groups() if group is not None)
+    marked = text.lstrip(" \t\r\n_:#>")
+    line = (marked if SPAN.match(marked) else rest).split("\n", 1)[0].strip()
+    found = value_at(line) if line.startswith("`") else settled(value_at(line))
+    return None if not found or len(found) > LONGEST_ANSWER or _EMPTY.match(found) else found
+
+
+def _choice(reply: Reply) -> ExtractedAnswer | None:
+    """Find the letter of a choice that the prompt offers, or yes or no where it asks for it."""
+    if not reply.choices:
+        said = _FIRST_WORD.match(reply.text)
+        truth = None if said is None else truth_of(said[1])
+        return taken(AnswerSource.CHOICE, truth) if _WANTS_TRUTH.search(reply.prompt[-REACH:]) else None
+    first = _LETTER.match(reply.text)
+    if first is not None and first[1].isupper() and first[1] in reply.choices:
+        return taken(AnswerSource.CHOICE, first[1])
+    for sentence in reply.sentences:
+        letters = [found[1] or found[2] for found in _CHOSEN.finditer(sentence)]
+        chosen = [letter for letter in letters if letter in reply.choices]
+        if chosen:
+            return taken(AnswerSource.CHOICE, chosen[-1])
+    return None
+
+
+def _as_choice(text: str, choices: Mapping[str, str]) -> str:
+    """Return the letter of the choice that an answer names or repeats; the answer itself if it is none."""
+    if not choices:
+        return text
+    letter = _LETTER.match(text)
+    if letter is not None and letter[1].upper() in choices:
+        return letter[1].upper()
+    plain = text.strip(" .;,*").casefold()
+    return next((letter for letter, choice in choices.items() if choice == plain), text)
+
+
+def _date(reply: Reply) -> ExtractedAnswer | None:
+    """Find the date or time in the closing sentences, where the prompt asks for one."""
+    if not _WANTS_DATE.search(reply.prompt[-REACH:]):
+        return None
+    for sentence in reply.sentences:
+        found = [match[0] for match in _DATES.finditer(sentence) if date_of(match[0]) is not None]
+        if found:
+            return taken(AnswerSource.DATE, found[-1])
+    return None
+
+
+_RULES: Final[tuple[Callable[[Reply], ExtractedAnswer | None], ...]] = (
+    _field,
+    _boxed,
+    _whole,
+    _marked,
+    _choice,
+    _date,
+    code_block,
+    emphasis,
+    closing,
+    entity,
+)
+"""From the surest to the weakest."""
