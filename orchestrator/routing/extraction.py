@@ -68,7 +68,9 @@ def extract(text: str, *, prompt: str = "", schema: JsonSchema | None = None) ->
         found = rule(reply)
         if found is not None and found.text.strip():
             return found.model_copy(update={"text": _as_choice(found.text.strip(), reply.choices)})
-    return ExtractedAnswer(source=AnswerSource.TEXT, text=text)
+    repeated = _as_choice(text.strip(), reply.choices)
+    is_choice = repeated in reply.choices
+    return ExtractedAnswer(source=AnswerSource.CHOICE, text=repeated) if is_choice else ExtractedAnswer(source=AnswerSource.TEXT, text=text)
 
 
 def answer_field(schema: JsonSchema) -> str | None:
@@ -84,7 +86,7 @@ def answer_field(schema: JsonSchema) -> str | None:
 
 
 def _field(reply: Reply) -> ExtractedAnswer | None:
-    """Find the schema's field. Without a schema: the only field with such a name in an object that holds reasoning, too."""
+    """Find the schema's field. Without a schema: the only field with such a name in an object that else holds reasoning, or nothing."""
     found = _object(reply.text)
     if found is None:
         return None
@@ -93,7 +95,7 @@ def _field(reply: Reply) -> ExtractedAnswer | None:
         return taken(AnswerSource.FIELD, json.dumps(found)) if name not in found else _field_value(found, str(name))
     named = [name for name in found if name.casefold() in _FIELDS]
     has_reasoning = any(name.casefold() in _REASONING for name in found)
-    return _field_value(found, named[0]) if len(named) == 1 and has_reasoning else None
+    return _field_value(found, named[0]) if len(named) == 1 and (has_reasoning or len(found) == 1) else None
 
 
 def _object(text: str) -> Mapping[str, object] | None:

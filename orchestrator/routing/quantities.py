@@ -24,7 +24,11 @@ _SPLIT: Final = re.compile(
 _VULGAR: Final = re.compile("[\u00bc-\u00be\u2150-\u215e]")
 _SIGNS: Final = {0x2212: "-", 0x2013: "-", 0x2044: "/"}
 _AROUND: Final = " \t\r\n;:!\"'`*"
-_HEDGE: Final = re.compile(r"(?:approximately|approx\.?|exactly|about|roughly|around|circa|ca\.|[~≈])\s{0,3}", re.IGNORECASE)
+_HEDGE: Final = re.compile(
+    r"(?:approximately|approx\.?|exactly|about|roughly|around|circa|ca\.|[~≈]|(?:in|on|at)(?=\s{1,3}[\dA-Z]))\s{0,3}", re.IGNORECASE
+)
+_NAME: Final = re.compile(r"0\d{2,60}|\d{3}0s")
+"""A code such as 01234, which 1234 is not, and a decade."""
 _MINUS: Final = re.compile(r"(?:minus|negative)\s{1,2}(?=[\d.$€£¥₹])", re.IGNORECASE)
 _CURRENCIES: Final = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY", "₹": "INR"}
 _SCALES: Final = {
@@ -143,7 +147,7 @@ class Quantity:
 def quantity_of(text: str) -> Quantity | None:
     """Parse a whole text as a number, with or without a unit, a currency or a noun that is counted; None if it is something else."""
     plain = _plain(text)
-    if plain is None:
+    if plain is None or _NAME.fullmatch(plain):
         return None
     if plain.casefold() in _NUMBER_WORDS:
         return Quantity(_NUMBER_WORDS[plain.casefold()], "", _NUMBER_WORDS[plain.casefold()])
