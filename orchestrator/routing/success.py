@@ -324,7 +324,7 @@ _ENOUGH: Final = 10
 _NOTHING_LEARNED: Final = Correction()
 """Stands for the correction of a head whose predictions had no outcome yet."""
 Predictor = Literal["head", "length", "none"]
-UNFAMILIAR: Final = 0.1
+UNFAMILIAR: Final = 0.05
 """Share of its usual weight that a head starts with on prompts unlike those of its training: outcomes show whether it knows them."""
 SURE: Final = 0.5
 """Share from which the head counts as the predictor."""

@@ -91,6 +91,8 @@ class ActJudging:
         self._findings: dict[str, Signal] = {}
         """By look; empty where nothing is judged."""
         self._acting = self._acting_in(said.tool_calls)
+        self._chances: dict[str, float] = {}
+        """Probabilities that the draft is right, and that the far agent would be, by the escalation."""
         self._is_forced = False
         """Fixed checks decide: no budget lets calls run that they speak against."""
 
@@ -134,7 +136,7 @@ class ActJudging:
         """Give the draft up. Its answer is the calls, which are learned from like any other answer."""
         assert self._turn.draft is not None, "an attempt is under way"
         opinions = {name: text_of_calls(said.tool_calls) for name, said in self._opinions.items() if said is not None}
-        self._turn.draft = self._turn.draft.model_copy(update={"answer": text_of_calls(self._calls), "opinions": opinions})
+        self._turn.draft = self._turn.draft.model_copy(update={"answer": text_of_calls(self._calls), "opinions": opinions, **self._chances})
         if self._is_forced and self._following is not None:
             self._choice(self._following).force()
         return self._turn.reject(doubt, runtime)
@@ -189,11 +191,14 @@ class ActJudging:
         if verdict.look is not None:
             return ActVerdict(look=verdict.look)
         escalates = verdict.action is Action.ESCALATE
+        self._chances = {"p_right": verdict.p_draft, "p_far": verdict.p_far}
         return ActVerdict(doubt=f"{verdict.reason}, so {self._name} was not called" if escalates else None)
 
     def _choice(self, following: AgentHandle) -> DraftChoice:
-        """Return the choice that the budget is held over; a supervisor that is asked first takes no task over."""
-        return draft_choice(self._turn, following, self._context, self._router, is_free=not self._turn.is_supervised)
+        """Return the choice that the budget is held over: about a draft that is judged in the end, too. Otherwise the budget has counted
+        the task when it was placed, and a supervisor that is asked first takes no task over."""
+        is_free = self._turn.is_judged and not self._turn.is_supervised
+        return draft_choice(self._turn, following, self._context, self._router, is_free=is_free)
 
     def _fixed(self, second: str | None) -> ActVerdict:
         """Let each check speak against the calls; the one that costs something comes last."""

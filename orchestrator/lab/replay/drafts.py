@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ....protocols import Side
 from ...routing.answers import agree
+from ...routing.call_looks import judges_texts
 from ...routing.cards import first_day_escalation
 from ...routing.drafts import DraftChoice, unlearned_chances
 from ...routing.escalation import Action, Escalation
@@ -46,7 +47,8 @@ class DraftReplay:
         self._policy = policy
         self._evidence = policy.evidence
         self._minimum_confidence = policy.minimum_confidence
-        self._card = None if policy.evidence.escalation is None else Escalation.load(policy.evidence.escalation)
+        named = None if policy.evidence.escalation is None else Escalation.load(policy.evidence.escalation)
+        self._card = named if named is not None and judges_texts(named.card.looks) else None
         self._findings: dict[tuple[str, str], list[Mapping[str, Signal]]] = {}
 
     def judge(self, router: Router, task: Task, decision: RouteDecision, place: int) -> JudgedDraft | None:

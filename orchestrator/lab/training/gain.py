@@ -16,8 +16,11 @@ _PENALTIES: Final = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 _LEAST_PROMPTS: Final = 20
 """Prompts with an outcome of every agent, below which no gain is learned."""
 _MOST_LEVERAGE: Final = 0.999
-_PRIOR_SHARE: Final = 0.01
-"""Mean squared difference of two predictors, in outcomes, below which the data hardly tell them apart, and each has half."""
+_PRIOR: Final = (0.01, 0.5)
+"""Summed squared difference of two predictors, in outcomes of an agent, below which the data hardly tell them apart; and the share of the
+first then."""
+HEAD_PRIOR: Final = (1.0, 1.0)
+"""The prior for a head against prompt length: on few labels the data cannot tell, and on most sets length is hardly better than chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +76,17 @@ def fit_ridge(inputs: "torch.Tensor", wanted: "torch.Tensor") -> Ridge:
     return Ridge(slopes, mean, unseen)
 
 
-def share_of(first: "Floats", second: "Floats", wanted: "Floats") -> float:
+def share_of(first: "Floats", second: "Floats", wanted: "Floats", prior: tuple[float, float] = _PRIOR) -> float:
     """Return the share of `first` in the blend with `second` that is nearest to what is wanted, by least squares (stacking: Wolpert 1992).
 
-    All have shape (prompts, agents) and were predicted without the prompt's outcomes; NaN where unknown.
+    All have shape (prompts, agents) and were predicted without the prompt's outcomes; NaN where unknown. `prior`: see `_PRIOR`.
     """
     import numpy
 
     known = ~numpy.isnan(wanted).any(1)
     apart, off = (first - second)[known], (wanted - second)[known]
-    doubt = _PRIOR_SHARE * apart.shape[1]
-    return float(numpy.clip(((apart * off).sum() + doubt / 2) / ((apart**2).sum() + doubt), 0, 1))
+    doubt, share = prior[0] * apart.shape[1], prior[1]
+    return float(numpy.clip(((apart * off).sum() + doubt * share) / ((apart**2).sum() + doubt), 0, 1))
 
 
 def relative_by_length(prompts: Sequence[str], base: Sequence[float]) -> "Floats":

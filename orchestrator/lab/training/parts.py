@@ -41,7 +41,7 @@ _LIKENESS_DECAY: Final = 4.0
 """The inverse of the variance, in squared log-odds, that the correction is expected to have."""
 NEAREST: Final = 5
 """Landmarks whose mean similarity says whether a prompt is familiar."""
-UNFAMILIAR: Final = 0.02
+UNFAMILIAR: Final = 0.05
 """Share of the training prompts that count as unlike the others."""
 _NEWTON_STEPS: Final = 4
 """Steps of Newton's method; each about squares the error."""
@@ -206,6 +206,9 @@ class LikenessPart:
     """(measures,): what the surface is standardised with."""
     landmarks: "Floats"
     """(landmarks, 768 + measures): their vectors, of unit length."""
+    meanings: "Floats"
+    """(landmarks, 768): their embeddings, of unit length and not centred. Prompts of another kind are all far from the centre, and so in
+    about the same direction of it."""
     weights: "Floats"
     """(landmarks, agents)."""
     familiar: float
@@ -243,7 +246,7 @@ def fit_likeness(embeddings: "Floats", surface: "Floats", outcomes: "Floats", of
     directions = _unit(numpy.concatenate([_unit(embeddings - centre), surface_weight(surface.shape[1]) * deviations], axis=1))
     chosen = numpy.random.default_rng(seed).permutation(len(embeddings))[:LANDMARKS]
     landmarks = directions[chosen]
-    similar = directions @ landmarks.T
+    similar, meanings = directions @ landmarks.T, _unit(embeddings)
     factor = torch.linalg.cholesky(_kernel(landmarks @ landmarks.T) + _JITTER * torch.eye(len(chosen), dtype=torch.float64))
     inputs = torch.linalg.solve_triangular(factor, _kernel(similar).T, upper=False).T
     wanted, start = torch.from_numpy(outcomes).double(), torch.from_numpy(offset).double()
@@ -252,9 +255,9 @@ def fit_likeness(embeddings: "Floats", surface: "Floats", outcomes: "Floats", of
     gains = fit_ridge(inputs, relative_outcomes(wanted))
     weights, relative = (torch.linalg.solve_triangular(factor.T, each, upper=True) for each in (slopes, gains.slopes))
     part = LikenessPart(
-        *(centre, surface_centre, surface_scale, landmarks),
+        *(centre, surface_centre, surface_scale, landmarks, meanings[chosen]),
         weights=_floats(weights),
-        familiar=_familiar(similar, chosen),
+        familiar=_familiar(meanings @ meanings[chosen].T, chosen),
         relative=_floats(relative),
         relative_mean=_floats(gains.mean),
     )

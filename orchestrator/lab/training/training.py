@@ -9,7 +9,7 @@ from ....protocols import ConfigError
 from ...routing.head import CARD, LIKENESS, SURFACE, WORDS, Blend, HeadCard, HeadPart
 from ...routing.training import ClassLogits, Examples, fit_classes, folds_of
 from ...util.embedding.embedder import EARLY_WIDTH, NAME
-from .gain import relative_by_length, share_of
+from .gain import HEAD_PRIOR, relative_by_length, share_of
 from .parts import MOST_DEVIATIONS, NEAREST, REACH, Features, LikenessPart, WordsPart, fit_likeness, fit_words, surface_weight, words_logits
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def fit_head(examples: Examples, *, seed: int) -> HeadParts:
         classes=classes,
         blends=blends,
         base=base,
-        trust=share_of(known, relative_by_length(examples.prompts, base), wanted),
+        trust=share_of(known, relative_by_length(examples.prompts, base), wanted, HEAD_PRIOR),
     )
 
 
@@ -237,7 +237,9 @@ def _likeness(part: LikenessPart) -> "onnx.ModelProto":
     kernel = graph.add("Exp", graph.add("Div", distance, graph.constant("reach", numpy.float32(REACH))))
     graph.add("MatMul", kernel, graph.constant("weights", part.weights), name="corrections")
     nearest = graph.constant("nearest", numpy.array([min(NEAREST, len(part.landmarks))], dtype=numpy.int64))
-    values, _ = graph.add_many("TopK", similar, nearest, outputs=2, axis=0)
+    norm = graph.add("Max", graph.add("ReduceL2", "embedding", keepdims=1), least)
+    familiar = graph.add("MatMul", graph.add("Div", "embedding", norm), graph.constant("meanings", part.meanings.T))
+    values, _ = graph.add_many("TopK", familiar, nearest, outputs=2, axis=0)
     graph.add("ReduceMean", values, keepdims=0, name="similarity")
     gained = graph.add("MatMul", kernel, graph.constant("relative_weights", part.relative))
     graph.add("Add", gained, graph.constant("relative_mean", part.relative_mean), name="relative")
