@@ -20,7 +20,7 @@ from nearfar.orchestrator.lab.statistics import routing_curve
 from nearfar.orchestrator.lab.training.report import Remembered, load_head, predictions
 from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.budget import FarShareController
-from nearfar.orchestrator.routing.traces import Trace
+from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 from nearfar.orchestrator.routing.training import examples_of, folds_of
 from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
 
@@ -61,7 +61,7 @@ def figures(folder: Path, *, quick: bool, cache: Path | None = None) -> dict[str
     """Points and APGR of each router on each set, and the least lead of ours. A quick run looks at some tasks, and installs nothing."""
     home = cache or cache_folder()
     served = [Tasks.of(name, traces, folder, most=QUICK if quick else MOST) for name, traces in recorded(folder).items()]
-    found = {
+    found: dict[str, dict[str, Any]] = {
         "prompt_only": _measured(served, lambda tasks: tasks.by_head()),
         "evidence": _measured([tasks for tasks in served if tasks.evidence is not None], lambda tasks: tasks.evidence),
     }
@@ -117,13 +117,14 @@ class Tasks:
     def by_head(self) -> Told:
         """Gains by heads that have not seen the task."""
         traces = [
-            Trace(prompt=prompt, outcomes={"near": {"score": near}, "far": {"score": far}})
+            Trace(prompt=prompt, outcomes={"near": AgentOutcome(score=near), "far": AgentOutcome(score=far)})
             for prompt, (near, far) in zip(self.prompts, self.rewards.tolist(), strict=True)
         ]
         every = examples_of(traces, ("near", "far"))
         place = {prompt: row for row, prompt in enumerate(self.prompts)}
         every = replace(every, classes=(), embeddings=self.vectors[[place[prompt] for prompt in every.prompts]])
-        fold, found = folds_of(every.prompts, FOLDS, 0), {}
+        fold = folds_of(every.prompts, FOLDS, 0)
+        found: dict[str, Any] = {}
         for held in range(FOLDS):
             asked = every.part(numpy.flatnonzero(fold == held))
             assert asked.embeddings is not None, "they are embedded as a whole"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from situations import priced
 
-from nearfar import Hybrid, Policy, Result, tool
+from nearfar import Hybrid, Policy, Result, TaskFinished, tool
 from nearfar.orchestrator.routing.draft_outcomes import drafts_of, escalated_to
 from nearfar.orchestrator.routing.traces import LoggedScore, LoggedTask, read_outcomes, read_traces
 from nearfar.protocols import ScriptedAgent, Side, ToolCall
@@ -96,9 +96,12 @@ async def test_a_far_answer_that_was_shown_while_it_streamed_stands_and_still_co
     trio = Trio(["12"], ["13"], ["12.0"])
     async with trio.hybrid:
         events = [event async for event in trio.hybrid.stream(ASKED)]
-    result = events[-1].result
-    assert (result.text, result.agent) == ("12.0", "far")
-    assert result.attempts[0].arbitration.confirmed
+    finished = events[-1]
+    assert isinstance(finished, TaskFinished)
+    assert (finished.result.text, finished.result.agent) == ("12.0", "far")
+    ruling = finished.result.attempts[0].arbitration
+    assert ruling is not None
+    assert ruling.confirmed
 
 
 async def test_a_far_answer_after_tool_calls_stands_though_it_confirms_the_draft() -> None:
@@ -125,7 +128,10 @@ async def test_a_report_moves_the_card_and_what_was_learned_survives_a_restart(t
     async with again.hybrid:
         result = await again.ask(task_class="sheep")
         assert again.offset(drafts_of("near"), "sheep") == pytest.approx(learned, abs=0.05)
-    assert result.attempts[0].p_right < result.attempts[0].weighed.p_draft
+    draft = result.attempts[0]
+    assert draft.weighed is not None
+    assert draft.p_right is not None
+    assert draft.p_right < draft.weighed.p_draft
 
 
 async def test_the_verdict_of_the_far_agent_does_not_move_the_card_but_a_report_does() -> None:
@@ -161,7 +167,9 @@ async def test_a_report_takes_the_place_of_a_label_by_arbitration_in_the_traces(
         (before,) = read_traces(log)
         trio.hybrid.report(result, score=0.25)
     (after,) = read_traces(log)
-    assert before.outcomes["near"].score == pytest.approx((1 - result.attempts[0].arbitration.draft_weight) / 2)
+    ruling = result.attempts[0].arbitration
+    assert ruling is not None
+    assert before.outcomes["near"].score == pytest.approx((1 - ruling.draft_weight) / 2)
     assert after.outcomes["far"].score == 0.25
 
 

@@ -82,14 +82,14 @@ def test_the_field_of_the_answer_is_told_by_the_schema(schema: dict[str, Any], f
 
 
 def test_the_field_of_the_schema_is_compared_and_named() -> None:
-    schema = {"properties": {"why": {}, "result": {}}}
+    schema: dict[str, Any] = {"properties": {"why": {}, "result": {}}}
     first, second = (Answer.of_text(f'{{"why": "{why}", "result": 1500}}', schema=schema) for why in ("so", "because"))
     assert first.agrees(second)
     assert str(first.found) == "1500 (result)"
 
 
 def test_an_object_without_such_a_field_is_compared_whatever_the_order_of_its_keys() -> None:
-    schema = {"properties": {"name": {}, "age": {}}}
+    schema: dict[str, Any] = {"properties": {"name": {}, "age": {}}}
     first, second = (Answer.of_text(text, schema=schema) for text in ('{"name": "Mira", "age": 4}', '{"age": 4.0, "name": "Mira"}'))
     assert first.agrees(second)
     assert not first.agrees(Answer.of_text('{"name": "Mira", "age": 5}', schema=schema))

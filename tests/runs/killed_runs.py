@@ -94,7 +94,8 @@ async def serve(folder: Path, strategy: str, dies_at: int) -> None:
     world = World(folder, strategy, dies_at)
     near, far = ScriptedAgent(world.near, name="near"), ScriptedAgent(world.far, name="far", side=Side.FAR)
     served = {"roles": "route", "opinion": "eva"}.get(strategy, strategy)
-    agents: dict[str, Any] = {"roles": dict(ROLES), "opinion": {"second": ScriptedAgent(world.near, name="second")}}.get(strategy, {})
+    others: dict[str, dict[str, Any]] = {"roles": dict(ROLES), "opinion": {"second": ScriptedAgent(world.near, name="second")}}
+    agents = others.get(strategy, {})
     evidence = {"second_opinion": "second"} if strategy == "opinion" else {}
     policy = Policy.model_validate(
         {"strategy": served, "sensitivity": Sensitivity.PUBLIC, "supervision": {"interval": 1}, "evidence": evidence}
