@@ -151,7 +151,11 @@ def unmentioned_arguments(call: ToolCall, tool: ToolSpec, told: str) -> list[str
     are dates and times, where anything was said of a time.
     """
     known = _Mentions(f"{told}\n{tool.description}\n{json.dumps(tool.parameters, ensure_ascii=False)}")
-    return [name for name, value in call.arguments.items() if any(isinstance(leaf, str) and leaf not in known for leaf in _leaves(value))]
+    return [
+        name
+        for name, value in call.arguments.items()
+        if any(isinstance(part, str) and part not in known for part in _keys_and_leaves(value))
+    ]
 
 
 class _Mentions:
@@ -235,6 +239,16 @@ def _leaves(value: object) -> Iterator[object]:
     if isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _leaves(inner)
+    else:
+        yield value
+
+
+def _keys_and_leaves(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        yield from value
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _keys_and_leaves(inner)
     else:
         yield value
 

@@ -103,6 +103,11 @@ def test_an_argument_that_was_made_up_is_told_in_any_script(said: str, value: st
     assert unmentioned_arguments(pays(value), PAY, said) == ["to"]
 
 
+def test_a_key_that_was_made_up_is_told_too() -> None:
+    call = ToolCall(id="1", name="pay", arguments={"to": {"mallory": [1]}})
+    assert unmentioned_arguments(call, PAY, "Pay Ann 5 dollars") == ["to"]
+
+
 async def test_a_grounded_call_runs_and_its_looks_are_on_record() -> None:
     shop = Shop([pays("ann"), DONE])
     result = await shop.ask()
@@ -187,6 +192,20 @@ async def test_only_the_arguments_that_decide_need_to_agree() -> None:
 
     await Shop([writes("Here are 5 dollars"), "sent"], [writes("You get 5 dollars"), "sent"]).ask(SECOND, tools=[write])
     assert sent == ["Here are 5 dollars"]
+
+
+async def test_a_default_that_only_one_agent_writes_out_makes_no_difference() -> None:
+    paid = []
+
+    @tool
+    def pay(to: str, cents: int = 500) -> str:
+        """Pay a person."""
+        paid.append(cents)
+        return f"{cents} cents went to {to}"
+
+    short = ToolCall(id="1", name="pay", arguments={"to": "ann"})
+    result = await Shop([short, DONE], [pays("ann"), DONE]).ask(SECOND, tools=[pay])
+    assert (paid, result.agent) == ([500], "near")
 
 
 @pytest.mark.parametrize("strategy", ["pevr", "eva"])
