@@ -59,11 +59,11 @@ _DATES: Final = re.compile(
 _EMPTY: Final = re.compile(r"(?:right|wrong|correct|incorrect|as follows|below|above|that|given)\b(?!\s{0,3}$)", re.IGNORECASE)
 """Words behind `the answer is` after which no answer follows."""
 _FIRST_WORD: Final = re.compile(
-    r"[\s*_\"']{0,6}([^\W\d_]{2,10})\b[*_\"']{0,3}"
+    r"[\s*_\"']{0,6}([^\W\d_]{2,10})\b[*_\"']{0,3}(?!,?\s(?:but|only|unless|if|provided)\b)"
     r"(?=[ ]?[,.:;!\n–—-]|\s{0,3}$|\s(?:it|he|she|they|we|you|i|there|this|that|these|those|the)\b)",
     re.IGNORECASE,
 )
-"""The first word, unless it belongs to the next one: `No doubt`."""
+"""The first word, unless it belongs to the next one, `No doubt`, or holds under a condition: `Yes, but only if`."""
 _RETRACTED: Final = re.compile(
     r"\b(?:wait|hmm|actually|correction|scratch that|on second thoughts?|i was wrong|my mistake|i made an? \w{2,12})\b|\n\s{0,3}no[,.!]",
     re.IGNORECASE,

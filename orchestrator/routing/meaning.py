@@ -230,7 +230,7 @@ def _denied(text: str) -> set[str]:
 
 
 def _numbers(text: str) -> set[object]:
-    digits = {value for found in _NUMBER.finditer(text) if (value := fraction_of(found[0].replace("−", "-"))) is not None}
+    digits: set[object] = {value for found in _NUMBER.finditer(text) if (value := fraction_of(found[0].replace("−", "-"))) is not None}
     words = {word.casefold() for word in _WORD.findall(text)}
     return digits | {value for word, value in NUMBER_WORDS.items() if word in words and value > 1}
 

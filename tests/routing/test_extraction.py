@@ -103,6 +103,7 @@ def test_the_field_of_the_answer_is_told_by_the_schema(schema: dict[str, Any], f
         ("Both (A) and (B)", "B", CHOICES),
         ("Everything except (C).", "C", CHOICES),
         ("No doubt it is void.", "No, it is valid.", "Is it void?"),
+        ("Yes, but only if it was not signed.", "Yes.", "Is it void?"),
         ('{"answer": "yes", "amount": 3, "why": ""}', '{"answer": "yes", "amount": 4, "why": ""}', ""),
     ],
 )
