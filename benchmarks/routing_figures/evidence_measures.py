@@ -119,9 +119,10 @@ def mean_with_interval(values: "Floats") -> dict[str, float]:
 
 def _disagreement_length(examples: DraftExamples, opinion: str) -> "Floats":
     """Disagreement with one opinion, which takes no label; among equal ones, the longer prompt first."""
-    disagrees: Floats = numpy.array([1 - found[opinion].measures["agrees"] for found in examples.findings])
-    lengths: Floats = numpy.array([found[PROMPT].measures["characters"] for found in examples.findings])
-    return disagrees + 0.5 * lengths / lengths.max()
+    disagrees = numpy.array([1 - found[opinion].measures["agrees"] for found in examples.findings])
+    lengths = numpy.array([found[PROMPT].measures["characters"] for found in examples.findings])
+    found: Floats = disagrees + 0.5 * lengths / lengths.max()
+    return found
 
 
 def _prompt_only(examples: DraftExamples) -> DraftExamples:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Final
@@ -11,12 +12,31 @@ from ...protocols import InvalidOutput, Message, ToolCall, ToolSpec
 from ...protocols.validation import check_arguments
 from .answers import Answer, stated_calls
 from .looks import CONFIDENCE, DRAFT, GROUNDING, PROMPT, SCHEMA, Look, Signal, prompt_surface, second_opinion, token_confidence
+from .quantities import LONGEST, date_of
 
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+(?:\.\d+)?")
 _STEM: Final = 5
 """Letters of a word that are compared: "calculates" and "calculation" speak of the same."""
 _SHORTEST: Final = 3
 """Letters of a word that says something."""
+_FOREIGN: Final = re.compile(r"[^\W\d_\x00-\x7f]{2,40}")
+"""Words in other letters than Latin ones."""
+_UNSPACED: Final = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]")
+"""Characters of scripts that have no spaces between words, or endings on them."""
+_MOMENT: Final = re.compile(r"(\d{4}-\d{2}-\d{2})[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?(?:Z|[-+]\d{2}:?\d{2})?")
+_WHEN: Final = re.compile(
+    r"\b(?:today|tonight|tomorrow|yesterday|now|noon|midnight|morning|afternoon|evening|next|days?|weeks?|months?|years?|weekend"
+    r"|heute|morgen|gestern|tag|woche|monat|demain|hier|mañana|hoy"
+    r"|(?:mon|tues|wednes|thurs|fri|satur|sun)days?|(?:mon|diens|donners|frei|sams|sonn)tags?|mittwochs?"
+    r"|jan|feb|mar|apr|may|mai|jun|jul|aug|sept?|oct|okt|nov|dec|dez|januar[y]?|februar[y]?|march|märz|april|june|july|juni|juli|august"
+    r"|(?:septem|octo|okto|novem|decem|dezem)ber)\b|\d{1,2}\s?(?:[ap]\.?m\b|uhr|o.clock)|\d{1,2}[:./-]\d{1,2}",
+    re.IGNORECASE,
+)
+"""Words from which a date or a time can be computed."""
+_RUN: Final = 5
+"""Letters and digits that count as mentioned wherever they stand, such as `PayPal` in `paypal` and an IBAN without its spaces."""
+_SUBSCRIBER: Final = 8
+"""Last digits of a telephone number, which it has with and without the code of its country."""
 _NO_CALLS: Final = "[]"
 _OF_CALLS: Final = "calls"
 _OF_TEXTS: Final = "is empty"
@@ -127,15 +147,71 @@ def told_in(messages: Sequence[Message]) -> str:
 def unmentioned_arguments(call: ToolCall, tool: ToolSpec, told: str) -> list[str]:
     """Return the arguments with a text of which no word was mentioned, neither in `told` nor in the tool's description and schema.
 
-    Numbers are left out, as they may be computed: among recorded calls, right ones hold such a number twice as often as such a text.
+    Numbers are left out, as they may be computed: among recorded calls, right ones hold such a number twice as often as such a text. So
+    are dates and times, where anything was said of a time.
     """
-    known = _stems(f"{told}\n{tool.description}\n{json.dumps(tool.parameters)}")
+    known = _Mentions(f"{told}\n{tool.description}\n{json.dumps(tool.parameters, ensure_ascii=False)}")
+    return [
+        name
+        for name, value in call.arguments.items()
+        if any(isinstance(part, str) and part not in known for part in _keys_and_leaves(value))
+    ]
 
-    def is_unmentioned(value: object) -> bool:
-        stems = _stems(value) if isinstance(value, str) else frozenset()
-        return bool(stems) and not stems & known
 
-    return [name for name, value in call.arguments.items() if any(is_unmentioned(leaf) for leaf in _leaves(value))]
+class _Mentions:
+    """A text in which words are looked up without regard to case, accents, spaces and endings."""
+
+    def __init__(self, text: str) -> None:
+        self._text = _unaccented(text).casefold()
+        self._run = _alphanumeric(self._text)
+        self._stems = _singulars(text)
+        self._tells_time = _WHEN.search(text) is not None
+        self._foreign = frozenset(
+            word[place : place + length] for word in _FOREIGN.findall(self._text) for length in (2, _SHORTEST) for place in range(len(word))
+        )
+
+    def __contains__(self, value: str) -> bool:
+        """Return True if a word of a value was mentioned, or if it has none; of a date or a time, if any word of a time was."""
+        stems, plain = _singulars(value), _unaccented(value).casefold()
+        foreign = _FOREIGN.findall(plain)
+        if not stems and not foreign:
+            return True
+        run = _alphanumeric(plain)
+        is_code = len(value) == _SHORTEST and value.isupper() and f" {plain}" in self._text
+        return (
+            bool(stems & self._stems)
+            or is_code
+            or (_is_moment(value) and self._tells_time)
+            or (len(run) >= _RUN and run in self._run)
+            or (run.isdigit() and len(run) > _SUBSCRIBER and run[-_SUBSCRIBER:] in self._run)
+            or any(part in self._foreign for word in foreign for part in _foreign_parts(word))
+        )
+
+
+def _foreign_parts(word: str) -> list[str]:
+    """Return what is looked for of a word in other letters: its beginning, or where words stand without spaces any two characters."""
+    if _UNSPACED.search(word):
+        return [word[place : place + 2] for place in range(len(word) - 1)]
+    return [word[:_SHORTEST]]
+
+
+def _is_moment(text: str) -> bool:
+    moment = _MOMENT.fullmatch(text)
+    return len(text) <= LONGEST and date_of(text if moment is None else moment[1]) is not None
+
+
+def _unaccented(text: str) -> str:
+    return "".join(character for character in unicodedata.normalize("NFKD", text) if not unicodedata.combining(character))
+
+
+def _alphanumeric(text: str) -> str:
+    return "".join(filter(str.isalnum, text))
+
+
+def _singulars(text: str) -> frozenset[str]:
+    """Return the stems of a text's words, with compound names as a whole and in their parts: `GitHub` and `git`, `hub`."""
+    plain = _unaccented(text)
+    return frozenset(stem.removesuffix("s") for stem in _stems(plain) | _stems(plain.lower()))
 
 
 def _is_valid(call: ToolCall, tools: Sequence[ToolSpec]) -> bool:
@@ -163,6 +239,16 @@ def _leaves(value: object) -> Iterator[object]:
     if isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _leaves(inner)
+    else:
+        yield value
+
+
+def _keys_and_leaves(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        yield from value
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _keys_and_leaves(inner)
     else:
         yield value
 

@@ -16,10 +16,17 @@ from .quantities import date_of, truth_of
 from .worked import closing, code_block, emphasis, entity
 
 _LONGEST_FIELD: Final = 100_000
-_FIELDS: Final = ("answer", "final_answer", "finalanswer", "final", "result", "value", "solution", "output", "choice", "label", "response")
 _MARKS_REACH: Final = 16_000
 """Characters at the end of a text in which an answer is looked for that is marked as one."""
-_REASONING: Final = ("reasoning", "explanation", "thought", "thoughts", "steps", "rationale", "analysis", "work")
+_ANSWERS: Final = ("answer", "final_answer", "result", "value", "solution")
+"""Names of a field that say no more than that it is the answer."""
+_REMARKS: Final = frozenset(
+    """
+    reasoning reason explanation thought thoughts steps rationale analysis work working why justification evidence confidence comment
+    comments note notes sources citations
+    """.split()  # noqa: SIM905 - a word a line would be twenty lines
+)
+"""Fields that only say something about the answer."""
 _ANSWER_WORDS: Final = r"(?:answer|antwort|réponse|respuesta|risposta|resposta|antwoord)"
 _RESULT_WORDS: Final = r"(?:result|solution|output|total|conclusion|ergebnis|lösung|ausgabe|résultat|resultado|solución|risultato)"
 _VERBS: Final = r"(?:is|are|was|=|:|ist|lautet|sind|est|sont|es|son|è)"
@@ -53,7 +60,21 @@ _DATES: Final = re.compile(
 )
 _EMPTY: Final = re.compile(r"(?:right|wrong|correct|incorrect|as follows|below|above|that|given)\b(?!\s{0,3}$)", re.IGNORECASE)
 """Words behind `the answer is` after which no answer follows."""
-_FIRST_WORD: Final = re.compile(r"[\s*_\"']{0,6}([^\W\d_]{2,10})\b[*_]{0,3}(?=[,.:;!\s]|$)")
+_FIRST_WORD: Final = re.compile(
+    r"[\s*_\"']{0,6}([^\W\d_]{2,10})\b[*_\"']{0,3}(?!,?\s(?:but|only|unless|if|provided)\b)"
+    r"(?=[ ]?[,.:;!\n–—-]|\s{0,3}$|\s(?:it|he|she|they|we|you|i|there|this|that|these|those|the)\b)",
+    re.IGNORECASE,
+)
+"""The first word, unless it belongs to the next one, `No doubt`, or holds under a condition: `Yes, but only if`."""
+_RETRACTED: Final = re.compile(
+    r"\b(?:wait|hmm|actually|correction|scratch that|on second thoughts?|i was wrong|my mistake|i made an? \w{2,12})\b|\n\s{0,3}no[,.!]",
+    re.IGNORECASE,
+)
+"""Words behind an answer that take it back."""
+_EXCLUDES: Final = re.compile(r"\b(?:not|except|neither|nor|cannot|wrong|incorrect|eliminated?|rule[sd]? out)\b|n['’]t\b", re.IGNORECASE)
+_BETWEEN_BOXES: Final = re.compile(
+    r"(?:[\s$,;&{}.]|\\(?:text|quad|mathrm|[,;() \[\]])|\b(?:and|or|und|oder|et|ou|y|o)\b){0,20}", re.IGNORECASE
+)
 
 
 def extract(text: str, *, prompt: str = "", schema: JsonSchema | None = None) -> ExtractedAnswer:
@@ -74,28 +95,27 @@ def extract(text: str, *, prompt: str = "", schema: JsonSchema | None = None) ->
 
 
 def answer_field(schema: JsonSchema) -> str | None:
-    """Return the name of the field that holds the answer: the only required one, the only one, or the only one with such a name."""
-    properties, required = schema.get("properties"), schema.get("required")
-    if not isinstance(properties, dict):
-        return None
-    names = [name for name in required if name in properties] if isinstance(required, list) else []
-    for candidates in (names, list(properties), [name for name in properties if name.casefold() in _FIELDS]):
-        if len(candidates) == 1:
-            return str(candidates[0])
-    return None
+    """Return the name of the field that holds the answer: the only one beside remarks such as `reasoning` and `confidence`."""
+    properties = schema.get("properties")
+    names = list(_without_remarks(properties)) if isinstance(properties, dict) else []
+    return names[0] if len(names) == 1 else None
+
+
+def _without_remarks(found: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in found.items() if name.casefold() not in _REMARKS}
 
 
 def _field(reply: Reply) -> ExtractedAnswer | None:
-    """Find the schema's field. Without a schema: the only field with such a name in an object that else holds reasoning, or nothing."""
+    """Find the schema's field, or all that are no remarks. Without a schema: those of an object that holds remarks, too, or nothing else."""
     found = _object(reply.text)
     if found is None:
         return None
-    if reply.schema is not None:
-        name = answer_field(reply.schema)
-        return taken(AnswerSource.FIELD, json.dumps(found)) if name not in found else _field_value(found, str(name))
-    named = [name for name in found if name.casefold() in _FIELDS]
-    has_reasoning = any(name.casefold() in _REASONING for name in found)
-    return _field_value(found, named[0]) if len(named) == 1 and (has_reasoning or len(found) == 1) else None
+    said = _without_remarks(found)
+    is_data = len(said) == len(found) and not (len(found) == 1 and next(iter(found)).casefold() in _ANSWERS)
+    if reply.schema is None and is_data:
+        return None
+    name = next(iter(said), "") if reply.schema is None else answer_field(reply.schema)
+    return _field_value(said, name) if len(said) == 1 and name in said else taken(AnswerSource.FIELD, json.dumps(said or found))
 
 
 def _object(text: str) -> Mapping[str, object] | None:
@@ -116,14 +136,21 @@ def _field_value(found: Mapping[str, object], name: str) -> ExtractedAnswer:
 
 
 def _boxed(reply: Reply) -> ExtractedAnswer | None:
-    """Find the content of the last box, whose braces may be nested."""
-    *_, last = [None, *_BOX.finditer(reply.text)]
+    """Find the content of the last box, whose braces may be nested; with the one before, where only an `and` or `or` stands between."""
+    *_, before, last = [None, None, *_BOX.finditer(reply.text)]
     if last is None:
         return None
-    if last[1] != "{":
-        return taken(AnswerSource.BOXED, last[1])
-    inside = balanced(reply.text[last.start(1) :][:REACH])
-    return taken(AnswerSource.BOXED, None if inside is None else inside[1:-1])
+    inside = _in_box(reply.text, last)
+    if before is not None and inside is not None:
+        first = _in_box(reply.text, before)
+        end = before.start(1) + len(first or "")
+        if first is not None and end <= last.start() and _BETWEEN_BOXES.fullmatch(reply.text[end : last.start()][:REACH]):
+            return taken(AnswerSource.BOXED, reply.text[before.start() : last.start(1) + len(inside)])
+    return taken(AnswerSource.BOXED, inside if inside is None or last[1] != "{" else inside[1:-1])
+
+
+def _in_box(text: str, box: "re.Match[str]") -> str | None:
+    return box[1] if box[1] != "{" else balanced(text[box.start(1) :][:REACH])
 
 
 def _whole(reply: Reply) -> ExtractedAnswer | None:
@@ -141,7 +168,8 @@ def _marked(reply: Reply) -> ExtractedAnswer | None:
         for mark in reversed(list(pattern.finditer(text))[-5:]):
             found = _behind(text[mark.end() :][:REACH])
             if found is not None:
-                return taken(AnswerSource.ANSWER_LINE, found)
+                is_kept = _RETRACTED.search(text[mark.end() :][:REACH].partition(found)[2]) is None
+                return taken(AnswerSource.ANSWER_LINE, found) if is_kept else None
     return None
 
 
@@ -165,14 +193,17 @@ def _choice(reply: Reply) -> ExtractedAnswer | None:
         truth = None if said is None else truth_of(said[1])
         return taken(AnswerSource.CHOICE, truth) if _WANTS_TRUTH.search(reply.prompt[-REACH:]) else None
     first = _LETTER.match(reply.text)
-    if first is not None and first[1].isupper() and first[1] in reply.choices:
+    if first is not None and first[1].isupper() and first[1] in reply.choices and len(_chosen(reply.first_line, reply.choices)) <= 1:
         return taken(AnswerSource.CHOICE, first[1])
-    for sentence in reply.sentences:
-        letters = [found[1] or found[2] for found in _CHOSEN.finditer(sentence)]
-        chosen = [letter for letter in letters if letter in reply.choices]
-        if chosen:
-            return taken(AnswerSource.CHOICE, chosen[-1])
-    return None
+    chosen = next(((found, sentence) for sentence in reply.sentences if (found := _chosen(sentence, reply.choices))), None)
+    if chosen is None or len(chosen[0]) > 1 or _EXCLUDES.search(chosen[1]):
+        return None
+    return taken(AnswerSource.CHOICE, chosen[0].pop())
+
+
+def _chosen(sentence: str, choices: Mapping[str, str]) -> set[str]:
+    """Return the letters of the choices that a sentence names."""
+    return {found[1] or found[2] for found in _CHOSEN.finditer(sentence)} & choices.keys()
 
 
 def _as_choice(text: str, choices: Mapping[str, str]) -> str:
@@ -180,20 +211,21 @@ def _as_choice(text: str, choices: Mapping[str, str]) -> str:
     if not choices:
         return text
     letter = _LETTER.match(text)
-    if letter is not None and letter[1].upper() in choices:
+    if letter is not None and letter[1].upper() in choices and len(_chosen(text, choices)) <= 1:
         return letter[1].upper()
     plain = text.strip(" .;,*").casefold()
     return next((letter for letter, choice in choices.items() if choice == plain), text)
 
 
 def _date(reply: Reply) -> ExtractedAnswer | None:
-    """Find the date or time in the closing sentences, where the prompt asks for one."""
+    """Find the date or time in the closing sentences, where the prompt asks for one; all of a sentence, from the first to the last."""
     if not _WANTS_DATE.search(reply.prompt[-REACH:]):
         return None
     for sentence in reply.sentences:
-        found = [match[0] for match in _DATES.finditer(sentence) if date_of(match[0]) is not None]
+        found = [match for match in _DATES.finditer(sentence) if date_of(match[0]) is not None]
         if found:
-            return taken(AnswerSource.DATE, found[-1])
+            is_one = len({date_of(match[0]) for match in found}) == 1
+            return taken(AnswerSource.DATE, found[-1][0] if is_one else sentence[found[0].start() : found[-1].end()])
     return None
 
 

@@ -4,10 +4,9 @@ import ast
 import json
 import math
 import re
-import unicodedata
 from typing import Final
 
-from .quantities import LONGEST, date_of, quantity_of, truth_of
+from .quantities import LONGEST, composed, date_of, quantity_of, truth_of
 
 _LONGEST_LITERAL: Final = 20_000
 """Characters of a text up to which it may be a literal; a longer one is compared as text."""
@@ -15,10 +14,15 @@ _LONGEST_FORMULA: Final = 400
 _NESTED: Final = 8
 """Fractions in fractions that are read, at most."""
 _DECORATION: Final = " \t\r\n.,;:!?\"'`*$"
+_BEFORE: Final = " \t\r\n,;:\"'`*$"
+"""Decoration before a text: `!a` is not `a`, nor is `.net` the same as `net`."""
+_PROPORTION: Final = re.compile(r"\d{1,9}(?:\s?:\s?\d{1,9}){1,4}")
 _LATEX: Final = re.compile(r"\\(?:left|right|displaystyle|[!,;: ])|(?<=\\)[dt](?=frac)|\\(?:text|mathrm|mbox|boxed)(?=\s{0,3}\{)")
 """LaTeX commands that only affect how a formula is typeset."""
 _SINGLE: Final = re.compile(r"\{(\w)\}")
 """Braces that may be left out."""
+_GAP: Final = re.compile(r"(?<!\d) | (?!\d)")
+"""A space that makes no difference: one between two numbers does."""
 _ESCAPE: Final = re.compile(r"\\([\\'\"nrt])|\\")
 _SYMBOLS: Final = {
     r"{,}": ",",
@@ -48,9 +52,11 @@ _SYMBOLS: Final = {
 _FRACTION: Final = re.compile(r"(\d?)\\frac\s?(?:\{([^{}]{1,80})\}|(\w))\s?(?:\{([^{}]{1,80})\}|(\w))")
 _ROOT: Final = re.compile(r"√\s?(?:\{(\w{1,20})\}|\((\w{1,20})\))")
 _SIMPLE: Final = re.compile(r"-?[\w.√π]{1,40}")
+_FACTOR: Final = re.compile(r"-?(?:\d{1,30}(?:\.\d{1,30})?|√?\d{1,30}|\w)")
+"""A denominator without brackets: 1/2x is half of x."""
 _TYPESET: Final = re.compile(r"\\(?:text|mathrm|mbox|boxed)\s{0,3}\{([^{}]{0,200})\}")
 _BRACKETED: Final = re.compile(r"[\[({].{1,300}[\])}]")
-_NAMED: Final = re.compile(r"[^=<>≤≥≠\d]{1,20}(?:=|≈)([^=<>≤≥≠]{1,80})")
+_NAMED: Final = re.compile(r"[^=<>≤≥≠!\d]{1,20}(?:=|≈)([^=<>≤≥≠]{1,80})")
 _NO_FORMULA: Final = re.compile(r"[^\W\d_]{3}|(?:^|\s)[a-z]{2}(?:\s|$)|[`\n;:?!]|->|\*\*")
 _ARTICLE: Final = re.compile(r"(?:the|an?)\s{1,3}(?=\w)")
 _POLITE: Final = re.compile(r"(?:sure|certainly|of course|okay|ok|yes sir)[,!.:]\s{0,3}(?=\w)")
@@ -66,7 +72,7 @@ def is_value(text: str) -> bool:
     plain = _typeset_off(text)
     if quantity_of(plain) is not None or date_of(plain) is not None or truth_of(plain) is not None:
         return True
-    if _literal(text) is not None or (plain != text.strip() and _literal(plain) is not None):
+    if _PROPORTION.fullmatch(plain) or _literal(text) is not None or (plain != text.strip() and _literal(plain) is not None):
         return True
     return 0 < len(plain) <= LONGEST and any(map(_is_mathematical, plain)) and _NO_FORMULA.search(plain) is None
 
@@ -90,7 +96,11 @@ def text_form(text: str) -> tuple[str, str | None]:
 
 
 def _form_of(text: str, plain: str) -> str:
-    return date_of(plain) or truth_of(plain) or _literal(text) or _literal(plain) or _bracketed(plain) or _words_form(_entity(plain))
+    return date_of(plain) or truth_of(plain) or _literal(text) or _literal(plain) or _bracketed(plain) or _prose_form(plain)
+
+
+def _prose_form(text: str) -> str:
+    return _blocks_form(text) if "```" in text else _words_form(_entity(text))
 
 
 def _typeset_off(text: str) -> str:
@@ -114,7 +124,8 @@ def _typeset_off(text: str) -> str:
 
 def _slashed(found: "re.Match[str]") -> str:
     whole, above, below = found[1], found[2] or found[3], found[4] or found[5]
-    sides = "/".join(side if _SIMPLE.fullmatch(side) else f"({side})" for side in (above.strip(), below.strip()))
+    pairs = ((above.strip(), _SIMPLE), (below.strip(), _FACTOR))
+    sides = "/".join(side if simple.fullmatch(side) else f"({side})" for side, simple in pairs)
     return f"{whole} {sides}" if whole else sides
 
 
@@ -134,15 +145,31 @@ def _number_or_words(text: str) -> str:
 
 def _entity(text: str) -> str:
     """Return a text without politeness before it and without its article."""
-    plain = text.strip().casefold().strip(_DECORATION)
+    plain = text.strip().casefold().lstrip(_BEFORE).rstrip(_DECORATION)
     if len(plain) > LONGEST:
         return plain
     return _ARTICLE.sub("", _POLITE.sub("", plain, count=1), count=1) if _ARTICLE.match(plain) or _POLITE.match(plain) else plain
 
 
 def _words_form(text: str) -> str:
-    plain = _LATEX.sub("", unicodedata.normalize("NFKC", text)).casefold().strip(_DECORATION)
-    return "".join(_SINGLE.sub(r"\1", plain).split())
+    if len(text) > _LONGEST_LITERAL:  # some characters stand for 18
+        return "".join(text.casefold().split())
+    plain = _LATEX.sub("", composed(text)).casefold().lstrip(_BEFORE).rstrip(_DECORATION)
+    return _GAP.sub("", " ".join(_SINGLE.sub(r"\1", plain).split()))
+
+
+def _blocks_form(text: str) -> str:
+    """Return the form of a text with blocks of code, in which case, spaces and line breaks make a difference."""
+    parts = text.split("```")
+    parts[1::2] = [_code_form(part) for part in parts[1::2]]
+    parts[::2] = [_words_form(part) for part in parts[::2]]
+    return "```".join(parts)
+
+
+def _code_form(block: str) -> str:
+    language, newline, code = block.partition("\n")
+    lines = (code if newline and len(language.split()) <= 1 else block).split("\n")
+    return "\n".join(line.rstrip() for line in lines).strip("\n")
 
 
 def _literal(text: str) -> str | None:
@@ -168,7 +195,7 @@ def value_form(value: object, *, is_exact: bool) -> str:
     if isinstance(value, int | float):
         return _number_form(value)
     if isinstance(value, str):
-        return repr(value if is_exact else _words_form(value))
+        return repr(value if is_exact else _argument_form(value))
     if isinstance(value, dict):
         return "{" + ",".join(sorted(f"{key!r}:{value_form(inner, is_exact=is_exact)}" for key, inner in value.items())) + "}"
     if isinstance(value, set | frozenset):
@@ -177,6 +204,13 @@ def value_form(value: object, *, is_exact: bool) -> str:
         inside = ",".join(value_form(inner, is_exact=is_exact) for inner in value)
         return f"({inside})" if is_exact and isinstance(value, tuple) else f"[{inside}]"
     return repr(value)
+
+
+def _argument_form(text: str) -> str:
+    """Return the form of an argument. Unlike in prose, signs count: `*.log` is not `.log`, and .5 is not 5."""
+    if len(text) > _LONGEST_LITERAL:
+        return text
+    return " ".join(composed(text).casefold().split())
 
 
 def _number_form(value: float) -> str:

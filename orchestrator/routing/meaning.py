@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from ...protocols import ConfigError, JsonSchema
 from ..task.evidence import AnswerSource
 from .answers import Answer
-from .quantities import UNSIGNED, fraction_of
+from .quantities import NUMBER_WORDS, UNSIGNED, fraction_of
 
 if TYPE_CHECKING:
     from ..util.embedding.embedder import Vector
@@ -34,20 +34,25 @@ _REMEMBERED: Final = 64
 _READ: Final = 4_000
 """Characters of a text that are compared: half from either end."""
 _WORD: Final = re.compile(r"[^\W\d_]{1,40}(?:['’][^\W\d_]{1,3})?")
-_NUMBER: Final = re.compile(rf"(?<![\w.,]){UNSIGNED}(?![\w]|[.,]\d)")
+_NUMBER: Final = re.compile(rf"(?<![\w.,])[-−]?{UNSIGNED}(?![\w]|[.,]\d)")
 _SENTENCE: Final = re.compile(r"(?<=[.!?:])\s{1,3}|\n{1,3}")
 _NEGATIONS: Final = frozenset(
     """
     not no never none neither nor without cannot nothing nobody hardly nicht kein keine keinen nie ne pas jamais nunca ningún
+    non niet geen não nem inte ikke ingen не нет ни
     """.split()  # noqa: SIM905 - a word a line would be a hundred lines
 )
 _FILLERS: Final = frozenset(
     """
     a an the this that these those it its is are was were be been being am do does did have has had of in on at to for from by with as and
     or but if so than then there here i you he she we they them his her our your their my me us will would can could should may might must
-    also very just more most some any all each which who whom what when where how why because since while about into over under out up down
+    also very just each which who whom what when where how why because since while about into
     """.split()  # noqa: SIM905 - a word a line would be a hundred lines
 )
+_SET_APART: Final = re.compile(r"```[^`]{1,2000}```|`([^`\n]{1,400})`|^\s{0,3}\|[^\n]{1,400}", re.MULTILINE)
+"""Code, and rows of tables."""
+_OPERATOR: Final = re.compile(r"\s([<>=!+*/%^&|≤≥≠-]{1,3})(?=\s)")
+_PREFIXES: Final = ("un", "in", "im", "il", "ir", "dis", "non")
 _SPAN: Final = 3
 """Content words behind a negation that it may negate."""
 
@@ -59,8 +64,8 @@ def _stem(word: str) -> str:
     return word
 
 
-_OPPOSITES: Final = {
-    _stem(first): _stem(second)
+_OPPOSITES: Final = frozenset(
+    (_stem(first), _stem(second))
     for pair in (
         """
 increase decrease|increased decreased|higher lower|high low|before after|above below|true false|yes no|always never|allowed forbidden
@@ -73,7 +78,7 @@ early late|earlier later|rise fall|rose fell|east west|north south|success failu
     .replace("\n", "|")
     .split("|")
     for first, second in (pair.split(), pair.split()[::-1])
-}
+)
 
 
 @cache
@@ -155,18 +160,41 @@ def cluster_share(draft: Answer, opinions: Sequence[Answer], embedder: Embedder 
 
 
 def contradict(first: str, second: str) -> bool:
-    """Return True if one text denies what the other says, or either has numbers or names that the other has not.
+    """Return True if one text denies what the other says, either has numbers or names that the other has not, or both are the same but for
+    a few words.
 
     Numbers and names of one text that are all in the other contradict nothing: one may tell more.
     """
-    for mine, other in ((_numbers(first), _numbers(second)), (_names(first), _names(second))):
+    for told in (_numbers, _names, _operators, _set_apart):
+        mine, other = told(first), told(second)
         if mine - other and other - mine:
             return True
     words, others = _content(first), _content(second)
+    if _is_varied(words, others):
+        return True
     denied, also = _denied(first), _denied(second)
     if (denied - also) & (set(others) - also) or (also - denied) & (set(words) - denied):
         return True
-    return any(_OPPOSITES.get(word) in others and word not in others and _OPPOSITES[word] not in words for word in words)
+    only, other_only = set(words) - set(others), set(others) - set(words)
+    return any((word, other) in _OPPOSITES or _negated_by_prefix(word, other) for word in only for other in other_only)
+
+
+def _is_varied(words: Sequence[str], others: Sequence[str]) -> bool:
+    """Return True for two texts of the same words in another order, or in the same places but for at most half of them.
+
+    It takes more than an embedding to tell a synonym from another thing, or the buyer from the seller.
+    """
+    if len(words) != len(others):
+        return False
+    if sorted(words) == sorted(others):
+        return words != others
+    varied = sum(word != other for word, other in zip(words, others, strict=True))
+    return 0 < varied <= len(words) / 2
+
+
+def _negated_by_prefix(word: str, other: str) -> bool:
+    longer, shorter = sorted((word, other), key=len, reverse=True)
+    return len(shorter) > _SPAN and longer.endswith(shorter) and longer.removesuffix(shorter) in _PREFIXES
 
 
 def _clipped(text: str) -> str:
@@ -202,10 +230,21 @@ def _denied(text: str) -> set[str]:
 
 
 def _numbers(text: str) -> set[object]:
-    return {value for found in _NUMBER.finditer(text) if (value := fraction_of(found[0])) is not None}
+    digits: set[object] = {value for found in _NUMBER.finditer(text) if (value := fraction_of(found[0].replace("−", "-"))) is not None}
+    words = {word.casefold() for word in _WORD.findall(text)}
+    return digits | {value for word, value in NUMBER_WORDS.items() if word in words and value > 1}
 
 
-def _names(text: str) -> set[str]:
+def _operators(text: str) -> set[object]:
+    return set(_OPERATOR.findall(text))
+
+
+def _set_apart(text: str) -> set[object]:
+    """Return code without its spaces, and rows of tables."""
+    return {"".join(found[0].split()) for found in _SET_APART.finditer(text)}
+
+
+def _names(text: str) -> set[object]:
     """Return the capitalised words that do not open a sentence."""
     return {
         word.casefold()

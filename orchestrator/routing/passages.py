@@ -39,9 +39,13 @@ _CLOSING: Final = re.compile(
 COMES_TO: Final = re.compile(
     r"(?:\b(?:is|are|be|was|equals?|returns?|outputs?|prints?|comes (?:out )?(?:to|as)|makes?|get|gives?|yields?|have|becomes?|amounts? to|"
     r"leaves?(?: us with)?|obtain|find|reach(?:es)?|arrive at|works out (?:to|as)|adds? up to|sums? to|evaluates? to|results? in|produces?|"
-    r"takes?|lasts?|costs?|weighs?|namely|hence|thus|therefore|so|ist|ergibt|beträgt|est|vaut|donne|es|son|da)\b|==?|:|≈|=>|[⇒→∴]|\bi\.e\.,?\s)[*\s]{0,4}",
+    r"takes?|lasts?|costs?|weighs?|namely|hence|thus|therefore|so|ist|ergibt|beträgt|est|vaut|donne|es|son|da)\b|(?<![=<>!])==?|(?<!\d)(?<!\d\s):|≈|=>|[⇒→∴]|\bi\.e\.,?\s)[*\s]{0,4}",
     re.IGNORECASE,
 )
+_EQUALITIES: Final = re.compile(
+    r"[=≈]\s{0,3}[^\s=≈][^=≈]{0,80}?(?:[,;]|\s(?:and|or|und|oder|et|ou|y|o)\s|\\quad|\\text\s?\{)[\s}]{0,5}(?:and\s|or\s)?[^\W\d]\w{0,10}\s{0,3}[=≈]"
+)
+"""Two equalities that are only right together: `x = 5, y = 3`."""
 _BRACKETS: Final = {"[": "]", "(": ")", "{": "}"}
 _OPENING: Final = "[({'\""
 
@@ -58,6 +62,11 @@ class Reply:
     def end(self) -> str:
         """Its end."""
         return self.text[-REACH:].strip()
+
+    @cached_property
+    def first_line(self) -> str:
+        """Its first line."""
+        return self.text[:REACH].lstrip().split("\n", 1)[0]
 
     @cached_property
     def sentences(self) -> list[str]:
@@ -79,14 +88,16 @@ def taken(source: AnswerSource, text: str | None) -> ExtractedAnswer | None:
 
 def settled(text: str) -> str:
     """Return what an equation or a clause comes to, if that is a value; else the text itself."""
-    if is_value(text) and ("=" not in text or text[0] in _OPENING):
+    if _EQUALITIES.search(text) or (is_value(text) and ("=" not in text or text[0] in _OPENING)):
         return text
     tails = [right_side(text), *(value_at(text[verb.end() :].strip()) for verb in reversed(list(COMES_TO.finditer(text))[-4:]))]
     return next((tail for tail in tails if tail != text and is_value(tail)), text)
 
 
 def right_side(formula: str) -> str:
-    """Return what a formula comes to: the right side of its last equality."""
+    """Return what a formula comes to: the right side of its last equality; the formula itself if it states several."""
+    if _EQUALITIES.search(formula):
+        return formula
     right = re.split(r"(?<![=<>!])={1,2}|\\approx", formula)[-1].strip()
     return right or formula
 

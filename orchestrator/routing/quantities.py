@@ -21,6 +21,8 @@ _DECIMAL_COMMA: Final = re.compile(r"([-+]?)\s{0,2}(\d{1,30},(?:\d{1,2}|\d{4,30}
 _SPLIT: Final = re.compile(
     r"([-+]?\s{0,2}[\d.,][\d.,'_ \u00a0\u2009\u202f/]{0,60}(?:e[-+]?\d{1,3}|\s{0,2}[*x×]\s{0,2}10\^\{?[-+]?\d{1,3}\}?)?)(.{0,60})"
 )
+_RAISED: Final = re.compile("[\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u207b]{1,20}")
+_DECADE: Final = re.compile(r"\d{3}0'?s")
 _VULGAR: Final = re.compile("[\u00bc-\u00be\u2150-\u215e]")
 _SIGNS: Final = {0x2212: "-", 0x2013: "-", 0x2044: "/"}
 _AROUND: Final = " \t\r\n;:!\"'`*"
@@ -105,7 +107,7 @@ JPY 1 JPY yen
 _WORDS: Final = """
 zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty
 """
-_NUMBER_WORDS: Final = {word: Fraction(value) for value, word in enumerate(_WORDS.split())}
+NUMBER_WORDS: Final = {word: Fraction(value) for value, word in enumerate(_WORDS.split())}
 _NOUN: Final = re.compile(r"[^\W\d_]{3,30}(?:[ -][^\W\d_]{2,30}){0,2}")
 _GROUP: Final = 4
 """Characters of a separator and the three digits behind it."""
@@ -149,8 +151,8 @@ def quantity_of(text: str) -> Quantity | None:
     plain = _plain(text)
     if plain is None or _NAME.fullmatch(plain):
         return None
-    if plain.casefold() in _NUMBER_WORDS:
-        return Quantity(_NUMBER_WORDS[plain.casefold()], "", _NUMBER_WORDS[plain.casefold()])
+    if plain.casefold() in NUMBER_WORDS:
+        return Quantity(NUMBER_WORDS[plain.casefold()], "", NUMBER_WORDS[plain.casefold()])
     for sign, unit in _CURRENCIES.items():
         if sign in plain:
             return _priced(plain.replace(sign, "", 1).strip(), unit)
@@ -181,11 +183,13 @@ def fraction_of(text: str) -> Fraction | None:
 
 
 def date_of(text: str) -> str | None:
-    """Return a date as 2024-03-05 or 2024-03, or a time of day as 15:05; None if the text is none, or can be read in two ways."""
+    """Return a date as 2024-03-05 or 2024-03, a time of day as 15:05, or both; None if the text is none, or can be read in two ways."""
     plain = _plain(text)
     if plain is None:
         return None
-    return _written_date(plain) or _numeric_date(plain) or _time(plain)
+    both = _DATE_AND_TIME.fullmatch(plain)
+    day, hour = (None, None) if both is None else (_day(both[1]), _time(both[2]))
+    return f"{day} {hour}" if day and hour else _day(plain) or _time(plain)
 
 
 def truth_of(text: str) -> str | None:
@@ -193,11 +197,16 @@ def truth_of(text: str) -> str | None:
     return _TRUTH.get(text.strip(" \t\r\n.,;:!\"'`*").casefold()) if len(text) <= LONGEST else None
 
 
+def composed(text: str) -> str:
+    """Return a text with one code for each character (NFKC), and with raised digits as exponents: 10² is 10^2, and not 102."""
+    return unicodedata.normalize("NFKC", _RAISED.sub(lambda found: f"^{found[0]}", text))
+
+
 def _plain(text: str) -> str | None:
     if not 0 < len(text) <= LONGEST:
         return None
     spread = _VULGAR.sub(lambda found: f" {found[0]}", text)  # 1½ is 1 1/2, and not 11/2
-    plain = unicodedata.normalize("NFKC", spread).translate(_SIGNS).strip(_AROUND).removesuffix(".")
+    plain = composed(spread).translate(_SIGNS).strip(_AROUND).removesuffix(".")
     plain = _HEDGE.sub("", plain, count=1).strip() if _HEDGE.match(plain) else plain.strip()
     return _MINUS.sub("-", plain, count=1) if _MINUS.match(plain) else plain
 
@@ -233,7 +242,7 @@ def _measured(text: str) -> Quantity | None:
     if whole is not None:
         return Quantity(whole, "", whole)
     found = _SPLIT.fullmatch(text)
-    if found is None:
+    if found is None or _DECADE.fullmatch(text):
         return None
     number, rest = found[1].strip(), found[2].strip()
     comma = _DECIMAL_COMMA.fullmatch(number)
@@ -298,7 +307,14 @@ _MONTH_ALONE: Final = re.compile(rf"{_MONTH},?{_OF}(\d{{4}})", re.IGNORECASE)
 _POINTS: Final = re.compile(r"(\d{1,2})\.\s?(\d{1,2})\.\s?(\d{4})")
 _SLASHES: Final = re.compile(r"(\d{1,2})[/-](\d{1,2})[/-](\d{4})")
 _TIME: Final = re.compile(r"(\d{1,2})(?::(\d{2}))?\s{0,2}([ap]\.?m\.?)|(\d{1,2}):(\d{2})(?:\s{0,2}(?:uhr|h))?", re.IGNORECASE)
+_DATE_AND_TIME: Final = re.compile(
+    r"(.{6,40}?)(?:T|,?\s{1,3}(?:(?:at|um|à)\s{1,3})?)(\d{1,2}(?::\d{2})?\s{0,2}(?:[ap]\.?m\.?|uhr|h)?)", re.IGNORECASE
+)
 _DAYS: Final = re.compile(r"(?:mon|tues|wednes|thurs|fri|satur|sun)day,?\s{1,3}", re.IGNORECASE)
+
+
+def _day(text: str) -> str | None:
+    return _written_date(text) or _numeric_date(text)
 
 
 def _written_date(text: str) -> str | None:

@@ -51,6 +51,10 @@ _SAYS: Final = re.compile(
     re.IGNORECASE,
 )
 """Words after which a program's output follows."""
+_EACH: Final = re.compile(r"\b(is|are|has|have|was|were)\s\S{0,3}\d[^.;]{0,40}?\b(?:and|but|while)\b[^.;]{1,40}?\b\1\s\S{0,3}\d")
+"""Two things of which a value is told: `Ann has 5 and Bob has 7`."""
+_DENIES: Final = re.compile(r"(?:\b(?:not|never|cannot|nicht|kein\w{0,2}|pas)|n['’]t)(?:\s\S{1,20}){0,2}\s{0,3}$", re.IGNORECASE)
+"""Words before a value that deny it."""
 _LEAST_WORDS: Final = 4
 _ECHO: Final = 0.6
 """Share of the words before the verb that the prompt has, too."""
@@ -61,6 +65,8 @@ def code_block(reply: Reply) -> ExtractedAnswer | None:
     *_, last = [None, *FENCE.finditer(reply.end)]
     if last is None or len(reply.end) - last.end() > _AFTER_BLOCK:
         return None
+    if _SAYS.search(reply.end, last.end()):
+        return None  # the result stands behind the block
     inside = last[1].strip()
     is_assertion = "assert" in inside and "==" in inside
     if not is_value(inside):
@@ -127,6 +133,8 @@ def _worth(sentence: str) -> str | None:
     value = next((found for tail in reversed(tails) if (found := _leading_value(tail)) is not None), None)
     if value is None:
         value = next((found[0].strip() for found in reversed(list(_QUANTITIES.finditer(sentence)))), None)
+    if value is not None and (_EACH.search(sentence) or _DENIES.search(sentence[: max(sentence.rfind(value), 0)][-_BEFORE:])):
+        return sentence
     if value is not None and _JOINED.search(sentence[: max(sentence.rfind(value), 0)][-_BEFORE:]):
         return value_at(tails[0]) if tails else sentence  # several values are only right together
     if value is None and tails and _CONCLUDES.match(sentence):

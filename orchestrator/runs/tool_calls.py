@@ -65,7 +65,7 @@ class Occurrences:
     def next(self, call: ToolCall, tool: Tool) -> Occurrence:
         """Return the occurrence of the message's next call to run."""
         only_reads = tool.declared.effect is Effect.READ
-        action = digest(tool.name, _arguments(call, tool), self.turn if only_reads else None)
+        action = digest(tool.name, canonical_arguments(call, tool), self.turn if only_reads else None)
         calls = self._looked if only_reads else self.made
         known = calls.get(action, _NONE_MADE)
         if known["unsettled"]:
@@ -83,7 +83,7 @@ class Occurrences:
             self.made[occurrence.action] = {**known, "unsettled": sorted([*known["unsettled"], occurrence.ordinal])}
 
 
-def _arguments(call: ToolCall, tool: Tool) -> str:
+def canonical_arguments(call: ToolCall, tool: Tool) -> str:
     """Return the arguments as the function gets them, with defaults filled in: two agents may write the same call in two ways."""
     try:
         return canonical(tool.arguments(call))

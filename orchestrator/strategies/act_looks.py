@@ -4,6 +4,7 @@ Free looks are taken in the node that has asked the agent. Where a further agent
 follows, so that a run which is resumed asks it once and does not ask the agent itself again.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ from ..routing.call_looks import (
 from ..routing.drafts import DraftChoice
 from ..routing.escalation import Action, Escalation
 from ..routing.looks import CONFIDENCE, FREE, GROUNDING, SCHEMA, Signal, token_confidence
+from ..runs.tool_calls import canonical_arguments
 from ..task.evidence import ActLook
 from ..task.labels import Label
 from ..task.policy import Verdict
@@ -246,10 +248,11 @@ class ActJudging:
         ]
 
     def _settling(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
-        """Return the calls that change something, with the arguments that decide what is done."""
+        """Return the calls that change something, with the arguments that decide what is done, as the function gets them."""
+        filled = [(call, tool, json.loads(canonical_arguments(call, tool))) for call, tool in self._acting_in(calls)]
         return [
-            call.model_copy(update={"arguments": {name: call.arguments[name] for name in call.arguments if name in tool.declared.sinks}})
-            for call, tool in self._acting_in(calls)
+            call.model_copy(update={"arguments": {name: value for name, value in arguments.items() if name in tool.declared.sinks}})
+            for call, tool, arguments in filled
         ]
 
     def _acting_in(self, calls: Sequence[ToolCall]) -> list[tuple[ToolCall, Tool]]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nearfar import Hybrid, Policy, Result, Tool, tool
-from nearfar.orchestrator.routing.call_looks import call_findings, call_opinion, text_of_calls
+from nearfar.orchestrator.routing.call_looks import call_findings, call_opinion, text_of_calls, unmentioned_arguments
 from nearfar.orchestrator.routing.escalation import Escalation
 from nearfar.orchestrator.routing.escalation_training import draft_examples_of, train_escalation
 from nearfar.orchestrator.routing.looks import Cost
@@ -67,6 +67,45 @@ async def test_a_call_whose_argument_was_mentioned_nowhere_is_not_run_and_the_fa
     (look,) = rejected.acts
     assert (look.step, look.tools, look.findings["grounding"]) == (1, ("pay",), {"unmentioned arguments": 1})
     assert "mallory" not in look.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("said", "value"),
+    [
+        ("Pay by paypal", "PayPal"),
+        ("Clone it from GitHub", "github"),
+        ("Fly to Zurich", "Zürich"),
+        ("Meet me on March 4", "2026-03-04"),
+        ("Meet me tomorrow at 3 pm", "2026-11-27T15:00:00+01:00"),
+        ("Send fifty euros", "EUR"),
+        ("Pay DE89 3704 0044 0532 0130 00", "DE89370400440532013000"),
+        ("Call 0170 1234567", "+491701234567"),
+        ("Delete all logs", "*.log"),
+        ("田中さんに50円払って", "田中"),
+        ("Заплати Анне 50", "Анна"),
+    ],
+)
+def test_an_argument_may_be_written_otherwise_than_it_was_said(said: str, value: str) -> None:
+    assert unmentioned_arguments(pays(value), PAY, said) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "value"),
+    [
+        ("Pay my landlord", "12345678"),
+        ("Pay account 12345678", "87654321"),
+        ("Book a room for Ann", "2023-10-05"),
+        ("田中さんに50円払って", "鈴木"),
+        ("Заплати Анне 50", "Борис"),
+    ],
+)
+def test_an_argument_that_was_made_up_is_told_in_any_script(said: str, value: str) -> None:
+    assert unmentioned_arguments(pays(value), PAY, said) == ["to"]
+
+
+def test_a_key_that_was_made_up_is_told_too() -> None:
+    call = ToolCall(id="1", name="pay", arguments={"to": {"mallory": [1]}})
+    assert unmentioned_arguments(call, PAY, "Pay Ann 5 dollars") == ["to"]
 
 
 async def test_a_grounded_call_runs_and_its_looks_are_on_record() -> None:
@@ -153,6 +192,20 @@ async def test_only_the_arguments_that_decide_need_to_agree() -> None:
 
     await Shop([writes("Here are 5 dollars"), "sent"], [writes("You get 5 dollars"), "sent"]).ask(SECOND, tools=[write])
     assert sent == ["Here are 5 dollars"]
+
+
+async def test_a_default_that_only_one_agent_writes_out_makes_no_difference() -> None:
+    paid = []
+
+    @tool
+    def pay(to: str, cents: int = 500) -> str:
+        """Pay a person."""
+        paid.append(cents)
+        return f"{cents} cents went to {to}"
+
+    short = ToolCall(id="1", name="pay", arguments={"to": "ann"})
+    result = await Shop([short, DONE], [pays("ann"), DONE]).ask(SECOND, tools=[pay])
+    assert (paid, result.agent) == ([500], "near")
 
 
 @pytest.mark.parametrize("strategy", ["pevr", "eva"])

@@ -58,6 +58,14 @@ def test_answers_agree_where_only_their_form_differs(first: str, second: str | l
         ("[1, 2]", "(1, 2)"),
         ("[True]", "[1]"),
         (r"\frac{1}{23}", r"\frac{12}{3}"),
+        (r"\frac{1}{2}x", r"\frac{1}{2x}"),
+        ("10²", "102"),
+        ("12 34", "1234"),
+        ("1990s", "1990"),
+        ("!a", "a"),
+        (".net", "net"),
+        ("```\nx = 'A'\n```", "```\nx = 'a'\n```"),
+        ("```\nif a:\n    b\n    c\n```", "```\nif a:\n    b\nc\n```"),
         ("", ""),
         (None, None),
         (None, "no call"),
@@ -80,6 +88,13 @@ def test_calls_agree_in_any_order_whatever_the_case_and_the_kind_of_number() -> 
 )
 def test_calls_disagree_where_one_is_missing_or_another(other: list[ToolCall]) -> None:
     assert not agree([call("pay", to="Mira"), call("note", to="Mira")], other)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("*", "."), ("*.log", ".log"), (".5", "5"), ("10²", "102"), ("a b", "ab"), ("$HOME", "HOME")]
+)
+def test_signs_in_arguments_make_a_difference(first: str, second: str) -> None:
+    assert not agree([call("delete", pattern=first)], [call("delete", pattern=second)])
 
 
 def test_two_drafts_that_call_no_tool_agree() -> None:

@@ -48,6 +48,7 @@ CHOICES = "Which city is the capital of France?\n(A) Rome\n(B) Paris\n(C) Bonn"
         ("The treaty was signed on March 5, 2024 in Rome.", "When was the treaty signed?", "2024-03-05", "date"),
         ("The capital of France is Paris.", "What is the capital of France?", "Paris", "entity"),
         ("42", MATHS, "42", "text"),
+        ("It was never signed.\n\nAnswer:\nNo.", "Is it signed?", "no", "answer line"),
     ],
 )
 def test_the_answer_is_found_in_the_way_it_is_written(text: str, prompt: str, answer: str, source: str) -> None:
@@ -71,6 +72,8 @@ def test_a_text_of_which_no_value_was_asked_is_compared_as_a_whole(text: str) ->
     ("schema", "field"),
     [
         ({"properties": {"why": {}, "n": {}}, "required": ["n"]}, "n"),
+        ({"properties": {"answer": {}, "amount": {}}}, None),
+        ({"properties": {"category": {}, "amount": {}}, "required": ["category"]}, None),
         ({"properties": {"total": {}}}, "total"),
         ({"properties": {"why": {}, "final_answer": {}}, "required": ["why", "final_answer"]}, "final_answer"),
         ({"properties": {"name": {}, "age": {}}, "required": ["name", "age"]}, None),
@@ -79,6 +82,46 @@ def test_a_text_of_which_no_value_was_asked_is_compared_as_a_whole(text: str) ->
 )
 def test_the_field_of_the_answer_is_told_by_the_schema(schema: dict[str, Any], field: str | None) -> None:
     assert answer_field(schema) == field
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "prompt"),
+    [
+        ("Answer: 15:00 UTC", "Answer: 16:00 UTC", "When?"),
+        ("Answer: 2024-03-04 15:00", "Answer: 2024-03-05 15:00", "When?"),
+        ("It departs at 9:30 and arrives at 11:00.", "It departs at 9:45 and arrives at 11:00.", "When does it depart?"),
+        ("So the ratio is 3:5.", "So the ratio is 4:5.", "What is the ratio?"),
+        ("Answer: x = 5, y = 3", "Answer: x = 4, y = 3", MATHS),
+        ("Answer: x = 5 or x = -5", "Answer: x = -5", MATHS),
+        ("Answer: x >= 5", "Answer: 5", MATHS),
+        ("Answer: x != 5", "Answer: x = 5", MATHS),
+        ("Find \\boxed{1} and \\boxed{2}.", "Find \\boxed{3} and \\boxed{2}.", MATHS),
+        ("Ann has 5 and Bob has 7.", "Ann has 6 and Bob has 7.", "How many does each have?"),
+        ("The answer cannot be 12.", "The answer is 12.", MATHS),
+        ("Answer: 5\n\nHmm, no, actually it is 6.", "Answer: 5", MATHS),
+        ("> Answer: 5\n\nNo. It is 6.", "5", MATHS),
+        ("```\nx = 1\n```\nThe result is 7.", "```\nx = 1\n```\nThe result is 8.", "Compute."),
+        ("(A) is tempting, but (B) is right.", "A", CHOICES),
+        ("Both (A) and (B)", "B", CHOICES),
+        ("Everything except (C).", "C", CHOICES),
+        ("No doubt it is void.", "No, it is valid.", "Is it void?"),
+        ("Yes, but only if it was not signed.", "Yes.", "Is it void?"),
+        ('{"answer": "yes", "amount": 3, "why": ""}', '{"answer": "yes", "amount": 4, "why": ""}', ""),
+    ],
+)
+def test_different_answers_in_nearly_the_same_words_do_not_agree(first: str, second: str, prompt: str) -> None:
+    one, other = (Answer.of_text(text, prompt=prompt) for text in (first, second))
+    assert not one.agrees(other), (one, other)
+
+
+def test_a_remark_of_any_schema_makes_no_difference() -> None:
+    schema = {"properties": {"to": {}, "amount": {}, "confidence": {}}}
+    first, second, third = (
+        Answer.of_text(f'{{"to": "Ann", "amount": {amount}, "confidence": {sure}}}', schema=schema)
+        for amount, sure in ((3, 0.9), (3, 0.8), (4, 0.9))
+    )
+    assert first.agrees(second)
+    assert not first.agrees(third)
 
 
 def test_the_field_of_the_schema_is_compared_and_named() -> None:

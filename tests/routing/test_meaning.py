@@ -32,6 +32,17 @@ def words_alone() -> None:
         ("The treaty was signed in 1848 after long talks.", "The treaty was signed in 1849 after long talks."),
         ("The treaty was signed in Paris after long talks.", "The treaty was signed in Vienna after long talks."),
         ("The price has increased since last week.", "The price has decreased since last week."),
+        ("The drug is safe for children and for adults.", "The drug is unsafe for children and for adults."),
+        ("It was -5 degrees in the early morning.", "It was 5 degrees in the early morning."),
+        ("Add two spoons of sugar to the milk.", "Add three spoons of sugar to the milk."),
+        ("The witness saw the red car run the light.", "The witness saw the blue car run the light."),
+        ("The meeting was moved from Monday to Friday.", "The meeting was moved from Friday to Monday."),
+        ("The company bought its smaller rival last spring.", "The smaller rival bought its company last spring."),
+        ("Всё это действительно очень большой дом.", "Всё это не действительно очень большой дом."),
+        ("Sort them:\n```\nfirst + second\n```", "Sort them:\n```\nfirst - second\n```"),
+        ("Use `rm -r build` to clean the folder.", "Use `rm -rf build` to clean the folder."),
+        ("| Rome | 3 |\n| Oslo | 4 |", "| Rome | 4 |\n| Oslo | 3 |"),
+        ("SELECT name WHERE age > 30", "SELECT name WHERE age < 30"),
     ],
 )
 def test_texts_that_contradict_each_other_never_agree(first: str, second: str) -> None:
