@@ -106,7 +106,7 @@ def _without_remarks(found: Mapping[str, object]) -> dict[str, object]:
 
 
 def _field(reply: Reply) -> ExtractedAnswer | None:
-    """Find the schema's field, or all that are no remarks. Without a schema: those of an object that holds remarks, too, or nothing else."""
+    """Find the schema's field, or all that are no remarks. Without a schema: those of an object with remarks, or with nothing else."""
     found = _object(reply.text)
     if found is None:
         return None

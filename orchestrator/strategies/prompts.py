@@ -256,6 +256,8 @@ def read_json_reply(text: str, schema: JsonSchema) -> JsonValue:
 
 _STEP = re.compile(r"^\s*(?:[-*\u2022]|(?:step\s*)?\d+\s*[.):])\s*\S", re.IGNORECASE | re.MULTILINE)
 _VERDICT = re.compile(r"[\W_]*(CONTINUE|INTERVENE)(?![^\W_])[*_]*[.:]?[*_]*", re.IGNORECASE)
+_BOTH = re.compile(r"\W{0,5}(?:or\W{1,3})?INTERVENE\b", re.IGNORECASE)
+"""The other verdict, right behind the first: the model repeats the choice and does not make it."""
 
 
 @dataclass(frozen=True)
@@ -286,6 +288,8 @@ def read_verdict(reply: StepReply, *, strategy: Strategy, longest: int) -> Super
             Verdict.UNREADABLE, problem="it calls a tool" if reply.tool_calls else "its first word is neither CONTINUE nor INTERVENE"
         )
     if found[1].upper() == "CONTINUE":
+        if _BOTH.match(reply.text, found.end()):
+            return SupervisorVerdict(Verdict.UNREADABLE, problem="it says both CONTINUE and INTERVENE")
         return SupervisorVerdict(Verdict.CONTINUE)
     guidance = reply.text[found.end() :].strip()
     problem = _guidance_problem(guidance, longest=longest) or (_step_problem(guidance) if strategy is Strategy.PEVR else None)

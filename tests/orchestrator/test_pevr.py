@@ -187,7 +187,9 @@ async def test_a_second_try_at_a_plan_counts() -> None:
     assert [call.role for call in result.calls] == ["plan", "plan", "execute"]
 
 
-@pytest.mark.parametrize("verdict", ["Well, let me see.", "CONTINUED", "INTERVENE", "INTERVENE\njust try harder", " ", looks_at(3)])
+@pytest.mark.parametrize(
+    "verdict", ["Well, let me see.", "CONTINUED", "INTERVENE", "INTERVENE\njust try harder", "CONTINUE or INTERVENE", " ", looks_at(3)]
+)
 async def test_a_verdict_that_is_neither_lets_the_work_go_on(verdict: str | ToolCall) -> None:
     pair = Pair([looks_at(1), ANSWER], [PLAN, verdict])
     async with working(pair, supervised("pevr", interval=1)) as hybrid:

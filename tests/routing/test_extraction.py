@@ -115,7 +115,7 @@ def test_different_answers_in_nearly_the_same_words_do_not_agree(first: str, sec
 
 
 def test_a_remark_of_any_schema_makes_no_difference() -> None:
-    schema = {"properties": {"to": {}, "amount": {}, "confidence": {}}}
+    schema: dict[str, Any] = {"properties": {"to": {}, "amount": {}, "confidence": {}}}
     first, second, third = (
         Answer.of_text(f'{{"to": "Ann", "amount": {amount}, "confidence": {sure}}}', schema=schema)
         for amount, sure in ((3, 0.9), (3, 0.8), (4, 0.9))
