@@ -8,12 +8,12 @@ import typer
 from rich.text import Text
 
 from ...protocols import ConfigError
-from ..routing.cards import DEFAULT_CARD, baked, bind, by_role, is_by_role
+from ..routing.cards import DEFAULT_CARD, baked, bind, by_role, is_by_role, opinions_of
 from ..routing.draft_outcomes import drafts_of, escalated_to
 from ..routing.escalation import Escalation, EscalationCard, read_card
 from ..routing.outcomes import OutcomeStore
 from . import options
-from .printing import Line, fact_table, show
+from .printing import Line, count_text, fact_table, show, warn
 from .running import report_errors
 
 app = typer.Typer(no_args_is_help=True, help="See, share and take over the cards by which a cascade weighs its evidence.")
@@ -72,10 +72,12 @@ def import_card(
     """Check a shared card, and bind it to agents of yours."""
     with report_errors(as_json=as_json):
         shared = read_card(card)
-        Escalation(shared)
         if not is_by_role(shared):
             raise ConfigError(f"{card} names agents in place of roles", hint="nearfar policy card export writes one with roles")
-        bound = bind(shared, draft=draft, far=far, opinions=opinion or ())
+        known, asked = opinions_of(shared), opinion or ()
+        if len(asked) > len(known):
+            warn(f"the card weighs {count_text(len(known), 'opinion')}, so these are not asked: {', '.join(asked[len(known) :])}")
+        bound = bind(shared, draft=draft, far=far, opinions=asked[: len(known)])
         _write(bound, out)
         show({"escalation": str(out), **bound.model_dump(mode="json")}, _lines(bound), as_json=as_json)
 

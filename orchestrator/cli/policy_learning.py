@@ -14,6 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from ...protocols import ConfigError, Sensitivity, Side
 from ..lab.figures import require_matplotlib
 from ..lab.replay.calibration import calibrate as find_threshold
+from ..lab.replay.calibration import target_of
 from ..lab.replay.cascade import RecordedCascade, has_drafts
 from ..lab.replay.simulation import simulation
 from ..lab.replay.sources import ReplaySource
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from ..util.embedding.embedder import MiniLmEmbedder
 
 REPORT: Final = "report.json"
+_MOST_LISTED: Final = 12
+"""Agents of the traces that an error names."""
 _FREE: Final = Policy(strategy=Strategy.ROUTE, mode=Mode.AUTO, sensitivity=Sensitivity.PUBLIC)
 """The policy if no configuration names another: the router places every task."""
 Traces = Annotated[Path, typer.Option("--traces", help="Recorded outcomes: traces, a router's log, or the runs of a sweep.")]
@@ -101,6 +104,7 @@ def calibrate(
     """Find the router's threshold for a budget or a quality, and report what it gives on tasks held out from the search."""
     chosen = Recorded(traces, test, near_agent or (), far_agent or (), config, embeds=not words_only, seed=seed)
     with report_errors(as_json=as_json):
+        target_of(budget=budget, quality=quality, confidence=confidence)
         if out is not None:
             require_matplotlib()
         with show_progress() as progress:
@@ -146,8 +150,8 @@ class Recorded:
     test: Path | None
     """Outcomes for the figures alone; None: the figures are cross-validated."""
     near: Sequence[str]
-    """Names of the near agents in the traces, in the order of their roles: the first drafts, the others give opinions. If `near` and `far`
-    are empty, the configuration tells the sides."""
+    """Names of the near agents in the traces, in the order of their roles: the first drafts, the others give opinions. The configuration
+    tells a side that is empty."""
     far: Sequence[str]
     config: Path | None
     embeds: bool
@@ -159,27 +163,27 @@ class Recorded:
         traces = read_traces(self.traces)
         tested = None if self.test is None else read_traces(self.test)
         told = agents_of(traces)
-        known = self._read_named(told) or self._read_configured()
+        known = self._read_sides(told)
         sides = {agent: side for agent, side in known.items() if agent in told}
         lacking = sorted(set(Side) - set(sides.values()))
         if lacking:
-            hint = f"the traces have {', '.join(told)}: name yours with --near-agent and --far-agent"
+            hint = f"the traces have {_listed(told)}: name yours with --near-agent and --far-agent"
             raise ConfigError(f"the traces have no {lacking[0]} agent that is known", hint=hint)
         return ReplaySource(traces, tested, sides, self.embedder(), self.seed)
 
-    def _read_named(self, told: Sequence[str]) -> Mapping[str, Side]:
+    def _read_sides(self, told: Sequence[str]) -> Mapping[str, Side]:
+        """Return the sides of the agents that take part. Raises `ConfigError` for a name that the traces lack, or that is on both sides."""
         both = sorted(set(self.near) & set(self.far))
         if both:
             raise ConfigError(f"{both[0]} is named for both sides", hint="an agent is near or far")
         named = {**dict.fromkeys(self.near, Side.NEAR), **dict.fromkeys(self.far, Side.FAR)}
         unknown = [agent for agent in named if agent not in told]
         if unknown:
-            raise ConfigError(f"the traces have no agent {unknown[0]!r}", hint=f"they have {', '.join(told)}")
-        return named
-
-    def _read_configured(self) -> Mapping[str, Side]:
-        config = options.read_config(self.config)
-        return ({} if config is None else config.agents) or {str(side): side for side in Side}
+            raise ConfigError(f"the traces have no agent {unknown[0]!r}", hint=f"they have {_listed(told)}")
+        open_sides = {side for side, names in ((Side.NEAR, self.near), (Side.FAR, self.far)) if not names}
+        config = options.read_config(self.config) if open_sides else None
+        configured = ({} if config is None else config.agents) or {str(side): side for side in Side}
+        return {**named, **{agent: side for agent, side in configured.items() if side in open_sides and agent not in named}}
 
     def embedder(self) -> "MiniLmEmbedder | None":
         """Return the model that embeds prompts; None to compare them by their words alone."""
@@ -191,6 +195,11 @@ class Recorded:
         from ..util.embedding.embedder import MiniLmEmbedder
 
         return MiniLmEmbedder()
+
+
+def _listed(agents: Sequence[str]) -> str:
+    more = f" and {len(agents) - _MOST_LISTED:,} more" if len(agents) > _MOST_LISTED else ""
+    return ", ".join(agents[:_MOST_LISTED]) + more
 
 
 @contextmanager

@@ -427,8 +427,10 @@ class Hybrid:
         stands. The outcome is kept in the files that `[policy.auto] reports` and `[policy.router] log` name, without the words of a private
         task. A cache gives up the answers of a task whose score is below one half.
 
-        Raises `InvalidRequest` for a score outside 0 to 1.
+        Raises `InvalidRequest` for a score outside 0 to 1, and a class that is no text.
         """
+        if not isinstance(task_class, str):
+            raise InvalidRequest(f"the class of a task is a text, not {task_class!r}", hint='from coarse to fine: "billing/refund"')
         if not isinstance(score, (int, float)) or not 0 <= score <= 1:
             raise InvalidRequest(f"a score is between 0 and 1, not {score}", hint="1.0 for a task well done, 0.0 for one that failed")
         if self._records.cache is not None:

@@ -15,6 +15,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from threading import Lock
 from typing import Final, Generic, TypeVar
 
@@ -43,22 +44,29 @@ class Sorted(Generic[Item]):
 class Recent(Sorted[float]):
     """The last values, of which quantiles are taken."""
 
-    def threshold(self, share: float, *, takes_ties: bool) -> float:
+    def threshold(self, share: float, *, takes_ties: bool, luck: float) -> float:
         """Return the value that the given share of the next ones is expected to exceed; an infinity where all or none are to.
 
-        `takes_ties`: equal values count as above, too.
+        Between the values it is the quantile of Weibull's plotting positions: the next value is as likely to fall into each gap. Where
+        a share is smaller than a gap, as it is for all shares before the first value, chance decides whether the gap counts. So a
+        share also holds over processes of one task each. Without any value it is 0: a task goes far where that is worth it by itself.
 
-        Between the values it is the quantile of Weibull's plotting positions: the next value is as likely to fall into each gap. Without
-        any value it is 0: a task goes far where that is worth it by itself.
+        Args:
+            share: of the next values.
+            takes_ties: equal values count as above, too.
+            luck: a random number, at least 0 and below 1.
         """
         if not 0 < share < 1:
             return math.inf if share <= 0 else -math.inf
-        if not self.by_size:
-            return 0.0
         last = len(self.by_size) - 1
         place = (1 - share) * (last + 2) - 1
-        if not 0 <= place <= last:
-            return math.inf if place > last else -math.inf
+        if place > last and luck >= share * (last + 2):
+            return math.inf
+        if not self.by_size:
+            return 0.0
+        if place < 0 and luck < -place:
+            return -math.inf
+        place = min(max(place, 0.0), float(last))
         below = int(place)
         low, high = self.by_size[below], self.by_size[min(below + 1, last)]
         found = low + (place - below) * (high - low)
@@ -118,11 +126,12 @@ class FarShareController:
     Args:
         target: share of tasks that are to go far, from 0 to 1.
         window: tasks over which the share is held.
+        seed: of the chance that decides while few worths are known; None: another one each time.
 
     Raises `ConfigError` for a target outside 0 to 1 or a window of less than `LEAST_WINDOW` tasks.
     """
 
-    def __init__(self, target: float, window: int = USUAL_WINDOW) -> None:
+    def __init__(self, target: float, window: int = USUAL_WINDOW, *, seed: int | None = 0) -> None:
         if not 0 <= target <= 1:
             raise ConfigError(f"a share of far tasks lies between 0 and 1, not at {target}", hint="0.3 sends three tasks in ten far")
         if window < LEAST_WINDOW:
@@ -131,6 +140,9 @@ class FarShareController:
         self._bound = window * TOLERANCE / 2
         self._horizon = window * HORIZON
         self._recent = Recent(round(window * SAMPLE))
+        self._random = Random(seed)
+        self._luck = self._random.random()
+        """The same for all questions about one task."""
         self._debt = 0.0
         """Tasks that should have gone far by now, less those that did."""
         self._lock = Lock()
@@ -147,7 +159,7 @@ class FarShareController:
                 return -math.inf
             if self._debt + self._target - 1 < -self._bound:
                 return math.inf
-            return self._recent.threshold(self._target + self._debt / self._horizon, takes_ties=self._debt > 0)
+            return self._recent.threshold(self._target + self._debt / self._horizon, takes_ties=self._debt > 0, luck=self._luck)
 
     def observe(self, worth: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
         """Take a decision into account. Raises `InvalidRequest` for a worth that is no finite number, or negative dollars.
@@ -163,6 +175,7 @@ class FarShareController:
             return
         with self._lock:
             self._recent.add(worth)
+            self._luck = self._random.random()
             self._debt = min(max(self._debt + self._target - went_far, -self._bound), self._bound)
 
 

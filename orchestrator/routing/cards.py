@@ -7,10 +7,10 @@ outputs, validity, grounding and confidence. It is trained by `scripts/default_c
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from ...protocols import ConfigError
 from ..task.decisions import RouteDecision
 from ..task.policy import Policy
 from .drafts import cost_of
@@ -55,7 +55,7 @@ def first_day_escalation(policy: Policy, decision: RouteDecision, *, draft: str,
         others: names of near agents that may be asked for an opinion.
     """
     settings = policy.router
-    if not settings.has_budget or settings.shadow or find_spec("numpy") is None:
+    if not settings.has_budget or settings.shadow or not _has_numpy():
         return None
     opinions = others[:MOST_OPINIONS]
     expected = {name: cost_of(decision.estimate_of(name)) for name in opinions}
@@ -64,8 +64,17 @@ def first_day_escalation(policy: Policy, decision: RouteDecision, *, draft: str,
 
 
 def bind(card: EscalationCard, *, draft: str, far: str, opinions: Sequence[str], costs: Mapping[str, Cost] | None = None) -> EscalationCard:
-    """Return a role card with agents in the place of its roles, without the opinions that no agent gives. `costs`: see above."""
-    known = dict(zip(_opinions_of(card), opinions, strict=False))
+    """Return a role card with agents in the place of its roles, without the opinions that no agent gives. `costs`: see above.
+
+    Raises `ConfigError` for an empty name, one that a look has already, and one agent in two roles; the draft's own may give an opinion.
+    """
+    names = [draft, far, *opinions]
+    unfit = next((name for name in names if not name.strip() or not name.isprintable() or name in FREE), None)
+    if unfit is not None:
+        raise ConfigError(f"a card cannot be bound to an agent named {unfit!r}", hint="name agents as the configuration does")
+    if far in (draft, *opinions) or len(set(opinions)) < len(opinions):
+        raise ConfigError(f"an agent has two roles: {', '.join(names)}", hint="name each agent once")
+    known = dict(zip(opinions_of(card), opinions, strict=False))
     free = [look.name for look in card.looks if look.is_free]
     looks = [look for look in card.looks if look.name in known or look.name in free]
     priced = {known[look.name]: (costs or {}).get(known[look.name], _NOMINAL) for look in looks if look.name in known}
@@ -74,7 +83,7 @@ def bind(card: EscalationCard, *, draft: str, far: str, opinions: Sequence[str],
 
 def by_role(card: EscalationCard) -> EscalationCard:
     """Return the card with roles in the place of its agents, so that it can be shared."""
-    known = dict(zip(_opinions_of(card), OPINION_ROLES, strict=False))
+    known = dict(zip(opinions_of(card), OPINION_ROLES, strict=False))
     priced = {known[look.name]: look.cost for look in card.looks if look.name in known}
     return _renamed(card, card.looks, known, priced, draft=DRAFT_ROLE, far=FAR_ROLE)
 
@@ -85,11 +94,21 @@ def is_by_role(card: EscalationCard) -> bool:
 
 
 @cache
+def _has_numpy() -> bool:
+    try:
+        import numpy  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+@cache
 def _default_card() -> EscalationCard:
     return read_card(DEFAULT_CARD)
 
 
-def _opinions_of(card: EscalationCard) -> list[str]:
+def opinions_of(card: EscalationCard) -> list[str]:
+    """Return the names of the looks at which another agent is asked."""
     return [look.name for look in card.looks if look.name not in FREE]
 
 

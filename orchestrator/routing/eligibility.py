@@ -24,6 +24,7 @@ from ..task.policy import Policy
 from ..task.routing_policy import HOUR, AmountsConfig, LimitsConfig, ObjectiveConfig, RouterConfig
 from ..task.rules import RESTRICTIONS, Ruling
 from ..task.task import Needs, Task
+from .steering import OUT_OF_REACH
 
 if TYPE_CHECKING:
     from ..budgets.account import Account
@@ -428,6 +429,8 @@ def reason_for(order: Sequence[JudgedAgent], advantage: float, threshold: float)
     expected = first.estimate.success
     relation = "above" if first.agent.side is Side.FAR else "not above"
     limit = f"{relation} the threshold of {threshold:.3g}"
+    if abs(threshold) >= OUT_OF_REACH:
+        limit = "and the budget has no room at the moment" if threshold > 0 else "and the budget has room to spend"
     return (
         f"{first.agent.name} first: it is right with probability {expected.value:.2f} ({expected.source}), "
         f"and the far side is worth {advantage:+.3g} more than the near one, {limit}"

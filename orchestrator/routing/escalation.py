@@ -16,7 +16,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Self
 
-from pydantic import Field, FiniteFloat, ValidationError, model_validator
+from pydantic import Field, FiniteFloat, ValidationError, field_validator, model_validator
 
 from ...protocols import ConfigError
 from ...protocols.steps import Value
@@ -132,6 +132,13 @@ class EscalationCard(Value):
     provenance: CardOrigin | None = None
     """None: it was learned from the user's own traces."""
 
+    @field_validator("version")
+    @classmethod
+    def _is_known(cls, version: str) -> str:
+        if version != VERSION:
+            raise ValueError(f"this Nearfar reads {VERSION}, and it is {version!r}"[:100])
+        return version
+
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         """Check that there is a fit for each set of paid looks, an outlook for each further look, and a weight for each measure."""
@@ -181,9 +188,6 @@ class Escalation:
     """Decides about drafts with a learned card. Calls may come from any thread."""
 
     def __init__(self, card: EscalationCard) -> None:
-        """Raises `ConfigError` for a card of another version."""
-        if card.version != VERSION:
-            raise ConfigError(f"the escalation is of version {card.version!r}, not {VERSION!r}", hint="train it again")
         self.card = card
         self.looks = tuple(look.name for look in card.looks)
         """Names of those that it was trained with; findings of others cannot be used."""
@@ -319,13 +323,18 @@ class Escalation:
 def read_card(path: Path) -> EscalationCard:
     """Read a card from a file that may come from others. Raises `ConfigError` where it is none, or too large, with the first problem."""
     try:
-        if path.stat().st_size > LARGEST_FILE:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise ConfigError(f"{path} holds no escalation: it is a pipe or a device", hint=_UNTRAINED)
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+        if len(data) > LARGEST_FILE:
             raise ConfigError(f"{path} holds no escalation: it has more than {LARGEST_FILE:,} bytes", hint=_UNTRAINED)
-        return EscalationCard.model_validate_json(path.read_bytes())
+        return EscalationCard.model_validate_json(data)
     except OSError as error:
         raise ConfigError(f"{path} holds no escalation: {error.strerror or error}", hint=_UNTRAINED) from error
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
+        problems = error.errors(include_url=False, include_input=False)
+        first = next((each for each in problems if each["loc"] == ("version",)), problems[0])
         where = ".".join(map(str, first["loc"])) or "the card"
         raise ConfigError(f"{path} holds no escalation: {where}: {first['msg']}", hint=_UNTRAINED) from error
 

@@ -16,6 +16,7 @@ from ..task.routing_policy import FallbackTrigger
 from ..task.rules import RESTRICTIONS, Range, Rule, When, is_of_class
 from ..task.task import Needs
 from ..util.plugins import find_plugins, has_plugin
+from .cards import opinions_of
 from .eligibility import SIDES_OF_MODE, PolicyFinding, eligible
 from .escalation import Escalation
 from .head import read_card
@@ -344,13 +345,25 @@ def _on_files(policy: Policy, agents: Mapping[str, Side]) -> Iterator[PolicyFind
     if policy.router.head is not None:
         yield from _unless_usable("policy.router.head", lambda head: _require_head(head, agents), policy.router.head)
     if policy.evidence.escalation is not None:
-        yield from _unless_usable("policy.evidence.escalation", Escalation.load, policy.evidence.escalation)
+        yield from _unless_usable("policy.evidence.escalation", lambda card: _require_escalation(card, agents), policy.evidence.escalation)
 
 
 def _require_head(folder: Path, agents: Mapping[str, Side]) -> None:
     missing = sorted(set(agents) - set(read_card(folder).agents))
     if missing:
         raise ConfigError(f"the head in {folder} was not trained for {', '.join(missing)}", hint="nearfar policy train --traces ...")
+
+
+def _require_escalation(path: Path, agents: Mapping[str, Side]) -> None:
+    """Raise `ConfigError` for a card of other agents than those of a team with a far side, without which nothing is escalated."""
+    card = Escalation.load(path).card
+    roles = {card.draft: Side.NEAR, card.far: Side.FAR, **dict.fromkeys(opinions_of(card), Side.NEAR)}
+    missing = sorted(name for name, side in roles.items() if agents.get(name) is not side)
+    if missing and Side.FAR in agents.values():
+        hint = f"the agents are {', '.join(sorted(agents))}; nearfar policy card import binds a shared card to yours"
+        raise ConfigError(
+            f"{path} weighs drafts of {card.draft} for {card.far}, and there is no such agent: {', '.join(missing)}", hint=hint
+        )
 
 
 def _unless_usable(where: str, use: Callable[[Path], object], path: Path) -> Iterator[PolicyFinding]:

@@ -77,7 +77,7 @@ def _propensity(prospects: Sequence[Prospect], chosen: Prospect) -> float:
     return chance_of_greatest(means, deviations, prospects.index(chosen))
 
 
-_OUT_OF_REACH: Final = 1e9
+OUT_OF_REACH: Final = 1e9
 """Utility that no agent is ahead by."""
 _SIDES_IN_SHADOW: Final = (Side.NEAR, Side.FAR)
 """The order of mode `auto` without a router: the near side is free."""
@@ -135,7 +135,7 @@ class Steering:
         if controller is None:
             return settings.threshold
         if not controller.affords(_most(far)):
-            return _OUT_OF_REACH
+            return OUT_OF_REACH
         return _within_reach(controller.threshold * _units(controller, far))
 
     def dollar_multiplier(self, settings: RouterConfig) -> float:
@@ -143,7 +143,7 @@ class Steering:
         controller = self._controller(settings)
         if controller is None or isinstance(controller, FarShareController):
             return 0.0
-        return _within_reach(controller.threshold) if controller.affords(None) else _OUT_OF_REACH
+        return _within_reach(controller.threshold) if controller.affords(None) else OUT_OF_REACH
 
     def extend(self, settings: RouterConfig, commitments: list[Commitment], dollars: float | None, *, is_far: bool) -> None:
         """Set more aside for a task under way that has already taken more than was expected. None: unknown dollars.
@@ -267,7 +267,7 @@ class Steering:
                 )
             if settings.far_share is not None:
                 return self._shares.get(settings.far_share) or self._shares.setdefault(
-                    settings.far_share, FarShareController(settings.far_share)
+                    settings.far_share, FarShareController(settings.far_share, seed=self._seed)
                 )
         return None
 
@@ -297,7 +297,7 @@ def _units(controller: BudgetController, far: Estimate | None) -> float:
 
 
 def _within_reach(utility: float) -> float:
-    return min(max(utility, -_OUT_OF_REACH), _OUT_OF_REACH)
+    return min(max(utility, -OUT_OF_REACH), OUT_OF_REACH)
 
 
 def _is_draft(decision: RouteDecision) -> bool:

@@ -45,9 +45,9 @@ class AgentOutcome(Value):
     """The lowest of its steps' confidences; None where unknown."""
     input_tokens: int | None = Field(default=None, ge=0)
     output_tokens: int | None = Field(default=None, ge=0)
-    dollars: float | None = Field(default=None, ge=0)
-    seconds: float | None = Field(default=None, ge=0)
-    joules: float | None = Field(default=None, ge=0)
+    dollars: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    joules: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
 class Trace(Value):
@@ -380,7 +380,7 @@ def _text_lines(path: Path) -> Iterator[str]:
     """Yield the lines that are not empty."""
     opened = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rt", encoding="utf-8") as file:
+        with opened(path, "rt", encoding="utf-8-sig") as file:  # editors on Windows mark the beginning
             yield from (line for line in file if line.strip())
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise ConfigError(f"the traces in {path} cannot be read: {error}", hint="--traces names a file of JSON lines") from error

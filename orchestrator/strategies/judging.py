@@ -99,29 +99,31 @@ class Judging:
         """Return the reason to let the next agent take over, or None. Raises `ConfigError` for an escalation that was trained for other
         agents or looks."""
         following = self._pool[self._turn.decision.candidates[self._turn.position + 1]]
-        if following.side is Side.NEAR:
-            return (await self._fixed())[0]
+        if following.side is Side.NEAR or self._turn.handle.side is Side.FAR:
+            return (await self._fixed())[0]  # the budget chooses once a task, and cards know drafts of near agents
         choice = draft_choice(self._turn, following, self._context, self._router)
         if not self._text.strip():
             choice.force()
             return (await self._fixed())[0]
-        card = self._card(following)
+        card = self._card(following, is_steered=choice.is_steered)
         return await (self._checked(choice) if card is None else self._learned(card, choice))
 
-    def _card(self, following: AgentHandle) -> Escalation | None:
-        """Return the escalation that weighs the evidence: the policy's own, or the default one under a budget; None: the checks decide.
+    def _card(self, following: AgentHandle, *, is_steered: bool) -> Escalation | None:
+        """Return the escalation that weighs the evidence: the policy's own, or the default one where a budget steers the choice; None: the
+        checks decide.
 
         Raises `ConfigError` for one that was trained for other agents or looks.
         """
         path = self._turn.task.policy.evidence.escalation
+        default = self._default_card(following) if is_steered else None
         if path is None:
-            return self._default_card(following)
+            return default
         if path not in self._escalations:
             self._escalations[path] = Escalation.load(path)
         others = [handle.name for handle in self._pool if handle.side is Side.NEAR and handle is not self._turn.handle]
         known = self._escalations[path]
         if not judges_texts(known.card.looks):
-            return self._default_card(following)
+            return default
         known.require(draft=self._turn.handle.name, far=following.name, looks=[*FREE, *others])
         return known
 

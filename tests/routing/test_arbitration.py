@@ -28,6 +28,7 @@ class Trio:
         self.far = ScriptedAgent(far, name="far", side=Side.FAR, prices=priced(0.001))
         policy = Policy.model_validate({"strategy": "cascade", "sensitivity": "public", "router": {**BUDGET, **router}})
         self.hybrid = Hybrid(near=ScriptedAgent(near, name="near", prices=priced(0)), far=self.far, agents=agents, policy=policy)
+        self.hybrid._router.steering._seed = 0  # by whose chance the first task may go far
 
     async def ask(self, **options: Any) -> Result:  # noqa: ANN401 - options of any task
         return await self.hybrid.run(ASKED, **options)
@@ -197,3 +198,23 @@ async def test_a_private_task_is_neither_escalated_nor_labelled() -> None:
         result = await trio.ask(sensitivity="private")
     assert (result.side, trio.far.requests) == (Side.NEAR, [])
     assert all(attempt.arbitration is None for attempt in result.attempts)
+
+
+async def test_a_far_answer_is_no_draft_that_the_budget_weighs_again() -> None:
+    trio = Trio(["12"], ["13"], ["14"])
+    other = ScriptedAgent(["15"], name="other", side=Side.FAR, prices=priced(0.001))
+    agents = {"second": trio.second, "other": other}
+    near = ScriptedAgent(["12"], name="near", prices=priced(0))
+    hybrid = Hybrid(near=near, far=trio.far, agents=agents, policy=trio.hybrid.policy)
+    hybrid._router.steering._seed = 0
+    async with hybrid:
+        result = await hybrid.run(ASKED)
+    assert [attempt.side for attempt in result.attempts] == [Side.NEAR, Side.FAR]
+    assert result.attempts[1].p_right is None
+
+
+async def test_a_budget_that_does_not_steer_sends_no_sure_draft_far() -> None:
+    policy = Policy.model_validate({"mode": "prefer_on_device", "sensitivity": "public", "router": BUDGET})
+    near = ScriptedAgent(["12"], name="near", prices=priced(0), confidence=0.99)
+    async with Hybrid(near=near, far=ScriptedAgent(["14"], name="far", side=Side.FAR), policy=policy) as hybrid:
+        assert (await hybrid.run(ASKED)).side is Side.NEAR

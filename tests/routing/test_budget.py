@@ -285,3 +285,17 @@ def test_no_hour_affords_more_than_it_may_where_bills_are_as_expected(tasks: lis
         if controller.affords(dollars):
             under_way.append(controller.commit(0.5, went_far=True, dollars=dollars))
         assert sum(bill for when, bill in paid if when > clock.now - 3600) <= 1.05
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 5, 20])
+@pytest.mark.parametrize("target", [0.02, 0.2, 0.7])
+def test_the_share_holds_over_many_processes_of_a_few_tasks(tasks: int, target: float) -> None:
+    random = Random(2)
+    processes = [FarShareController(target, seed=seed) for seed in range(3000 // tasks)]
+    far = [goes for process in processes for goes in decisions(process, (random.random() for _ in range(tasks)))]
+    assert sum(far) / len(far) == pytest.approx(target, abs=0.03)
+
+
+def test_questions_about_one_task_have_one_threshold() -> None:
+    controller = FarShareController(0.3, seed=None)
+    assert len({controller.threshold for _ in range(20)}) == 1

@@ -1,10 +1,13 @@
 """What `nearfar policy check` finds."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from nearfar.orchestrator.routing.cards import DEFAULT_CARD, bind
+from nearfar.orchestrator.routing.escalation import Escalation, read_card
 from nearfar.orchestrator.routing.policy_check import findings, require_usable
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import Policy
@@ -105,6 +108,15 @@ def test_rules_that_have_their_place_are_not_remarked_on(rules: list[dict[str, A
 def test_values_without_a_meaning_are_refused(policy: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         Policy.model_validate(policy)
+
+
+def test_a_card_of_other_agents_is_an_error_before_any_task(tmp_path: Path) -> None:
+    Escalation(bind(read_card(DEFAULT_CARD), draft="qwen", far="far", opinions=[])).save(tmp_path / "card.json")
+    policy = Policy.model_validate({"evidence": {"escalation": tmp_path / "card.json"}})
+    with pytest.raises(ConfigError, match="there is no such agent: qwen"):
+        require_usable(policy, AGENTS)
+    require_usable(policy, {**AGENTS, "qwen": Side.NEAR})
+    require_usable(policy, {"near": Side.NEAR})
 
 
 @pytest.mark.parametrize("strategy", ["pevr", "eva", "minions", "cloud"])

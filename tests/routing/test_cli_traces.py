@@ -129,7 +129,8 @@ def test_a_quality_gives_a_threshold_that_keeps_it_with_fewer_far_tasks() -> Non
     ("arguments", "problem"),
     [
         (("--far-agent", "far", "--near-agent", "nobody", "--budget", "0.3"), "the traces have no agent 'nobody'"),
-        (("--far-agent", "far", "--budget", "0.3"), "no near agent that is known"),
+        (("--far-agent", "near", "--budget", "0.3"), "no near agent that is known"),
+        (("--near-agent", "near", "--quality", "95%", "--confidence", "95"), "a confidence lies between 0 and 1"),
         (("--near-agent", "near", "--far-agent", "far"), "give one of --budget and --quality"),
         (("--near-agent", "near", "--far-agent", "far", "--budget", "much"), "is not a budget"),
         (("--near-agent", "near", "--far-agent", "far", "--quality", "2"), "no quality"),
@@ -146,6 +147,15 @@ def test_traces_without_outcomes_are_refused(folder: Path) -> None:
     write(folder, made)
     for command in (("policy", "train"), ("policy", "calibrate", "--budget", "0.3")):
         assert "far" in error_of(*command, "--near-agent", "near", "--far-agent", "far")
+
+
+def test_a_mark_at_the_beginning_of_a_file_is_no_part_of_it_and_infinite_dollars_are_refused(folder: Path) -> None:
+    lines = "".join(json.dumps(trace) + "\n" for trace in traces())
+    (folder / "traces.jsonl").write_text(lines, encoding="utf-8-sig")
+    assert in_json("policy", "calibrate", "--near-agent", "near", "--budget", "40%")["target"]["amount"] == pytest.approx(0.4)
+    outcomes = {"near": {"score": 1}, "far": {"score": 1, "dollars": float("inf")}}
+    write(folder, [*traces(), {"prompt": "dear", "outcomes": outcomes}])
+    assert "outcomes.far.dollars: Input should be a finite number" in error_of("policy", "calibrate", "--budget", "40%")
 
 
 def test_traces_that_lack_some_outcomes_can_be_learned_from(folder: Path) -> None:

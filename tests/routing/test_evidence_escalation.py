@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from pydantic import ValidationError
 
 numpy = pytest.importorskip("numpy", reason="looks are weighed with numpy")
 
@@ -200,8 +201,8 @@ def test_a_file_that_holds_no_escalation_is_refused(content: str, tmp_path: Path
 
 
 def test_another_version_is_refused(learned: Escalation) -> None:
-    with pytest.raises(ConfigError, match="version"):
-        Escalation(learned.card.model_copy(update={"version": "escalation/0"}))
+    with pytest.raises(ValidationError, match="it is 'escalation/0'"):
+        EscalationCard.model_validate({**learned.card.model_dump(), "version": "escalation/0"})
 
 
 def test_other_agents_and_missing_looks_are_refused(learned: Escalation) -> None:

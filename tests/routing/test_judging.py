@@ -222,7 +222,7 @@ async def test_a_look_that_is_not_worth_its_price_is_not_taken(tmp_path: Path) -
 
 async def test_an_escalation_that_was_trained_for_other_agents_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("numpy")
-    with pytest.raises(ConfigError, match="trained for drafts of somebody"):
+    with pytest.raises(ConfigError, match="no such agent: somebody"):
         await Trio(["12"], [], []).ask({"evidence": {"escalation": learned(tmp_path / "escalation.json", draft="somebody")}})
     (tmp_path / "bad.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ConfigError):

@@ -114,6 +114,7 @@ def with_fit(**changes: Any) -> str:  # noqa: ANN401 - any JSON
     ("text", "problem"),
     [
         ("{", "Invalid JSON"),
+        (damaged(prompt="secret", version="escalation/2"), "reads escalation/1, and it is 'escalation/2'"),
         (damaged(prompt="secret"), "Extra inputs are not permitted"),
         (damaged(fits=[]), "at least 1 item"),
         (damaged(outlooks=[]), "one outlook for each further look"),
@@ -132,6 +133,20 @@ def test_a_hostile_card_is_refused_with_its_first_problem(tmp_path: Path, text: 
     with pytest.raises(ConfigError, match=problem) as refused:
         read_card(path)
     assert "secret" not in str(refused.value)
+
+
+def test_a_card_is_not_read_from_a_device_without_an_end() -> None:
+    with pytest.raises(ConfigError, match="it is a pipe or a device"):
+        read_card(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize(
+    ("draft", "far", "opinions"),
+    [("near", "near", []), ("near", "far", ["a", "a"]), ("near", "far", ["prompt"]), ("", "far", []), ("near", "x\ny", [])],
+)
+def test_a_card_is_not_bound_to_names_that_it_could_not_be_read_with(draft: str, far: str, opinions: list[str]) -> None:
+    with pytest.raises(ConfigError, match="two roles|cannot be bound"):
+        bind(read_card(DEFAULT_CARD), draft=draft, far=far, opinions=opinions)
 
 
 JSON = st.recursive(

@@ -18,7 +18,7 @@ from ...task.modes import Mode, Strategy
 from ...task.policy import Policy
 from ...task.routing_policy import BUDGETS
 from ..statistics import CurveFigures, IntervalEstimate
-from .guarantee import Guarantee, Margins, guaranteed_threshold
+from .guarantee import Guarantee, Margins, check_confidence, guaranteed_threshold
 from .replayed import Replayed
 from .simulation import Served, estimate_ways, front, noise, replay_figures
 
@@ -118,6 +118,17 @@ def quality_target(text: str) -> CalibrationTarget:
     return CalibrationTarget(measure=Measure.SCORE_SHARE if is_share else Measure.SCORE, amount=number)
 
 
+def target_of(*, budget: str | None, quality: str | None, confidence: float | None) -> CalibrationTarget:
+    """Return the target of a calibration. Raises `ConfigError` as `calibrate` does, as far as that needs no tasks."""
+    if (budget is None) == (quality is None):
+        raise ConfigError("a threshold is found for a budget or for a quality", hint="give one of --budget and --quality")
+    if confidence is not None:
+        if budget is not None:
+            raise ConfigError("a confidence belongs to a quality", hint="give --quality and not --budget")
+        check_confidence(confidence)
+    return budget_target(budget) if budget is not None else quality_target(quality or "")
+
+
 def calibrate(
     replayed: Replayed, *, budget: str | None = None, quality: str | None = None, confidence: float | None = None, seed: int = 0
 ) -> RouterCalibration:
@@ -137,9 +148,7 @@ def calibrate(
     """
     import numpy
 
-    if (budget is None) == (quality is None):
-        raise ConfigError("a threshold is found for a budget or for a quality", hint="give one of --budget and --quality")
-    target = budget_target(budget) if budget is not None else quality_target(quality or "")
+    target = target_of(budget=budget, quality=quality, confidence=confidence)
     if target.measure is Measure.DOLLARS and not replayed.knows_dollars:
         raise ConfigError("the traces do not tell what every far outcome cost", hint="record dollars, or give a share such as 30%")
     search = _Search.of(replayed, target)
@@ -256,8 +265,6 @@ def _calibration(replayed: Replayed, search: _Search, threshold: float, seed: in
 
 def _guaranteed(replayed: Replayed, search: _Search, confidence: float, seed: int) -> RouterCalibration:
     """Find the highest threshold that keeps to a quality with confidence."""
-    if search.is_budget:
-        raise ConfigError("a confidence belongs to a quality", hint="give --quality and not --budget")
     if not replayed.is_predicted_afresh:
         raise ConfigError(
             "the predictions were learned from the tasks that the guarantee would be tested on",

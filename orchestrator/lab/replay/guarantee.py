@@ -111,8 +111,7 @@ def guaranteed_threshold(margins: Margins, *, confidence: float, worth: float = 
 
     Raises `ConfigError` where nothing can be guaranteed but that everything far would do; it tells how many tasks would about be needed.
     """
-    if not 0 < confidence < 1:
-        raise ConfigError(f"a confidence lies between 0 and 1, not at {confidence:g}", hint="0.95 is usual")
+    check_confidence(confidence)
     thresholds, error = _multiples(margins.advantages, STEP * worth), error_of(confidence)
     place = margins.last_kept(thresholds, error=error)
     if place < 1:
@@ -126,6 +125,12 @@ def guaranteed_threshold(margins: Margins, *, confidence: float, worth: float = 
         far_share=float((margins.advantages > threshold).mean()),
         tested=min(place + 2, len(thresholds)),
     )
+
+
+def check_confidence(confidence: float) -> None:
+    """Raise `ConfigError` for a confidence outside 0 to 1."""
+    if not 0 < confidence < 1:
+        raise ConfigError(f"a confidence lies between 0 and 1, not at {confidence:g}", hint="0.95 is usual")
 
 
 def error_of(confidence: float) -> float:
