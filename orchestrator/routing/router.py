@@ -233,7 +233,9 @@ class Router:
         if task.policy.router.learn and len(result.attempts) > 1:
             for draft in escalated_drafts(result.attempts):
                 self.outcomes.add(draft)
-        if task.session is not None:
+        # Under a budget every turn is weighed by itself: an escalation that stuck would take all later turns far as well.
+        is_weighed = result.decision.judged and task.policy.router.has_budget
+        if task.session is not None and not (is_weighed and result.agent != result.decision.candidates[0]):
             self.sessions.keep(task.session, result.agent, user=task.user)
         self.prefixes.note(task.messages, [attempt.agent for attempt in result.attempts if attempt.steps])
         if task.policy.router.log is not None:

@@ -91,6 +91,11 @@ async def test_an_empty_draft_goes_far_whatever_the_share() -> None:
     assert far_count(await serve({"router": {"far_share": 0.1}}, 20, near=[""] * 20)) == 20
 
 
+async def test_an_escalation_under_a_budget_does_not_take_the_whole_session_far() -> None:
+    results = await serve({"router": {"far_share": 0.2}}, 60, session="one conversation")
+    assert far_count(results) == pytest.approx(12, abs=6)
+
+
 async def test_drafts_that_fail_do_not_use_up_the_share() -> None:
     failing: list[Reply] = [Unavailable("gone"), *["Lima."] * 3] * 10
     results = await serve({"router": {"far_share": 0.2}, "breakers": {"failures_in_a_row": 99, "failure_share": 1.0}}, 40, near=failing)
