@@ -142,7 +142,7 @@ class FarShareController:
         self._recent = Recent(round(window * SAMPLE))
         self._random = Random(seed)
         self._luck = self._random.random()
-        """The same for all questions about one task."""
+        """Equal for all questions about one task."""
         self._debt = 0.0
         """Tasks that should have gone far by now, less those that did."""
         self._lock = Lock()

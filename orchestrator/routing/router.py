@@ -233,9 +233,7 @@ class Router:
         if task.policy.router.learn and len(result.attempts) > 1:
             for draft in escalated_drafts(result.attempts):
                 self.outcomes.add(draft)
-        # Under a budget every turn is weighed by itself: an escalation that stuck would take all later turns far as well.
-        is_weighed = result.decision.judged and task.policy.router.has_budget
-        if task.session is not None and not (is_weighed and result.agent != result.decision.candidates[0]):
+        if task.session is not None and not _is_escalated_under_a_budget(task, result):
             self.sessions.keep(task.session, result.agent, user=task.user)
         self.prefixes.note(task.messages, [attempt.agent for attempt in result.attempts if attempt.steps])
         if task.policy.router.log is not None:
@@ -478,3 +476,8 @@ def _has_budget(settings: RouterConfig) -> bool:
 
 def _tokens(task: Task) -> int:
     return sum(tokens_by_length(message.text) for message in task.messages) + tokens_by_length(task.context or "")
+
+
+def _is_escalated_under_a_budget(task: Task, result: Result) -> bool:
+    """Return whether the far agent answered in place of a weighed draft. If that stuck to the session, all later turns would go far."""
+    return result.decision.judged and result.agent != result.decision.candidates[0] and task.policy.router.has_budget

@@ -109,7 +109,7 @@ def test_a_file_with_a_key_is_no_file_of_authorities(authority: Authority) -> No
 
 @given(begins=_DATES, lifetime=st.timedeltas(datetime.timedelta(0), datetime.timedelta(days=4000)), serial=st.integers(1, 2**150))
 def test_dates_are_read_as_they_were_written(begins: datetime.datetime, lifetime: datetime.timedelta, serial: int) -> None:
-    ends = min(begins + datetime.timedelta(days=lifetime.days), datetime.datetime(9999, 12, 31))
+    ends = begins + min(datetime.timedelta(days=lifetime.days), datetime.datetime(9999, 12, 31) - begins)
     made = x509.CertificateBuilder(_NAME, _NAME, _KEY.public_key(), serial, begins, ends).sign(_KEY, hashes.SHA256())
     read = validity_of(made.public_bytes(Encoding.DER))
     assert (read.begins, read.ends) == (begins.replace(tzinfo=UTC), ends.replace(tzinfo=UTC))

@@ -213,12 +213,7 @@ async def test_leaving_early_stops_handler_and_compute(leave: Callable[[RemoteAg
             remote = await RemoteAgent.connect(server.address)
             for _ in range(10):
                 await leave(remote)
-
-            def has_stopped() -> bool:
-                gc.collect()  # a reader in a cycle may have been held by its last read when it was left
-                return server.live_calls == server.live_steps == agent.live_steps == 0
-
-            await eventually(has_stopped)
+            await eventually(lambda: server.live_calls == server.live_steps == agent.live_steps == 0)
             assert agent.cancelled_steps == 10
             await remote.aclose()
 

@@ -305,7 +305,7 @@ def certainty(relevances: Collection[float]) -> float:
     best = max(relevances)
     weights = [math.exp((one - best) / _TEMPERATURE) for one in relevances]
     total = sum(weights)
-    entropy = -sum(weight / total * math.log(weight / total) for weight in weights if weight > 0)
+    entropy = -sum(share * math.log(share) for share in (weight / total for weight in weights) if share > 0)
     return math.exp(-entropy / math.log(len(weights)))
 
 
