@@ -101,7 +101,9 @@ def _write(card: EscalationCard, out: Path) -> None:
     try:
         Escalation(card).save(out)
     except OSError as error:
-        raise ConfigError(f"{out} cannot be written: {error.strerror or error}") from error
+        raise ConfigError(
+            f"{out} cannot be written: {error.strerror or error}", hint="name a file in a folder that you may write to"
+        ) from error
 
 
 def _lines(card: EscalationCard) -> Iterator[Line]:

@@ -55,8 +55,8 @@ def arbitration_of(draft: Attempt, answer: Attempt, task: Task) -> Arbitration |
     weighed = draft.weighed
     if weighed is None or draft.outcome != "rejected" or not (draft.answer or "").strip() or answer.side is not Side.FAR:
         return None
-    found = partial(Answer.of_text, prompt=last_words(task.messages), schema=task.output_schema)
-    confirmed = agree(draft.answer, answer.answer) or _marked_alike(found(draft.answer), found(answer.answer))
+    confirms = partial(_confirms, answer.answer, task)
+    confirmed = confirms(draft.answer)
     p = weighed.p_draft if draft.p_right is None else draft.p_right
     q = weighed.p_far if draft.p_far is None else draft.p_far
     draft_weight, far_weight = label_weights(p, q, confirmed=confirmed)
@@ -65,11 +65,15 @@ def arbitration_of(draft: Attempt, answer: Attempt, task: Task) -> Arbitration |
         confirmed=confirmed,
         draft_weight=draft_weight,
         far_weight=far_weight,
-        opinions={agent: agree(opinion, answer.answer) for agent, opinion in draft.opinions.items()},
+        opinions={agent: confirms(opinion) for agent, opinion in draft.opinions.items()},
     )
 
 
-def _marked_alike(first: Answer, second: Answer) -> bool:
+def _confirms(answer: str | None, task: Task, other: str | None) -> bool:
+    """Return whether an answer says the same as another one."""
+    if agree(answer, other):
+        return True
+    first, second = (Answer.of_text(text, prompt=last_words(task.messages), schema=task.output_schema) for text in (answer, other))
     return first.agrees(second) and all(each.found is not None and each.found.source in _MARKED for each in (first, second))
 
 
