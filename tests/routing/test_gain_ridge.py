@@ -22,18 +22,22 @@ def drawn(prompts: int = 60, agents: int = 3) -> tuple[torch.Tensor, torch.Tenso
     return inputs, (torch.rand(prompts, agents, generator=random) < chance).double()
 
 
-def test_what_is_said_of_a_prompt_as_if_unseen_is_what_a_fit_without_it_says() -> None:
+def folds_for(inputs: torch.Tensor) -> torch.Tensor:
+    return torch.arange(len(inputs)) % 3
+
+
+def test_what_is_said_of_a_prompt_as_if_unseen_is_what_a_fit_on_the_other_folds_says() -> None:
     inputs, outcomes = drawn()
-    wanted = relative_outcomes(outcomes)
-    found = fit_ridge(inputs, wanted).unseen
-    kept = torch.arange(len(inputs)) != 7
-    without = fit_ridge(inputs[kept], wanted[kept])
-    assert torch.allclose(found[7], inputs[7] @ without.slopes + without.mean, atol=0.05)
+    wanted, folds = relative_outcomes(outcomes), folds_for(inputs)
+    found = fit_ridge(inputs, wanted, folds)
+    kept = folds != 1
+    without = fit_ridge(inputs[kept], wanted[kept], folds[kept])
+    assert torch.allclose(found.unseen[~kept], inputs[~kept] @ without.slopes + without.mean, atol=0.05)
 
 
 def test_the_difference_of_two_agents_is_the_regression_of_their_gain() -> None:
     inputs, outcomes = drawn(agents=2)
-    found = fit_ridge(inputs, relative_outcomes(outcomes))
+    found = fit_ridge(inputs, relative_outcomes(outcomes), folds_for(inputs))
     gain = outcomes[:, 1] - outcomes[:, 0]
     predicted = (inputs @ found.slopes + found.mean) @ torch.tensor([-1.0, 1.0], dtype=torch.float64)
     assert float(((predicted - gain) ** 2).mean()) < float(((gain.mean() - gain) ** 2).mean())
@@ -43,13 +47,13 @@ def test_the_difference_of_two_agents_is_the_regression_of_their_gain() -> None:
 def test_prompts_that_lack_an_outcome_are_left_out_and_predicted_all_the_same() -> None:
     inputs, outcomes = drawn()
     outcomes[3, 1] = torch.nan
-    found = fit_ridge(inputs, relative_outcomes(outcomes))
+    found = fit_ridge(inputs, relative_outcomes(outcomes), folds_for(inputs))
     assert torch.isfinite(found.unseen).all()
 
 
 def test_too_few_prompts_teach_no_gain() -> None:
     inputs, outcomes = drawn(prompts=10)
-    assert not fit_ridge(inputs, relative_outcomes(outcomes)).slopes.any()
+    assert not fit_ridge(inputs, relative_outcomes(outcomes), folds_for(inputs)).slopes.any()
 
 
 def test_a_predictor_that_is_right_has_the_whole_blend_and_one_that_is_noise_none() -> None:

@@ -134,11 +134,12 @@ def test_corrections_are_those_of_a_fit_without_the_prompt() -> None:
     embeddings = random.normal(size=(40, 8)).astype(numpy.float32)
     outcomes = (embeddings[:, :1] + 0.5 * random.normal(size=(40, 1)) > 0).astype(numpy.float32)
     surface, offset = random.normal(size=(40, 2)).astype(numpy.float32), numpy.zeros((40, 1), dtype=numpy.float32)
-    unseen = fit_likeness(embeddings, surface, outcomes, offset, seed=0).unseen
+    folds = numpy.arange(len(embeddings)) % 3
+    unseen = fit_likeness(embeddings, surface, outcomes, offset, folds, seed=0).unseen
     for place in range(0, 40, 8):
         left_out = outcomes.copy()
         left_out[place] = nan
-        found = fit_likeness(embeddings, surface, left_out, offset, seed=0).unseen
+        found = fit_likeness(embeddings, surface, left_out, offset, folds, seed=0).unseen
         assert unseen[place, 0] == pytest.approx(found[place, 0], abs=0.02)
 
 

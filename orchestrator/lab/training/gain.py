@@ -32,7 +32,7 @@ class Ridge:
     mean: "torch.Tensor"
     """(agents,)."""
     unseen: "torch.Tensor"
-    """(prompts, agents): predictions, each as if the prompt's own outcomes had been left out."""
+    """(prompts, agents): predictions of each fold by a fit on the others."""
 
 
 def relative_outcomes(outcomes: "torch.Tensor") -> "torch.Tensor":
@@ -40,15 +40,16 @@ def relative_outcomes(outcomes: "torch.Tensor") -> "torch.Tensor":
     return outcomes - outcomes.mean(1, keepdim=True)
 
 
-def fit_ridge(inputs: "torch.Tensor", wanted: "torch.Tensor") -> Ridge:
+def fit_ridge(inputs: "torch.Tensor", wanted: "torch.Tensor", folds: "torch.Tensor") -> Ridge:
     """Fit a ridge regression with the penalty that predicts left-out prompts best. All agents share it, so that the difference between
     two of them is the ridge regression of their difference.
 
     Args:
         inputs: of shape (prompts, inputs).
         wanted: of shape (prompts, agents); prompts with NaN are left out. With fewer than 20 others, 0 is predicted throughout.
+        folds: of shape (prompts,); those of the other parts of a head, which would lose in a blend with predictions that have seen more.
 
-    Leaving one out takes no second fit: the residual is divided by 1 less the leverage (Allen 1974, PRESS).
+    For the penalty, leaving one out takes no second fit: the residual is divided by 1 less the leverage (Allen 1974, PRESS).
     """
     import torch
 
@@ -56,8 +57,8 @@ def fit_ridge(inputs: "torch.Tensor", wanted: "torch.Tensor") -> Ridge:
     if known.sum() < _LEAST_PROMPTS:
         nothing = torch.zeros_like(wanted)
         return Ridge(torch.zeros(inputs.shape[1], wanted.shape[1], dtype=inputs.dtype), nothing[0], nothing)
-    seen, mean = inputs[known], wanted[known].mean(0)
-    rest = wanted[known] - mean
+    seen = inputs[known]
+    rest = wanted[known] - wanted[known].mean(0)
     values, axes = torch.linalg.eigh(seen.T @ seen)
     rotated = seen @ axes
     pulled = rotated.T @ rest
@@ -68,12 +69,25 @@ def fit_ridge(inputs: "torch.Tensor", wanted: "torch.Tensor") -> Ridge:
         residuals = (rest - rotated @ (shrunk[:, None] * pulled)) / (1 - leverage)[:, None]
         error = float(residuals.square().sum())
         if best is None or error < best[0]:
-            best = (error, axes @ (shrunk[:, None] * pulled), residuals)
+            best = (error, penalty)
     assert best is not None, "there are penalties"
-    _, slopes, residuals = best
+    slopes, mean = _solved(seen, wanted[known], best[1])
     unseen = inputs @ slopes + mean
-    unseen[known] = wanted[known] - residuals
+    for fold in folds.unique():
+        others = known & (folds != fold)
+        if others.any():
+            of_others, mean_of_others = _solved(inputs[others], wanted[others], best[1])
+            unseen[folds == fold] = inputs[folds == fold] @ of_others + mean_of_others
     return Ridge(slopes, mean, unseen)
+
+
+def _solved(inputs: "torch.Tensor", wanted: "torch.Tensor", penalty: float) -> "tuple[torch.Tensor, torch.Tensor]":
+    """Return the slopes of a ridge regression, and what it adds."""
+    import torch
+
+    mean = wanted.mean(0)
+    squares = inputs.T @ inputs + penalty * torch.eye(inputs.shape[1], dtype=inputs.dtype)
+    return torch.cholesky_solve(inputs.T @ (wanted - mean), torch.linalg.cholesky(squares)), mean
 
 
 def share_of(first: "Floats", second: "Floats", wanted: "Floats", prior: tuple[float, float] = _PRIOR) -> float:

@@ -231,11 +231,11 @@ class LikenessFit:
     """Outcomes less their mean over agents, by the ridge regression."""
 
 
-def fit_likeness(embeddings: "Floats", surface: "Floats", outcomes: "Floats", offset: "Floats", seed: int) -> LikenessFit:
+def fit_likeness(embeddings: "Floats", surface: "Floats", outcomes: "Floats", offset: "Floats", folds: "Rows", seed: int) -> LikenessFit:
     """Fit the likeness part.
 
     `embeddings` have shape (prompts, 768), `surface` has shape (prompts, measures). `outcomes` and `offset`, in log-odds, have shape
-    (prompts, agents); an outcome is NaN where it is unknown.
+    (prompts, agents); an outcome is NaN where it is unknown. `folds`, of shape (prompts,), are those of the offset.
     """
     import numpy
     import torch
@@ -252,7 +252,7 @@ def fit_likeness(embeddings: "Floats", surface: "Floats", outcomes: "Floats", of
     wanted, start = torch.from_numpy(outcomes).double(), torch.from_numpy(offset).double()
     fits = [_fit_agent(inputs, wanted[:, agent], start[:, agent]) for agent in range(outcomes.shape[1])]
     slopes, unseen = (torch.stack([fit[place] for fit in fits], dim=-1) for place in range(2))
-    gains = fit_ridge(inputs, relative_outcomes(wanted))
+    gains = fit_ridge(inputs, relative_outcomes(wanted), torch.from_numpy(folds))
     weights, relative = (torch.linalg.solve_triangular(factor.T, each, upper=True) for each in (slopes, gains.slopes))
     part = LikenessPart(
         *(centre, surface_centre, surface_scale, landmarks, meanings[chosen]),

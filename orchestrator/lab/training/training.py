@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import onnx
     import torch
 
-    from ...routing.training import Floats
+    from ...routing.training import Floats, Rows
 
 _FOLDS: Final = 3
 """Parts in which the words part predicts what it has not seen."""
@@ -63,14 +63,15 @@ def fit_head(examples: Examples, *, seed: int) -> HeadParts:
     import numpy
 
     features = Features.of(examples.prompts)
-    unseen = {HeadPart.WORDS: _unseen_words(features, examples, seed)}
+    folds = folds_of(examples.prompts, _FOLDS, seed)
+    unseen = {HeadPart.WORDS: _unseen_words(features, examples.outcomes, folds)}
     alone = fit_blend(unseen, examples.outcomes)
     likeness: LikenessPart | None = None
     relative: Floats | None = None
     classes: ClassLogits = {}
     if examples.embeddings is not None:
         offset = unseen[HeadPart.WORDS] / numpy.float32(alone.temperature) + numpy.array(alone.bias, dtype=numpy.float32)
-        fitted = fit_likeness(examples.embeddings, features.surface, examples.outcomes, offset, seed)
+        fitted = fit_likeness(examples.embeddings, features.surface, examples.outcomes, offset, folds, seed)
         likeness, relative, unseen[HeadPart.LIKENESS] = fitted.part, fitted.relative, fitted.unseen
     if any(examples.classes):
         classes, unseen[HeadPart.CLASS] = fit_classes(examples.classes, examples.outcomes)
@@ -117,15 +118,14 @@ def _chances(blend: Blend, parts: "Mapping[HeadPart, Floats]") -> "Floats":
     return chances
 
 
-def _unseen_words(features: Features, examples: Examples, seed: int) -> "Floats":
+def _unseen_words(features: Features, outcomes: "Floats", folds: "Rows") -> "Floats":
     """Return the words part's log-odds of each prompt, trained on the other folds."""
     import numpy
 
-    folds = folds_of(examples.prompts, _FOLDS, seed)
-    logits = numpy.zeros(examples.outcomes.shape, dtype=numpy.float32)
+    logits = numpy.zeros(outcomes.shape, dtype=numpy.float32)
     for fold in range(_FOLDS):
         held, known = numpy.flatnonzero(folds == fold), numpy.flatnonzero(folds != fold)
-        logits[held] = words_logits(fit_words(features.part(known), examples.outcomes[known]), features.part(held))
+        logits[held] = words_logits(fit_words(features.part(known), outcomes[known]), features.part(held))
     return logits
 
 
