@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_all
 from contextlib import ExitStack, aclosing, contextmanager, suppress
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from ...protocols import ConfigError, Unavailable
 from ..util.runtime import HomeLoop, forked
@@ -66,28 +66,33 @@ class _Job(Generic[T]):
         except RuntimeError as error:
             raise _lost() from error
 
+    @contextmanager
+    def attended(self) -> Iterator[Self]:
+        """Let the coroutine not run on after Ctrl-C, or whatever else its caller raises in this block: cancel it and wait for its end.
+
+        A generator that is closed in this block does not wait: the garbage collector may close it in any thread, the loop's included.
+        """
+        with ExitStack() as leaving:
+            leaving.callback(self.abort)
+            try:
+                yield self
+            except GeneratorExit:
+                leaving.pop_all()
+                self.cancel()
+                raise
+
     def result(self) -> T:
-        """Wait for the result, or raise the coroutine's error. Ctrl-C cancels it, and is raised when it has ended."""
-        with self._abort_on_error():
-            while not wait_for_all([self.ended], _LOOKS_EVERY).done:
-                self._require_loop()
+        """Wait for the result, or raise the coroutine's error."""
+        while not wait_for_all([self.ended], _LOOKS_EVERY).done:
+            self._require_loop()
         return self.ended.result()
 
     def next_of(self, events: "queue.SimpleQueue[Event | None]") -> "Event | None":
-        """Wait for the next entry of a queue that the coroutine fills. Ctrl-C cancels it, as with `result`."""
-        with self._abort_on_error():
-            while True:
-                with suppress(queue.Empty):
-                    return events.get(timeout=_LOOKS_EVERY)
-                self._require_loop()
-
-    @contextmanager
-    def _abort_on_error(self) -> Iterator[None]:
-        """Let the coroutine not run on after Ctrl-C, or whatever else a signal handler raises while its caller waits."""
-        with ExitStack() as failing:
-            failing.callback(self.abort)
-            yield
-            failing.pop_all()
+        """Wait for the next entry of a queue that the coroutine fills."""
+        while True:
+            with suppress(queue.Empty):
+                return events.get(timeout=_LOOKS_EVERY)
+            self._require_loop()
 
     def cancel(self) -> None:
         """Cancel the coroutine without waiting for its end."""
@@ -151,15 +156,19 @@ class BlockingCalls:
         return self._own is not None and self._own.thread.is_alive() and asyncio.get_running_loop() is not self._own.loop
 
     def run(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine to its end and return its result.
+        """Run a coroutine to its end and return its result. Ctrl-C cancels it, and is raised when it has ended.
 
         Raises `Unavailable` once this is closed, `ConfigError` in the very loop that is to run it, and in a process that was forked since
         the loop was started.
         """
-        return self._job(start).result()
+        with self._job(start).attended() as job:
+            return job.result()
 
     def stream(self, start: Callable[[], AsyncGenerator[Event, None]]) -> Generator[Event, None, None]:
-        """Yield what an asynchronous generator yields. Closing this one, or dropping it, cancels the other. Raises as `run` does."""
+        """Yield what an asynchronous generator yields. Closing this one, or dropping it, cancels the other; Ctrl-C in here as in `run`.
+
+        Raises as `run` does.
+        """
         events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
 
         async def pass_on() -> None:
@@ -167,14 +176,11 @@ class BlockingCalls:
                 async for event in given:
                     events.put(event)
 
-        job = self._job(pass_on)
-        job.ended.add_done_callback(lambda _: events.put(None))
-        try:
+        with self._job(pass_on).attended() as job:
+            job.ended.add_done_callback(lambda _: events.put(None))
             while (event := job.next_of(events)) is not None:
                 yield event
             job.result()
-        finally:
-            job.cancel()  # not waited for: the garbage collector may close this generator in any thread, the loop's included
 
     def close(self, aclose: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Cancel what runs, run `aclose`, and stop the own loop. A second call does nothing. Raises as `run` does."""
@@ -185,7 +191,8 @@ class BlockingCalls:
             self._is_closed = True
             for job in self._jobs.copy():
                 job.abort()
-            _Job(loop, aclose).result()
+            with _Job(loop, aclose).attended() as job:
+                job.result()
             if self._own is not None:
                 self._own.end(None)
                 atexit.unregister(self._own.end)

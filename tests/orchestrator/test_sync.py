@@ -326,6 +326,29 @@ def test_control_c_cancels_the_task_and_is_raised_when_it_has_ended(call: str) -
         assert ended(process) == (0, "stopped\ninterrupted\n", "")
 
 
+def test_control_c_between_two_events_waits_for_the_task_too() -> None:
+    stopped: list[str] = []
+
+    @tool
+    async def linger() -> str:
+        """Wait for ever, and take some turns of the loop to stop."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(CALLS):
+                await asyncio.sleep(0)
+            stopped.append("stopped")
+        return ""
+
+    with Hybrid(near=ScriptedAgent(lambda request: ToolCall(id="1", name="linger", arguments={})), tools=[linger]) as hybrid:
+        events = hybrid.stream_sync("Wait.")
+        while next(events).type != "tool_started":
+            pass
+        with pytest.raises(KeyboardInterrupt):
+            events.throw(KeyboardInterrupt)
+        assert stopped == ["stopped"]
+
+
 def test_control_c_that_is_not_caught_ends_the_program() -> None:
     with program("Hybrid(near=ScriptedAgent(asks), tools=[wait]).run_sync('Wait.')") as process:
         assert process.stdout is not None
