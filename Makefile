@@ -7,7 +7,8 @@
 # make bars    every benchmark with --quick, within ten minutes, and which bars are missed
 # make bench   all benchmarks in full, which takes hours; keeps the figures and writes docs/benchmarks.md
 # make pictures   draw the graphs in docs/strategies.md from the strategies
-# make reference  write docs/api.md from the docstrings, docs/cli.md and the shells' completions from the commands
+# make reference  write docs/api.md and the tables of docs/configuration.md from the docstrings, docs/cli.md and the shells' completions
+#                 from the commands
 # make generate   write the gRPC code from protocols/proto/nearfar/v1/*.proto
 # make accept-protos   let the .proto files be the contract that later ones are compared with
 #
@@ -84,6 +85,7 @@ pictures: $(VENV)/.ready-to-run
 
 reference: $(VENV)/.ready-to-run
 	@$(VENV)/bin/python scripts/reference.py
+	@$(VENV)/bin/python scripts/configuration_tables.py
 
 clean:
 	rm -rf $(VENV) $(PROTO_VENV) $(CHECK_VENV) $(NODE_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -294,7 +294,8 @@ class Policy(Value):
     preset: Preset = Preset.BALANCED
     """Defaults for keys that are not given; a key that is given wins."""
     strategy: Strategy = Strategy.CASCADE
-    """Way in which both sides work on a task."""
+    """Way in which both sides work on a task. Where the file leaves it out, a task with a tool that is not declared `read` gets what `auto`
+    picks."""
     mode: Mode = Mode.AUTO
     """Sides that may serve a task."""
     sensitivity: Sensitivity = Sensitivity.PRIVATE

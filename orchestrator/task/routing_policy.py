@@ -235,7 +235,8 @@ class RouterConfig(Value):
     shadow: bool = False
     """Decide and log only: tasks are served in the order of the mode."""
     log: Path | None = None
-    """File to which each decision and its outcome are appended, without the words of private tasks; None: no log."""
+    """File to which each decision and its outcome are appended, without the words of private tasks, and which is read at the
+    next start; None: no log. A file whose last line is no JSON is never written to."""
 
     @model_validator(mode="after")
     def _holds_one_budget(self) -> Self:

@@ -101,7 +101,7 @@ class When(Value):
     tags: tuple[str, ...] = ()
     """The task has one of these tags."""
     tokens: Range | None = None
-    """Estimated tokens of the prompt."""
+    """Tokens of the prompt, estimated at four characters each."""
     language: Annotated[tuple[str, ...], AfterValidator(_primary)] = ()
     """ISO 639-1 codes: a text of the user is in one of these languages."""
     offline: bool | None = None

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from pages import ROOT, pages
 
+from scripts.configuration_tables import TABLE
+
 DOCS = ROOT / "docs"
-MOST_PAGES, MOST_WORDS, MOST_TERMS = 28, 35_000, 60
+MOST_PAGES, MOST_WORDS, MOST_TERMS = 28, 34_000, 60
 """Lower the first two when pages become fewer or shorter; never raise them."""
 GENERATED = {"api.md", "benchmarks.md", "cli.md"}
 _PICTURE = re.compile(r"^```mermaid\n.*?^```$", re.MULTILINE | re.DOTALL)
@@ -16,8 +18,9 @@ _ODD = re.compile(r"\b(nobody|somebody|whoever|anew|beside|strangers?)\b", re.IG
 
 
 def words(page: Path) -> int:
-    """Return the number of words that people wrote: without graphs that are drawn from code, and without the tables of the study."""
-    text = _PICTURE.sub("", page.read_text(encoding="utf-8"))
+    """Return the number of words that people wrote: without graphs and tables of keys, which are made of the code, and without the tables
+    of the study."""
+    text = TABLE.sub("", _PICTURE.sub("", page.read_text(encoding="utf-8")))
     if page.name == "hybrid-study.md":
         text = _ROW.sub("", text)
     return sum(1 for word in text.split() if re.search(r"\w", word))
