@@ -91,7 +91,7 @@ FAR_SHARES: Final[Mapping[Strategy, float]] = {
     Strategy.MINIONS: 0.5,
     Strategy.SUBTASKS: 0.5,
 }
-"""Dollars of a strategy over those of far alone. Half is what the hybrids of docs/hybrid-study.md take in the dearer world; a cascade may
+"""Dollars of a strategy over those of far alone. Half is what the hybrids of docs/sweep.md take in the dearer world; a cascade may
 end with far doing everything."""
 
 

@@ -9,7 +9,7 @@ from pages import ROOT, pages
 from scripts.configuration_tables import TABLE
 
 DOCS = ROOT / "docs"
-MOST_PAGES, MOST_WORDS, MOST_TERMS = 28, 34_000, 60
+MOST_PAGES, MOST_WORDS, MOST_TERMS = 27, 34_000, 60
 """Lower the first two when pages become fewer or shorter; never raise them."""
 GENERATED = {"api.md", "benchmarks.md", "cli.md"}
 _PICTURE = re.compile(r"^```mermaid\n.*?^```$", re.MULTILINE | re.DOTALL)
@@ -21,8 +21,8 @@ def words(page: Path) -> int:
     """Return the number of words that people wrote: without graphs and tables of keys, which are made of the code, and without the tables
     of the study."""
     text = TABLE.sub("", _PICTURE.sub("", page.read_text(encoding="utf-8")))
-    if page.name == "hybrid-study.md":
-        text = _ROW.sub("", text)
+    own, study, figures = text.partition("## The hybrid study")
+    text = own + study + _ROW.sub("", figures)
     return sum(1 for word in text.split() if re.search(r"\w", word))
 
 
