@@ -41,6 +41,7 @@ from .dialect import (
     as_object,
     as_text,
     bare_name,
+    chosen,
     claude_thinking,
     claude_traits,
     counted,
@@ -114,8 +115,8 @@ class AnthropicDialect:
         thinking = claude_thinking(model, request.effort or self._effort, is_forced=is_forced)
         body |= thinking
         takes_temperature = claude_traits(model).temperature and not thinking if self._temperature is None else self._temperature
-        if request.temperature is not None and takes_temperature:
-            body["temperature"] = min(request.temperature, 1.0)
+        if takes_temperature:
+            body |= _samplers(request)
         if stops := [stop for stop in request.stop if stop.strip()]:
             body["stop_sequences"] = list(stops)
         if request.tools:
@@ -263,6 +264,12 @@ def _said(blocks: list[JsonObject]) -> Said:
     text = "".join(as_text(block.get("text")) for block in blocks if block.get("type") == "text")
     called = [block for block in blocks if block.get("type") == "tool_use"]
     return text, [(as_text(block.get("id")), as_text(block.get("name")), as_object(block.get("input"))) for block in called]
+
+
+def _samplers(request: StepRequest) -> JsonObject:
+    """Return temperature and samplers. Newer models refuse a temperature together with `top_p`, so the latter is left out then."""
+    samplers = chosen(request, {"top_k": "top_k", **({} if request.temperature is not None else {"top_p": "top_p"})})
+    return samplers if request.temperature is None else samplers | {"temperature": min(request.temperature, 1.0)}
 
 
 def _tool(tool: ToolSpec) -> JsonObject:

@@ -4,7 +4,7 @@ A dialect writes a step as a request and reads its stream.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Protocol
@@ -45,6 +45,8 @@ class Ending:
     model: str | None = None
     """The model that answered, if the provider named it."""
     confidence: float | None = None
+    logprobs: tuple[JsonObject, ...] = ()
+    """The text's tokens in the form of OpenAI's chat completions, if the provider reports them."""
     parts: tuple[JsonObject, ...] = ()
     """The turn in the provider's own form, which it expects back unchanged; empty if text and calls say everything."""
 
@@ -126,6 +128,11 @@ def counted(*, read: int, written: int, cached: int = 0, stored: int = 0, though
         cache_write_tokens=min(stored, read - cached),
         reasoning_tokens=min(thought, written),
     )
+
+
+def chosen(request: StepRequest, names: Mapping[str, str]) -> JsonObject:
+    """Return the samplers that a request sets, under the names that an API has for them."""
+    return {name: value for sampler, name in names.items() if (value := getattr(request, sampler)) is not None}
 
 
 def has_output(usage: Usage | None) -> bool:

@@ -32,6 +32,8 @@ from .dialect import (
     as_object,
     as_objects,
     as_text,
+    bare_name,
+    chosen,
     counted,
     gemini_thinking,
     has_output,
@@ -41,6 +43,10 @@ from .dialect import (
 MOST_STOPS = 5
 _UNSIGNED = "skip_thought_signature_validator"
 _NEVER_SIGNS = re.compile(r"(?:models/)?gemini-[12]\b")
+_SAMPLERS = {"temperature": "temperature", "top_p": "topP", "top_k": "topK"}
+_PENALTIES = {"presence_penalty": "presencePenalty", "frequency_penalty": "frequencyPenalty"}
+_TAKES_PENALTIES = re.compile(r"gemini-(?:1|2\.0)")
+"""Later models refuse a request with penalties."""
 _FIELDS = {"text", "thought", "thoughtSignature", "functionCall"}
 _MODES = {ToolChoice.AUTO: "AUTO", ToolChoice.NONE: "NONE", ToolChoice.REQUIRED: "ANY"}
 _FILTERED = frozenset(("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY", "MODEL_ARMOR"))
@@ -92,8 +98,8 @@ class GeminiDialect:
 
     def _generation(self, request: StepRequest, model: str, max_output_tokens: int | None) -> JsonObject:
         config: JsonObject = {}
-        if request.temperature is not None and self._temperature:
-            config["temperature"] = request.temperature
+        if self._temperature:
+            config |= chosen(request, _SAMPLERS | (_PENALTIES if _TAKES_PENALTIES.match(bare_name(model)) else {}))
         if thinking := gemini_thinking(model, request.effort or self._effort):
             config["thinkingConfig"] = thinking
         if max_output_tokens is not None:

@@ -22,6 +22,7 @@ from ..protocols import (
     Message,
     StepRequest,
     ToolSpec,
+    Unsupported,
     Usage,
 )
 from ..protocols.confidence import LowestWindow
@@ -39,6 +40,7 @@ from .dialect import (
     as_objects,
     as_text,
     check_number_of_calls,
+    chosen,
     counted,
     has_output,
     openai_traits,
@@ -60,6 +62,9 @@ _REASONS = {
 }
 
 MOST_STOPS = 4
+_SAMPLERS = {name: name for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")}
+_SERVER_SAMPLERS = {"top_k": "top_k", "min_p": "min_p"}
+"""Further samplers of compatible servers; OpenAI's own refuses them."""
 _CALL_FIELDS = {"index", "id", "type", "function"}
 _CALL_ID = re.compile(r".{1,40}", re.DOTALL)
 _ANY_ID = re.compile(r".+", re.DOTALL)
@@ -106,7 +111,9 @@ class OpenAIDialect:
         self._logprobs = logprobs
         self._logprobs_with_tools = logprobs_with_tools
         self._temperature = temperature
-        self.capabilities = Capabilities(tools=tools, json_schema=json_schema is not None, confidence=logprobs, seed=seed)
+        self.capabilities = Capabilities(
+            tools=tools, json_schema=json_schema is not None, confidence=logprobs, seed=seed, logprobs=logprobs
+        )
 
     def path(self, model: str) -> str:
         return "/chat/completions"
@@ -131,7 +138,9 @@ class OpenAIDialect:
         }
         if self._logprobs and (self._logprobs_with_tools or not request.tools):
             # llama-cpp-python's server ignores the first without the second.
-            body |= {"logprobs": True, "top_logprobs": 1}
+            body |= {"logprobs": True, "top_logprobs": max(request.top_logprobs or 0, 1)}
+        elif request.top_logprobs is not None:
+            raise Unsupported("this server reports no log-probabilities in a step with tools", hint="leave out top_logprobs or tools")
         if request.tools:
             body |= {"tools": [_tool(tool) for tool in request.tools], "tool_choice": request.tool_choice.value}
         if form is not None:
@@ -150,8 +159,8 @@ class OpenAIDialect:
         fields: JsonObject = {}
         if max_output_tokens is not None:
             fields["max_completion_tokens" if self._hosted or not traits.stops else "max_tokens"] = max_output_tokens
-        if request.temperature is not None and (traits.temperature if self._temperature is None else self._temperature):
-            fields["temperature"] = request.temperature
+        if traits.temperature if self._temperature is None else self._temperature:
+            fields |= chosen(request, _SAMPLERS if self._hosted else _SAMPLERS | _SERVER_SAMPLERS)
         if request.seed is not None:
             fields["seed"] = request.seed
         if request.stop and traits.stops:
@@ -189,6 +198,7 @@ class OpenAIDecoder:
         self._usage: Usage | None = None
         self._model: str | None = None
         self._confidence = LowestWindow()
+        self._logprobs: list[JsonObject] = []
         self.has_written = False
 
     def feed(self, chunk: JsonObject) -> str:
@@ -211,6 +221,7 @@ class OpenAIDecoder:
             usage=self._usage,
             model=self._model,
             confidence=self._confidence.value,
+            logprobs=tuple(self._logprobs),
             parts=tuple(call.whole_again() for call in self._calls) if any(call.extra for call in self._calls) else (),
         )
 
@@ -223,6 +234,7 @@ class OpenAIDecoder:
         for token in as_objects(as_object(choice.get("logprobs")).get("content")):
             if isinstance(logprob := token.get("logprob"), int | float):
                 self._confidence.add(logprob)
+                self._logprobs.append(token)
         self._refused = self._refused or bool(as_text(delta.get("refusal")))
         self._reason = as_text(choice.get("finish_reason")) or self._reason
         return _said(delta.get("content"))

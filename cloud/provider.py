@@ -248,7 +248,7 @@ class ProviderAgent:
             ending.usage, body, _written_bytes(text, calls), reason=ending.reason, limit=limit, is_free=self._near is not None
         )
         events: list[StepEvent] = [ToolCalled(call=call) for call in calls]
-        return [*events, finished(ending, usage, provider=self._state_provider, model=self._model, called=bool(calls))]
+        return [*events, finished(ending, usage, request, provider=self._state_provider, model=self._model, called=bool(calls))]
 
     def _keeping_states(self, request: StepRequest, provider: str | None) -> StepRequest:
         """Return the request with the message states that come from `provider` and this model, and without all others."""

@@ -25,6 +25,7 @@ from .dialect import (
     as_objects,
     as_text,
     check_number_of_calls,
+    chosen,
     counted,
     openai_traits,
     own_parts,
@@ -90,8 +91,8 @@ class ResponsesDialect:
         }
         if max_output_tokens is not None:
             body["max_output_tokens"] = max(max_output_tokens, _LEAST_OUTPUT)
-        if request.temperature is not None and (traits.temperature if self._temperature is None else self._temperature):
-            body["temperature"] = request.temperature
+        if traits.temperature if self._temperature is None else self._temperature:
+            body |= chosen(request, {"temperature": "temperature", "top_p": "top_p"})
         if request.tools:
             # Left out, `strict` means that the API rewrites the schema, and refuses what it cannot rewrite.
             body["tools"] = [_tool(tool) for tool in request.tools]

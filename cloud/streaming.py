@@ -13,11 +13,24 @@ import httpx
 from httpx_sse import EventSource, ServerSentEvent
 from pydantic import JsonValue, ValidationError
 
-from ..protocols import Finished, FinishReason, InvalidOutput, ProviderState, StepRequest, ToolCall, ToolChoice, ToolSpec, Usage
+from ..protocols import (
+    Finished,
+    FinishReason,
+    InvalidOutput,
+    LikelyToken,
+    ProviderState,
+    StepRequest,
+    TokenLogprob,
+    ToolCall,
+    ToolChoice,
+    ToolSpec,
+    Usage,
+)
+from ..protocols.confidence import as_logprob
 from ..protocols.limits import LINE_CHARACTERS, STEP_BYTES
 from ..protocols.secrets import quote
 from ..protocols.validation import check_arguments, parse_json, parse_output
-from .dialect import Ending, JsonObject, RawCall, as_name, check_number_of_calls
+from .dialect import Ending, JsonObject, RawCall, as_name, as_objects, as_text, check_number_of_calls
 
 _DRAIN_SECONDS = 1.0
 _UTF8 = getincrementaldecoder("utf-8-sig")
@@ -162,11 +175,30 @@ def check_text(text: str, ending: Ending, request: StepRequest) -> None:
         parse_output(text, request.output_schema)
 
 
-def finished(ending: Ending, usage: Usage, *, provider: str, model: str, called: bool) -> Finished:
+def finished(ending: Ending, usage: Usage, request: StepRequest, *, provider: str, model: str, called: bool) -> Finished:
     """Return the step's last event. Some servers report "stop" after a tool call, so the calls decide the reason."""
-    reason = FinishReason.TOOL_CALLS if called else ending.reason
-    state = _state(ending, provider, model)
-    return Finished(reason=reason, usage=usage, model=as_name(ending.model) or model, confidence=ending.confidence, state=state)
+    return Finished(
+        reason=FinishReason.TOOL_CALLS if called else ending.reason,
+        usage=usage,
+        model=as_name(ending.model) or model,
+        confidence=ending.confidence,
+        state=_state(ending, provider, model),
+        logprobs=() if request.top_logprobs is None else _logprobs(ending.logprobs, request.top_logprobs),
+    )
+
+
+def _logprobs(tokens: Sequence[JsonObject], top: int) -> tuple[TokenLogprob, ...]:
+    return tuple(
+        TokenLogprob(
+            token=as_text(token.get("token")),
+            logprob=as_logprob(token.get("logprob")),
+            top=tuple(
+                LikelyToken(token=as_text(one.get("token")), logprob=as_logprob(one.get("logprob")))
+                for one in as_objects(token.get("top_logprobs"))[:top]
+            ),
+        )
+        for token in tokens
+    )
 
 
 def counted_usage(

@@ -10,6 +10,7 @@ from .lazy import lazy_names
 
 if TYPE_CHECKING:
     from .agent import Agent, AgentCard, Capabilities, Execution, Limits, LongPrompt, Prices, Side, StepStream, complete, stream
+    from .attachments import Attachment
     from .device_state import DeviceState, DeviceStateSource, PowerSource, SimulatedDevice, Thermal
     from .errors import (
         AgentError,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
         Finished,
         FinishReason,
         JsonSchema,
+        LikelyToken,
         Message,
         Performance,
         ProviderState,
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
         StepReply,
         StepRequest,
         TextDelta,
+        TokenLogprob,
         ToolCall,
         ToolCalled,
         ToolChoice,
@@ -81,6 +84,7 @@ __all__ = [
     "AgentError",
     "ApprovalNeeded",
     "ApprovalRequest",
+    "Attachment",
     "BudgetExceeded",
     "Cancelled",
     "Capabilities",
@@ -101,6 +105,7 @@ __all__ = [
     "InvalidRequest",
     "JsonSchema",
     "LedgerConflict",
+    "LikelyToken",
     "Limits",
     "LongPrompt",
     "Message",
@@ -138,6 +143,7 @@ __all__ = [
     "SyncRefused",
     "TextDelta",
     "Thermal",
+    "TokenLogprob",
     "ToolCall",
     "ToolCalled",
     "ToolChoice",
@@ -163,6 +169,7 @@ __getattr__ = lazy_names(
         "AgentError": "errors",
         "ApprovalNeeded": "errors",
         "ApprovalRequest": "steps",
+        "Attachment": "attachments",
         "BudgetExceeded": "errors",
         "Cancelled": "errors",
         "Capabilities": "agent",
@@ -183,6 +190,7 @@ __getattr__ = lazy_names(
         "InvalidOutput": "errors",
         "InvalidRequest": "errors",
         "JsonSchema": "steps",
+        "LikelyToken": "steps",
         "Limits": "agent",
         "Message": "steps",
         "ModelError": "errors",
@@ -220,6 +228,7 @@ __getattr__ = lazy_names(
         "SyncRefused": "errors",
         "TextDelta": "steps",
         "Thermal": "device_state",
+        "TokenLogprob": "steps",
         "ToolCall": "steps",
         "ToolCalled": "steps",
         "ToolChoice": "steps",

@@ -40,6 +40,12 @@ class Capabilities(Value):
     """Same request and seed give the same text."""
     cancellation: bool = False
     """Closing the stream stops the compute, not only the stream."""
+    logprobs: bool = False
+    """`Finished.logprobs` has the tokens of the text, if the request sets `top_logprobs`."""
+    images: bool = False
+    """Reads images in messages."""
+    files: bool = False
+    """Reads PDF documents in messages."""
 
 
 class Limits(Value):

@@ -10,6 +10,11 @@ _ROUNDING = 0.01
 """Tolerance above 0 for the log-probability of a certain token."""
 
 
+def as_logprob(value: object) -> float:
+    """Return a log-probability as a server wrote it, within its possible range; the least one for what is no number."""
+    return min(0.0, max(_LEAST, value)) if isinstance(value, int | float) and value == value else _LEAST
+
+
 class LowestWindow:
     """exp of the lowest mean log-probability over any 4 consecutive tokens, computed as they arrive."""
 

@@ -4,7 +4,9 @@ A recording is a JSON Lines file: the agent's card, then one outcome per line. I
 """
 
 import json
+import math
 import re
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -27,7 +29,20 @@ from .errors import (
     Unavailable,
     travelling_class,
 )
-from .steps import Finished, FinishReason, StepEvent, StepRequest, TextDelta, ToolCall, ToolCalled, ToolChoice, Usage, Value
+from .steps import (
+    Finished,
+    FinishReason,
+    LikelyToken,
+    StepEvent,
+    StepRequest,
+    TextDelta,
+    TokenLogprob,
+    ToolCall,
+    ToolCalled,
+    ToolChoice,
+    Usage,
+    Value,
+)
 from .validation import check_arguments, check_request, parse_output
 
 ScriptItem: TypeAlias = str | ToolCall | Finished | NearfarError | anyio.Event
@@ -41,6 +56,7 @@ Pace: TypeAlias = float | Callable[[], Awaitable[object]]
 """Seconds before each event, or a function whose result is awaited before each event."""
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
+_SPACED_TOKEN = re.compile(r"\s*(?:\w+|[^\w\s])|\s+$")
 
 
 @lru_cache(maxsize=1024)  # each step counts the whole conversation
@@ -77,13 +93,13 @@ class ScriptedAgent:
             name: its name on its card
             side: the side that it counts as
             model: the name of its model on its card
-            capabilities: what its card claims; None: tools, JSON Schema and cancellation
+            capabilities: what its card claims; None: tools, JSON Schema, cancellation and log-probabilities
             limits: the limits on its card; None: 1024 steps at once
             prices: dollars per million tokens; None: unknown
             confidence: of every reply, 0 to 1; None: it states none
             pace: seconds before each piece of a reply, or a function that waits
         """
-        claimed = capabilities or Capabilities(tools=True, json_schema=True, cancellation=True)
+        claimed = capabilities or Capabilities(tools=True, json_schema=True, cancellation=True, logprobs=True)
         self._card = AgentCard(
             name=name,
             side=side,
@@ -185,7 +201,14 @@ class ScriptedAgent:
         if request.output_schema is not None and plan.reason is FinishReason.STOP:
             parse_output(plan.text, request.output_schema)
         usage = Usage(input_tokens=plan.input_tokens, output_tokens=plan.output_tokens)
-        return Finished(reason=plan.reason, usage=usage, model=self._card.model, confidence=self._confidence)
+        logprobs = () if request.top_logprobs is None else self._logprobs(plan.text, request.top_logprobs)
+        return Finished(reason=plan.reason, usage=usage, model=self._card.model, confidence=self._confidence, logprobs=logprobs)
+
+    def _logprobs(self, text: str, top: int) -> tuple[TokenLogprob, ...]:
+        """Return the tokens of a text, each as sure as the agent is of all of them."""
+        sure = {"logprob": 0.0 if self._confidence is None else math.log(max(self._confidence, sys.float_info.min))}
+        tokens = _SPACED_TOKEN.findall(text)
+        return tuple(TokenLogprob(token=token, top=(LikelyToken(token=token, **sure),)[:top], **sure) for token in tokens)
 
     async def _take_slot(self, deadline: float | None) -> None:
         try:
@@ -274,7 +297,8 @@ def _up_to(items: Sequence[ScriptItem], end: int) -> tuple[ScriptItem, ...]:
 
 def _input_tokens(request: StepRequest) -> int:
     results = (message.tool_result.content for message in request.messages if message.tool_result)
-    return sum(count_tokens(message.text) for message in request.messages) + sum(map(count_tokens, results))
+    attached = sum(attachment.most_tokens for message in request.messages for attachment in message.attachments)
+    return sum(count_tokens(message.text) for message in request.messages) + sum(map(count_tokens, results)) + attached
 
 
 def _check_deadline(deadline: float | None) -> None:

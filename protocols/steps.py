@@ -4,19 +4,17 @@ from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, model_validator
+
+from .attachments import ATTACHMENT_MARK, Attachment
+from .limits import TOP_LOGPROBS
+from .value import Value as Value
 
 JsonSchema = dict[str, Any]
 """A JSON Schema document (draft 2020-12), as a parsed object."""
 
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")]
 """A tool's name, limited to the form that every provider accepts."""
-
-
-class Value(BaseModel):
-    """Base of all contract types: immutable, closed to unknown fields, and silent about its content in validation errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
 class Sensitivity(StrEnum):
@@ -107,6 +105,9 @@ class Message(Value):
     """Exactly on tool messages."""
     state: ProviderState | None = None
     """Only on assistant messages. It is sent to its provider if it still matches `text` and `tool_calls`; near agents ignore it."""
+    attachments: tuple[Attachment, ...] = ()
+    """Images and documents, only on user messages. The n-th one stands where `text` has its n-th U+FFFC, the object replacement
+    character; those without one stand behind the text."""
 
     @model_validator(mode="after")
     def _parts_fit_the_role(self) -> "Message":
@@ -116,6 +117,8 @@ class Message(Value):
             raise ValueError(f"a {self.role} message cannot carry a provider's state")
         if (self.tool_result is not None) != (self.role == "tool"):
             raise ValueError("a tool message carries exactly one tool_result, and no other message does")
+        if self.attachments and self.role != "user":
+            raise ValueError(f"a {self.role} message cannot carry attachments")
         return self
 
     @classmethod
@@ -123,8 +126,8 @@ class Message(Value):
         return cls(role="system", text=text)
 
     @classmethod
-    def user(cls, text: str) -> "Message":
-        return cls(role="user", text=text)
+    def user(cls, text: str, attachments: tuple[Attachment, ...] = ()) -> "Message":
+        return cls(role="user", text=text, attachments=attachments)
 
     @classmethod
     def assistant(cls, text: str = "", tool_calls: tuple[ToolCall, ...] = (), state: ProviderState | None = None) -> "Message":
@@ -134,6 +137,16 @@ class Message(Value):
     def tool(cls, result: ToolResult) -> "Message":
         """Return a message with the `result` of a tool call."""
         return cls(role="tool", tool_result=result)
+
+    @property
+    def parts(self) -> tuple[str | Attachment, ...]:
+        """Return the pieces of the text and the attachments in their order; no empty text, and no mark."""
+        left = list(self.attachments)
+        parts: list[str | Attachment] = []
+        for piece in self.text.split(ATTACHMENT_MARK, len(left)) if left else [self.text]:
+            parts += [piece, *left[:1]]
+            left = left[1:]
+        return tuple(part for part in (*parts, *left) if part != "")
 
     @property
     def without_state(self) -> "Message":
@@ -264,6 +277,19 @@ class StepRequest(Value):
     """None: the agent's own default."""
     seed: int | None = Field(default=None, ge=0, lt=2**31)
     """Makes sampling repeatable, where the agent can; None: random."""
+    top_p: float | None = Field(default=None, gt=0.0, le=1.0)
+    """Sample only from the likeliest tokens that have this probability together. This and the samplers below are hints, which agents
+    without them ignore; None: the agent's own default."""
+    top_k: int | None = Field(default=None, gt=0, lt=2**31)
+    """Sample only from this many of the likeliest tokens."""
+    min_p: float | None = Field(default=None, ge=0.0, le=1.0)
+    """Sample only from tokens at least this many times as likely as the likeliest one."""
+    presence_penalty: float | None = Field(default=None, ge=-2.0, le=2.0)
+    """Subtract this from the logit of each token that the output holds already."""
+    frequency_penalty: float | None = Field(default=None, ge=-2.0, le=2.0)
+    """Subtract this from a token's logit for each time that the output holds it."""
+    top_logprobs: int | None = Field(default=None, ge=0, le=TOP_LOGPROBS)
+    """Likeliest tokens to report at each place of the text in `Finished.logprobs`; None: no log-probabilities."""
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), max_length=8)
     """Texts that end the output, and are left out of it."""
     timeout: float | None = Field(default=None, gt=0)
@@ -303,6 +329,22 @@ class ToolCalled(Value):
     """The call, complete."""
 
 
+class LikelyToken(Value):
+    """A token and how likely it was."""
+
+    token: str
+    """Its text; bytes that are no whole character become U+FFFD."""
+    logprob: float = Field(le=0.0, allow_inf_nan=False)
+    """Natural logarithm of the model's own probability, before any sampler."""
+
+
+class TokenLogprob(LikelyToken):
+    """A token of the text, and those that were likeliest in its place."""
+
+    top: tuple[LikelyToken, ...] = Field(default=(), max_length=TOP_LOGPROBS)
+    """The likeliest tokens, in order."""
+
+
 class Finished(Value):
     """The last event of every step that did not fail."""
 
@@ -322,6 +364,8 @@ class Finished(Value):
     """Usage of the original step, if the answer was read from a cache of answers and `usage` is zero; None: it was computed."""
     state: ProviderState | None = None
     """State that belongs to the message of the step's text and calls; None if the agent needs nothing back."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """The text's tokens, if the request set `top_logprobs`."""
 
     @model_validator(mode="after")
     def _counts_are_of_one_step(self) -> Self:

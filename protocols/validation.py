@@ -12,8 +12,8 @@ from pydantic import JsonValue
 
 from .agent import AgentCard, Side
 from .errors import InvalidOutput, InvalidRequest, PrivacyViolation, Unsupported
-from .limits import JSON_DEPTH
-from .steps import JsonSchema, Sensitivity, StepRequest, ToolCall, ToolSpec
+from .limits import ATTACHED_BYTES, ATTACHMENTS, JSON_DEPTH
+from .steps import JsonSchema, Message, Sensitivity, StepRequest, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -45,17 +45,18 @@ def parse_json(text: str) -> JsonValue:
 def check_request(card: AgentCard, request: StepRequest) -> None:
     """Refuse the requests that every agent refuses before it computes or sends anything: does the agent of this `card` take the `request`?
 
-    Raise `PrivacyViolation` for private text at a far agent, `Unsupported` for tools, a schema or an adapter that the agent does not
-    handle, `InvalidRequest` for an empty prompt or a broken schema. A seed is a hint: agents without seeds ignore it.
+    Raise `PrivacyViolation` for private text at a far agent, `Unsupported` for tools, a schema, an adapter, attachments or
+    log-probabilities that the agent does not handle, `InvalidRequest` for an empty prompt, a broken schema or too many attachments. A seed
+    and samplers are hints: agents without them ignore them.
     """
     check_privacy(card, request)
     last = request.messages[-1]
-    if last.role in ("system", "user") and not last.text.strip():
+    if last.role in ("system", "user") and not (last.text.strip() or last.attachments):
         raise InvalidRequest("the prompt is empty", hint="the last message must have text")
-    if request.tools and not card.capabilities.tools:
-        raise Unsupported(f"agent {card.name!r} cannot call tools", hint="leave out tools or ask another agent")
-    if request.output_schema is not None and not card.capabilities.json_schema:
-        raise Unsupported(f"agent {card.name!r} cannot enforce output_schema", hint="leave it out or ask another agent")
+    check_attachments(request.messages)
+    for capability, (is_needed, lack) in _needs(request).items():
+        if is_needed and not getattr(card.capabilities, capability):
+            raise Unsupported(f"agent {card.name!r} cannot {lack}", hint="leave it out or ask another agent")
     for adapter in (request.adapter, request.call_adapter):
         if adapter is not None and adapter not in card.adapters:
             known = ", ".join(card.adapters) or "none"
@@ -64,6 +65,28 @@ def check_request(card: AgentCard, request: StepRequest) -> None:
         check_schema(request.output_schema, "output_schema")
     for tool in request.tools:
         check_schema(tool.parameters, f"parameters of tool {tool.name!r}")
+
+
+def _needs(request: StepRequest) -> dict[str, tuple[bool, str]]:
+    """Return whether a request needs each of the optional capabilities, and the words for an agent that lacks it."""
+    attached = [attachment.is_image for message in request.messages for attachment in message.attachments]
+    return {
+        "tools": (bool(request.tools), "call tools"),
+        "json_schema": (request.output_schema is not None, "enforce output_schema"),
+        "logprobs": (request.top_logprobs is not None, "report log-probabilities"),
+        "images": (True in attached, "read images"),
+        "files": (False in attached, "read documents"),
+    }
+
+
+def check_attachments(messages: Sequence[Message]) -> None:
+    """Raise `InvalidRequest` if a conversation carries more attachments, or more bytes in them, than a request may."""
+    sizes = [len(attachment.data) for message in messages for attachment in message.attachments]
+    if len(sizes) > ATTACHMENTS or sum(sizes) > ATTACHED_BYTES:
+        carried = f"{len(sizes)} attachments of {sum(sizes)} bytes"
+        raise InvalidRequest(
+            f"the conversation carries {carried}; {ATTACHMENTS} of {ATTACHED_BYTES} bytes are the most", hint="send fewer or smaller ones"
+        )
 
 
 def check_privacy(card: AgentCard, request: StepRequest) -> None:

@@ -9,19 +9,21 @@ from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal, InvalidOperation
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from google.protobuf.message import Message as ProtobufMessage
 from pydantic import JsonValue, ValidationError
 
 from .agent import AgentCard, Capabilities, Execution, Limits, LongPrompt, Prices, Rates, Side
+from .attachments import Attachment
 from .errors import InvalidOutput, InvalidRequest, NearfarError
-from .limits import CALLS_OF_A_MESSAGE, MESSAGES, NAME_LENGTH, SCHEMA_LENGTH, TOOLS
+from .limits import ATTACHMENTS, CALLS_OF_A_MESSAGE, MESSAGES, NAME_LENGTH, SCHEMA_LENGTH, TOOLS
 from .steps import (
     Effort,
     EnergySource,
     Finished,
     FinishReason,
+    LikelyToken,
     Message,
     Performance,
     ProviderState,
@@ -29,6 +31,7 @@ from .steps import (
     StepEvent,
     StepRequest,
     TextDelta,
+    TokenLogprob,
     ToolCall,
     ToolCalled,
     ToolChoice,
@@ -78,6 +81,7 @@ _ROLE_OF = {number: role for role, number in _ROLES.items()}
 _TOOL_CHOICE_OF = {number: choice for choice, number in _TOOL_CHOICES.items()}
 _EFFORT_OF = {number: effort for effort, number in _EFFORTS.items()}
 _REASON_OF = {number: reason for reason, number in _REASONS.items()}
+_SAMPLERS: Final = ("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "top_logprobs")
 
 
 def request_to_proto(request: StepRequest) -> pb.StepRequest:
@@ -95,6 +99,7 @@ def request_to_proto(request: StepRequest) -> pb.StepRequest:
             adapter=request.adapter,
             call_adapter=request.call_adapter,
             effort=_EFFORTS[request.effort],
+            **{name: getattr(request, name) for name in _SAMPLERS},
             sensitivity=pb.SENSITIVITY_PUBLIC if request.sensitivity is Sensitivity.PUBLIC else pb.SENSITIVITY_PRIVATE,
         )
 
@@ -115,6 +120,7 @@ def request_from_proto(message: pb.StepRequest, *, idempotency_key: str, timeout
             adapter=message.adapter if message.HasField("adapter") else None,
             call_adapter=message.call_adapter if message.HasField("call_adapter") else None,
             effort=_known(_EFFORT_OF, message.effort, "effort"),
+            **{name: getattr(message, name) for name in _SAMPLERS if message.HasField(name)},
             timeout=timeout,
             sensitivity=Sensitivity.PUBLIC if message.sensitivity == pb.SENSITIVITY_PUBLIC else Sensitivity.PRIVATE,
             idempotency_key=idempotency_key,
@@ -194,6 +200,7 @@ def _check_counts(message: pb.StepRequest) -> None:
     """Refuse a message with too many parts before anything is built from it: untrusted callers may send any number of them."""
     _check_most("messages", len(message.messages), MESSAGES)
     _check_most("tools", len(message.tools), TOOLS)
+    _check_most("attachments", sum(len(one.attachments) for one in message.messages), ATTACHMENTS)
     names = [message.adapter, message.call_adapter, *message.stop]
     for one in message.messages:
         if calls := one.tool_calls:  # most have none
@@ -217,6 +224,7 @@ def _message_to_proto(message: Message) -> pb.Message:
         tool_calls=map(_call_to_proto, message.tool_calls),
         tool_result=None if result is None else pb.ToolResult(**result.model_dump()),
         state=_state_to_proto(message.state),
+        attachments=[pb.Attachment(media_type=one.media_type, data=one.data, name=one.name) for one in message.attachments],
     )
 
 
@@ -230,7 +238,12 @@ def _message_from_proto(message: pb.Message) -> Message:
         if message.HasField("tool_result")
         else None,
         state=_state_from_proto(message.state) if message.HasField("state") else None,
+        attachments=tuple(map(_attachment_from_proto, message.attachments)),
     )
+
+
+def _attachment_from_proto(message: pb.Attachment) -> Attachment:
+    return Attachment.model_validate({"media_type": message.media_type, "data": message.data, "name": message.name})
 
 
 def _state_to_proto(state: ProviderState | None) -> pb.ProviderState | None:
@@ -269,6 +282,7 @@ def _finished_to_proto(finished: Finished) -> pb.Finished:
         performance=None if finished.performance is None else _performance_to_proto(finished.performance),
         saved=None if finished.saved is None else pb.Usage(**finished.saved.model_dump()),
         state=_state_to_proto(finished.state),
+        logprobs=[pb.TokenLogprob(**one.model_dump()) for one in finished.logprobs],
     )
 
 
@@ -281,7 +295,13 @@ def _finished_from_proto(message: pb.Finished) -> Finished:
         performance=_performance_from_proto(message.performance) if message.HasField("performance") else None,
         saved=Usage(**_present(message.saved)) if message.HasField("saved") else None,
         state=_state_from_proto(message.state) if message.HasField("state") else None,
+        logprobs=tuple(map(_logprob_from_proto, message.logprobs)),
     )
+
+
+def _logprob_from_proto(message: pb.TokenLogprob) -> TokenLogprob:
+    top = tuple(LikelyToken(token=one.token, logprob=one.logprob) for one in message.top)
+    return TokenLogprob(token=message.token, logprob=message.logprob, top=top)
 
 
 def _performance_to_proto(performance: Performance) -> pb.Performance:

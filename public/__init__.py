@@ -182,6 +182,7 @@ if TYPE_CHECKING:
     from nearfar.protocols.agent import complete as complete
     from nearfar.protocols.agent import stream as stream
     from nearfar.protocols.attach import Worker as Worker
+    from nearfar.protocols.attachments import Attachment as Attachment
     from nearfar.protocols.channel import ClientTls as ClientTls
     from nearfar.protocols.channel import ServerTls as ServerTls
     from nearfar.protocols.client import RemoteAgent as RemoteAgent
@@ -249,6 +250,7 @@ if TYPE_CHECKING:
     from nearfar.protocols.steps import Finished as Finished
     from nearfar.protocols.steps import FinishReason as FinishReason
     from nearfar.protocols.steps import JsonSchema as JsonSchema
+    from nearfar.protocols.steps import LikelyToken as LikelyToken
     from nearfar.protocols.steps import Message as Message
     from nearfar.protocols.steps import Performance as Performance
     from nearfar.protocols.steps import ProviderState as ProviderState
@@ -257,6 +259,7 @@ if TYPE_CHECKING:
     from nearfar.protocols.steps import StepReply as StepReply
     from nearfar.protocols.steps import StepRequest as StepRequest
     from nearfar.protocols.steps import TextDelta as TextDelta
+    from nearfar.protocols.steps import TokenLogprob as TokenLogprob
     from nearfar.protocols.steps import ToolCall as ToolCall
     from nearfar.protocols.steps import ToolCalled as ToolCalled
     from nearfar.protocols.steps import ToolChoice as ToolChoice
@@ -344,6 +347,7 @@ _NAMES = {
     "protocols.access": "Clock",
     "protocols.agent": "Agent AgentCard Capabilities Execution Limits LongPrompt Prices Rates Side StepStream complete stream",
     "protocols.attach": "Worker",
+    "protocols.attachments": "Attachment",
     "protocols.channel": "ClientTls ServerTls",
     "protocols.client": "RemoteAgent",
     "protocols.device_state": "DeviceState DeviceStateSource PowerSource SimulatedDevice Thermal",
@@ -361,8 +365,8 @@ _NAMES = {
     "protocols.server": "Server serve",
     "protocols.step_log": "Retention",
     "protocols.steps": (
-        "ApprovalRequest Effort EnergySource FinishReason Finished JsonSchema Message Performance ProviderState Sensitivity StepEvent "
-        "StepReply StepRequest TextDelta ToolCall ToolCalled ToolChoice ToolResult ToolSpec Usage"
+        "ApprovalRequest Effort EnergySource FinishReason Finished JsonSchema LikelyToken Message Performance ProviderState "
+        "Sensitivity StepEvent StepReply StepRequest TextDelta TokenLogprob ToolCall ToolCalled ToolChoice ToolResult ToolSpec Usage"
     ),
     "protocols.token_file": "NewToken add_token load_tokens",
     "protocols.tokens": "ClientCertificate Scope TokenRecord",

@@ -32,7 +32,7 @@ GROUPS: Final = {
     "Results": ("orchestrator.task.results", "orchestrator.task.decisions", "orchestrator.task.evidence", "orchestrator.task.labels"),
     "Events of a stream": ("orchestrator.task.events",),
     "Tools and approvals": ("orchestrator.task.tools", "orchestrator.runs.ledger"),
-    "Messages and steps": ("protocols.steps",),
+    "Messages and steps": ("protocols.steps", "protocols.attachments"),
     "Agents": ("protocols.agent", "device.llama", "device.onnx", "protocols.client", "protocols.fakes", "protocols.validation"),
     "Serving agents": ("protocols.server", "protocols.step_log", "protocols.channel", "protocols.credentials", "protocols.access")
     + ("protocols.tokens", "protocols.token_file", "protocols.hub", "protocols.attach", "protocols.heartbeat", "cloud.admission"),

@@ -237,7 +237,7 @@ def _card(name: str, side: Side, header: GgufHeader, options: LlamaOptions, read
         model=header.name or Path(options.path).stem,
         description=header.description or "",
         world=header.world,
-        capabilities=Capabilities(tools=True, json_schema=True, confidence=True, seed=True, cancellation=True),
+        capabilities=Capabilities(tools=True, json_schema=True, confidence=True, seed=True, cancellation=True, logprobs=True),
         limits=Limits(context_tokens=ready.context_tokens, concurrency=options.parallel),
         prices=prices,
         execution=ready.execution,

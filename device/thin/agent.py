@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import NoReturn, TypeVar
 from uuid import uuid4
 
-from ...protocols.confidence import LowestWindow
+from ...protocols.confidence import LowestWindow, as_logprob
 from ...protocols.errors import InvalidOutput, InvalidRequest, NearfarError, Unavailable, Unsupported, travelling_class
 from ...protocols.v1 import agent_pb2 as pb
 from ...protocols.v1 import hub_pb2
@@ -27,6 +27,7 @@ _ROLES = {pb.ROLE_SYSTEM: "system", pb.ROLE_USER: "user", pb.ROLE_ASSISTANT: "as
 _TOOL_CHOICES = {pb.TOOL_CHOICE_AUTO: "auto", pb.TOOL_CHOICE_NONE: "none", pb.TOOL_CHOICE_REQUIRED: "required"}
 _REASONS = {"stop": pb.FINISH_REASON_STOP, "tool_calls": pb.FINISH_REASON_TOOL_CALLS, "length": pb.FINISH_REASON_LENGTH}
 _LARGEST_COUNT = 2**53
+_SAMPLERS = ("seed", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
 
 
 def request_body(request: pb.StepRequest, *, context_tokens: int) -> JsonObject:
@@ -41,13 +42,12 @@ def request_body(request: pb.StepRequest, *, context_tokens: int) -> JsonObject:
         "max_tokens": request.max_output_tokens if request.HasField("max_output_tokens") else context_tokens,
         "temperature": request.temperature,
         "logprobs": True,
-        "top_logprobs": 1,
+        "top_logprobs": max(request.top_logprobs, 1),
         "stream": is_streamed,
     }
     if is_streamed:
         body["stream_options"] = {"include_usage": True}
-    if request.HasField("seed"):
-        body["seed"] = request.seed
+    body |= {name: getattr(request, name) for name in _SAMPLERS if request.HasField(name)}
     if request.stop:
         body["stop"] = list(request.stop)
     if request.tools:
@@ -66,6 +66,7 @@ class ChatAnswer:
         self._taken = {call.id for message in request.messages for call in message.tool_calls}
         self._calls: dict[int, _Call] = {}
         self._confidence = LowestWindow()
+        self._logprobs: list[pb.TokenLogprob] = []
         self._reason = ""
         self._model = ""
         self._usage: object = None
@@ -94,7 +95,12 @@ class ChatAnswer:
             yield pb.StepEvent(tool_call=call)
         reason = pb.FINISH_REASON_TOOL_CALLS if calls else _known(_REASONS, self._reason)
         finished = pb.Finished(
-            reason=reason, usage=self._read_usage(), model=self._model, confidence=self._confidence.value, performance=self._read_speeds()
+            reason=reason,
+            usage=self._read_usage(),
+            model=self._model,
+            confidence=self._confidence.value,
+            performance=self._read_speeds(),
+            logprobs=self._logprobs,
         )
         if first_token_seconds is not None:
             finished.performance.first_token_seconds = first_token_seconds
@@ -104,6 +110,8 @@ class ChatAnswer:
         for token in _list(tokens):
             if isinstance(value := inner(token, "logprob"), int | float):
                 self._confidence.add(value)
+                if self._request.HasField("top_logprobs"):
+                    self._logprobs.append(_logprob(token, self._request.top_logprobs))
 
     def _add_to_call(self, index: int, piece: object) -> None:
         call = self._calls.setdefault(index, _Call())
@@ -211,6 +219,16 @@ def _message(message: pb.Message) -> JsonObject:
     return written
 
 
+def _logprob(token: object, top: int) -> pb.TokenLogprob:
+    likely = [_likely(one) for one in _list(inner(token, "top_logprobs"))[:top]]
+    chosen = _likely(token)
+    return pb.TokenLogprob(token=chosen.token, logprob=chosen.logprob, top=likely)
+
+
+def _likely(token: object) -> pb.LikelyToken:
+    return pb.LikelyToken(token=_text(token, "token"), logprob=as_logprob(inner(token, "logprob")))
+
+
 def _tool(tool: pb.ToolSpec) -> JsonObject:
     parameters = _object(tool.parameters_json, InvalidRequest)
     return {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": parameters}}
@@ -302,13 +320,14 @@ async def read_card(server: LlamaServer, name: str) -> pb.AgentCard:
     models = await server.ask("/v1/models")
     context = _positive(inner(properties, "default_generation_settings", "n_ctx"), "context size")
     weights = inner(models, "data", 0, "meta", "n_params")
+    is_sure = await _is_sure(server, context)
     return pb.AgentCard(
         name=name,
         side=pb.SIDE_NEAR,
         model=_model(properties, models),
         description="A model behind llama-server on another device.",
         capabilities=pb.Capabilities(
-            tools=await _takes_tools(server), json_schema=True, confidence=await _is_sure(server, context), cancellation=True
+            tools=await _takes_tools(server), json_schema=True, confidence=is_sure, logprobs=is_sure, cancellation=True
         ),
         limits=pb.Limits(context_tokens=context, concurrency=_positive(inner(properties, "total_slots"), "number of slots")),
         prices=pb.Prices(input="0", output="0", source="runs on this device", as_of=datetime.now(UTC).date().isoformat()),

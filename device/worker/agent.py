@@ -24,6 +24,7 @@ from ...protocols import (
     StepEvent,
     StepRequest,
     TextDelta,
+    TokenLogprob,
     ToolCall,
     ToolCalled,
     Unavailable,
@@ -213,6 +214,7 @@ def _finished_event(payload: dict[str, JsonValue], model: str) -> Finished:
         model=model,
         confidence=cast("float | None", payload["confidence"]),
         performance=None if performance is None else Performance.model_validate(performance),
+        logprobs=tuple(map(TokenLogprob.model_validate, cast("list[JsonValue]", payload["logprobs"]))),
     )
 
 

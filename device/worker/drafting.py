@@ -296,9 +296,10 @@ class Drafting:
 
     def drafter(self, request: StepRequest) -> "Drafter | None":
         """Return a drafter for a step that may write a call, or JSON, greedily; else None. With a temperature, rounding could change a
-        draw unnoticed."""
+        draw unnoticed; with penalties, past calls say little about this one."""
         tools = () if request.tool_choice is ToolChoice.NONE else request.tools
-        if request.temperature or not (tools or request.output_schema):
+        is_penalized = request.presence_penalty or request.frequency_penalty
+        if request.temperature or is_penalized or not (tools or request.output_schema):
             return None
         return Drafter(self, request, [tool.name for tool in tools])
 

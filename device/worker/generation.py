@@ -23,7 +23,7 @@ from ...protocols.confidence import LowestWindow
 from ...protocols.validation import parse_json
 from .engine import Logits, Mask, Vocabulary
 from .protocol import StepEventKind
-from .sampling import Constraint, Grammars, Sampler, log_probability
+from .sampling import Constraint, Grammars, Sampler, likeliest, log_probability
 
 OPENER: Final = "<tool_call>"
 CLOSER: Final = "</tool_call>"
@@ -207,7 +207,8 @@ class Generation:
         self._grammars = grammars
         self._most_tokens = most_tokens
         self._tools = () if request.tool_choice is ToolChoice.NONE else request.tools
-        self._sampler = Sampler(request.temperature or 0.0, request.seed)
+        self._sampler = Sampler(request)
+        self._top_logprobs = request.top_logprobs
         self._flow = TextFlow((*stop, *((OPENER,) if self._may_open_in_text(request) else ())))
         self._reasoning = Reasoning(opened=reasoning_opened)
         self._confidence = LowestWindow()
@@ -221,6 +222,8 @@ class Generation:
         """Tokens of the call that is being written, or was written last."""
         self.calls: list[WrittenCall] = []
         self.output_tokens = 0
+        self.logprobs: list[JsonValue] = []
+        """Tokens of the text as `TokenLogprob`, if the request asks for them."""
         self.finished: FinishReason | None = None
         self.prologue: tuple[int, ...] = ()
         """Tokens that the output begins with whatever the model thinks; decoded along with the prompt."""
@@ -263,6 +266,16 @@ class Generation:
         """Let a token that the model chose count towards the confidence."""
         self._confidence.add(log_probability(logits, token))
 
+    def _weigh_text(self, logits: Logits, token: int) -> None:
+        """Let a token of the text count, and keep its log-probability if the request asks for it."""
+        self.weigh(logits, token)
+        if self._top_logprobs is not None:
+            top: list[JsonValue] = [self._likely(*each) for each in likeliest(logits, self._top_logprobs)]
+            self.logprobs.append({**self._likely(token, log_probability(logits, token)), "top": top})
+
+    def _likely(self, token: int, logprob: float) -> dict[str, JsonValue]:
+        return {"token": self._vocabulary.piece(token).decode("utf-8", "replace"), "logprob": logprob}
+
     def _begin(self, request: StepRequest) -> None:
         if self._tools:
             self._grammars.call(self._tools)  # A schema that cannot be enforced is refused before anything is decoded.
@@ -276,6 +289,7 @@ class Generation:
         return bool(self._tools) and request.output_schema is None
 
     def _count_output(self, tokens: list[int]) -> list[int]:
+        self._sampler.note(tokens)
         self.output_tokens = min(self.output_tokens + len(tokens), self._most_tokens)
         if self.finished is None and self.output_tokens == self._most_tokens:
             # A call that is cut in the middle is dropped; one that only lacks its closer counts.
@@ -295,7 +309,7 @@ class Generation:
         shown = self._flow.feed(self._reasoning.feed(piece))
         if not self._reasoning.active:
             # The confidence is that of the answer, without the reasoning.
-            self.weigh(logits, token)
+            self._weigh_text(logits, token)
         self._say(shown.text)
         if shown.marker is None:
             return [token]
@@ -306,12 +320,13 @@ class Generation:
         return self._finish(FinishReason.STOP)
 
     def _pick_free(self, logits: Logits) -> int:
-        token = self._sampler.pick(logits)
-        if token == self._syntax.opener_token and not self._tools:
+        opener = self._syntax.opener_token
+        token = None if self._sampler.truncates else self._sampler.pick(logits)
+        if opener is not None and not self._tools and token in (None, opener):
             allowed = np.ones(len(logits), dtype=np.bool_)
-            allowed[token] = False
+            allowed[opener] = False
             return self._sampler.pick(logits, allowed)
-        return token
+        return self._sampler.pick(logits) if token is None else token
 
     def _retokenize(self, piece: bytes) -> tuple[int, ...]:
         return tuple(self._vocabulary.tokenize_inside(piece.decode("utf-8", "ignore")))
@@ -323,8 +338,8 @@ class Generation:
     def _answer_or_call(self, logits: Logits) -> list[int]:
         """Choose the first token of a step that may end in a call or in an answer with a schema."""
         constraint, opener = self._current_constraint(), self._syntax.opener[0]
-        token = self._sampler.pick(logits)
-        if token != opener and not constraint.accept(token):
+        token = None if self._sampler.truncates else self._sampler.pick(logits)
+        if token is None or (token != opener and not constraint.accept(token)):
             allowed = constraint.allowed()
             allowed[opener] = True
             token = self._sampler.pick(logits, allowed)
@@ -337,9 +352,10 @@ class Generation:
         return self._answer_goes_on(token, logits)
 
     def _answer_goes_on(self, token: int, logits: Logits) -> list[int]:
-        self.weigh(logits, token)
         if token in self._vocabulary.ends:
+            self.weigh(logits, token)
             return self._finish(FinishReason.STOP)
+        self._weigh_text(logits, token)
         self._say(self._flow.feed(self._vocabulary.piece(token)).text)
         return self._finish(FinishReason.STOP) if self._current_constraint().closed else [token]
 

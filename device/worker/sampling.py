@@ -7,15 +7,19 @@ Only the worker process imports this module.
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
+from numpy.typing import NDArray
 
-from ...protocols import InvalidOutput, JsonSchema, ModelError, ToolSpec, Unsupported
+from ...protocols import InvalidOutput, JsonSchema, ModelError, StepRequest, ToolSpec, Unsupported
 from .engine import Logits, Mask, Vocabulary
+
+Weights: TypeAlias = NDArray[np.float64]
 
 
 class NearTie(Exception):
@@ -23,16 +27,31 @@ class NearTie(Exception):
 
 
 class Sampler:
-    """Greedy at temperature 0, else from the softmax of logits / temperature. The same seed gives the same choices."""
+    """Greedy at temperature 0, else a draw from the softmax of logits / temperature. The same seed gives the same choices.
 
-    def __init__(self, temperature: float, seed: int | None) -> None:
-        self._temperature = temperature
-        self._random = np.random.default_rng(seed)
+    The order is llama.cpp's: penalties for tokens that the output holds, `top_k`, `top_p`, `min_p`, temperature. All of them see only the
+    tokens that are allowed.
+    """
+
+    def __init__(self, request: StepRequest) -> None:
+        self._temperature = request.temperature or 0.0
+        self._random = np.random.default_rng(request.seed)
+        self._top_k, self._top_p, self._min_p = request.top_k, request.top_p, request.min_p
+        self._presence, self._frequency = request.presence_penalty or 0.0, request.frequency_penalty or 0.0
+        self._counts: Counter[int] = Counter()
         self.tolerance = 0.0
         """Possible error of logits. A greedy choice that an error of this size could change is refused with `NearTie`."""
+        self.truncates = self._temperature > 0 and any(limit is not None for limit in (self._top_k, self._top_p, self._min_p))
+        """True if only some tokens are drawn from; which ones depends on those that are allowed."""
+
+    def note(self, tokens: Sequence[int]) -> None:
+        """Count tokens of the output, for the penalties."""
+        if self._presence or self._frequency:
+            self._counts.update(tokens)
 
     def pick(self, logits: Logits, allowed: Mask | None = None) -> int:
         """Choose a token; one of `allowed`, if given, of which there must be at least one."""
+        logits = self._penalized(logits)
         if allowed is not None:
             logits = np.where(allowed, logits, np.float32(-np.inf))
         if self._temperature == 0:
@@ -40,10 +59,44 @@ class Sampler:
             if self.tolerance and np.count_nonzero(logits > logits[token] - self.tolerance) > 1:
                 raise NearTie
             return token
+        if self.truncates:
+            logits = self._truncated(logits)
         weights = np.exp((logits - logits.max()).astype(np.float64) / self._temperature)
         cumulative = weights.cumsum()
         index = int(np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right"))
         return min(index, len(logits) - 1)
+
+    def _penalized(self, logits: Logits) -> Logits:
+        if not self._counts:
+            return logits
+        tokens, counts = list(self._counts), np.array(list(self._counts.values()), dtype=np.float32)
+        penalized = logits.copy()
+        penalized[tokens] -= np.float32(self._presence) + np.float32(self._frequency) * counts
+        return penalized
+
+    def _truncated(self, logits: Logits) -> Logits:
+        """Return the logits with minus infinity for all tokens that `top_k`, `top_p` and `min_p` leave out. The likeliest one stays."""
+        weights = np.exp((logits - logits.max()).astype(np.float64))
+        if self._top_k is not None and self._top_k < len(weights):
+            weights[np.argpartition(-logits, self._top_k)[self._top_k :]] = 0
+        if self._top_p is not None:
+            weights = _nucleus(weights, self._top_p)
+        if self._min_p is not None:
+            weights[weights < self._min_p] = 0  # the largest weight is 1
+        return np.where(weights > 0, logits, np.float32(-np.inf))
+
+
+def _nucleus(weights: Weights, share: float) -> Weights:
+    """Return the weights with 0 for all but the largest ones that reach a share of their sum together."""
+    total = weights.sum()
+    # All tokens below the average of the rest do not reach the rest together, so that only few have to be sorted.
+    order = np.flatnonzero(weights >= (1 - share) * total / len(weights))
+    order = order[np.argsort(-weights[order], kind="stable")]
+    ordered = weights[order]
+    order = order[ordered.cumsum() - ordered < share * total]
+    nucleus = np.zeros_like(weights)
+    nucleus[order] = weights[order]
+    return nucleus
 
 
 def log_probability(logits: Logits, token: int) -> float:
@@ -51,10 +104,24 @@ def log_probability(logits: Logits, token: int) -> float:
 
     Raises `ModelError` if the logits are no numbers, as those of a damaged model.
     """
+    highest, log_of_sum = _normalizer(logits)
+    return float(logits[token] - highest) - log_of_sum
+
+
+def likeliest(logits: Logits, count: int) -> list[tuple[int, float]]:
+    """Return the likeliest tokens in order, with their `log_probability`."""
+    highest, log_of_sum = _normalizer(logits)
+    tokens = np.argpartition(-logits, min(count, len(logits) - 1))[:count]
+    tokens = tokens[np.argsort(-logits[tokens], kind="stable")]
+    return [(int(token), float(logits[token] - highest) - log_of_sum) for token in tokens]
+
+
+def _normalizer(logits: Logits) -> tuple[np.float32, float]:
+    """Return the highest logit, and the logarithm of the sum of all exponentials relative to it."""
     highest = logits.max()
     if not math.isfinite(highest):
         raise ModelError("the model computes logits that are not numbers", hint="it is damaged: download it again")
-    return float(logits[token] - highest) - math.log(float(np.exp(logits - highest).sum()))
+    return highest, math.log(float(np.exp(logits - highest).sum()))
 
 
 # With free whitespace, a small model may write blanks without end.
@@ -78,9 +145,9 @@ class Constraint:
         Raises `InvalidOutput` if llguidance gives up, as it does on a grammar that grows past its limits.
         """
         # Drawing freely, and again among the allowed ones if that is refused, has the same distribution as drawing among the allowed
-        # ones at once; and the free draw is mostly right, which saves computing the mask.
-        token = sampler.pick(logits)
-        if not self.accept(token):
+        # ones at once, unless a sampler keeps only the likeliest; and the free draw is mostly right, which saves computing the mask.
+        token = None if sampler.truncates else sampler.pick(logits)
+        if token is None or not self.accept(token):
             token = sampler.pick(logits, self.allowed())
             if not self.accept(token):
                 raise InvalidOutput(f"the output cannot go on within its schema: {_first_line(self._matcher.get_error())}")

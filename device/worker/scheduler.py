@@ -63,6 +63,7 @@ class StepState:
             "cached_tokens": self.cached_tokens,
             "output_tokens": generation.output_tokens,
             "confidence": generation.confidence,
+            "logprobs": generation.logprobs,
             "performance": performance.model_dump(mode="json"),
         }
 

@@ -14,6 +14,7 @@ apply to the agent.
 """
 
 import asyncio
+from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 from unittest import SkipTest
@@ -21,6 +22,7 @@ from unittest import SkipTest
 import anyio
 
 from ..agent import Side, complete, stream
+from ..attachments import Attachment
 from ..errors import (
     Cancelled,
     ContextOverflow,
@@ -51,6 +53,7 @@ __all__ = ["CHECKS", "Case", "Check", "SchemaUse", "Subject", "ToolUse", "Unicod
 Check: TypeAlias = Callable[[Case], Awaitable[None]]
 
 _CLOSE_LIMIT = 10.0
+_RED_PIXEL = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC")
 
 
 async def run_check(check: Check, subject: Subject, transport: Transport = in_process) -> None:
@@ -287,6 +290,44 @@ async def same_seed_gives_the_same_text(case: Case) -> None:
     expect(replies[0].text == replies[1].text, f"one seed gave two texts: {replies[0].text!r} and {replies[1].text!r}")
 
 
+async def samplers_are_taken(case: Case) -> None:
+    samplers = {"top_p": 0.9, "top_k": 40, "min_p": 0.05, "presence_penalty": 0.2, "frequency_penalty": 0.2}
+    await complete(case.agent, case.request(case.subject.prompt, temperature=0.7, seed=7, **samplers))
+    if case.agent.card.capabilities.seed:
+        greedy = await complete(case.agent, case.request(case.subject.prompt, temperature=0.0))
+        first = await complete(case.agent, case.request(case.subject.prompt, temperature=1.0, seed=7, top_k=1))
+        expect(first.text == greedy.text, f"top_k=1 must take the likeliest token each time, and gave {first.text!r}")
+
+
+async def log_probabilities_come_with_the_text(case: Case) -> None:
+    request = case.request(case.subject.prompt, top_logprobs=2)
+    if not case.agent.card.capabilities.logprobs:
+        with expect_error(Unsupported):
+            await complete(case.agent, request)
+        return
+    reply = await complete(case.agent, request)
+    tokens = reply.finished.logprobs
+    expect("".join(token.token for token in tokens).strip().startswith(reply.text.strip()), f"the tokens of {reply.text!r} are {tokens}")
+    for token in tokens:
+        top = [each.logprob for each in token.top]
+        expect(len(top) <= 2 and top == sorted(top, reverse=True), f"two alternatives were asked for, and came as {token.top}")
+        expect(not top or top[0] >= token.logprob, f"{token.token!r} is likelier than the likeliest token: {token}")
+    plain = await complete(case.agent, case.request(case.subject.prompt))
+    expect(not plain.finished.logprobs, "log-probabilities come only where they are asked for")
+
+
+async def images_are_read_or_refused(case: Case) -> None:
+    question = Message.user("Which colour is this?", (Attachment(media_type="image/png", data=_RED_PIXEL),))
+    request = case.request("", messages=(question,))
+    if not case.agent.card.capabilities.images:
+        with expect_error(Unsupported):
+            await complete(case.agent, request)
+        return
+    seen = (await complete(case.agent, request)).finished.usage
+    unseen = (await complete(case.agent, case.request(question.text))).finished.usage
+    expect(seen.input_tokens > unseen.input_tokens, f"an image must count as input; with and without it usage says {seen} and {unseen}")
+
+
 async def far_agent_refuses_private_text(case: Case) -> None:
     if case.agent.card.side is Side.NEAR:
         raise SkipTest("the agent is near")
@@ -316,6 +357,9 @@ CHECKS: tuple[Check, ...] = (
     closing_a_busy_agent_ends_its_steps,
     confidence_is_a_probability,
     same_seed_gives_the_same_text,
+    samplers_are_taken,
+    log_probabilities_come_with_the_text,
+    images_are_read_or_refused,
     far_agent_refuses_private_text,
 )
 """Every check; each runs on a fresh agent."""

@@ -119,7 +119,7 @@ class CancelResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class StepRequest(_message.Message):
-    __slots__ = ("messages", "tools", "tool_choice", "output_schema_json", "max_output_tokens", "temperature", "seed", "stop", "sensitivity", "adapter", "call_adapter", "effort")
+    __slots__ = ("messages", "tools", "tool_choice", "output_schema_json", "max_output_tokens", "temperature", "seed", "stop", "sensitivity", "adapter", "call_adapter", "effort", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "top_logprobs")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     TOOL_CHOICE_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +132,12 @@ class StepRequest(_message.Message):
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     CALL_ADAPTER_FIELD_NUMBER: _ClassVar[int]
     EFFORT_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    MIN_P_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[Message]
     tools: _containers.RepeatedCompositeFieldContainer[ToolSpec]
     tool_choice: ToolChoice
@@ -144,21 +150,39 @@ class StepRequest(_message.Message):
     adapter: str
     call_adapter: str
     effort: Effort
-    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[ToolSpec, _Mapping]]] = ..., tool_choice: _Optional[_Union[ToolChoice, str]] = ..., output_schema_json: _Optional[str] = ..., max_output_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., sensitivity: _Optional[_Union[Sensitivity, str]] = ..., adapter: _Optional[str] = ..., call_adapter: _Optional[str] = ..., effort: _Optional[_Union[Effort, str]] = ...) -> None: ...
+    top_p: float
+    top_k: int
+    min_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    top_logprobs: int
+    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[ToolSpec, _Mapping]]] = ..., tool_choice: _Optional[_Union[ToolChoice, str]] = ..., output_schema_json: _Optional[str] = ..., max_output_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., sensitivity: _Optional[_Union[Sensitivity, str]] = ..., adapter: _Optional[str] = ..., call_adapter: _Optional[str] = ..., effort: _Optional[_Union[Effort, str]] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., top_logprobs: _Optional[int] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("role", "text", "tool_calls", "tool_result", "state")
+    __slots__ = ("role", "text", "tool_calls", "tool_result", "state", "attachments")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
     TOOL_RESULT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENTS_FIELD_NUMBER: _ClassVar[int]
     role: Role
     text: str
     tool_calls: _containers.RepeatedCompositeFieldContainer[ToolCall]
     tool_result: ToolResult
     state: ProviderState
-    def __init__(self, role: _Optional[_Union[Role, str]] = ..., text: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ..., tool_result: _Optional[_Union[ToolResult, _Mapping]] = ..., state: _Optional[_Union[ProviderState, _Mapping]] = ...) -> None: ...
+    attachments: _containers.RepeatedCompositeFieldContainer[Attachment]
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., text: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ..., tool_result: _Optional[_Union[ToolResult, _Mapping]] = ..., state: _Optional[_Union[ProviderState, _Mapping]] = ..., attachments: _Optional[_Iterable[_Union[Attachment, _Mapping]]] = ...) -> None: ...
+
+class Attachment(_message.Message):
+    __slots__ = ("media_type", "data", "name")
+    MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    media_type: str
+    data: bytes
+    name: str
+    def __init__(self, media_type: _Optional[str] = ..., data: _Optional[bytes] = ..., name: _Optional[str] = ...) -> None: ...
 
 class ProviderState(_message.Message):
     __slots__ = ("provider", "model", "parts_json")
@@ -213,7 +237,7 @@ class StepEvent(_message.Message):
     def __init__(self, text: _Optional[str] = ..., tool_call: _Optional[_Union[ToolCall, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("reason", "usage", "model", "confidence", "performance", "saved", "state")
+    __slots__ = ("reason", "usage", "model", "confidence", "performance", "saved", "state", "logprobs")
     REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -221,6 +245,7 @@ class Finished(_message.Message):
     PERFORMANCE_FIELD_NUMBER: _ClassVar[int]
     SAVED_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     reason: FinishReason
     usage: Usage
     model: str
@@ -228,7 +253,26 @@ class Finished(_message.Message):
     performance: Performance
     saved: Usage
     state: ProviderState
-    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., model: _Optional[str] = ..., confidence: _Optional[float] = ..., performance: _Optional[_Union[Performance, _Mapping]] = ..., saved: _Optional[_Union[Usage, _Mapping]] = ..., state: _Optional[_Union[ProviderState, _Mapping]] = ...) -> None: ...
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
+    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., model: _Optional[str] = ..., confidence: _Optional[float] = ..., performance: _Optional[_Union[Performance, _Mapping]] = ..., saved: _Optional[_Union[Usage, _Mapping]] = ..., state: _Optional[_Union[ProviderState, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
+
+class TokenLogprob(_message.Message):
+    __slots__ = ("token", "logprob", "top")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    logprob: float
+    top: _containers.RepeatedCompositeFieldContainer[LikelyToken]
+    def __init__(self, token: _Optional[str] = ..., logprob: _Optional[float] = ..., top: _Optional[_Iterable[_Union[LikelyToken, _Mapping]]] = ...) -> None: ...
+
+class LikelyToken(_message.Message):
+    __slots__ = ("token", "logprob")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    logprob: float
+    def __init__(self, token: _Optional[str] = ..., logprob: _Optional[float] = ...) -> None: ...
 
 class Performance(_message.Message):
     __slots__ = ("first_token_seconds", "prefill_tokens_per_second", "decode_tokens_per_second", "joules", "joules_source", "kv_bytes")
@@ -307,18 +351,24 @@ class Execution(_message.Message):
     def __init__(self, engine: _Optional[str] = ..., provider: _Optional[str] = ..., device: _Optional[str] = ..., layers: _Optional[int] = ..., offloaded_layers: _Optional[int] = ..., threads: _Optional[int] = ..., extra_buffers_off: _Optional[str] = ...) -> None: ...
 
 class Capabilities(_message.Message):
-    __slots__ = ("tools", "json_schema", "confidence", "seed", "cancellation")
+    __slots__ = ("tools", "json_schema", "confidence", "seed", "cancellation", "logprobs", "images", "files")
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     JSON_SCHEMA_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     CANCELLATION_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
     tools: bool
     json_schema: bool
     confidence: bool
     seed: bool
     cancellation: bool
-    def __init__(self, tools: bool = ..., json_schema: bool = ..., confidence: bool = ..., seed: bool = ..., cancellation: bool = ...) -> None: ...
+    logprobs: bool
+    images: bool
+    files: bool
+    def __init__(self, tools: bool = ..., json_schema: bool = ..., confidence: bool = ..., seed: bool = ..., cancellation: bool = ..., logprobs: bool = ..., images: bool = ..., files: bool = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("context_tokens", "max_output_tokens", "concurrency")

@@ -120,10 +120,12 @@ class FakeServer:
         limit = exchange.body.get("max_tokens")
         cut = list(deltas)[:limit]
         ending = "length" if len(cut) < len(deltas) else reason
-        told = {"content": [{"token": "x", "logprob": -0.1}]} if self.logprobs and exchange.body.get("logprobs") else None
+        tells = self.logprobs and exchange.body.get("logprobs")
         read = 10 * len(exchange.body["messages"]) + sum(len(str(message.get("content"))) for message in exchange.body["messages"])
         usage = {"prompt_tokens": read, "completion_tokens": len(cut)}
-        chunks = [{"model": exchange.body["model"], "choices": [{"index": 0, "delta": delta, "logprobs": told}]} for delta in cut]
+        told = [{"content": [{"token": delta.get("content"), "logprob": -0.1}]} if tells else None for delta in cut]
+        choices = [{"index": 0, "delta": delta, "logprobs": logprobs} for delta, logprobs in zip(cut, told, strict=True)]
+        chunks = [{"model": exchange.body["model"], "choices": [choice]} for choice in choices]
         await exchange.open_stream()
         for chunk in chunks:
             await exchange.send(sse(chunk))

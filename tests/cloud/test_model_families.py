@@ -289,3 +289,35 @@ async def test_a_blank_stop_sequence_that_anthropic_refuses_ends_the_text_here()
         await agent.aclose()
         assert server.exchanges[0].body["stop_sequences"] == ["END"]
     assert (reply.text, reply.finished.reason) == ("one", FinishReason.STOP)
+
+
+SAMPLERS: dict[str, Any] = {"top_p": 0.9, "top_k": 40, "min_p": 0.05, "presence_penalty": 0.5, "frequency_penalty": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "model", "sent"),
+    [
+        (OpenAIDialect(), "gpt-4.1", {"top_p", "presence_penalty", "frequency_penalty"}),
+        (OpenAIDialect(), "gpt-5.5", set()),
+        (OpenAIDialect(hosted=False), "qwen3-4b", {"top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"}),
+        (ResponsesDialect(), "gpt-4.1", {"top_p"}),
+        (ResponsesDialect(), "gpt-5.5", set()),
+        (AnthropicDialect(), "claude-sonnet-4-5", {"top_p", "top_k"}),
+        (AnthropicDialect(), "claude-opus-4-8", set()),
+    ],
+)
+def test_samplers_go_to_the_models_that_take_them(dialect: Dialect, model: str, sent: set[str]) -> None:
+    written = body(dialect, asking(**SAMPLERS), model)
+    assert written.keys() & SAMPLERS.keys() == sent
+    assert all(written[name] == SAMPLERS[name] for name in sent)
+
+
+def test_gemini_gets_samplers_in_its_own_words_and_penalties_only_where_it_takes_them() -> None:
+    old, new = (body(GeminiDialect(), asking(**SAMPLERS), name)["generationConfig"] for name in ("gemini-2.0-flash", "gemini-3-pro"))
+    assert (new["topP"], new["topK"]) == (0.9, 40)
+    assert (old["presencePenalty"], old["frequencyPenalty"]) == (0.5, 0.25)
+    assert not new.keys() & {"presencePenalty", "frequencyPenalty"}
+
+
+def test_claude_gets_no_top_p_together_with_a_temperature() -> None:
+    assert "top_p" not in body(AnthropicDialect(), asking(temperature=0.5, top_p=0.9), "claude-sonnet-4-5")

@@ -10,7 +10,7 @@ from nearfar.cloud.anthropic import AnthropicDialect
 from nearfar.cloud.dialect import Dialect
 from nearfar.cloud.gemini import GeminiDialect
 from nearfar.cloud.openai import OpenAIDialect
-from nearfar.protocols import InvalidRequest, Message, StepRequest, ToolCall, ToolChoice, ToolResult, complete
+from nearfar.protocols import InvalidRequest, Message, StepRequest, ToolCall, ToolChoice, ToolResult, Unsupported, complete
 
 pytestmark = pytest.mark.anyio
 CALL = ToolCall(id="call:1", name="weather", arguments={"city": "Paris"})
@@ -69,6 +69,14 @@ def test_llama_schema_goes_into_json_object() -> None:
 def test_logprobs_are_asked_for_only_when_configured() -> None:
     assert "logprobs" not in body(OpenAIDialect(), asking())
     assert body(OpenAIDialect(logprobs=True), asking())["logprobs"] is True
+
+
+def test_log_probabilities_with_tools_are_refused_at_a_server_that_sends_none_then() -> None:
+    dialect = OpenAIDialect(hosted=False, logprobs=True, logprobs_with_tools=False)
+    asked = StepRequest(messages=(Message.user("Hi"),), top_logprobs=3)
+    assert body(dialect, asked)["top_logprobs"] == 3
+    with pytest.raises(Unsupported, match="in a step with tools"):
+        body(dialect, asked.model_copy(update={"tools": (WEATHER,)}))
 
 
 def test_anthropic_conversation_has_alternating_turns_and_a_top_level_system() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from pathlib import Path
 
 import anyio
@@ -39,6 +40,7 @@ from nearfar.protocols import (
     complete,
     stream,
 )
+from nearfar.protocols.confidence import LowestWindow
 from nearfar.protocols.validation import check_arguments, parse_output
 
 pytestmark = pytest.mark.anyio
@@ -291,6 +293,35 @@ def lowest_window(prompt: str, written: str) -> float:
     logs = logits[np.arange(len(tokens)), tokens] - np.log(np.exp(logits).sum(axis=1))
     width = min(4, len(tokens))
     return float(np.exp(np.convolve(logs, np.full(width, 1 / width), "valid").min()))
+
+
+async def test_log_probabilities_are_those_of_the_confidence_and_of_the_best_alternatives() -> None:
+    async with near_agent() as agent:
+        prompt = await long_prompt()  # the end token counts towards the confidence, too, and is none of the text's
+        reply = await complete(agent, ask(prompt, max_output_tokens=12, top_logprobs=3))
+        drawn = await complete(agent, ask(prompt, max_output_tokens=40, top_logprobs=3, temperature=2.0, seed=3))
+    tokens = reply.finished.logprobs
+    assert "".join(token.token for token in tokens).strip() == reply.text.strip()
+    assert all(token.token in [each.token for each in token.top[:2]] for token in tokens)  # the opener of a call may be likelier
+    confidence = LowestWindow()
+    for token in tokens:
+        confidence.add(token.logprob)
+    assert reply.finished.confidence == confidence.value
+    assert any(token.token not in [each.token for each in token.top] for token in drawn.finished.logprobs)
+
+
+async def test_penalties_and_samplers_change_what_is_written_and_the_grammar_still_holds() -> None:
+    async with near_agent() as agent:
+        prompt = await long_prompt()
+        plain = await complete(agent, ask(prompt, max_output_tokens=60, top_logprobs=0))
+        penalties = {"frequency_penalty": 2.0, "presence_penalty": 2.0}
+        varied = await complete(agent, ask(prompt, max_output_tokens=60, top_logprobs=0, **penalties))
+        for seed in range(5):
+            samplers = {"top_p": 0.5, "top_k": 5, "min_p": 0.1, "frequency_penalty": 1.0}
+            reply = await complete(agent, ask("Fill it in.", output_schema=HARD_SCHEMA, temperature=2.0, seed=seed, **samplers))
+            parse_output(reply.text, HARD_SCHEMA)
+    most_plain, most_varied = (max(Counter(token.token for token in each.finished.logprobs).values()) for each in (plain, varied))
+    assert most_varied < most_plain / 2
 
 
 async def test_far_llama_refuses_private_text(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nearfar.protocols import (
     AgentCard,
+    Attachment,
     Capabilities,
     Effort,
     EnergySource,
@@ -20,6 +21,7 @@ from nearfar.protocols import (
     FinishReason,
     InvalidOutput,
     InvalidRequest,
+    LikelyToken,
     Limits,
     LongPrompt,
     Message,
@@ -30,6 +32,7 @@ from nearfar.protocols import (
     Side,
     StepRequest,
     TextDelta,
+    TokenLogprob,
     ToolCall,
     ToolCalled,
     ToolChoice,
@@ -60,9 +63,16 @@ OBJECTS = st.dictionaries(TEXT, JSON, max_size=3)
 CALLS = st.builds(ToolCall, id=SOME_TEXT, name=SOME_TEXT, arguments=OBJECTS)
 RESULTS = st.builds(ToolResult, call_id=SOME_TEXT, name=SOME_TEXT, content=TEXT, is_error=st.booleans())
 STATES = st.builds(ProviderState, provider=SOME_TEXT, model=SOME_TEXT, parts=st.lists(OBJECTS, min_size=1, max_size=3).map(tuple))
+SIGNATURES = {"image/png": b"\x89PNG\r\n\x1a\n", "image/webp": b"RIFF1234WEBP", "application/pdf": b"%PDF-1.7"}
+ATTACHMENTS = st.builds(
+    lambda kind, rest, name: Attachment(media_type=kind, data=SIGNATURES[kind] + rest, name=name),
+    st.sampled_from(sorted(SIGNATURES)),
+    st.binary(max_size=20),
+    TEXT,
+)
 MESSAGES = st.one_of(
     st.builds(Message.system, TEXT),
-    st.builds(Message.user, TEXT),
+    st.builds(Message.user, TEXT, st.lists(ATTACHMENTS, max_size=2).map(tuple)),
     st.builds(Message.assistant, TEXT, st.lists(CALLS, max_size=2).map(tuple), st.none() | STATES),
     st.builds(Message.tool, RESULTS),
 )
@@ -82,6 +92,12 @@ REQUESTS = st.builds(
     temperature=st.none() | st.floats(0, 2),
     effort=st.none() | st.sampled_from(Effort),
     seed=st.none() | st.integers(0, 2**31 - 1),
+    top_p=st.none() | st.floats(0, 1, exclude_min=True),
+    top_k=st.none() | st.integers(1, 2**31 - 1),
+    min_p=st.none() | st.floats(0, 1),
+    presence_penalty=st.none() | st.floats(-2, 2),
+    frequency_penalty=st.none() | st.floats(-2, 2),
+    top_logprobs=st.none() | st.integers(0, 20),
     stop=st.lists(SOME_TEXT, max_size=3).map(tuple),
     timeout=st.none() | st.floats(0.001, 1e6),
     adapter=st.none() | SOME_TEXT,
@@ -103,6 +119,9 @@ PERFORMANCES = st.builds(
     kv_bytes=st.none() | COUNTS,
 )
 USAGES = st.builds(Usage, **dict.fromkeys(Usage.model_fields, st.integers(0, MOST_TOKENS)))
+LOGPROB = st.floats(max_value=0, allow_infinity=False)
+LIKELY = st.builds(LikelyToken, token=TEXT, logprob=LOGPROB)
+LOGPROBS = st.builds(TokenLogprob, token=TEXT, logprob=LOGPROB, top=st.lists(LIKELY, max_size=3).map(tuple))
 EVENTS = st.one_of(
     st.builds(TextDelta, text=SOME_TEXT),
     st.builds(ToolCalled, call=CALLS),
@@ -115,6 +134,7 @@ EVENTS = st.one_of(
         performance=st.none() | PERFORMANCES,
         saved=st.none() | USAGES,
         state=st.none() | STATES,
+        logprobs=st.lists(LOGPROBS, max_size=3).map(tuple),
     ),
 )
 DOLLARS = st.decimals(0, 10**6, allow_nan=False, allow_infinity=False)

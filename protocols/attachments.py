@@ -1,0 +1,98 @@
+"""Images and documents that a message carries, with their bytes. A link is no attachment: this package never fetches one."""
+
+import binascii
+from base64 import b64decode, b64encode
+from functools import cached_property
+from hashlib import sha256
+from typing import Annotated, Final, Literal, Self, get_args
+
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+
+from .limits import ATTACHMENT_BYTES
+from .value import Value
+
+MediaType = Literal["image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"]
+MEDIA_TYPES: Final[tuple[MediaType, ...]] = get_args(MediaType)
+ATTACHMENT_MARK: Final = "\ufffc"
+"""The object replacement character: marks the place of an attachment in the text of its message."""
+_IMAGE_TOKENS: Final = 5_000
+"""Upper bound of the tokens of one image at the providers (November 2026): 4,784 at Anthropic, less at Google and OpenAI."""
+_PAGE_TOKENS: Final = 5_000
+"""Upper bound of the tokens of one page of a document: its text, and its image where the provider shows both."""
+_PAGE_BYTES: Final = 8 * 1024
+"""Bytes of a page of plain text in a PDF, about. A scanned page has far more, and counts as several."""
+_SIGNATURES: Final[dict[MediaType, tuple[int, tuple[bytes, ...]]]] = {
+    "image/png": (0, (b"\x89PNG\r\n\x1a\n",)),
+    "image/jpeg": (0, (b"\xff\xd8\xff",)),
+    "image/gif": (0, (b"GIF87a", b"GIF89a")),
+    "image/webp": (8, (b"WEBP",)),
+    "application/pdf": (0, (b"%PDF-",)),
+}
+"""Place and bytes by which the formats are known."""
+
+
+def _decoded(data: object) -> object:
+    """Return base64 text as bytes, anything else unchanged. Raise `ValueError` for text of another form."""
+    if not isinstance(data, str):
+        return data
+    if len(data) > 4 * (ATTACHMENT_BYTES // 3 + 1):
+        raise ValueError(f"it has more than {ATTACHMENT_BYTES} bytes")
+    try:
+        return b64decode(data, validate=True)
+    except binascii.Error:
+        raise ValueError("it is not base64") from None
+
+
+def as_base64(data: bytes) -> str:
+    """Return bytes as text."""
+    return b64encode(data).decode()
+
+
+class Attachment(Value):
+    """An image or a document, whole."""
+
+    media_type: MediaType
+    """The format of the data."""
+    data: Annotated[
+        bytes, BeforeValidator(_decoded), PlainSerializer(as_base64, return_type=str), Field(min_length=1, max_length=ATTACHMENT_BYTES)
+    ] = Field(repr=False)
+    """The bytes of the file; base64 in JSON."""
+    name: str = Field(default="", max_length=200)
+    """Name of the file; empty: none."""
+
+    @model_validator(mode="after")
+    def _data_has_the_format(self) -> Self:
+        start, signatures = _SIGNATURES[self.media_type]
+        if not self.data.startswith(signatures, start):
+            raise ValueError(f"the data is not {self.media_type}")
+        return self
+
+    @property
+    def is_image(self) -> bool:
+        """Return True for an image, False for a document."""
+        return self.media_type.startswith("image/")
+
+    @cached_property
+    def digest(self) -> str:
+        """Return the SHA-256 of the data."""
+        return sha256(self.data).hexdigest()
+
+    @property
+    def base64(self) -> str:
+        """Return the data as base64 text."""
+        return as_base64(self.data)
+
+    @property
+    def data_url(self) -> str:
+        """Return the data as a `data:` URL."""
+        return f"data:{self.media_type};base64,{self.base64}"
+
+    @property
+    def most_tokens(self) -> int:
+        """Return an upper bound of the tokens that it takes in a prompt, for estimates before it is sent."""
+        return _IMAGE_TOKENS if self.is_image else _PAGE_TOKENS * -(-len(self.data) // _PAGE_BYTES)
+
+    @property
+    def shown(self) -> str:
+        """Return its format, size and digest, for records that must not hold its content."""
+        return f"[{self.media_type}, {len(self.data)} bytes, sha256 {self.digest[:16]}]"
