@@ -71,11 +71,9 @@ JSON_DEPTH: Final = 64
 ATTACHMENT_BYTES: Final = 16 * _MEBIBYTE
 """Bytes of one image or document: providers accept 5 to 50 MB."""
 ATTACHED_BYTES: Final = 24 * _MEBIBYTE
-"""Bytes of all images and documents of a request, which leaves room for its text in `MAX_MESSAGE_BYTES`."""
+"""Bytes of all of them in a request."""
 ATTACHMENTS: Final = 100
-"""Images and documents of a request: as many as the providers accept."""
-TOP_LOGPROBS: Final = 20
-"""Alternatives per token that a request may ask for, as at OpenAI."""
+"""Images and documents of a request, as providers accept."""
 NAME_LENGTH: Final = 256
 """Characters of the name of an agent or an adapter, of a call's id and of a stop sequence."""
 

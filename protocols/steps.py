@@ -7,7 +7,6 @@ from uuid import uuid4
 from pydantic import Field, JsonValue, model_validator
 
 from .attachments import ATTACHMENT_MARK, Attachment
-from .limits import TOP_LOGPROBS
 from .value import Value as Value
 
 JsonSchema = dict[str, Any]
@@ -188,6 +187,8 @@ class FinishReason(StrEnum):
     """`max_output_tokens` or the context window was reached."""
 
 
+_MOST_ALTERNATIVES: Final = 20
+"""As at OpenAI."""
 MOST_TOKENS: Final = 10**12
 """Upper bound of the tokens of one step; sums of such counts fit the integers of databases and of the wire."""
 MOST_MEASURED: Final = 1e12
@@ -288,7 +289,7 @@ class StepRequest(Value):
     """Subtract this from the logit of each token that the output holds already."""
     frequency_penalty: float | None = Field(default=None, ge=-2.0, le=2.0)
     """Subtract this from a token's logit for each time that the output holds it."""
-    top_logprobs: int | None = Field(default=None, ge=0, le=TOP_LOGPROBS)
+    top_logprobs: int | None = Field(default=None, ge=0, le=_MOST_ALTERNATIVES)
     """Likeliest tokens to report at each place of the text in `Finished.logprobs`; None: no log-probabilities."""
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), max_length=8)
     """Texts that end the output, and are left out of it."""
@@ -341,7 +342,7 @@ class LikelyToken(Value):
 class TokenLogprob(LikelyToken):
     """A token of the text, and those that were likeliest in its place."""
 
-    top: tuple[LikelyToken, ...] = Field(default=(), max_length=TOP_LOGPROBS)
+    top: tuple[LikelyToken, ...] = Field(default=(), max_length=_MOST_ALTERNATIVES)
     """The likeliest tokens, in order."""
 
 
