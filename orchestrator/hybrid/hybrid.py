@@ -38,6 +38,7 @@ from ..task.roles import Role
 from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Prompt
 from ..task.tools import Approver, Tool
+from ..tracing.observing import Observers
 from ..tracing.store import TraceStore
 from ..util.arguments import Location, as_path, require, wrong_type
 from ..util.runtime import in_thread
@@ -127,6 +128,8 @@ class Hybrid:
         sides = {handle.name: handle.side for handle in self.pool}
         require_usable_policy(policy, sides)
         self._device_state: DeviceStateSource = read_device_state
+        self.observers = Observers()
+        """What makes spans and metrics of the tasks; see `instrument`."""
         self._approver = approver
         self._owns_memory = isinstance(memory, (MemoryConfig, str, PathLike))
         self._listening = ExitStack()
@@ -167,6 +170,7 @@ class Hybrid:
             store=self._store,
             records=records,
             instructions=self._instructions,
+            observers=self.observers,
         )
         self._pipeline = Pipeline(parts)
         self._sessions = SessionBook(self._pipeline, self._blocking, partial(erased_of, None if memory is None else memory.store))

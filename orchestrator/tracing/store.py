@@ -1,7 +1,7 @@
 """Traces and their store, next to the store of runs. Entries have the order in which they were recorded, not that of a clock."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from decimal import Decimal
@@ -181,8 +181,6 @@ class TraceStore:
 
     def __init__(self, database: TableDatabase, *, keep: int = 10_000) -> None:
         self.database = database
-        self.exporting: Callable[[str, Sequence[AnyEntry]], None] | None = None
-        """Gets all entries that a process has recorded of a run, when the process has ended its work on it."""
         with ExitStack() as failing:
             failing.callback(database.close)
             database.require(_TABLES)
