@@ -26,6 +26,7 @@ from .store import (
     EntriesLost,
     Happened,
     Labelled,
+    Outcome,
     RunBegan,
     RunEnded,
     ToolRan,
@@ -225,7 +226,7 @@ class RunTrace:
             with nullcontext() if self._observed is None else self._observed.begun():
                 yield
         except NearfarError as error:
-            self._end("waiting" if isinstance(error, ApprovalNeeded) else "failed", error, text=error.message)
+            self._end("waiting" if isinstance(error, ApprovalNeeded) else "failed", error, error.message)
             raise
         except BaseException as error:  # recorded, and raised again
             self._end("stopped", error)
@@ -238,8 +239,8 @@ class RunTrace:
         if self._observed is not None:
             self._observed.end("done", result=result)
 
-    def _end(self, outcome: str, error: BaseException, **fields: str) -> None:
-        self._put(partial(RunEnded, outcome=outcome, error=type(error).__name__, **fields))
+    def _end(self, outcome: Outcome, error: BaseException, text: str = "") -> None:
+        self._put(partial(RunEnded, outcome=outcome, error=type(error).__name__, text=text))
         if self._observed is not None:
             self._observed.end(outcome, error=error)
 

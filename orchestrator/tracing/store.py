@@ -104,11 +104,14 @@ class Happened(TraceEntry):
     ]
 
 
+Outcome = Literal["done", "failed", "waiting", "stopped"]
+
+
 class RunEnded(TraceEntry):
     """The process stopped working on the run."""
 
     type: Literal["ended"] = "ended"
-    outcome: Literal["done", "failed", "waiting", "stopped"]
+    outcome: Outcome
     """`waiting` for approval; `stopped`: cancelled, or out of time."""
     text: str = ""
     """The answer, or why there is none."""
