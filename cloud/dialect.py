@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from pydantic import JsonValue
 
@@ -288,6 +289,25 @@ _GEMINI: tuple[tuple[str, Traits], ...] = (
     (r"gemini-3(?:\.[0-6])?-flash", Traits((_MINIMAL, _LOW, _MEDIUM, _HIGH))),
 )
 _NEW_GEMINI = Traits((_LOW, _MEDIUM, _HIGH))
+
+
+_PROVIDERS = {"openai": "openai", "responses": "openai", "anthropic": "anthropic", "gemini": "gcp.gemini"}
+_HOSTED = {
+    "api.deepseek.com": "deepseek",
+    "api.groq.com": "groq",
+    "api.mistral.ai": "mistral_ai",
+    "api.moonshot.ai": "moonshot_ai",
+    "api.perplexity.ai": "perplexity",
+    "api.x.ai": "x_ai",
+}
+
+
+def provider_name(dialect: str, base_url: str) -> str:
+    """Return the name that OpenTelemetry's conventions give a provider: that of its host, else that of the API it speaks."""
+    host = urlsplit(base_url).hostname or ""
+    if host.endswith(".openai.azure.com"):
+        return "azure.ai.openai"
+    return _HOSTED.get(host, _PROVIDERS[dialect])
 
 
 def bare_name(model: str) -> str:

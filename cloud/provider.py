@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -38,7 +39,7 @@ from ..protocols.secrets import Key
 from ..protocols.security import IDENTITY
 from ..protocols.validation import check_request
 from .connections import Connections, near_client, unpacks_bounded
-from .dialect import Decoder, Dialect, EndedEarly, Ending, JsonObject
+from .dialect import Decoder, Dialect, EndedEarly, Ending, JsonObject, provider_name
 from .failures import (
     Deadline,
     Pause,
@@ -122,6 +123,7 @@ class ProviderAgent:
             capabilities=capabilities or dialect.capabilities,
             limits=limits or Limits(concurrency=most_calls_upstream()),
             prices=prices,
+            provider=provider_name(dialect.name, self._base_url),
         )
         self._connections: Connections | None = None
         self._home = LoopBound()
@@ -131,6 +133,12 @@ class ProviderAgent:
     @property
     def card(self) -> AgentCard:
         return self._card
+
+    @property
+    def server(self) -> tuple[str, int]:
+        """Return host and port of the API, for telemetry."""
+        parts = urlsplit(self._base_url)
+        return parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443)
 
     async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
         """Run one step. Its call is repeated only while nothing has arrived, see `RetryPolicy`."""

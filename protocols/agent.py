@@ -189,6 +189,8 @@ class AgentCard(Value):
     """The engine and hardware that run the model; None: unknown, as for a provider's model."""
     kv_bytes_per_token: int | None = Field(default=None, gt=0)
     """Bytes that one token of context takes in the model's key-value cache, summed over all layers; None: unknown."""
+    provider: str = Field(default="", max_length=100)
+    """The provider's name in OpenTelemetry's conventions, such as `openai`; empty for an engine of nearfar's."""
 
 
 class StepStream(Protocol):

@@ -22,6 +22,7 @@ from .errors import Cancelled, ConfigError, InvalidOutput, NearfarError, NotFoun
 from .heartbeat import Heartbeat, Pulse
 from .hub_session import Registration, device_state_to_proto, failure_to_proto, registration_to_proto
 from .limits import MAX_MESSAGE_BYTES
+from .propagation import continued_trace
 from .security import bearer_metadata
 from .steps import Finished, StepEvent
 from .v1 import hub_pb2 as pb
@@ -288,7 +289,7 @@ class _Attachment:
             await self._outbox.put(message)
             has_finished = isinstance(event, Finished)
 
-        with scope:
+        with scope, continued_trace(start.traceparent):
             error = await self._compute(start, emit)
         if scope.cancelled_caught:
             error = self._leaving() if self._is_draining else Cancelled("the step was cancelled by its caller")

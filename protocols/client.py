@@ -89,6 +89,11 @@ class RemoteAgent:
         return remote
 
     @property
+    def server(self) -> tuple[str, int] | None:
+        """Return the host and port of the server, for telemetry; None for a Unix socket."""
+        return None if self._address.path else (self._address.host, self._address.port)
+
+    @property
     def card(self) -> AgentCard:
         """Return the card that `describe` last fetched. Raise `ConfigError` before the first `describe`."""
         if self._card is None:

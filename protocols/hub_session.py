@@ -47,6 +47,7 @@ from .limits import (
     UNSENT_BYTES,
     WORKER_NAME_LENGTH,
 )
+from .propagation import traceparent
 from .secrets import inspect
 from .steps import Finished, FinishReason, StepEvent, StepRequest, TextDelta, ToolCalled, ToolChoice
 from .v1 import hub_pb2 as pb
@@ -329,6 +330,7 @@ class WorkerSession:
                 idempotency_key=request.idempotency_key,
                 timeout=request.timeout,
                 request=request_to_proto(request),
+                traceparent=traceparent(),
             )
         )
         if message.ByteSize() > MAX_MESSAGE_BYTES:

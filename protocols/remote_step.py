@@ -27,6 +27,7 @@ from .errors import (
     from_grpc_status,
 )
 from .limits import MAX_MESSAGE_BYTES, STEP_BYTES
+from .propagation import trace_headers
 from .secrets import inspect
 from .steps import Finished, StepEvent, StepRequest
 from .v1 import agent_pb2 as pb
@@ -100,6 +101,7 @@ class RemoteStep:
         if self._message.ByteSize() > MAX_MESSAGE_BYTES:
             raise InvalidRequest(f"the request is larger than {MAX_MESSAGE_BYTES} bytes", hint="shorten the conversation")
         inspect(self._message.SerializeToString)
+        self._metadata = (*connection.metadata, *trace_headers().items())
         self._deadline = _NEVER if request.timeout is None else self._loop.time() + request.timeout
         self._received = 0
         self._bytes = 0
@@ -153,7 +155,7 @@ class RemoteStep:
 
     def _open(self) -> StepCall:
         timeout = None if self._deadline == _NEVER else min(max(self._deadline - self._loop.time(), 0.0), _LONGEST_TIMEOUT)
-        call: StepCall = self._connection.stub.Step(self._message, timeout=timeout, metadata=self._connection.metadata)
+        call: StepCall = self._connection.stub.Step(self._message, timeout=timeout, metadata=self._metadata)
         return call
 
     def _event(self, message: pb.StepEvent) -> StepEvent:

@@ -26,6 +26,7 @@ from .channel import ServerTls, server_options
 from .entrance import Entrance
 from .errors import ConfigError, DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, NotFound, StepLost, Unavailable
 from .limits import CALLS, MAX_MESSAGE_BYTES, NAME_LENGTH, UNREAD_SECONDS
+from .propagation import TRACEPARENT, continued_trace
 from .security import IDENTITY, check_exposure
 from .step_log import LoggedStep, Retention, StepLog
 from .steps import Finished, StepEvent, StepRequest
@@ -84,8 +85,10 @@ class AgentService:
 
     async def step(self, call: pb.StepCall, context: Context) -> None:
         self.live_calls += 1
+        given = next((value for key, value in context.invocation_metadata() or () if key == TRACEPARENT), None)
         try:
-            await self._send(self._join(call, context), call, context)
+            with continued_trace(given):
+                await self._send(self._join(call, context), call, context)
         finally:
             self.live_calls -= 1
             self._ended.set()

@@ -169,6 +169,7 @@ def card_to_proto(card: AgentCard) -> pb.AgentCard:
             kv_bytes_per_token=card.kv_bytes_per_token,
             adapters=card.adapters,
             execution=None if card.execution is None else pb.Execution(**card.execution.model_dump()),
+            provider=card.provider,
         )
 
 
@@ -193,6 +194,7 @@ def card_from_proto(message: pb.AgentCard) -> AgentCard:
             kv_bytes_per_token=message.kv_bytes_per_token if message.HasField("kv_bytes_per_token") else None,
             adapters=tuple(message.adapters),
             execution=Execution(**_present(message.execution)) if message.HasField("execution") else None,
+            provider=message.provider,
         )
 
 

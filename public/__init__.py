@@ -343,6 +343,7 @@ _NAMES = {
     "orchestrator.task.task": "ForeignMessage Needs Task",
     "orchestrator.task.tools": "Approver Effect Tool ToolDeclaration ToolOptions tool",
     "orchestrator.tracing.store": "TraceStore",
+    "orchestrator.tracing.telemetry": "Observable instrument",
     "orchestrator.util.plugins": "FarPluginConfig NearPluginConfig",
     "protocols.access": "Clock",
     "protocols.agent": "Agent AgentCard Capabilities Execution Limits LongPrompt Prices Rates Side StepStream complete stream",

@@ -59,6 +59,15 @@ class ErrorKind(StrEnum):
     DEFECT = "defect"
 
 
+class BreakerState(StrEnum):
+    """State of an agent's circuit breakers, the worst of all."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+    """The next call finds out whether the agent is back."""
+
+
 _KINDS: Final[tuple[tuple[type[AgentError], ErrorKind], ...]] = (
     (Unavailable, ErrorKind.UNREACHABLE),
     (DeadlineExceeded, ErrorKind.TIMEOUT),
@@ -238,6 +247,16 @@ class Health:
         with self._lock:
             tried = [f"{kind} ({breaker.reason})" for kind, breaker in self._breakers.items() if breaker.is_half_open(now)]
         return f"retrying {self._name}: circuit breaker half-open after {', '.join(tried)}" if tried else None
+
+    @property
+    def state(self) -> BreakerState:
+        """Return the state of the breaker that is the furthest from closed."""
+        now = self._monotonic()
+        with self._lock:
+            opened = [breaker for breaker in self._breakers.values() if breaker.open_until is not None]
+        if not opened:
+            return BreakerState.CLOSED
+        return BreakerState.HALF_OPEN if all(breaker.is_half_open(now) for breaker in opened) else BreakerState.OPEN
 
     @property
     def needs_probe(self) -> bool:

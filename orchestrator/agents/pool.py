@@ -131,6 +131,11 @@ class AgentHandle:
         return self._expected_model if self.card is None else self.card.model
 
     @property
+    def server(self) -> tuple[str, int] | None:
+        """Return host and port of the server that it is asked at; None where it runs in this process, and until it was opened."""
+        return getattr(self._unwrapped, "server", None)
+
+    @property
     def card(self) -> AgentCard | None:
         """None until the agent was opened."""
         return self._agent.card if self._agent is not None else None

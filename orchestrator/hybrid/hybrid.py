@@ -3,7 +3,7 @@
 import logging
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing
-from functools import partial
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +38,8 @@ from ..task.roles import Role
 from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Prompt
 from ..task.tools import Approver, Tool
+from ..tracing.observing import Observers
+from ..tracing.prometheus import PrometheusMeter
 from ..tracing.store import TraceStore
 from ..util.arguments import Location, as_path, require, wrong_type
 from ..util.runtime import in_thread
@@ -57,6 +59,7 @@ from .arguments import (
     tools_argument,
 )
 from .blocking import BlockingCalls
+from .metrics import Metrics
 from .pipeline import Pipeline
 from .preparation import Parts
 from .records import Records, open_records, records_argument
@@ -127,6 +130,9 @@ class Hybrid:
         sides = {handle.name: handle.side for handle in self.pool}
         require_usable_policy(policy, sides)
         self._device_state: DeviceStateSource = read_device_state
+        self._hubs = frozenset(agent.socket for agent in (agents or {}).values() if isinstance(agent, AttachedConfig))
+        self.observers = Observers()
+        """What makes spans and metrics of the tasks; see `instrument`."""
         self._approver = approver
         self._owns_memory = isinstance(memory, (MemoryConfig, str, PathLike))
         self._listening = ExitStack()
@@ -167,6 +173,7 @@ class Hybrid:
             store=self._store,
             records=records,
             instructions=self._instructions,
+            observers=self.observers,
         )
         self._pipeline = Pipeline(parts)
         self._sessions = SessionBook(self._pipeline, self._blocking, partial(erased_of, None if memory is None else memory.store))
@@ -343,6 +350,20 @@ class Hybrid:
             )
             raise ConfigError("no traces are kept", hint=hint)
         return self._records.traces
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """The metrics of tasks and agents, for Prometheus: `await hybrid.metrics.text()`. Tasks are counted from the first use on."""
+        meter = PrometheusMeter()
+        self.observers.meters.append(meter)
+        return Metrics(
+            meter,
+            self.pool,
+            spending=self._router.spending,
+            policy=lambda: self.policy,
+            runs=self._records.runs,
+            hubs=self._hubs,
+        )
 
     async def cancel(self, run: str, *, user: str = "") -> None:
         """Let the `run` of a `user` end, in whatever process it is: within a second, or when its tools are done that are at work. Raises

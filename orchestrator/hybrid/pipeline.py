@@ -329,9 +329,13 @@ class Pipeline:
         async def prepare() -> tuple[Task, TaskContext]:
             with deadline(asked, started):
                 task = asked
+                reading = time.monotonic()
                 if self._parts.memory is not None:
                     task = await anyio.to_thread.run_sync(self.preparation.recall, asked, options, abandon_on_cancel=True)
+                read = time.monotonic() - reading
                 task, context = self.preparation.prepare(task, options)
+                if context.trace is not None and self._parts.memory is not None:
+                    context.trace.recalled(read, len(task.recalled))
                 return task, require_dependencies(context)
 
         with self._awake():

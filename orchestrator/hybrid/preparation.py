@@ -25,6 +25,7 @@ from ..task.policy import Policy
 from ..task.roles import Team
 from ..task.task import Task
 from ..task.tools import Approver, Effect, Tool
+from ..tracing.observing import Observers
 from ..tracing.recorder import RunTrace
 from .arguments import TaskOptions, asked_task, check_options, output_model_of, policy_of, tools_argument
 from .records import OpenRecords
@@ -58,6 +59,8 @@ class Parts:
     instructions: str
     """Instructions of all tasks."""
     records: OpenRecords
+    observers: Observers
+    """Spans and metrics of the tasks."""
 
 
 class Preparation:
@@ -79,6 +82,7 @@ class Preparation:
         self._memory = parts.memory
         self._plans = plans
         self._records = parts.records
+        self._observers = parts.observers
 
     def task(self, prompt: object, options: TaskOptions) -> Task:
         """Return the task as the user put it. Raises `InvalidRequest` or `ConfigError` for options that cannot be used."""
@@ -151,7 +155,7 @@ class Preparation:
         context = replace(self.context(options, task.role), account=account, recollection=recollection, privacy=privacy)
         tools = select_tools(context.tools, task.allowed_tools)
         guard = Guard(task, tools, instructions)
-        trace = None if self._records.traces is None else RunTrace.of(self._records.traces, task, tools)
+        trace = RunTrace.of(task, tools, store=self._records.traces, observers=self._observers)
         tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard)
         caller = Context(options.get("dependencies"), user=task.user, session=task.session, task=task.idempotency_key)
         return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[], caller=caller)

@@ -240,6 +240,12 @@ class Spending:
         limits = task.policy.limits
         return Account(self._book, limits, task=task.idempotency_key, session=task.session, user=task.user, is_paced=is_paced)
 
+    def left_of_day(self, limits: LimitsConfig) -> dict[str, float]:
+        """Return what the limits for the day leave, by measure; nothing for a measure without a limit. Raises `StoreUnavailable`."""
+        spent = self._book.balance(BudgetScope("day")).spent
+        caps = {measure: getattr(limits.day, measure) for measure in MEASURES}
+        return {measure: max(cap - spent.of(measure), 0.0) for measure, cap in caps.items() if cap is not None}
+
     def dollars_of_last(self, seconds: float) -> float:
         """Return the dollars that tasks under a dollar rate took lately, of all processes; 0 if the book is not shared."""
         try:

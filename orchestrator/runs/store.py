@@ -171,6 +171,11 @@ class RunStore:
         with self.database.reading() as session:
             return [*self._runs(session, session.execute(query, (*given.values(), limit)).fetchall())]
 
+    def waiting(self) -> int:
+        """Return the number of runs that wait for an approval."""
+        with self.database.reading() as session:
+            return int(session.execute("SELECT count(*) FROM runs WHERE state = ?", (RunState.WAITING,)).fetchone()[0])
+
     def ids(self, prefix: str = "", *, limit: int = 10_000) -> "Sequence[str]":
         """Return the ids of runs that begin with `prefix`, the newest first."""
         query = "SELECT run FROM runs WHERE substr(run, 1, ?) = ? ORDER BY number DESC LIMIT ?"

@@ -22,7 +22,7 @@ from ..runs.tool_calls import Occurrences
 from ..safety.guard import CallContext
 from ..safety.labels import initial_label
 from ..task.context import calling_for
-from ..task.events import ApprovalAsked, Routed, ToolFinished, ToolStarted
+from ..task.events import ApprovalAsked, Routed, ToolFinished
 from ..task.labels import Chosen, Label, join_labels
 from ..task.modes import Strategy
 from ..task.results import Call
@@ -34,7 +34,7 @@ from ..util.json_text import canonical
 from ..util.plugins import Plugin, find_plugin
 from .act_looks import ActJudging, ActNodes
 from .arbitration import end_arbitrated
-from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, warn_of_refusal
+from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, running_tool, warn_of_refusal
 from .hedging import Hedge, hedge_of
 from .judging import Judging
 from .minions import build_minions
@@ -267,9 +267,7 @@ class TaskNodes:
             record = record_outcomes(draft["agent"], calls, context.outcomes)
             in_use = recollection.in_use(draft["agent"], label.joined(calls.label))
             with in_use, record as outcomes, calling_for(context.caller):
-                results = await calls.run(
-                    lambda call: emit(runtime, ToolStarted(call=call)), lambda result: emit(runtime, ToolFinished(result=result))
-                )
+                results = await calls.run(partial(running_tool, runtime), lambda result: emit(runtime, ToolFinished(result=result)))
         noted = labels_after_tools(state, calls, results, context, recalled=recollection.label, spilled=spilled)
         trust = Trust(state, calls, standing, join_labels((recollection.label, value_of(Label, noted["world"]))))
         answers = [as_json(Message.tool(result)) for result in trust.quoted_results()]

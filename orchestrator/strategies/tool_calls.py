@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -221,26 +221,29 @@ class ToolCalls:
             else:
                 planned.refuse_untold(f"{planned.decision.reason}{denial}")
 
-    async def run(self, started: Callable[[ToolCall], None], finished: Callable[[ToolResult], None]) -> list[ToolResult]:
-        """Run the calls that may run, side by side; return all results, in the order of the calls. Raises what the ledger raises."""
+    async def run(
+        self, running: Callable[[ToolCall], AbstractContextManager[None]], finished: Callable[[ToolResult], None]
+    ) -> list[ToolResult]:
+        """Run the calls that may run, side by side, each within `running`; return all results, in the order of the calls. Raises what the
+        ledger raises."""
         errors: list[NearfarError] = []
 
-        async def run(planned: PlannedCall) -> None:
+        async def run_one(planned: PlannedCall) -> None:
             planned.has_begun = True
-            started(planned.call)
             try:
-                planned.result = await self._result(planned)
+                with running(planned.call):
+                    planned.result = await self._result(planned)
             except NearfarError as error:  # raised below: the other calls are not to be cut off in the middle
                 errors.append(error)
             else:
                 finished(planned.result)
 
         if len(self.planned) == 1:
-            await run(self.planned[0])
+            await run_one(self.planned[0])
         else:
-            async with anyio.create_task_group() as running:
+            async with anyio.create_task_group() as tasks:
                 for planned in self.planned:
-                    running.start_soon(run, planned)
+                    tasks.start_soon(run_one, planned)
         if errors:
             raise errors[0]
         results: list[ToolResult] = []

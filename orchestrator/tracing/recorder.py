@@ -6,7 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -15,16 +16,17 @@ from ..budgets.book import Spent
 from ..storage.writer import DatabaseSession
 from ..task.events import AgentText, CallEnded, TaskEvent, TaskFinished, ToolFinished, ToolStarted
 from ..task.labels import Label
-from ..task.results import Call, Result
+from ..task.results import Result
 from ..task.task import Task
 from ..task.tools import Tool
+from .observing import AskedStep, EndedStep, EndedTool, ObservedRun, Observers
 from .store import (
-    ENTRY,
     AgentStepped,
     AnyEntry,
     EntriesLost,
     Happened,
     Labelled,
+    Outcome,
     RunBegan,
     RunEnded,
     ToolRan,
@@ -56,8 +58,6 @@ class EntryQueue:
         self._is_begun = False
         """Entries of the run were written."""
         self._lost = 0
-        self._written: list[AnyEntry] = []
-        """Entries to be exported at the end of the run."""
         self._requests: dict[_Key, tuple[Message, ...]] = {}
         """The last request of each agent in each role; only the writing thread uses it."""
 
@@ -102,8 +102,6 @@ class EntryQueue:
                 session, self._run, self._user, [(entry.type, content) for entry, content in zip(entries, contents, strict=True)]
             )
             self._is_begun = True
-            if self._store.exporting is not None:
-                self._written += map(ENTRY.validate_json, contents)
         except BaseException:
             self._lost += lost + len(entries)
             raise
@@ -112,12 +110,6 @@ class EntryQueue:
         error = writing.exception()
         if error is not None:
             self._drop_waiting(error)
-        elif self._store.exporting is not None and self._written and self._written[-1].type == "ended":
-            entries, self._written = self._written, []
-            try:
-                self._store.exporting(self._run, entries)
-            except Exception as failed:  # a task boundary: the exporter is the app's own code, and no run fails with it
-                logger.warning("run %s could not be exported: %s", self._run, failed)
 
     def _drop_waiting(self, error: BaseException) -> None:
         self._is_submitted = self._is_begun = False
@@ -127,23 +119,55 @@ class EntryQueue:
         logger.warning("run %s could not be traced: %s", self._run, error)
 
 
-class RunTrace:
-    """Records one run, or a part of it."""
+@dataclass(frozen=True)
+class TracedStep:
+    """A step under way, from `RunTrace.begin_step` to `RunTrace.step`."""
 
-    def __init__(self, queue: EntryQueue, tools: Mapping[str, Tool], scope: str = "") -> None:
+    asked: AskedStep
+    span: object = None
+    observed: ObservedRun | None = None
+
+    def current(self) -> AbstractContextManager[None]:
+        """Make the step's span the current one within the block, if it has one."""
+        return nullcontext() if self.observed is None else self.observed.current(self.span)
+
+
+class RunTrace:
+    """Records one run, or a part of it, and tells its observers.
+
+    Args:
+        queue: takes the entries of the trace; None: none is kept.
+        observed: tells the observers; None: there are none.
+    """
+
+    def __init__(
+        self, queue: EntryQueue | None, tools: Mapping[str, Tool], scope: str = "", *, observed: ObservedRun | None = None
+    ) -> None:
         self._queue = queue
         self._tools = tools
         self._scope = scope
+        self._observed = observed
         self._label = Label()
         self._started: dict[str, tuple[ToolCall, float]] = {}
+        self._spans: dict[str, object] = {}
+        """The spans of running tool calls, by the calls' ids."""
 
     @classmethod
-    def of(cls, store: TraceStore, task: Task, tools: Mapping[str, Tool]) -> "RunTrace":
-        return cls(EntryQueue(store, task), tools)
+    def of(cls, task: Task, tools: Mapping[str, Tool], *, store: TraceStore | None, observers: Observers) -> "RunTrace | None":
+        """Return the recorder of a run; None where nothing is kept of it, and nothing observes it."""
+        if store is None and observers.is_empty:
+            return None
+        queue = None if store is None else EntryQueue(store, task)
+        return cls(queue, tools, observed=None if observers.is_empty else ObservedRun(observers, task))
 
     def within(self, scope: str) -> "RunTrace":
         """Return the recorder of a part of the run."""
-        return RunTrace(self._queue, self._tools, f"{self._scope}, {scope}" if self._scope else scope)
+        return RunTrace(self._queue, self._tools, f"{self._scope}, {scope}" if self._scope else scope, observed=self._observed)
+
+    def recalled(self, seconds: float, items: int) -> None:
+        """Note that the memory was read just now, for so many `seconds`, before the run was prepared."""
+        if self._observed is not None:
+            self._observed.recalled(seconds, items)
 
     def record_event(self, event: TaskEvent) -> None:
         """Record an event. Agents' texts are recorded with their steps."""
@@ -151,20 +175,47 @@ class RunTrace:
             case AgentText() | CallEnded() | TaskFinished():
                 return
             case ToolStarted():
-                self._started[event.call.id] = (event.call, self._queue.now)
+                self._started[event.call.id] = (event.call, time.monotonic())
             case ToolFinished():
                 self._record_tool(event)
             case _:
                 self._put(partial(Happened, event=event))
+                if self._observed is not None:
+                    self._observed.event(event, self._scope)
 
-    def step(self, call: Call, request: StepRequest, reply: Message, label: Label, *, reserved: Spent | None) -> None:
+    def begin_step(self, asked: AskedStep) -> TracedStep:
+        """Tell the observers that an agent is about to be asked."""
+        span = None if self._observed is None else self._observed.begin_step(asked, self._scope)
+        return TracedStep(asked, span, self._observed)
+
+    def step(self, traced: TracedStep, ended: EndedStep, *, reserved: Spent | None) -> None:
         """Record a request to an agent, and its reply or failure."""
-        self._record_label(label)
+        call = ended.call
+        if self._observed is not None:
+            self._observed.end_step(traced.span, ended)
+        if self._queue is None:
+            return
+        self._record_label(ended.label)
         key = (self._scope, call.agent, call.role)
-        step = partial(self._queue.step, key, request, call=call, reply=reply, label=label)
+        step = partial(self._queue.step, key, ended.asked.request, call=call, reply=ended.reply, label=ended.label)
         if reserved is not None:
             step = partial(step, reserved_tokens=reserved.tokens, reserved_dollars=reserved.dollars)
         self._put(step)
+
+    def egress_blocked(self, agent: str, role: str) -> None:
+        """Tell the observers that a request was held back because it may not leave."""
+        if self._observed is not None:
+            self._observed.egress_blocked(agent, role)
+
+    @contextmanager
+    def running_tool(self, call: ToolCall) -> Iterator[None]:
+        """Make the span of a tool call the current one while the tool runs. `ToolFinished` ends it."""
+        if self._observed is None:
+            yield
+            return
+        span = self._spans[call.id] = self._observed.begin_tool(call, self._scope)
+        with self._observed.current(span):
+            yield
 
     @contextmanager
     def record_run(self, task: Task, agents: Mapping[str, Side]) -> Iterator[None]:
@@ -172,30 +223,41 @@ class RunTrace:
         tools = tuple(TracedTool(spec=tool.spec, declared=tool.declared) for tool in self._tools.values())
         self._put(partial(RunBegan, clock=time.time(), task=task, recalled=task.recalled, tools=tools, agents=agents))
         try:
-            yield
+            with nullcontext() if self._observed is None else self._observed.begun():
+                yield
         except NearfarError as error:
-            ended = partial(RunEnded, text=error.message, error=type(error).__name__)
-            self._put(partial(ended, outcome="waiting") if isinstance(error, ApprovalNeeded) else partial(ended, outcome="failed"))
+            self._end("waiting" if isinstance(error, ApprovalNeeded) else "failed", error, error.message)
             raise
         except BaseException as error:  # recorded, and raised again
-            self._put(partial(RunEnded, outcome="stopped", error=type(error).__name__))
+            self._end("stopped", error)
             raise
 
     def conclude(self, result: Result) -> None:
         """Record the outcome."""
         fields = result.model_dump(include={"text", "agent", "side", "reasons", "label", "recalled"})
         self._put(partial(RunEnded, outcome="done", near=result.near, far=result.far, **fields))
+        if self._observed is not None:
+            self._observed.end("done", result=result)
+
+    def _end(self, outcome: Outcome, error: BaseException, text: str = "") -> None:
+        self._put(partial(RunEnded, outcome=outcome, error=type(error).__name__, text=text))
+        if self._observed is not None:
+            self._observed.end(outcome, error=error)
 
     def _record_tool(self, event: ToolFinished) -> None:
         result = event.result
-        known, now = self._started.pop(result.call_id, None), self._queue.now
+        known, span = self._started.pop(result.call_id, None), self._spans.pop(result.call_id, None)
         tool = self._tools.get(result.name)
         if known is None or tool is None:
             return  # there is no such tool, as the agent was told: nothing has happened
         call, since = known
-        label = tool.label_of(result)
-        self._put(partial(ToolRan, call=call, result=result, seconds=now - since, label=label, effect=tool.declared.effect))
-        self._record_label(label)
+        ended = EndedTool(
+            call=call, result=result, seconds=time.monotonic() - since, label=tool.label_of(result), effect=tool.declared.effect
+        )
+        if self._observed is not None:
+            self._observed.end_tool(span, ended)
+        self._put(partial(ToolRan, call=call, result=result, seconds=ended.seconds, label=ended.label, effect=ended.effect))
+        self._record_label(ended.label)
 
     def _record_label(self, label: Label) -> None:
         whole = self._label.joined(label)
@@ -204,7 +266,8 @@ class RunTrace:
             self._put(partial(Labelled, label=whole))
 
     def _put(self, make: Callable[..., AnyEntry]) -> None:
-        self._queue.put(partial(make, at=self._queue.now, scope=self._scope))
+        if self._queue is not None:
+            self._queue.put(partial(make, at=self._queue.now, scope=self._scope))
 
 
 REDACTED: Final = "[redacted]"

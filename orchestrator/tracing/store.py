@@ -1,7 +1,7 @@
 """Traces and their store, next to the store of runs. Entries have the order in which they were recorded, not that of a clock."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from decimal import Decimal
@@ -104,11 +104,14 @@ class Happened(TraceEntry):
     ]
 
 
+Outcome = Literal["done", "failed", "waiting", "stopped"]
+
+
 class RunEnded(TraceEntry):
     """The process stopped working on the run."""
 
     type: Literal["ended"] = "ended"
-    outcome: Literal["done", "failed", "waiting", "stopped"]
+    outcome: Outcome
     """`waiting` for approval; `stopped`: cancelled, or out of time."""
     text: str = ""
     """The answer, or why there is none."""
@@ -181,8 +184,6 @@ class TraceStore:
 
     def __init__(self, database: TableDatabase, *, keep: int = 10_000) -> None:
         self.database = database
-        self.exporting: Callable[[str, Sequence[AnyEntry]], None] | None = None
-        """Gets all entries that a process has recorded of a run, when the process has ended its work on it."""
         with ExitStack() as failing:
             failing.callback(database.close)
             database.require(_TABLES)

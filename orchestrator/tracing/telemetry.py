@@ -1,145 +1,324 @@
-"""Export traces as OpenTelemetry spans, by its semantic conventions for generative AI.
+"""Export runs to OpenTelemetry, as spans and metrics by its semantic conventions for generative AI.
 
-Nothing is exported unless the app calls `export_spans` and has set up an exporter of its own. Texts are left out unless asked for.
+Nothing is exported unless the app calls `instrument` and has set up an exporter of its own. Texts are left out unless asked for.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
-from ...protocols import ConfigError, Message
-from .store import AgentStepped, AnyEntry, Happened, RunBegan, RunEnded, ToolRan, TraceStore
+from ...protocols import ConfigError, FinishReason, Message, Side, ToolCall, ToolSpec
+from ..task.events import AttemptEnded, AttemptStarted, TaskEvent
+from ..task.results import Attempt
+from ..task.task import Task
+from .observing import AskedStep, EndedRun, EndedStep, EndedTool, Observers
+from .recorder import redact_credentials
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span, SpanKind, Tracer, TracerProvider
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import Span, Tracer, TracerProvider
+    from opentelemetry.util.types import AttributeValue
+
+MetricNames = Literal["current", "older", "both"]
+Backend = Literal["openinference", "langfuse"]
+Attributes = dict[str, "AttributeValue"]
 
 _NANOSECONDS: Final = 1_000_000_000
-_Value = str | int | float | Sequence[str]
+_PLANNING: Final = ("plan", "jobs")
+_WORKING: Final = ("execute", "adapt")
+"""Roles in which an agent works on its own attempt; in others it helps with that of another one."""
+FINISH_REASONS: Final[Mapping[FinishReason | None, str]] = {
+    FinishReason.STOP: "stop",
+    FinishReason.TOOL_CALLS: "tool_call",
+    FinishReason.LENGTH: "length",
+    None: "error",
+}
+_KINDS: Final[Mapping[str, tuple[str, str]]] = {
+    "invoke_workflow": ("CHAIN", "chain"),
+    "invoke_agent": ("AGENT", "agent"),
+    "plan": ("CHAIN", "chain"),
+    "chat": ("LLM", "generation"),
+    "execute_tool": ("TOOL", "tool"),
+    "search_memory": ("RETRIEVER", "retriever"),
+}
+"""By operation: `openinference.span.kind`, and `langfuse.observation.type`."""
 
 
-def export_spans(store: TraceStore, *, provider: "TracerProvider | None" = None, content: bool = False) -> None:
-    """Export a span for each run recorded from now on, and for its steps and tool calls, when the run ends.
+class Observable(Protocol):
+    """A `Hybrid`."""
 
-    Raises `ConfigError` if opentelemetry is missing.
+    @property
+    def observers(self) -> Observers: ...
+
+
+def instrument(
+    hybrid: Observable,
+    *,
+    tracer_provider: "TracerProvider | None" = None,
+    meter_provider: "MeterProvider | None" = None,
+    content: bool = False,
+    metric_names: MetricNames = "current",
+    backends: Collection[Backend] = (),
+) -> None:
+    """Export the runs that `hybrid` begins from now on, as spans while they happen and as metrics.
+
+    A run's span is a child of the span that is current when the run is asked for. Raises `ConfigError` if OpenTelemetry is missing.
 
     Args:
-        provider: None: the app's own, as set by `opentelemetry.trace.set_tracer_provider`.
+        hybrid: the `Hybrid`.
+        tracer_provider: None: the app's own, as set by `opentelemetry.trace.set_tracer_provider`.
+        meter_provider: None: the app's own, as set by `opentelemetry.metrics.set_meter_provider`.
         content: include prompts, replies, arguments, results and reasons, whatever their labels: they then go wherever the spans go.
+        metric_names: the names of the current conventions, those of the older ones (`gen_ai.client.token.usage`), or both.
+        backends: add the attributes by which OpenInference (Phoenix) or Langfuse sort spans and show costs.
     """
     try:
-        from opentelemetry import trace
+        from opentelemetry import metrics, trace
     except ImportError as error:
         raise ConfigError("spans need opentelemetry", hint="pip install 'nearfar[otel]'") from error
-    tracer = trace.get_tracer("nearfar", tracer_provider=provider)
-    store.exporting = lambda run, entries: _Export(tracer, run, content).make(entries)
+    from .otel_metrics import OtelMeter
+
+    tracer = trace.get_tracer("nearfar", tracer_provider=tracer_provider)
+    hybrid.observers.spans = partial(RunSpans, tracer, content=content, backends=frozenset(backends))
+    hybrid.observers.meters.append(OtelMeter(metrics.get_meter("nearfar", meter_provider=meter_provider), metric_names))
 
 
-class _Export:
-    """Exports the work of one process on one run."""
+class RunSpans:
+    """The spans of one run: the workflow, below it attempts and plans, below those steps and tool calls."""
 
-    def __init__(self, tracer: "Tracer", run: str, content: bool) -> None:
+    def __init__(self, tracer: "Tracer", task: Task, *, content: bool, backends: frozenset[Backend]) -> None:
         self._tracer = tracer
-        self._run = run
+        self._task = task
         self._content = content
-        self._clock = 0.0
+        self._backends = backends
+        self._root: Span | None = None
+        self._attempts: dict[tuple[str, str], Span] = {}
+        """Open spans of attempts, by the part of the run and the agent; the latest one last."""
+        self._open: dict[int, Span] = {}
+        """Spans of steps and tool calls that have not ended, by their identity."""
 
-    def make(self, entries: Sequence[AnyEntry]) -> None:
-        """Make the spans of entries that begin with a `RunBegan`."""
+    def begin(self, asked: float, recalled: tuple[float, int] | None) -> object:
+        """Begin the run's own span."""
+        name = self._task.policy.strategy.value
+        attributes: Attributes = {"gen_ai.workflow.name": name, "nearfar.run": self._task.idempotency_key}
+        if self._content:
+            attributes["gen_ai.input.messages"] = self._messages(self._task.messages)
+        if "langfuse" in self._backends and self._task.session is not None:
+            attributes["session.id"] = self._task.session
+        self._root = self._start("invoke_workflow", name, attributes, within=None, at=asked)
+        if recalled is not None:
+            read, items = recalled
+            found: Attributes = {"gen_ai.memory.record.count": items}
+            self._start("search_memory", "", found, within=self._root, at=asked).end(_nanoseconds(read))
+        return self._root
+
+    def current(self, span: object) -> AbstractContextManager[None]:
+        """Make a span the current one within the block."""
+        from opentelemetry.trace import use_span
+
+        given = span.chat if isinstance(span, _StepSpans) else span
+        return cast(AbstractContextManager[None], use_span(cast("Span", given), record_exception=False, set_status_on_exception=False))
+
+    def event(self, event: TaskEvent, scope: str) -> None:
+        """Begin or end an attempt; note anything else on the run's span."""
+        match event:
+            case AttemptStarted():
+                self._end_attempt(scope, event.agent)
+                attributes: Attributes = {"gen_ai.agent.name": event.agent, "gen_ai.request.model": event.model}
+                attributes["nearfar.side"] = event.side.value
+                self._attempts[scope, event.agent] = self._start("invoke_agent", event.agent, attributes, within=self._root)
+            case AttemptEnded(attempt=attempt):
+                self._end_attempt(scope, attempt.agent, attempt)
+            case _ if self._root is not None:
+                told: Attributes = {"nearfar.decision": redact_credentials(event.model_dump_json())} if self._content else {}
+                self._root.add_event(f"nearfar.{event.type}", told)
+
+    def begin_step(self, step: AskedStep, scope: str) -> object:
+        """Begin the span of a step, and around it that of a plan, where it makes one."""
+        within, plan = self._above(step, scope), None
+        if step.role in _PLANNING:
+            plan = within = self._opened(self._start("plan", step.agent, {"gen_ai.agent.name": step.agent}, within=within))
+        attributes = {**self._asked(step), "nearfar.role": step.role}
+        is_client = step.server is not None or step.card.side is Side.FAR
+        chat = self._start("chat", step.card.model, attributes, within=within, is_client=is_client)
+        return _StepSpans(self._opened(chat), plan)
+
+    def end_step(self, span: object, step: EndedStep) -> None:
+        """End the span of a step with what it took."""
+        assert isinstance(span, _StepSpans), "begun by begin_step"
+        span.chat.set_attributes({**self._figures(step), **(self._said(step) if self._content else {})})
+        self._end(span.chat, step.call.error)
+        if span.plan is not None:
+            self._end(span.plan, step.call.error)
+
+    def begin_tool(self, call: ToolCall, scope: str) -> object:
+        """Begin the span of a tool call."""
+        attributes: Attributes = {"gen_ai.tool.name": call.name, "gen_ai.tool.call.id": call.id, "gen_ai.tool.type": "function"}
+        return self._opened(self._start("execute_tool", call.name, attributes, within=self._acting(scope) or self._root))
+
+    def end_tool(self, span: object, tool: EndedTool) -> None:
+        """End the span of a tool call."""
+        ended = cast("Span", span)
+        ended.set_attributes({"nearfar.effect": tool.effect.value, "nearfar.label.tier": tool.label.tier.value})
+        if self._content:
+            ended.set_attribute("gen_ai.tool.call.arguments", _json(tool.call.arguments))
+            ended.set_attribute("gen_ai.tool.call.result", redact_credentials(tool.result.content))
+        self._end(ended, "tool_error" if tool.result.is_error else None)
+
+    def end(self, run: EndedRun) -> None:
+        """End all spans that are still open, the run's own last."""
+        for span in self._open.copy().values():
+            self._end(span, run.error_class or "_OTHER")
+        for scope, agent in self._attempts.copy():
+            self._end_attempt(scope, agent, error=run.error_class)
+        if self._root is None:
+            return
+        self._root.set_attribute("nearfar.outcome", run.outcome)
+        if (result := run.result) is not None:
+            self._root.set_attributes({"nearfar.side": result.side.value, "nearfar.label.tier": result.label.tier.value})
+            self._root.set_attributes(_known(dollars=result.dollars, joules=result.energy.joules, confidence=result.confidence))
+            if self._content:
+                self._root.set_attribute("gen_ai.output.messages", self._messages([Message.assistant(result.text)], FinishReason.STOP))
+        self._end(self._root, run.error_class)
+
+    def _above(self, step: AskedStep, scope: str) -> "Span | None":
+        """Return the span of the attempt that a step belongs to, else the run's own."""
+        own = self._attempts.get((scope, step.agent)) if step.role in _WORKING else None
+        return own or self._acting(scope) or self._root
+
+    def _acting(self, scope: str) -> "Span | None":
+        """Return the span of the attempt that began last in a part of the run, and has not ended."""
+        return next((span for (part, _), span in reversed(self._attempts.items()) if part == scope), None)
+
+    def _end_attempt(self, scope: str, agent: str, attempt: Attempt | None = None, *, error: str | None = None) -> None:
+        span = self._attempts.pop((scope, agent), None)
+        if span is None:
+            return
+        if attempt is not None:
+            error = attempt.error
+            usage = {"gen_ai.usage.input_tokens": attempt.usage.input_tokens, "gen_ai.usage.output_tokens": attempt.usage.output_tokens}
+            figures = _known(dollars=attempt.dollars, confidence=attempt.confidence)
+            span.set_attributes({"nearfar.outcome": attempt.outcome, **usage, **figures})
+        self._end(span, error)
+
+    def _asked(self, step: AskedStep) -> Attributes:
+        """Return the attributes of a step that are known before it is taken."""
+        request = step.request
+        settings = {
+            "temperature": request.temperature,
+            "max_tokens": request.max_output_tokens,
+            "seed": request.seed,
+            "stop_sequences": request.stop or None,
+            "stream": True,
+        }
+        attributes: Attributes = {f"gen_ai.request.{name}": value for name, value in settings.items() if value is not None}
+        attributes["gen_ai.output.type"] = "text" if request.output_schema is None else "json"
+        attributes |= {**_provider(step), "gen_ai.agent.name": step.agent, "nearfar.side": step.card.side.value}
+        if self._content:
+            instructions = [message for message in request.messages if message.role == "system"]
+            others = [message for message in request.messages if message.role != "system"]
+            if instructions:
+                attributes["gen_ai.system_instructions"] = _json([part for each in instructions for part in _parts(each)])
+            attributes["gen_ai.input.messages"] = self._messages(others)
+            if request.tools:
+                attributes["gen_ai.tool.definitions"] = _json([_definition(tool) for tool in request.tools])
+        return attributes
+
+    def _figures(self, step: EndedStep) -> Attributes:
+        """Return what a step took, as far as it is known."""
+        call, usage = step.call, step.call.usage
+        attributes: Attributes = {"gen_ai.response.finish_reasons": [FINISH_REASONS[step.finish]]}
+        attributes["nearfar.label.tier"] = step.label.tier.value
+        attributes |= _known(dollars=call.dollars, joules=call.energy.joules, confidence=call.confidence)
+        if call.first_token_seconds is not None:
+            attributes["gen_ai.response.time_to_first_chunk"] = call.first_token_seconds
+        if step.finish is None:
+            return attributes
+        counts = {
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "cache_read.input_tokens": usage.cached_tokens,
+            "cache_write.input_tokens": usage.cache_write_tokens,
+            "reasoning.output_tokens": usage.reasoning_tokens,
+        }
+        attributes |= {f"gen_ai.usage.{name}": count for name, count in counts.items()}
+        if call.dollars is not None and "langfuse" in self._backends:
+            attributes["langfuse.observation.cost_details"] = json.dumps({"total": float(call.dollars)})
+        if call.dollars is not None and "openinference" in self._backends:
+            attributes["llm.cost.total"] = float(call.dollars)
+        return {**attributes, "gen_ai.response.model": call.model}
+
+    def _said(self, step: EndedStep) -> Attributes:
+        return {"gen_ai.output.messages": self._messages([step.reply], step.finish, is_output=True)}
+
+    def _messages(self, messages: Sequence[Message], finish: FinishReason | None = None, *, is_output: bool = False) -> str:
+        """Return messages in the form of the conventions; those of a model say why they end there."""
+        ends = {"finish_reason": FINISH_REASONS[finish]} if is_output or finish is not None else {}
+        return _json([{"role": message.role, "parts": _parts(message), **ends} for message in messages])
+
+    def _start(
+        self,
+        operation: str,
+        name: str,
+        attributes: Attributes,
+        *,
+        within: "Span | None",
+        at: float | None = None,
+        is_client: bool = False,
+    ) -> "Span":
         from opentelemetry.trace import SpanKind, set_span_in_context
 
-        first, last = entries[0], entries[-1]
-        if not isinstance(first, RunBegan):
-            return
-        self._clock = first.clock - first.at
-        named: dict[str, _Value] = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "nearfar", "nearfar.run": self._run}
-        named["nearfar.strategy"] = first.task.policy.strategy.value
-        if first.task.session is not None:
-            named["gen_ai.conversation.id"] = first.task.session
-        root = self._tracer.start_span("invoke_agent nearfar", kind=SpanKind.INTERNAL, start_time=self._time(first.at), attributes=named)
-        within = set_span_in_context(root)
-        for entry in entries:
-            match entry:
-                case AgentStepped():
-                    attributes, start = self._step(entry), entry.at - entry.call.seconds
-                    span = self._tracer.start_span(
-                        f"chat {entry.call.model}", within, _kind(entry), attributes, start_time=self._time(start)
-                    )
-                    self._end(span, entry.at, entry.call.error)
-                case ToolRan():
-                    start_time = self._time(entry.at - entry.seconds)
-                    span = self._tracer.start_span(
-                        f"execute_tool {entry.call.name}", within, SpanKind.INTERNAL, self._tool(entry), start_time=start_time
-                    )
-                    self._end(span, entry.at, "tool_error" if entry.result.is_error else None)
-                case Happened():
-                    root.add_event(f"nearfar.{entry.event.type}", self._event(entry), self._time(entry.at))
-        if isinstance(last, RunEnded):
-            root.set_attribute("nearfar.outcome", last.outcome)
-            root.set_attribute("nearfar.label.tier", last.label.tier.value)
-        self._end(root, last.at, last.error if isinstance(last, RunEnded) else None)
+        kind, type_ = _KINDS[operation]
+        attributes = {"gen_ai.operation.name": operation, **attributes}
+        if self._task.session is not None:
+            attributes["gen_ai.conversation.id"] = self._task.session
+        if "openinference" in self._backends:
+            attributes["openinference.span.kind"] = kind
+        if "langfuse" in self._backends:
+            attributes["langfuse.observation.type"] = type_
+        return self._tracer.start_span(
+            f"{operation} {name}".strip(),
+            None if within is None else set_span_in_context(within),
+            SpanKind.CLIENT if is_client else SpanKind.INTERNAL,
+            attributes,
+            start_time=None if at is None else _nanoseconds(at),
+        )
 
-    def _step(self, entry: AgentStepped) -> dict[str, _Value]:
-        call = entry.call
-        attributes: dict[str, _Value] = {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": "nearfar",
-            "gen_ai.agent.name": call.agent,
-            "gen_ai.request.model": call.model,
-            "gen_ai.response.model": call.model,
-            "gen_ai.usage.input_tokens": call.usage.input_tokens,
-            "gen_ai.usage.output_tokens": call.usage.output_tokens,
-            "nearfar.side": call.side.value,
-            "nearfar.role": call.role,
-            "nearfar.label.tier": entry.label.tier.value,
-        }
-        known = {"dollars": call.dollars, "joules": call.energy.joules, "confidence": call.confidence}
-        attributes |= {f"nearfar.{name}": float(value) for name, value in known.items() if value is not None}
-        if self._content:
-            attributes["gen_ai.input.messages"] = _messages(entry.messages)
-            attributes["gen_ai.output.messages"] = _messages([entry.reply])
-        return attributes
+    def _opened(self, span: "Span") -> "Span":
+        self._open[id(span)] = span
+        return span
 
-    def _tool(self, entry: ToolRan) -> dict[str, _Value]:
-        attributes: dict[str, _Value] = {
-            "gen_ai.operation.name": "execute_tool",
-            "gen_ai.tool.name": entry.call.name,
-            "gen_ai.tool.call.id": entry.call.id,
-            "gen_ai.tool.type": "function",
-            "nearfar.effect": entry.effect.value,
-            "nearfar.label.tier": entry.label.tier.value,
-        }
-        if self._content:
-            attributes["gen_ai.tool.call.arguments"] = json.dumps(entry.call.arguments, ensure_ascii=False)
-            attributes["gen_ai.tool.call.result"] = entry.result.content
-        return attributes
-
-    def _event(self, entry: Happened) -> Mapping[str, _Value]:
-        """Return the decision as an attribute; its reasons may quote content."""
-        return {"nearfar.decision": entry.event.model_dump_json()} if self._content else {}
-
-    def _end(self, span: "Span", at: float, error: str | None) -> None:
+    def _end(self, span: "Span", error: str | None) -> None:
         from opentelemetry.trace import StatusCode
 
+        self._open.pop(id(span), None)
         if error is not None:
             span.set_attribute("error.type", error)
             span.set_status(StatusCode.ERROR)
-        span.end(self._time(at))
-
-    def _time(self, at: float) -> int:
-        """Return nanoseconds since 1970."""
-        return int((self._clock + at) * _NANOSECONDS)
+        span.end()
 
 
-def _kind(entry: AgentStepped) -> "SpanKind":
-    """Return the kind of a step's span: internal for a model on this device, client for a far one."""
-    from opentelemetry.trace import SpanKind
+class _StepSpans:
+    """The span of a step, and that of the plan that it makes."""
 
-    return SpanKind.INTERNAL if entry.call.side.value == "near" else SpanKind.CLIENT
+    def __init__(self, chat: "Span", plan: "Span | None") -> None:
+        self.chat = chat
+        self.plan = plan
 
 
-def _messages(messages: Sequence[Message]) -> str:
-    """Return the messages in the form of the conventions: a role, and parts of texts, calls and results."""
-    return json.dumps([{"role": message.role, "parts": _parts(message)} for message in messages], ensure_ascii=False)
+def _provider(step: AskedStep) -> Attributes:
+    """Return the provider, the model and the server that are asked."""
+    attributes: Attributes = {"gen_ai.provider.name": step.card.provider or "nearfar", "gen_ai.request.model": step.card.model}
+    if step.server is not None:
+        attributes["server.address"], attributes["server.port"] = step.server
+    return attributes
+
+
+def _known(**figures: object) -> Attributes:
+    """Return the figures that are known, under names of nearfar's own."""
+    return {f"nearfar.{name}": float(cast(float, value)) for name, value in figures.items() if value is not None}
 
 
 def _parts(message: Message) -> list[dict[str, object]]:
@@ -148,3 +327,17 @@ def _parts(message: Message) -> list[dict[str, object]]:
     if message.tool_result is not None:
         parts.append({"type": "tool_call_response", "id": message.tool_result.call_id, "response": message.tool_result.content})
     return parts
+
+
+def _definition(tool: ToolSpec) -> dict[str, object]:
+    return {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.parameters}
+
+
+def _json(value: object) -> str:
+    """Return a value as JSON without credentials."""
+    return redact_credentials(json.dumps(value, ensure_ascii=False))
+
+
+def _nanoseconds(clock: float) -> int:
+    """Return nanoseconds since 1970."""
+    return int(clock * _NANOSECONDS)

@@ -305,7 +305,7 @@ class Usage(_message.Message):
     def __init__(self, input_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., reasoning_tokens: _Optional[int] = ..., cache_write_tokens: _Optional[int] = ...) -> None: ...
 
 class AgentCard(_message.Message):
-    __slots__ = ("name", "side", "model", "description", "world", "capabilities", "limits", "prices", "parameters", "kv_bytes_per_token", "adapters", "execution")
+    __slots__ = ("name", "side", "model", "description", "world", "capabilities", "limits", "prices", "parameters", "kv_bytes_per_token", "adapters", "execution", "provider")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SIDE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -318,6 +318,7 @@ class AgentCard(_message.Message):
     KV_BYTES_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_FIELD_NUMBER: _ClassVar[int]
+    PROVIDER_FIELD_NUMBER: _ClassVar[int]
     name: str
     side: Side
     model: str
@@ -330,7 +331,8 @@ class AgentCard(_message.Message):
     kv_bytes_per_token: int
     adapters: _containers.RepeatedScalarFieldContainer[str]
     execution: Execution
-    def __init__(self, name: _Optional[str] = ..., side: _Optional[_Union[Side, str]] = ..., model: _Optional[str] = ..., description: _Optional[str] = ..., world: _Optional[str] = ..., capabilities: _Optional[_Union[Capabilities, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., prices: _Optional[_Union[Prices, _Mapping]] = ..., parameters: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ...) -> None: ...
+    provider: str
+    def __init__(self, name: _Optional[str] = ..., side: _Optional[_Union[Side, str]] = ..., model: _Optional[str] = ..., description: _Optional[str] = ..., world: _Optional[str] = ..., capabilities: _Optional[_Union[Capabilities, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., prices: _Optional[_Union[Prices, _Mapping]] = ..., parameters: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., provider: _Optional[str] = ...) -> None: ...
 
 class Execution(_message.Message):
     __slots__ = ("engine", "provider", "device", "layers", "offloaded_layers", "threads", "extra_buffers_off")

@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from . import agent_pb2 as nearfar_dot_v1_dot_agent__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14nearfar/v1/hub.proto\x12\nnearfar.v1\x1a\x16nearfar/v1/agent.proto\"\xca\x01\n\rWorkerMessage\x12(\n\x08register\x18\x01 \x01(\x0b\x32\x14.nearfar.v1.RegisterH\x00\x12\x30\n\theartbeat\x18\x02 \x01(\x0b\x32\x1b.nearfar.v1.WorkerHeartbeatH\x00\x12(\n\x06output\x18\x03 \x01(\x0b\x32\x16.nearfar.v1.StepOutputH\x00\x12(\n\x08\x64raining\x18\x04 \x01(\x0b\x32\x14.nearfar.v1.DrainingH\x00\x42\t\n\x07message\"\xc6\x01\n\nHubMessage\x12,\n\nregistered\x18\x01 \x01(\x0b\x32\x16.nearfar.v1.RegisteredH\x00\x12-\n\theartbeat\x18\x02 \x01(\x0b\x32\x18.nearfar.v1.HubHeartbeatH\x00\x12&\n\x05start\x18\x03 \x01(\x0b\x32\x15.nearfar.v1.StartStepH\x00\x12(\n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32\x16.nearfar.v1.CancelStepH\x00\x42\t\n\x07message\"\r\n\x0bListRequest\"8\n\x0cListResponse\x12(\n\x07workers\x18\x01 \x03(\x0b\x32\x17.nearfar.v1.KnownWorker\"\xa8\x01\n\x0bKnownWorker\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bis_attached\x18\x02 \x01(\x08\x12\x13\n\x0bis_draining\x18\x03 \x01(\x08\x12%\n\x06\x61gents\x18\x04 \x03(\x0b\x32\x15.nearfar.v1.AgentCard\x12&\n\x05state\x18\x05 \x01(\x0b\x32\x17.nearfar.v1.DeviceState\x12\x12\n\nlive_steps\x18\x06 \x01(\r\"k\n\x08Register\x12\x10\n\x08instance\x18\x01 \x01(\t\x12%\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x15.nearfar.v1.AgentCard\x12&\n\x05state\x18\x03 \x01(\x0b\x32\x17.nearfar.v1.DeviceState\"O\n\nRegistered\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x1a\n\x12heartbeat_interval\x18\x02 \x01(\x01\x12\x15\n\rsilence_limit\x18\x03 \x01(\x01\"9\n\x0fWorkerHeartbeat\x12&\n\x05state\x18\x01 \x01(\x0b\x32\x17.nearfar.v1.DeviceState\"\x0e\n\x0cHubHeartbeat\"\n\n\x08\x44raining\"\x8d\x01\n\tStartStep\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\r\n\x05\x61gent\x18\x02 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\x12\x14\n\x07timeout\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12(\n\x07request\x18\x05 \x01(\x0b\x32\x17.nearfar.v1.StepRequestB\n\n\x08_timeout\"\x1a\n\nCancelStep\x12\x0c\n\x04step\x18\x01 \x01(\x04\"x\n\nStepOutput\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12&\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x15.nearfar.v1.StepEventH\x00\x12*\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x17.nearfar.v1.StepFailureH\x00\x42\x08\n\x06output\"f\n\x0bStepFailure\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0c\n\x04hint\x18\x03 \x01(\t\x12\x18\n\x0bretry_after\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x0e\n\x0c_retry_after\"\xba\x01\n\x0b\x44\x65viceState\x12\x14\n\x07\x62\x61ttery\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12-\n\x0cpower_source\x18\x02 \x01(\x0e\x32\x17.nearfar.v1.PowerSource\x12$\n\x07thermal\x18\x03 \x01(\x0e\x32\x13.nearfar.v1.Thermal\x12\x1e\n\x11\x66ree_memory_bytes\x18\x04 \x01(\x04H\x01\x88\x01\x01\x42\n\n\x08_batteryB\x14\n\x12_free_memory_bytes*Y\n\x0bPowerSource\x12\x18\n\x14POWER_SOURCE_UNKNOWN\x10\x00\x12\x16\n\x12POWER_SOURCE_MAINS\x10\x01\x12\x18\n\x14POWER_SOURCE_BATTERY\x10\x02*p\n\x07Thermal\x12\x13\n\x0fTHERMAL_UNKNOWN\x10\x00\x12\x13\n\x0fTHERMAL_NOMINAL\x10\x01\x12\x10\n\x0cTHERMAL_FAIR\x10\x02\x12\x13\n\x0fTHERMAL_SERIOUS\x10\x03\x12\x14\n\x10THERMAL_CRITICAL\x10\x04\x32\x88\x01\n\nHubService\x12?\n\x06\x41ttach\x12\x19.nearfar.v1.WorkerMessage\x1a\x16.nearfar.v1.HubMessage(\x01\x30\x01\x12\x39\n\x04List\x12\x17.nearfar.v1.ListRequest\x1a\x18.nearfar.v1.ListResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14nearfar/v1/hub.proto\x12\nnearfar.v1\x1a\x16nearfar/v1/agent.proto\"\xca\x01\n\rWorkerMessage\x12(\n\x08register\x18\x01 \x01(\x0b\x32\x14.nearfar.v1.RegisterH\x00\x12\x30\n\theartbeat\x18\x02 \x01(\x0b\x32\x1b.nearfar.v1.WorkerHeartbeatH\x00\x12(\n\x06output\x18\x03 \x01(\x0b\x32\x16.nearfar.v1.StepOutputH\x00\x12(\n\x08\x64raining\x18\x04 \x01(\x0b\x32\x14.nearfar.v1.DrainingH\x00\x42\t\n\x07message\"\xc6\x01\n\nHubMessage\x12,\n\nregistered\x18\x01 \x01(\x0b\x32\x16.nearfar.v1.RegisteredH\x00\x12-\n\theartbeat\x18\x02 \x01(\x0b\x32\x18.nearfar.v1.HubHeartbeatH\x00\x12&\n\x05start\x18\x03 \x01(\x0b\x32\x15.nearfar.v1.StartStepH\x00\x12(\n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32\x16.nearfar.v1.CancelStepH\x00\x42\t\n\x07message\"\r\n\x0bListRequest\"8\n\x0cListResponse\x12(\n\x07workers\x18\x01 \x03(\x0b\x32\x17.nearfar.v1.KnownWorker\"\xa8\x01\n\x0bKnownWorker\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bis_attached\x18\x02 \x01(\x08\x12\x13\n\x0bis_draining\x18\x03 \x01(\x08\x12%\n\x06\x61gents\x18\x04 \x03(\x0b\x32\x15.nearfar.v1.AgentCard\x12&\n\x05state\x18\x05 \x01(\x0b\x32\x17.nearfar.v1.DeviceState\x12\x12\n\nlive_steps\x18\x06 \x01(\r\"k\n\x08Register\x12\x10\n\x08instance\x18\x01 \x01(\t\x12%\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x15.nearfar.v1.AgentCard\x12&\n\x05state\x18\x03 \x01(\x0b\x32\x17.nearfar.v1.DeviceState\"O\n\nRegistered\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x1a\n\x12heartbeat_interval\x18\x02 \x01(\x01\x12\x15\n\rsilence_limit\x18\x03 \x01(\x01\"9\n\x0fWorkerHeartbeat\x12&\n\x05state\x18\x01 \x01(\x0b\x32\x17.nearfar.v1.DeviceState\"\x0e\n\x0cHubHeartbeat\"\n\n\x08\x44raining\"\xa2\x01\n\tStartStep\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\r\n\x05\x61gent\x18\x02 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\x12\x14\n\x07timeout\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12(\n\x07request\x18\x05 \x01(\x0b\x32\x17.nearfar.v1.StepRequest\x12\x13\n\x0btraceparent\x18\x06 \x01(\tB\n\n\x08_timeout\"\x1a\n\nCancelStep\x12\x0c\n\x04step\x18\x01 \x01(\x04\"x\n\nStepOutput\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12&\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x15.nearfar.v1.StepEventH\x00\x12*\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x17.nearfar.v1.StepFailureH\x00\x42\x08\n\x06output\"f\n\x0bStepFailure\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0c\n\x04hint\x18\x03 \x01(\t\x12\x18\n\x0bretry_after\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x0e\n\x0c_retry_after\"\xba\x01\n\x0b\x44\x65viceState\x12\x14\n\x07\x62\x61ttery\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12-\n\x0cpower_source\x18\x02 \x01(\x0e\x32\x17.nearfar.v1.PowerSource\x12$\n\x07thermal\x18\x03 \x01(\x0e\x32\x13.nearfar.v1.Thermal\x12\x1e\n\x11\x66ree_memory_bytes\x18\x04 \x01(\x04H\x01\x88\x01\x01\x42\n\n\x08_batteryB\x14\n\x12_free_memory_bytes*Y\n\x0bPowerSource\x12\x18\n\x14POWER_SOURCE_UNKNOWN\x10\x00\x12\x16\n\x12POWER_SOURCE_MAINS\x10\x01\x12\x18\n\x14POWER_SOURCE_BATTERY\x10\x02*p\n\x07Thermal\x12\x13\n\x0fTHERMAL_UNKNOWN\x10\x00\x12\x13\n\x0fTHERMAL_NOMINAL\x10\x01\x12\x10\n\x0cTHERMAL_FAIR\x10\x02\x12\x13\n\x0fTHERMAL_SERIOUS\x10\x03\x12\x14\n\x10THERMAL_CRITICAL\x10\x04\x32\x88\x01\n\nHubService\x12?\n\x06\x41ttach\x12\x19.nearfar.v1.WorkerMessage\x1a\x16.nearfar.v1.HubMessage(\x01\x30\x01\x12\x39\n\x04List\x12\x17.nearfar.v1.ListRequest\x1a\x18.nearfar.v1.ListResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nearfar.protocols.v1.hub_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_POWERSOURCE']._serialized_start=1574
-  _globals['_POWERSOURCE']._serialized_end=1663
-  _globals['_THERMAL']._serialized_start=1665
-  _globals['_THERMAL']._serialized_end=1777
+  _globals['_POWERSOURCE']._serialized_start=1595
+  _globals['_POWERSOURCE']._serialized_end=1684
+  _globals['_THERMAL']._serialized_start=1686
+  _globals['_THERMAL']._serialized_end=1798
   _globals['_WORKERMESSAGE']._serialized_start=61
   _globals['_WORKERMESSAGE']._serialized_end=263
   _globals['_HUBMESSAGE']._serialized_start=266
@@ -57,15 +57,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DRAINING']._serialized_start=975
   _globals['_DRAINING']._serialized_end=985
   _globals['_STARTSTEP']._serialized_start=988
-  _globals['_STARTSTEP']._serialized_end=1129
-  _globals['_CANCELSTEP']._serialized_start=1131
-  _globals['_CANCELSTEP']._serialized_end=1157
-  _globals['_STEPOUTPUT']._serialized_start=1159
-  _globals['_STEPOUTPUT']._serialized_end=1279
-  _globals['_STEPFAILURE']._serialized_start=1281
-  _globals['_STEPFAILURE']._serialized_end=1383
-  _globals['_DEVICESTATE']._serialized_start=1386
-  _globals['_DEVICESTATE']._serialized_end=1572
-  _globals['_HUBSERVICE']._serialized_start=1780
-  _globals['_HUBSERVICE']._serialized_end=1916
+  _globals['_STARTSTEP']._serialized_end=1150
+  _globals['_CANCELSTEP']._serialized_start=1152
+  _globals['_CANCELSTEP']._serialized_end=1178
+  _globals['_STEPOUTPUT']._serialized_start=1180
+  _globals['_STEPOUTPUT']._serialized_end=1300
+  _globals['_STEPFAILURE']._serialized_start=1302
+  _globals['_STEPFAILURE']._serialized_end=1404
+  _globals['_DEVICESTATE']._serialized_start=1407
+  _globals['_DEVICESTATE']._serialized_end=1593
+  _globals['_HUBSERVICE']._serialized_start=1801
+  _globals['_HUBSERVICE']._serialized_end=1937
 # @@protoc_insertion_point(module_scope)

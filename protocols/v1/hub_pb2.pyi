@@ -115,18 +115,20 @@ class Draining(_message.Message):
     def __init__(self) -> None: ...
 
 class StartStep(_message.Message):
-    __slots__ = ("step", "agent", "idempotency_key", "timeout", "request")
+    __slots__ = ("step", "agent", "idempotency_key", "timeout", "request", "traceparent")
     STEP_FIELD_NUMBER: _ClassVar[int]
     AGENT_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     step: int
     agent: str
     idempotency_key: str
     timeout: float
     request: _agent_pb2.StepRequest
-    def __init__(self, step: _Optional[int] = ..., agent: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., timeout: _Optional[float] = ..., request: _Optional[_Union[_agent_pb2.StepRequest, _Mapping]] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, step: _Optional[int] = ..., agent: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., timeout: _Optional[float] = ..., request: _Optional[_Union[_agent_pb2.StepRequest, _Mapping]] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class CancelStep(_message.Message):
     __slots__ = ("step",)
