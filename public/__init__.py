@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.hybrid.session import Session as Session
     from nearfar.orchestrator.lab.worlds.world import Grade as Grade
     from nearfar.orchestrator.lab.worlds.world import WorldTask as WorldTask
+    from nearfar.orchestrator.mcp.config import McpServerConfig as McpServerConfig
+    from nearfar.orchestrator.mcp.config import McpToolConfig as McpToolConfig
+    from nearfar.orchestrator.mcp.pins import PinnedTool as PinnedTool
+    from nearfar.orchestrator.mcp.review import McpToolOffer as McpToolOffer
+    from nearfar.orchestrator.mcp.review import review_mcp_server as review_mcp_server
     from nearfar.orchestrator.memory.changes import Conflict as Conflict
     from nearfar.orchestrator.memory.changes import LostValue as LostValue
     from nearfar.orchestrator.memory.changes import MemoryChange as MemoryChange
@@ -293,6 +298,9 @@ _NAMES = {
     "orchestrator.hybrid.records": "Records",
     "orchestrator.hybrid.session": "Session",
     "orchestrator.lab.worlds.world": "Grade WorldTask",
+    "orchestrator.mcp.config": "McpServerConfig McpToolConfig",
+    "orchestrator.mcp.pins": "PinnedTool",
+    "orchestrator.mcp.review": "McpToolOffer review_mcp_server",
     "orchestrator.memory.changes": "Conflict LostValue MemoryChange",
     "orchestrator.memory.in_tasks": "TaskMemory memory_tools",
     "orchestrator.memory.operation": "Principal",

@@ -17,6 +17,8 @@ SECTIONS: Final = {
     "llama": "LocalFarConfig",
     "gateway": "GatewayConfig",
     "role": "Role",
+    "mcp": "McpServerConfig",
+    "mcp_tool": "McpToolConfig",
     "hub": "HubConfig",
     "worker": "WorkerConfig",
     "memory": "MemoryConfig",

@@ -20,7 +20,7 @@ FLOORS = (
     ("strategies",),
     ("runs", "tracing", "safety", "cache"),
     ("routing",),
-    ("agents", "memory", "budgets", "compression"),
+    ("agents", "memory", "budgets", "compression", "mcp"),
     ("task",),
     ("storage", "util"),
 )

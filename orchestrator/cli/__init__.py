@@ -32,6 +32,7 @@ GROUPS: Final = {
     "cache": "Show what the cache of answers and plans holds, saves and gets wrong.",
     "budget": "Show what was spent, what is reserved for calls under way, and what may be spent.",
     "privacy": "Show what left this device, and what was held back.",
+    "mcp": "See the configured MCP servers, and approve the tools that agents may call.",
     "models": "List, fetch and check the models of this device, and see which fit.",
     "prices": "Show and import the prices of providers' models.",
     "policy": "Check and explain a policy, and train, calibrate and simulate its router on recorded outcomes.",

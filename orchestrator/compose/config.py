@@ -18,6 +18,7 @@ from ...cloud.admission import GatewayLimits
 from ...cloud.config import ProviderConfig, usual_key
 from ...protocols import ConfigError, Side
 from ...protocols.steps import Value
+from ..mcp.config import McpName, McpServerConfig
 from ..routing.policy_check import role_findings
 from ..task.policy import Policy
 from ..task.roles import Role, RoleName
@@ -199,6 +200,8 @@ class Config(Value):
     """The memory of tasks; None: tasks remember and recall nothing."""
     runs: RunsConfig | None = None
     """The folder or database of durable runs, which another process can resume; None: a task ends with its process."""
+    mcp: Mapping[McpName, McpServerConfig] = {}
+    """Servers of the Model Context Protocol, whose tools the agents may call once they are approved."""
     policy: Policy = Policy()
     """How tasks are served unless they say otherwise."""
 
@@ -360,6 +363,7 @@ def _anchored(config: Config, folder: Path) -> Config:
         "cache": None if config.cache is None else config.cache.anchored(folder),
         "memory": None if config.memory is None else config.memory.anchored(folder),
         "runs": None if config.runs is None else config.runs.anchored(folder),
+        "mcp": {name: server.anchored(folder) for name, server in config.mcp.items()},
         "policy": _anchored_policy(config.policy, folder),
     }
     return config.model_copy(update=anchored)

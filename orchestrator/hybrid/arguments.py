@@ -16,6 +16,8 @@ from ..agents.pool import AgentHandle
 from ..compose.agents import FAR_CONFIGS, NEAR_CONFIGS, FarConfig, NearSection, far_handle, near_handle, other_handle
 from ..compose.hub import AttachedConfig
 from ..compose.policy_file import PolicyFile
+from ..mcp.config import McpName, McpServerConfig
+from ..mcp.tools import McpServers
 from ..routing.policy_check import require_usable, role_findings
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
@@ -127,6 +129,16 @@ def load_plugin_tools(plugin: Plugin) -> list[Tool]:
     return list(found)
 
 
+def mcp_argument(given: Mapping[str, McpServerConfig | Mapping[str, Any]] | None) -> McpServers:
+    """Return the MCP servers with their approved tools. A mapping is a `[mcp.NAME]` section; a folder is relative to the current one."""
+    if given is None:
+        return McpServers({})
+    if not isinstance(given, Mapping):
+        raise wrong_type("mcp", given, "a mapping from names to servers", hint='mcp={"files": {"command": "..."}}')
+    servers: TypeAdapter[dict[McpName, McpServerConfig]] = TypeAdapter(dict[McpName, McpServerConfig])
+    return McpServers({name: config.anchored(Path.cwd()) for name, config in parse_section("mcp", given, servers).items()})
+
+
 def policy_argument(given: object) -> Policy | PolicyFile:
     """Return the policy. A mapping is a `[policy]` section."""
     if isinstance(given, Mapping):
@@ -205,8 +217,8 @@ def _agent(name: str, given: object, configs: tuple[type, ...], wanted: str) -> 
 
 
 class HybridArguments(TypedDict, total=False):
-    """The arguments of `Hybrid`, which describes them: `near`, `far`, `agents`, `instructions`, `tools`, `approver`, `policy`, `memory` and
-    `records`."""
+    """The arguments of `Hybrid`, which describes them: `near`, `far`, `agents`, `instructions`, `tools`, `approver`, `policy`, `memory`,
+    `records` and `mcp`."""
 
     near: Agent | NearSection | Mapping[str, Any] | str | Path | None
     far: Agent | FarConfig | Mapping[str, Any] | str | Path | None
@@ -217,6 +229,7 @@ class HybridArguments(TypedDict, total=False):
     policy: Policy | PolicyFile | Mapping[str, Any] | None
     memory: "MemoryStore | TaskMemory | MemoryConfig | BaseStore | Mapping[str, Any] | Location | None"
     records: "Records | RunsConfig | Mapping[str, Any] | Location | None"
+    mcp: Mapping[str, McpServerConfig | Mapping[str, Any]] | None
 
 
 class TaskOptions(TypedDict, total=False):

@@ -26,6 +26,7 @@ from ..compose.config import Config, load_config, with_line
 from ..compose.hub import AttachedConfig
 from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
+from ..mcp.config import McpServerConfig
 from ..routing.router import Router
 from ..runs.erasing import ErasedRuns, erased_of
 from ..runs.store import RunStore
@@ -50,6 +51,7 @@ from .arguments import (
     agent_handles,
     check_approver,
     check_options,
+    mcp_argument,
     memory_argument,
     plugin_tools,
     policy_argument,
@@ -101,6 +103,8 @@ class Hybrid:
         memory: the memory that tasks recall from: a `MemoryStore`, for recalling only, a `TaskMemory`, which says more, or a
             `MemoryConfig` or a path, whose store is opened here and closed with the `Hybrid`. It is LangGraph's store, too. Any other
             store of LangGraph is passed to the graphs, and tasks recall nothing from it.
+        mcp: servers of the Model Context Protocol, by name, whose tools the agents may call once the user has approved them
+            (`nearfar mcp review`). A server is started when one of its tools is called first, and ended with the `Hybrid`.
         records: what is kept of tasks: a folder makes every task a durable run, which another process can resume. `Records` says more,
             such as a cache of answers.
 
@@ -119,6 +123,7 @@ class Hybrid:
         policy: Policy | PolicyFile | Mapping[str, Any] | None = None,
         memory: "MemoryStore | TaskMemory | MemoryConfig | BaseStore | Mapping[str, Any] | Location | None" = None,
         records: Records | RunsConfig | Mapping[str, Any] | Location | None = None,
+        mcp: Mapping[str, McpServerConfig | Mapping[str, Any]] | None = None,
     ) -> None:
         check_approver(approver)
         require("instructions", instructions, str, "a text", hint='instructions="You are ..."')
@@ -143,7 +148,9 @@ class Hybrid:
                 self._store = self._memory.store
                 if self._owns_memory:
                     failing.callback(self._memory.store.close)
-            self._tools = tools_argument((*tools_argument(tools), *(() if self._memory is None else self._memory.tools)))
+            self._mcp = mcp_argument(mcp)
+            own = () if self._memory is None else self._memory.tools
+            self._tools = tools_argument((*tools_argument(tools), *own, *self._mcp.tools))
             self._team = team_argument(agents, sides, self.policy, self._tools)
             self._records = open_records(asked)
             failing.callback(self._records.close)
@@ -195,11 +202,16 @@ class Hybrid:
         return erased_runs
 
     def _move_with_the_loop(self) -> None:
-        """Reset the memory's consolidation and the runs when the event loop that they wait in is replaced."""
+        """Reset the memory's consolidation, the runs and the MCP servers when the event loop that they belong to is replaced."""
+        home = self.pool.home
+        home.releasing.append(self._mcp.release)
+        home.forgetting.append(self._mcp.forget)
+        for connection in self._mcp.connections:
+            connection.entering = home.enter
         if self._rest is not None:
-            self.pool.home.forgetting.append(self._rest.move)
+            home.forgetting.append(self._rest.move)
         if self._pipeline.runs is not None:
-            self.pool.home.forgetting.append(self._pipeline.runs.forget)
+            home.forgetting.append(self._pipeline.runs.forget)
 
     @property
     def device_state(self) -> DeviceStateSource:
@@ -239,7 +251,7 @@ class Hybrid:
             policy = PolicyFile(path) if "policy" not in given else loaded.policy  # `cls` checks it against the agents that it gets
         arguments: HybridArguments = {"near": loaded.near, "far": loaded.far, "agents": {**loaded.others, **loaded.roles}, "policy": policy}
         arguments["instructions"] = loaded.instructions
-        arguments |= {"memory": loaded.memory, "records": Records(loaded.runs, cache=loaded.cache)}
+        arguments |= {"memory": loaded.memory, "records": Records(loaded.runs, cache=loaded.cache), "mcp": loaded.mcp}
         try:
             if loaded.tools:
                 given["tools"] = (*plugin_tools(loaded.tools), *tools_argument(given.get("tools")))

@@ -29,7 +29,7 @@ from ..task.results import Call
 from ..task.roles import HandOff, Team
 from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
 from ..task.task import Task
-from ..task.tools import Tool
+from ..task.tools import Tool, asking
 from ..util.json_text import canonical
 from ..util.plugins import Plugin, find_plugin
 from .act_looks import ActJudging, ActNodes
@@ -266,7 +266,7 @@ class TaskNodes:
             started = time.monotonic()  # the wait for others' tools is not this agent's time
             record = record_outcomes(draft["agent"], calls, context.outcomes)
             in_use = recollection.in_use(draft["agent"], label.joined(calls.label))
-            with in_use, record as outcomes, calling_for(context.caller):
+            with in_use, record as outcomes, calling_for(context.caller), asking(context.tool_checks.approver):
                 results = await calls.run(partial(running_tool, runtime), lambda result: emit(runtime, ToolFinished(result=result)))
         noted = labels_after_tools(state, calls, results, context, recalled=recollection.label, spilled=spilled)
         trust = Trust(state, calls, standing, join_labels((recollection.label, value_of(Label, noted["world"]))))

@@ -278,7 +278,12 @@ def default_file(environment: Mapping[str, str]) -> Path:
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the default folder of runs: in the user's data folder, or below `NEARFAR_HOME`."""
-    return _own_folder(environment, "XDG_DATA_HOME", ".local/share") / "runs"
+    return data_folder(environment) / "runs"
+
+
+def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the user's data folder of nearfar: `NEARFAR_HOME` if that is set."""
+    return _own_folder(environment, "XDG_DATA_HOME", ".local/share")
 
 
 def _own_folder(environment: Mapping[str, str], variable: str, usual: str, inside: str = "") -> Path:

@@ -141,18 +141,23 @@ class Tool:
     def __init__(self, function: ToolFunction, **options: Unpack[ToolOptions]) -> None:
         """Make a tool of a typed `function`, sync or async; `options` are those of `ToolOptions`. The decorator `tool` does the same."""
         _check_options(function, options)
-        self.name = options.get("name") or _name_of(function)
+        name = options.get("name") or _name_of(function)
+        parameters = _parameters(function, name)
+        self._context = context_parameter(parameters, name)
+        self._parameters = [each for each in parameters if self._context is None or each.name != self._context.name]
+        self._arguments_type = _arguments_model(self._parameters, name)
+        self._describe(function, _spec(name, inspect.getdoc(function) or "", self._arguments_type), options)
+
+    def _describe(self, function: ToolFunction, spec: ToolSpec, options: ToolOptions) -> None:
+        """Set what models see of the tool, the limits that it runs under, and what is declared of it."""
+        self.name = spec.name
+        self.spec = spec
         self.function = function
         self._is_async = _is_async(function)
         self.time_limit = options.get("time_limit", DEFAULT_TIME_LIMIT)
         self.result_limit = options.get("result_limit", DEFAULT_RESULT_LIMIT)
         _check_limits(self.name, self.time_limit, self.result_limit)
-        parameters = _parameters(function, self.name)
-        self._context = context_parameter(parameters, self.name)
-        self._parameters = [each for each in parameters if self._context is None or each.name != self._context.name]
-        self._arguments_type = _arguments_model(self._parameters, self.name)
-        self.spec = _spec(self.name, inspect.getdoc(function) or "", self._arguments_type)
-        self.declared = _declared(self.name, [parameter.name for parameter in self._parameters], options)
+        self.declared = _declared(self.name, list(spec.parameters["properties"]), options)
         functools.update_wrapper(self, function)
         self._was_told = False
         if self.declared.source is Source.EXTERNAL_TOOL and not self.declared.has_source:
@@ -197,7 +202,7 @@ class Tool:
         try:
             keywords = self.arguments(call)
         except ValidationError as error:
-            return self._result(call, _explain(error), is_error=True)
+            return self._result(call, explain_arguments(error), is_error=True)
         if self._context is not None:
             context = current_context().of_call(call.id, effect_key)
             if self.needs_dependencies and context.dependencies is None:
@@ -329,6 +334,24 @@ def track_repetition(repetition: Repetition) -> Iterator[None]:
         _current.reset(token)
 
 
+_approver: Final[ContextVar[Approver | None]] = ContextVar("nearfar_approver", default=None)
+
+
+def current_approver() -> Approver | None:
+    """Return the approver of the task whose tool runs, for a tool that has to ask in the middle of a call; None if there is none."""
+    return _approver.get()
+
+
+@contextmanager
+def asking(approver: Approver | None) -> Iterator[None]:
+    """Let tools within the block ask this approver."""
+    token = _approver.set(approver)
+    try:
+        yield
+    finally:
+        _approver.reset(token)
+
+
 def _name_of(function: ToolFunction) -> str:
     name = getattr(function, "__name__", None)
     if not isinstance(name, str):
@@ -449,7 +472,7 @@ def _to_text(value: object) -> str:
     return to_json(value).decode()
 
 
-def _explain(error: ValidationError) -> str:
+def explain_arguments(error: ValidationError) -> str:
     """Return the problems of the arguments, without pydantic's links and echoes."""
     problems = [f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}" for item in error.errors(include_url=False)]
     return "invalid arguments: " + "; ".join(problems)

@@ -5,7 +5,7 @@ import contextvars
 import os
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from threading import Lock
@@ -108,7 +108,8 @@ class HomeLoop:
     def __init__(self, release: Callable[[], Awaitable[None]], forget: Callable[[], None]) -> None:
         self.forgetting = [forget]
         """Called in the new loop, before anything else is done there."""
-        self._release = release
+        self.releasing = [release]
+        """Called, in order, in the loop that is about to be left."""
         self.background: asyncio.AbstractEventLoop | None = None
         """The loop that runs in a thread for synchronous callers."""
         self._lock = Lock()
@@ -137,6 +138,11 @@ class HomeLoop:
         end, self._end = self._end, None  # of two who leave at a time, one releases
         if end is not None:
             await end.aclose()
+
+    async def _release(self) -> None:
+        async with AsyncExitStack() as stack:  # each also where another one fails
+            for release in self.releasing:
+                stack.push_async_callback(release)
 
     def _moved(self) -> bool:
         running = asyncio.get_running_loop()

@@ -1,0 +1,132 @@
+"""`nearfar mcp`: see the configured MCP servers, and approve their tools."""
+
+from collections.abc import Callable, Iterator
+from difflib import unified_diff
+from json import dumps
+from pathlib import Path
+from shlex import join
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from ...protocols import ConfigError
+from ..mcp.config import McpServerConfig
+from ..mcp.pins import PinnedTool, Pins, read_pins
+from ..mcp.review import McpToolOffer, review_mcp_server
+from ..mcp.tools import tool_name
+from ..util.escaping import spell_out
+from . import options
+from .printing import Line, Note, notes, show, table
+from .running import confirm, execute, report_errors
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("list")
+def list_servers(config: options.Config = None, as_json: options.AsJson = False) -> None:
+    """Print the configured servers and the tools that are approved. No server is started."""
+    with report_errors(as_json=as_json):
+        servers = _servers(config)
+        pinned = {name: read_pins(server) for name, server in servers.items()}
+        data = {name: _server_data(servers[name], pins) for name, pins in pinned.items()}
+        rows = [row for name, server in servers.items() for row in _rows(name, server, pinned[name])]
+        show({"servers": data}, [table(("server", "command or address", "tool", "effect"), rows)], as_json=as_json)
+
+
+@app.command("review")
+def review_servers(
+    server: Annotated[str, typer.Argument(help="Name of the server. Default: all of them.")] = "",
+    again: Annotated[bool, typer.Option("--again", help="Ask about approved tools, too.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Approve everything without asking.")] = False,
+    config: options.Config = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Start servers, show their tools that are new or have changed, and ask which ones the agents may call."""
+
+    async def work() -> None:
+        servers = _servers(config)
+        if server and server not in servers:
+            raise ConfigError(f"there is no MCP server {server!r}", hint=f"configured: {', '.join(servers) or 'none'}")
+        reviewed = {}
+        for name in [server] if server else servers:
+            if _may_start(name, servers[name], yes=yes, as_json=as_json):
+                approve = (lambda _: True) if yes else _asker(again=again, as_json=as_json)
+                reviewed[name] = await review_mcp_server(name, servers[name], approve)
+        data = {name: [_offer_data(offer) for offer in offers] for name, offers in reviewed.items()}
+        show({"servers": data}, _review_lines(reviewed, servers), as_json=as_json)
+
+    execute(work(), as_json=as_json)
+
+
+def _servers(config: Path | None) -> dict[str, McpServerConfig]:
+    loaded = options.read_config(config)
+    if loaded is None or not loaded.mcp:
+        raise ConfigError("no MCP server is configured", hint='nearfar.toml: [mcp.NAME] with command = "..." or url = "..."')
+    return dict(loaded.mcp)
+
+
+def _may_start(name: str, server: McpServerConfig, *, yes: bool, as_json: bool) -> bool:
+    """Show the exact command of a server, or its address, and ask before it is started for the first time."""
+    notes.print(Text(f"{name}: {_command(server)}", style="bold"), soft_wrap=True)
+    if yes or read_pins(server) is not None:
+        return True
+    return confirm("connect to this address?" if server.url else "start this program?", as_json=as_json)
+
+
+def _asker(*, again: bool, as_json: bool) -> Callable[[McpToolOffer], bool]:
+    def approve(offer: McpToolOffer) -> bool:
+        if offer.state == "approved" and not again:
+            return True
+        notes.print(Text(f"\n{spell_out(offer.tool.name)} ({offer.state})", style="bold yellow"))
+        for line in _definition_lines(offer):
+            notes.print(Text(f"  {spell_out(line)}"), soft_wrap=True)
+        return confirm(f"may agents call {spell_out(offer.tool.name)}?", as_json=as_json)
+
+    return approve
+
+
+def _definition_lines(offer: McpToolOffer) -> Iterator[str]:
+    """Yield the definition of a tool, or what has changed in it."""
+    now = _text(offer.tool)
+    if offer.approved is None or offer.state == "approved":
+        yield from now
+    else:
+        yield from list(unified_diff(_text(offer.approved), now, "approved", "now", lineterm="", n=1))
+
+
+def _text(tool: PinnedTool) -> list[str]:
+    schemas = {"arguments": tool.parameters, "result": tool.result}
+    written = [line for name, schema in schemas.items() if schema for line in (f"{name}:", *dumps(schema, indent=1).splitlines())]
+    return [*tool.description.splitlines(), *written]
+
+
+def _review_lines(reviewed: dict[str, list[McpToolOffer]], servers: dict[str, McpServerConfig]) -> Iterator[Line]:
+    for name, offers in reviewed.items():
+        pins = read_pins(servers[name])
+        approved = [] if pins is None else list(pins.by_name)
+        yield f"{name}: {len(approved)} of {len(offers)} tools are approved"
+        for offer in offers:
+            if offer.problem:
+                yield Note(f"{spell_out(offer.tool.name)} cannot be used: {spell_out(offer.problem)}", "red")
+
+
+def _rows(name: str, server: McpServerConfig, pins: Pins | None) -> Iterator[tuple[str, ...]]:
+    if pins is None or not pins.tools:
+        yield (name, _command(server), "none is approved: nearfar mcp review", "")
+        return
+    for tool in pins.by_name:
+        yield (name, _command(server), tool_name(name, tool), str(server.of_tool(tool).effect))
+
+
+def _server_data(server: McpServerConfig, pins: Pins | None) -> dict[str, Any]:
+    tools = {} if pins is None else pins.by_name
+    return {"command": list(server.shown), "approved": {name: tool.sha256 for name, tool in tools.items()}}
+
+
+def _offer_data(offer: McpToolOffer) -> dict[str, Any]:
+    return {"name": offer.tool.name, "state": offer.state, "problem": offer.problem or None, "sha256": offer.tool.fingerprint}
+
+
+def _command(server: McpServerConfig) -> str:
+    return spell_out(server.url or join(server.shown))

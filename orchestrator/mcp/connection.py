@@ -1,0 +1,279 @@
+"""The connection to one MCP server: opened with the first call, watched by a circuit breaker, and opened again after the server died."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextvars import Context
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+import anyio
+from pydantic import JsonValue, ValidationError
+
+from ...protocols import (
+    ApprovalRequest,
+    ConfigError,
+    DeadlineExceeded,
+    InvalidOutput,
+    NearfarError,
+    PermissionDenied,
+    RequestRefused,
+    StepLost,
+    ToolCall,
+    Unavailable,
+)
+from ...protocols.secrets import quote
+from ..agents.breaker import Health
+from ..task.tools import Approver
+from ..util.runtime import cancel_task
+from .config import McpServerConfig
+from .pins import PinnedTool, offered_tool
+from .process import ServerProcess
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp.client import ClientRequestContext
+    from mcp.client._transport import TransportStreams
+    from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, ErrorData
+
+logger = logging.getLogger(__name__)
+_MOST_TOOLS: Final = 1000
+_MOST_PAGES: Final = 100
+_LIST_SECONDS: Final = 10.0
+"""Seconds, or fewer if a call may take fewer, in which a server must list its tools. One that does not is ended, and started again for
+the next call."""
+_LEAVING_SECONDS: Final = 10.0
+"""Time to close a connection in order."""
+_NO_TIMEOUT: Final = 7 * 86_400.0
+"""Seconds, in place of the package's own time limit for a call, which would run on while the user is asked."""
+_REVIEW: Final = "look at it with `nearfar mcp review`"
+
+
+@dataclass
+class CallUnderWay:
+    """A call that the server works on, and may ask the user about."""
+
+    call: ToolCall
+    approver: Approver | None
+    limit: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    """Ends the call; its deadline moves while the user is asked."""
+    has_begun: bool = False
+    """The request was sent, so that the call may have had its effect."""
+
+
+class McpConnection:
+    """The connection of a `Hybrid` to one MCP server.
+
+    Args:
+        name: of the server, in the configuration.
+        config: its section.
+    """
+
+    def __init__(self, name: str, config: McpServerConfig) -> None:
+        self.name = name
+        self.config = config
+        self.entering: Callable[[], Awaitable[None]] | None = None
+        """Makes the running event loop the one that the server belongs to; None: there is no such rule."""
+        self._health = Health(f"MCP server {name}")
+        self._forget()
+
+    def _forget(self) -> None:
+        self._process: ServerProcess | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._client: Client | None = None
+        self._opening = anyio.Lock()
+        self._leaving = anyio.Event()
+        self._under_way: list[CallUnderWay] = []
+
+    def forget(self) -> None:
+        """Drop what belongs to an event loop that is closed; the next call opens it again."""
+        if self._process is not None:
+            self._process.kill()
+        self._forget()
+
+    async def release(self) -> None:
+        """Close the connection, and end a server that was started here; the next call opens it again."""
+        serving, self._serving, self._client = self._serving, None, None
+        self._leaving.set()
+        if serving is not None:
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([serving], timeout=_LEAVING_SECONDS)
+                await cancel_task(serving)
+
+    async def call(self, tool: PinnedTool, under_way: CallUnderWay) -> "CallToolResult":
+        """Let the server run a tool, if it still defines the tool as it was approved.
+
+        Raises `PermissionDenied` for a tool that has changed or is gone, `Unavailable` if the server cannot be reached or has just failed,
+        `StepLost` if it dies during the call, `DeadlineExceeded` if it takes too long, `InvalidOutput` for a malformed result,
+        `RequestRefused` for an error of the server.
+        """
+        if objection := self._health.objection():
+            raise Unavailable(f"the MCP server {self.name} was not called: {objection.reason}", retry_after=objection.retry_after)
+        with self._health.trying():
+            client = await self._opened()
+            await self._require_unchanged(client, tool)
+            under_way.limit.deadline = anyio.current_time() + self.config.call_seconds
+            self._under_way.append(under_way)
+            try:
+                with under_way.limit:
+                    async with self._told_errors(client):
+                        under_way.has_begun = True
+                        return await client.call_tool(tool.name, under_way.call.arguments, _NO_TIMEOUT)
+                raise DeadlineExceeded(f"the MCP server {self.name} took longer than {self.config.call_seconds:g} s")
+            finally:
+                self._under_way.remove(under_way)
+
+    async def offered(self) -> list[PinnedTool]:
+        """Return the tools that the server offers now, approved or not. Raises what `call` raises if it cannot be reached."""
+        return [offer async for offer in self._list(await self._opened())]
+
+    async def _require_unchanged(self, client: "Client", tool: PinnedTool) -> None:
+        async for offer in self._list(client):
+            if offer.name == tool.name:
+                if offer.fingerprint == tool.sha256:
+                    return
+                logger.warning("the MCP server %s has changed its tool %r: it is off; %s", self.name, quote(tool.name), _REVIEW)
+                raise PermissionDenied(f"the MCP server {self.name} has changed this tool since it was approved", hint=_REVIEW)
+        raise PermissionDenied(f"the MCP server {self.name} does not offer this tool any more", hint=_REVIEW)
+
+    async def _list(self, client: "Client") -> AsyncIterator[PinnedTool]:
+        """Yield the server's tools: those that its last list holds, for as long as the server has said that it stands."""
+        cursor, count = None, 0
+        seconds = min(_LIST_SECONDS, self.config.call_seconds)
+        for _ in range(_MOST_PAGES):
+            try:
+                with anyio.fail_after(seconds):
+                    async with self._told_errors(client):
+                        page = await client.list_tools(cursor=cursor)
+            except TimeoutError:
+                await self.release()
+                raise Unavailable(f"the MCP server {self.name} did not list its tools within {seconds:g} s") from None
+            count += len(page.tools)
+            if count > _MOST_TOOLS:
+                break
+            for tool in page.tools:
+                yield offered_tool(tool)
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+        raise InvalidOutput(f"the MCP server {self.name} offers more than {_MOST_TOOLS} tools, or more than {_MOST_PAGES} pages of them")
+
+    @asynccontextmanager
+    async def _told_errors(self, client: "Client") -> AsyncGenerator[None]:
+        """Translate errors of the `mcp` package. Close a connection that has failed, so that the next call opens another one."""
+        from mcp import MCPError
+        from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+
+        try:
+            yield
+        except MCPError as error:
+            if error.code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
+                raise RequestRefused(f"the MCP server {self.name} refused: {quote(error.message)}") from error
+            said = self._process.last_words if self._process is not None else ""
+            if client is self._client:
+                await self.release()
+            raise StepLost(f"the connection to the MCP server {self.name} was lost" + (f"; it said: {said}" if said else "")) from error
+        except (ValidationError, RuntimeError) as error:  # the package's errors for results that break the protocol or the tool's schema
+            raise InvalidOutput(f"the MCP server {self.name} gave a result that does not fit: {quote(str(error))}") from error
+
+    async def _opened(self) -> "Client":
+        if self.entering is not None:
+            await self.entering()
+        async with self._opening:
+            if self._client is None:
+                self._client = await self._open()
+            return self._client
+
+    async def _open(self) -> "Client":
+        if find_spec("mcp") is None:
+            raise ConfigError("an MCP server needs the Python package mcp", hint="pip install 'nearfar[mcp]'")
+        opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._leaving = anyio.Event()
+        # A task of its own, since the connection must be closed in the task that opened it; without the context of this call.
+        self._serving = asyncio.create_task(self._serve(opened, self._leaving), context=Context())
+        try:
+            async with asyncio.timeout(self.config.start_seconds):
+                return await asyncio.shield(opened)
+        except TimeoutError:
+            raise Unavailable(f"the MCP server {self.name} did not answer within {self.config.start_seconds:g} s") from None
+        finally:
+            if not opened.done() or opened.cancelled() or opened.exception() is not None:
+                await cancel_task(self._serving)
+                self._serving = None
+
+    async def _serve(self, opened: "asyncio.Future[Client]", leaving: anyio.Event) -> None:
+        from mcp import Client
+        from mcp_types import Implementation
+
+        try:
+            client = Client(
+                self._transport(),
+                read_timeout_seconds=self.config.start_seconds / 2,  # a server of the older kind may ignore the first request
+                elicitation_callback=self._asked,
+                client_info=Implementation(name="nearfar", version="1"),
+            )
+            async with client:
+                opened.set_result(client)
+                await leaving.wait()
+        except Exception as error:  # a task boundary: raised again in the call that opens the server, or the connection is over
+            if not opened.done():
+                opened.set_exception(self._opening_error(error))
+
+    def _opening_error(self, error: Exception) -> NearfarError:
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, NearfarError):
+            return error
+        said = self._process.last_words if self._process is not None else ""
+        reason = quote(f"{type(error).__name__}: {error}")
+        return Unavailable(f"the MCP server {self.name} cannot be reached: {reason}" + (f"; it said: {said}" if said else ""))
+
+    def _transport(self) -> "AbstractAsyncContextManager[TransportStreams]":
+        if self.config.command:
+            self._process = ServerProcess(self.name, self.config)
+            return self._process.transport()
+        from .http_client import http_transport  # with the package, which nothing else needs
+
+        return http_transport(self.config)
+
+    async def _asked(self, context: "ClientRequestContext", params: "ElicitRequestParams") -> "ElicitResult | ErrorData":
+        """Answer a question of the server: the user is asked if it is one of yes or no. All other questions are declined."""
+        from mcp_types import ElicitRequestFormParams, ElicitResult
+
+        field = yes_no_field(params.requested_schema) if isinstance(params, ElicitRequestFormParams) else None
+        if field is None or len(self._under_way) != 1:  # of several calls, it is not known which one the server asks about
+            logger.info("a question of the MCP server %s was declined: %s", self.name, quote(params.message))
+            return ElicitResult(action="decline")
+        under_way = self._under_way[0]
+        request = ApprovalRequest(id=under_way.call.id, call=under_way.call, reason=f"the MCP server {self.name} asks: {params.message}")
+        if under_way.approver is None:
+            return ElicitResult(action="decline")
+        with _paused(under_way.limit):
+            answers = await under_way.approver([request])
+        if answers.get(request.id) is not True:
+            return ElicitResult(action="decline")
+        return ElicitResult(action="accept", content={field: True} if field else {})
+
+
+def yes_no_field(schema: Mapping[str, JsonValue]) -> str | None:
+    """Return the only field of a form, if that is a yes or no; "" for a form without fields, None for any other form."""
+    properties = schema.get("properties") or {}
+    if not properties:
+        return ""
+    if not isinstance(properties, Mapping) or len(properties) != 1:
+        return None
+    ((name, field),) = properties.items()
+    return name if isinstance(field, Mapping) and field.get("type") == "boolean" else None
+
+
+@contextmanager
+def _paused(limit: anyio.CancelScope) -> Iterator[None]:
+    """Stop the clock of a call while the user is asked."""
+    rest = limit.deadline - anyio.current_time()
+    limit.deadline = float("inf")
+    try:
+        yield
+    finally:
+        limit.deadline = anyio.current_time() + rest
