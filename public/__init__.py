@@ -161,6 +161,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.task import Task as Task
     from nearfar.orchestrator.task.tools import Approver as Approver
     from nearfar.orchestrator.task.tools import Effect as Effect
+    from nearfar.orchestrator.task.tools import ForeignTool as ForeignTool
     from nearfar.orchestrator.task.tools import Tool as Tool
     from nearfar.orchestrator.task.tools import ToolDeclaration as ToolDeclaration
     from nearfar.orchestrator.task.tools import ToolOptions as ToolOptions
@@ -338,7 +339,7 @@ _NAMES = {
         "CacheConfig CategoryConfig CategoryRules ConsolidationConfig MemoryConfig PeerConfig RecallConfig RunsConfig"
     ),
     "orchestrator.task.task": "ForeignMessage Needs Task",
-    "orchestrator.task.tools": "Approver Effect Tool ToolDeclaration ToolOptions tool",
+    "orchestrator.task.tools": "Approver Effect ForeignTool Tool ToolDeclaration ToolOptions tool",
     "orchestrator.tracing.store": "TraceStore",
     "orchestrator.util.plugins": "FarPluginConfig NearPluginConfig",
     "protocols.access": "Clock",

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Annotated, Any, Final, Literal, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
@@ -40,6 +40,23 @@ DEFAULT_RESULT_LIMIT = 20_000
 _CUT: Final = "[cut: {:,} characters, the first {:,} are shown]"
 _IS_CUT: Final = re.compile(r"\n\[cut: [\d,]+ characters, the first [\d,]+ are shown\]\Z", re.ASCII)
 ToolFunction = Callable[..., object]
+
+
+class ForeignTool(Protocol):
+    """A tool of LangChain."""
+
+    @property
+    def name(self) -> str:
+        """Return the name that models call it by."""
+
+    @property
+    def description(self) -> str:
+        """Return what models are told of it."""
+
+    async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: ANN401 - as LangChain has it
+        """Run one call."""
+
+
 _Choice = TypeVar("_Choice", bound=StrEnum)
 Approver = Callable[[Sequence[ApprovalRequest]], Awaitable[Mapping[str, bool]]]
 """Decides about tool calls that need approval; returns, by the request's id, whether the call may run. A missing id means no."""
@@ -141,18 +158,23 @@ class Tool:
     def __init__(self, function: ToolFunction, **options: Unpack[ToolOptions]) -> None:
         """Make a tool of a typed `function`, sync or async; `options` are those of `ToolOptions`. The decorator `tool` does the same."""
         _check_options(function, options)
-        self.name = options.get("name") or _name_of(function)
+        name = options.get("name") or _name_of(function)
+        parameters = _parameters(function, name)
+        self._context = context_parameter(parameters, name)
+        self._parameters = [each for each in parameters if self._context is None or each.name != self._context.name]
+        self._arguments_type = _arguments_model(self._parameters, name)
+        self._describe(function, _spec(name, inspect.getdoc(function) or "", self._arguments_type), options)
+
+    def _describe(self, function: ToolFunction, spec: ToolSpec, options: ToolOptions) -> None:
+        """Set what models see of the tool, the limits that it runs under, and what is declared of it."""
+        self.name = spec.name
+        self.spec = spec
         self.function = function
         self._is_async = _is_async(function)
         self.time_limit = options.get("time_limit", DEFAULT_TIME_LIMIT)
         self.result_limit = options.get("result_limit", DEFAULT_RESULT_LIMIT)
         _check_limits(self.name, self.time_limit, self.result_limit)
-        parameters = _parameters(function, self.name)
-        self._context = context_parameter(parameters, self.name)
-        self._parameters = [each for each in parameters if self._context is None or each.name != self._context.name]
-        self._arguments_type = _arguments_model(self._parameters, self.name)
-        self.spec = _spec(self.name, inspect.getdoc(function) or "", self._arguments_type)
-        self.declared = _declared(self.name, [parameter.name for parameter in self._parameters], options)
+        self.declared = _declared(self.name, list(spec.parameters["properties"]), options)
         functools.update_wrapper(self, function)
         self._was_told = False
         if self.declared.source is Source.EXTERNAL_TOOL and not self.declared.has_source:
@@ -265,15 +287,18 @@ class Tool:
 
 
 @overload
-def tool(function: ToolFunction, /) -> Tool: ...
+def tool(function: ToolFunction | ForeignTool, /, **options: Unpack[ToolOptions]) -> Tool: ...
 @overload
-def tool(**options: Unpack[ToolOptions]) -> Callable[[ToolFunction], Tool]: ...
+def tool(**options: Unpack[ToolOptions]) -> Callable[[ToolFunction | ForeignTool], Tool]: ...
 
 
-def tool(function: ToolFunction | None = None, /, **options: Unpack[ToolOptions]) -> Tool | Callable[[ToolFunction], Tool]:
+def tool(
+    function: ToolFunction | ForeignTool | None = None, /, **options: Unpack[ToolOptions]
+) -> Tool | Callable[[ToolFunction | ForeignTool], Tool]:
     """Make a tool of a typed `function`, sync or async. Its annotations become the schema, its docstring the description.
 
-    The `options` are those of `ToolOptions`: limits, effects, and where its data come from and go to.
+    The `options` are those of `ToolOptions`: limits, effects, and where its data come from and go to. A tool of LangChain keeps its own
+    schema: `tool(given, effect="read", ...)` declares what it does.
 
     Raises `ConfigError` if an argument has no annotation, or one that JSON cannot express, and for unknown options.
     """
@@ -281,8 +306,23 @@ def tool(function: ToolFunction | None = None, /, **options: Unpack[ToolOptions]
     if unknown:
         known = ", ".join(sorted(ToolOptions.__optional_keys__))
         raise ConfigError(f"a tool has no option {unknown[0]!r}", hint=f"the options are {known}")
-    make = functools.partial(Tool, **options)
+    make = functools.partial(_make, options)
     return make if function is None else make(function)
+
+
+def _make(options: ToolOptions, given: ToolFunction | ForeignTool) -> Tool:
+    from .langchain_tools import LangChainTool, is_langchain_tool
+
+    if is_langchain_tool(given):
+        return LangChainTool(given, **options)
+    return Tool(cast(ToolFunction, given), **options)
+
+
+def as_tool(given: object) -> Tool | None:
+    """Return a tool of ours or LangChain's as ours; None for anything else."""
+    from .langchain_tools import LangChainTool, is_langchain_tool
+
+    return given if isinstance(given, Tool) else LangChainTool(given) if is_langchain_tool(given) else None
 
 
 def is_cut(content: str) -> bool:
