@@ -166,6 +166,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.task import Task as Task
     from nearfar.orchestrator.task.tools import Approver as Approver
     from nearfar.orchestrator.task.tools import Effect as Effect
+    from nearfar.orchestrator.task.tools import ForeignTool as ForeignTool
     from nearfar.orchestrator.task.tools import Tool as Tool
     from nearfar.orchestrator.task.tools import ToolDeclaration as ToolDeclaration
     from nearfar.orchestrator.task.tools import ToolOptions as ToolOptions
@@ -349,7 +350,7 @@ _NAMES = {
         "CacheConfig CategoryConfig CategoryRules ConsolidationConfig MemoryConfig PeerConfig RecallConfig RunsConfig"
     ),
     "orchestrator.task.task": "ForeignMessage Needs Task",
-    "orchestrator.task.tools": "Approver Effect Tool ToolDeclaration ToolOptions tool",
+    "orchestrator.task.tools": "Approver Effect ForeignTool Tool ToolDeclaration ToolOptions tool",
     "orchestrator.tracing.store": "TraceStore",
     "orchestrator.tracing.telemetry": "Observable instrument",
     "orchestrator.util.plugins": "FarPluginConfig NearPluginConfig",

@@ -18,7 +18,7 @@ from ..compose.agents import EMBEDDED, EMBEDDED_CONFIDENCE, LlamaConfig, NearCon
 from ..compose.config import Config, with_line
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
-from ..task.tools import Approver, Tool
+from ..task.tools import Approver, Tool, as_tool
 from ..util.escaping import spell_out
 from ..util.plugins import has_plugin
 from ..util.runtime import run_in_daemon_thread
@@ -109,7 +109,7 @@ def load_tools(path: Path) -> list[Tool]:
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the user's own program: an error in it is reported without a traceback
         raise ConfigError(f"{path} fails while it is loaded: {type(error).__name__}: {error}") from error
-    tools = [value for value in vars(module).values() if isinstance(value, Tool)]
+    tools = [value for value in map(as_tool, vars(module).values()) if value is not None]
     if not tools:
         raise ConfigError(f"{path} has no tools", hint="decorate a typed function: from nearfar import tool; @tool")
     return tools

@@ -24,7 +24,7 @@ from ..task.policy import Policy
 from ..task.roles import Role, Team
 from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Caching, Task, as_messages
-from ..task.tools import Approver, Tool
+from ..task.tools import Approver, ForeignTool, Tool, as_tool
 from ..util.arguments import Location, as_path, as_tuple, parse_section, require, require_methods, wrong_type
 from ..util.plugins import Plugin, find_plugin
 
@@ -98,15 +98,16 @@ def tools_argument(given: object) -> tuple[Tool, ...]:
     hint = "decorate the function with @tool"
     if isinstance(given, Tool) or (callable(given) and not isinstance(given, Sequence)):
         raise ConfigError(f"tools must be a list of tools, not {given!r:.80} alone", hint="tools=[...]")
-    tools: tuple[Tool, ...] = as_tuple("tools", () if given is None else given, lambda _: True, "a list of tools", hint=hint)
-    for each in tools:
-        if not isinstance(each, Tool):
+    tools: list[Tool] = []
+    for each in as_tuple("tools", () if given is None else given, lambda _: True, "a list of tools", hint=hint):
+        if (read := as_tool(each)) is None:
             raise ConfigError(f"{each!r:.80} is not a tool", hint=hint)
+        tools.append(read)
     names = [each.spec.name for each in tools]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"two tools are called {name!r}", hint="give one of them another name: @tool(name=...)")
-    return tools
+    return tuple(tools)
 
 
 def plugin_tools(names: Iterable[str]) -> list[Tool]:
@@ -123,10 +124,11 @@ def plugin_tools(names: Iterable[str]) -> list[Tool]:
 def load_plugin_tools(plugin: Plugin) -> list[Tool]:
     """Load a plugin and return its tools. Raises `ConfigError` where it fails, or is no tool or list of tools."""
     loaded = plugin.load()
-    found = [loaded] if isinstance(loaded, Tool) else loaded
-    if not isinstance(found, (list, tuple)) or not found or not all(isinstance(each, Tool) for each in found):
+    found = [as_tool(each) for each in (loaded if isinstance(loaded, (list, tuple)) else [loaded])]
+    tools = [each for each in found if each is not None]
+    if not tools or len(tools) < len(found):
         raise plugin.misfit("a tool or a list of tools", loaded)
-    return list(found)
+    return tools
 
 
 def mcp_argument(given: Mapping[str, McpServerConfig | Mapping[str, Any]] | None) -> McpServers:
@@ -224,7 +226,7 @@ class HybridArguments(TypedDict, total=False):
     far: Agent | FarConfig | Mapping[str, Any] | str | Path | None
     agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig | Role] | None
     instructions: str | None
-    tools: Sequence[Tool]
+    tools: Sequence[Tool | ForeignTool]
     approver: Approver | None
     policy: Policy | PolicyFile | Mapping[str, Any] | None
     memory: "MemoryStore | TaskMemory | MemoryConfig | BaseStore | Mapping[str, Any] | Location | None"
@@ -237,8 +239,8 @@ class TaskOptions(TypedDict, total=False):
 
     policy: Policy | Mapping[str, Any]
     """Stands in for the `Hybrid`'s; the options below stand above it."""
-    tools: Sequence[Tool]
-    """Tools that the agents may call for this task, in addition to the `Hybrid`'s own."""
+    tools: Sequence[Tool | ForeignTool]
+    """Tools that the agents may call for this task, ours or LangChain's, in addition to the `Hybrid`'s own."""
     approver: Approver | None
     """Stands in for the `Hybrid`'s."""
     allowed_tools: Iterable[str]
@@ -296,7 +298,7 @@ class TaskOptions(TypedDict, total=False):
 class ResumeOptions(TypedDict, total=False):
     """Things that a run needs to be resumed and that are no part of the `Hybrid`."""
 
-    tools: Sequence[Tool]
+    tools: Sequence[Tool | ForeignTool]
     """Tools that the task had in addition to the `Hybrid`'s own."""
     approver: Approver | None
     """Stands in for the `Hybrid`'s."""

@@ -38,7 +38,7 @@ from ..task.results import Result
 from ..task.roles import Role
 from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Prompt
-from ..task.tools import Approver, Tool
+from ..task.tools import Approver, ForeignTool, Tool
 from ..tracing.observing import Observers
 from ..tracing.prometheus import PrometheusMeter
 from ..tracing.store import TraceStore
@@ -96,7 +96,7 @@ class Hybrid:
         agents: further agents of either side, by the names that the policy uses for them: the router chooses among all. A `Role` among
             them is an agent by name that tasks are given to with `role=`; its work is served by the others.
         instructions: what all agents are told in front of every task: who they are, and how the app wants them to work.
-        tools: the tools that the agents may call.
+        tools: the tools that the agents may call, ours or LangChain's.
         approver: decides about calls that need approval; None: they are refused, or a durable run waits for a decision.
         policy: the default policy of tasks. A `PolicyFile` may be edited while tasks run: each is served to its end under the policy that
             it began with.
@@ -118,7 +118,7 @@ class Hybrid:
         far: Agent | FarConfig | Mapping[str, Any] | str | Path | None = None,
         agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig | Role] | None = None,
         instructions: str | None = None,
-        tools: Sequence[Tool] = (),
+        tools: Sequence[Tool | ForeignTool] = (),
         approver: Approver | None = None,
         policy: Policy | PolicyFile | Mapping[str, Any] | None = None,
         memory: "MemoryStore | TaskMemory | MemoryConfig | BaseStore | Mapping[str, Any] | Location | None" = None,

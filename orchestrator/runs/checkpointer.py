@@ -32,13 +32,12 @@ _COLUMNS: Final = "run, namespace, checkpoint, parent, version, kind, content, c
 _PUT: Final = """
 INSERT INTO checkpoints (run, namespace, sequence, checkpoint, parent, version, kind, content, checksum, metadata)
 VALUES (?, ?, (SELECT coalesce(max(sequence), 0) + 1 FROM checkpoints WHERE run = ?), ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (run, namespace) DO UPDATE SET sequence = excluded.sequence, checkpoint = excluded.checkpoint, parent = excluded.parent,
-    version = excluded.version, kind = excluded.kind, content = excluded.content, checksum = excluded.checksum,
-    metadata = excluded.metadata
+ON CONFLICT (run, namespace, checkpoint) DO UPDATE SET sequence = excluded.sequence, parent = excluded.parent, version = excluded.version,
+    kind = excluded.kind, content = excluded.content, checksum = excluded.checksum, metadata = excluded.metadata
 """
 _PUT_PENDING: Final = """
 INSERT INTO pending (run, namespace, checkpoint, task, place, path, channel, kind, content, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (run, namespace, task, place) DO
+ON CONFLICT (run, namespace, checkpoint, task, place) DO
 """
 _REPLACE: Final = "UPDATE SET channel = excluded.channel, kind = excluded.kind, content = excluded.content, checksum = excluded.checksum"
 Tuples = list[CheckpointTuple]
@@ -48,11 +47,12 @@ _PARTS: Final = ("id", "channel_values", "channel_versions", "versions_seen")
 
 
 class RunCheckpointer(BaseCheckpointSaver[int]):
-    """Keeps the last checkpoint of each graph of a thread, and the writes of the tasks behind it.
+    """Keeps the checkpoints of the graphs of a thread, and the writes of the tasks behind each.
 
-    A run's id is its thread's. With its `EPOCH` in `configurable`, only the run's present owner can write. Writes are stored when the call
-    returns. Values are plain data and the types that LangGraph needs: nothing else is made of them when they are read. Raises `RunBusy` if
-    another process has the run, `Cancelled` if it was cancelled, and the database's errors.
+    A run's id is its thread's. With its `EPOCH` in `configurable`, only the run's present owner can write, and each graph's last checkpoint
+    alone is kept. Graphs of the app's own keep their history. Writes are stored when the call returns. Values are plain data and the types
+    that LangGraph needs: nothing else is made of them when they are read. Raises `RunBusy` if another process has the run, `Cancelled` if
+    it was cancelled, and the database's errors.
     """
 
     def __init__(self, database: TableDatabase, writer: Writer) -> None:
@@ -64,11 +64,9 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
         run, namespace = _place(config)
         identifier, part = get_checkpoint_id(config), _part(config)
         with self._database.reading() as session:
-            query = f"SELECT {_COLUMNS} FROM checkpoints WHERE run = ? AND namespace = ?"
-            row = session.execute(query, (run, namespace)).fetchone()
-            if row is None or (identifier and identifier != row[2]):
-                return None
-            return self._tuple(session, row, part)
+            query = f"SELECT {_COLUMNS} FROM checkpoints WHERE run = ? AND namespace = ? AND coalesce(?, checkpoint) = checkpoint"
+            row = session.execute(f"{query} ORDER BY sequence DESC LIMIT 1", (run, namespace, identifier or None)).fetchone()
+            return None if row is None else self._tuple(session, row, part)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return await in_thread(self.get_tuple, config)
@@ -122,7 +120,7 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
 
     def _put(self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata) -> "partial[bool]":
         if metadata.get("counters_since_delta_snapshot"):
-            raise Unsupported("this checkpointer keeps no history, which DeltaChannel needs", hint="use LangGraph's own checkpointer")
+            raise Unsupported("this checkpointer keeps no differences, which DeltaChannel writes", hint="use LangGraph's own checkpointer")
         run, namespace = _place(config)
         kind, content = self.serde.dumps_typed(checkpoint)
         parent = get_checkpoint_id(config)
@@ -202,9 +200,13 @@ def drop_checkpoints(session: DatabaseSession, *, run: str) -> None:
 
 
 def _put_checkpoint(session: DatabaseSession, *, lease: Lease | None, row: Sequence[Any]) -> bool:
-    """Store a checkpoint. Return whether the run is to be cancelled: it then ends here, with all its work stored."""
-    is_cancelled = False if lease is None else check_lease(session, lease, steps=1)
-    session.execute("DELETE FROM pending WHERE run = ? AND namespace = ?", row[:2])
+    """Store a checkpoint, a run's in place of the one before. Return whether the run is to be cancelled: it then ends here, with all its
+    work stored."""
+    is_cancelled = False
+    if lease is not None:
+        is_cancelled = check_lease(session, lease, steps=1)
+        for table in ("checkpoints", "pending"):
+            session.execute(f"DELETE FROM {table} WHERE run = ? AND namespace = ?", row[:2])
     session.execute(_PUT, row)
     return is_cancelled
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TABLES: Final = Tables(
     part="runs",
-    version=1,
+    version=2,
     sql="""
 CREATE TABLE runs (
     number INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL UNIQUE, user_name TEXT NOT NULL, state TEXT NOT NULL,
@@ -43,16 +43,16 @@ CREATE TABLE outcomes (run TEXT PRIMARY KEY, content TEXT NOT NULL);
 CREATE TABLE checkpoints (
     run TEXT NOT NULL, namespace TEXT NOT NULL, sequence INTEGER NOT NULL, checkpoint TEXT NOT NULL, parent TEXT,
     version INTEGER NOT NULL, kind TEXT NOT NULL, content BLOB NOT NULL, checksum INTEGER NOT NULL, metadata TEXT NOT NULL,
-    PRIMARY KEY (run, namespace)
+    PRIMARY KEY (run, namespace, checkpoint)
 );
 CREATE TABLE pending (
     run TEXT NOT NULL, namespace TEXT NOT NULL, checkpoint TEXT NOT NULL, task TEXT NOT NULL, place INTEGER NOT NULL,
     path TEXT NOT NULL, channel TEXT NOT NULL, kind TEXT NOT NULL, content BLOB NOT NULL, checksum INTEGER NOT NULL,
-    PRIMARY KEY (run, namespace, task, place)
+    PRIMARY KEY (run, namespace, checkpoint, task, place)
 );
 """,
 )
-"""`sequence` numbers a run's checkpoints, of which each graph's last is kept; `pending` is what tasks of the step behind it have written.
+"""`sequence` numbers a thread's checkpoints; of a run, each graph's last is kept. `pending` is what tasks of the step behind one wrote.
 
 `ended` numbers the runs in the order in which they ended.
 """

@@ -81,16 +81,17 @@ class TableDatabase(Protocol):
 
 
 def create_if_missing(session: DatabaseSession, tables: Tables, *, where: str = "", translate: Callable[[str], str] = str) -> None:
-    """Create the tables if they are missing, in SQL as `translate` returns it. `where` begins the error if a newer nearfar created them."""
+    """Create the tables if they are missing, in SQL as `translate` returns it. `where` begins the error if another nearfar created them."""
     found = session.execute("SELECT version FROM parts WHERE part = ?", (tables.part,)).fetchone()
     if found is None:
         for statement in filter(str.strip, tables.sql.split(";\n")):
             session.execute(translate(statement))
         session.execute("INSERT INTO parts VALUES (?, ?)", (tables.part, tables.version))
     elif found[0] != tables.version:
+        is_newer = found[0] > tables.version
         problem = f"they are of version {found[0]}, and this one knows version {tables.version}"
-        message = f"{where}the {tables.part} were written by a newer nearfar: {problem}"
-        raise StoreUnavailable(message, hint="update nearfar on this machine")
+        message = f"{where}the {tables.part} were written by {'a newer' if is_newer else 'an older'} nearfar: {problem}"
+        raise StoreUnavailable(message, hint="update nearfar on this machine" if is_newer else "move the file away, or name another one")
 
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from .policy import Policy
 from .results import RoleWork
 from .rules import RESTRICTIONS, Rule
 from .task import Task, last_words, with_instructions
-from .tools import Tool, tool
+from .tools import Tool, as_tool, tool
 
 PREFIX: Final = "hand_off_to_"
 """Beginning of the names of the tools that hand a task over."""
@@ -28,8 +28,10 @@ _SHOWN: Final = 300
 
 
 def _tool_or_name(given: object) -> Tool | str:
-    if isinstance(given, Tool) or (isinstance(given, str) and _TOOL_NAME.fullmatch(given)):
+    if isinstance(given, str) and _TOOL_NAME.fullmatch(given):
         return given
+    if (tool := as_tool(given)) is not None:
+        return tool
     raise ValueError("must be the name of a tool" + (", or the function needs @tool above it" if callable(given) else ""))
 
 

@@ -43,6 +43,8 @@ CHARACTERS_PER_TOKEN: Final = 4
 _HINT: Final = 'Message.user("...") makes one, and {"role": "user", "content": "..."} is one, too'
 _ROLES: Final = {"developer": "system", "human": "user", "ai": "assistant"}
 """Roles of OpenAI's API and of LangChain that stand for another one."""
+STATE: Final = "nearfar_state"
+"""Key of a LangChain message's `additional_kwargs` under which the provider's state of a turn is kept."""
 _NOT_SAID: Final = frozenset({"tool_use", "tool_call", "function_call", "thinking", "redacted_thinking", "reasoning"})
 """Kinds of parts of a model's message that are no text of it: its calls stand elsewhere in the message, its thoughts are its own."""
 
@@ -267,7 +269,9 @@ def _of_langchain(given: Any, kind: str) -> dict[str, object]:  # noqa: ANN401 -
     calls = getattr(given, "tool_calls", ())
     if isinstance(calls, list):
         calls = [_renamed(call) if isinstance(call, Mapping) else call for call in calls]
-    return {"role": "assistant", "content": content, "tool_calls": calls}
+    kept = getattr(given, "additional_kwargs", None)
+    state = kept.get(STATE) if isinstance(kept, Mapping) else None
+    return {"role": "assistant", "content": content, "tool_calls": calls, **({} if state is None else {"state": state})}
 
 
 def _renamed(call: Mapping[Any, Any]) -> dict[str, object]:
@@ -297,7 +301,7 @@ def _has_foreign_calls(given: Mapping[Any, Any]) -> bool:
 
 def _fields(given: Mapping[Any, Any], where: str, called: Mapping[str, str]) -> dict[str, object]:
     """Return the fields of a `Message` for one of OpenAI's form."""
-    unknown = sorted(set(map(str, given)) - {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "is_error"})
+    unknown = sorted(set(map(str, given)) - {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "is_error", "state"})
     if unknown:
         raise InvalidRequest(f"{where}: unknown key {unknown[0]!r}", hint=_HINT)
     role, text = given.get("role"), _text(given.get("content"), f"{where}.content")
@@ -312,7 +316,7 @@ def _fields(given: Mapping[Any, Any], where: str, called: Mapping[str, str]) -> 
     if not isinstance(calls, Sequence) or isinstance(calls, str):
         raise InvalidRequest(f"{where}.tool_calls must be a list, not {type(calls).__name__}", hint=_HINT)
     tool_calls = tuple(_call(call, f"{where}.tool_calls[{place}]") for place, call in enumerate(calls))
-    return {"role": _ROLES.get(str(role), role), "text": text, "tool_calls": tool_calls}
+    return {"role": _ROLES.get(str(role), role), "text": text, "tool_calls": tool_calls, "state": given.get("state")}
 
 
 def _text(content: object, where: str) -> str:

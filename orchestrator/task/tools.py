@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Annotated, Any, Final, Literal, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
@@ -40,6 +40,23 @@ DEFAULT_RESULT_LIMIT = 20_000
 _CUT: Final = "[cut: {:,} characters, the first {:,} are shown]"
 _IS_CUT: Final = re.compile(r"\n\[cut: [\d,]+ characters, the first [\d,]+ are shown\]\Z", re.ASCII)
 ToolFunction = Callable[..., object]
+
+
+class ForeignTool(Protocol):
+    """A tool of LangChain."""
+
+    @property
+    def name(self) -> str:
+        """Return the name that models call it by."""
+
+    @property
+    def description(self) -> str:
+        """Return what models are told of it."""
+
+    async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: ANN401 - as LangChain has it
+        """Run one call."""
+
+
 _Choice = TypeVar("_Choice", bound=StrEnum)
 Approver = Callable[[Sequence[ApprovalRequest]], Awaitable[Mapping[str, bool]]]
 """Decides about tool calls that need approval; returns, by the request's id, whether the call may run. A missing id means no."""
@@ -270,15 +287,18 @@ class Tool:
 
 
 @overload
-def tool(function: ToolFunction, /) -> Tool: ...
+def tool(function: ToolFunction | ForeignTool, /, **options: Unpack[ToolOptions]) -> Tool: ...
 @overload
-def tool(**options: Unpack[ToolOptions]) -> Callable[[ToolFunction], Tool]: ...
+def tool(**options: Unpack[ToolOptions]) -> Callable[[ToolFunction | ForeignTool], Tool]: ...
 
 
-def tool(function: ToolFunction | None = None, /, **options: Unpack[ToolOptions]) -> Tool | Callable[[ToolFunction], Tool]:
+def tool(
+    function: ToolFunction | ForeignTool | None = None, /, **options: Unpack[ToolOptions]
+) -> Tool | Callable[[ToolFunction | ForeignTool], Tool]:
     """Make a tool of a typed `function`, sync or async. Its annotations become the schema, its docstring the description.
 
-    The `options` are those of `ToolOptions`: limits, effects, and where its data come from and go to.
+    The `options` are those of `ToolOptions`: limits, effects, and where its data come from and go to. A tool of LangChain keeps its own
+    schema: `tool(given, effect="read", ...)` declares what it does.
 
     Raises `ConfigError` if an argument has no annotation, or one that JSON cannot express, and for unknown options.
     """
@@ -286,8 +306,23 @@ def tool(function: ToolFunction | None = None, /, **options: Unpack[ToolOptions]
     if unknown:
         known = ", ".join(sorted(ToolOptions.__optional_keys__))
         raise ConfigError(f"a tool has no option {unknown[0]!r}", hint=f"the options are {known}")
-    make = functools.partial(Tool, **options)
+    make = functools.partial(_make, options)
     return make if function is None else make(function)
+
+
+def _make(options: ToolOptions, given: ToolFunction | ForeignTool) -> Tool:
+    from .langchain_tools import LangChainTool, is_langchain_tool
+
+    if is_langchain_tool(given):
+        return LangChainTool(given, **options)
+    return Tool(cast(ToolFunction, given), **options)
+
+
+def as_tool(given: object) -> Tool | None:
+    """Return a tool of ours or LangChain's as ours; None for anything else."""
+    from .langchain_tools import LangChainTool, is_langchain_tool
+
+    return given if isinstance(given, Tool) else LangChainTool(given) if is_langchain_tool(given) else None
 
 
 def is_cut(content: str) -> bool:

@@ -15,8 +15,8 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from nearfar import Hybrid, InvalidRequest, Message, ScriptedAgent, ToolCall, ToolResult
-from nearfar.orchestrator.task.task import as_messages
+from nearfar import Hybrid, InvalidRequest, Message, ProviderState, ScriptedAgent, ToolCall, ToolResult
+from nearfar.orchestrator.task.task import STATE, as_messages
 
 LOOK = {"name": "look", "args": {"place": "Aldara"}, "id": "c1"}
 CALL = ToolCall(id="c1", name="look", arguments={"place": "Aldara"})
@@ -55,6 +55,14 @@ def test_parts_of_a_models_message_that_are_no_text_are_left_out() -> None:
         {"type": "tool_use", "id": "c1", "name": "look", "input": {"place": "Aldara"}},
     ]
     assert as_messages([HumanMessage("Where?"), AIMessage(parts, tool_calls=[LOOK])])[1] == Message.assistant("I look.", (CALL,))
+
+
+def test_the_state_of_a_provider_comes_back_with_its_message() -> None:
+    state = ProviderState(provider="p", model="m", parts=({"type": "reasoning", "encrypted": "x"},))
+    kept = AIMessage("In the north.", additional_kwargs={STATE: state.model_dump(mode="json")})
+    assert as_messages([HumanMessage("Where?"), kept])[1] == Message.assistant("In the north.", state=state)
+    with pytest.raises(InvalidRequest, match=r"messages\[1\]\.state"):
+        as_messages([HumanMessage("Where?"), AIMessage("Here.", additional_kwargs={STATE: "no state"})])
 
 
 def test_a_streamed_message_is_one_too() -> None:

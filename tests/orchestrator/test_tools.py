@@ -304,7 +304,7 @@ async def test_hanging_tools_leave_room_for_others() -> None:
 
 def test_limits_that_allow_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match="above 0"):
-        tool(time_limit=0)(call)
+        tool(time_limit=0)(threading.active_count)
 
 
 def test_a_name_that_models_cannot_use_is_refused() -> None:
