@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory as AgentMemory
     from nearfar.orchestrator.memory.recall.agent_memory import Fact as Fact
     from nearfar.orchestrator.memory.recall.agent_memory import WorkingMemory as WorkingMemory
-    from nearfar.orchestrator.memory.recall.episodic import Turn as Turn
+    from nearfar.orchestrator.memory.recall.episodic import MemoryTurn as MemoryTurn
     from nearfar.orchestrator.memory.recall.episodic import TurnKind as TurnKind
     from nearfar.orchestrator.memory.recall.ranking import Ranking as Ranking
     from nearfar.orchestrator.memory.recall.retrieval import Rendered as Rendered
@@ -296,7 +296,7 @@ _NAMES = {
     "orchestrator.memory.provenance": "Origin writing_as",
     "orchestrator.memory.reading": "MemoryItem SearchMode",
     "orchestrator.memory.recall.agent_memory": "AgentMemory Fact WorkingMemory",
-    "orchestrator.memory.recall.episodic": "Turn TurnKind",
+    "orchestrator.memory.recall.episodic": "MemoryTurn TurnKind",
     "orchestrator.memory.recall.ranking": "Ranking",
     "orchestrator.memory.recall.retrieval": "Rendered render",
     "orchestrator.memory.store": "MemoryStore",
