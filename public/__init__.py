@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.hybrid.arguments import HybridArguments as HybridArguments
     from nearfar.orchestrator.hybrid.arguments import ResumeOptions as ResumeOptions
     from nearfar.orchestrator.hybrid.arguments import TaskOptions as TaskOptions
+    from nearfar.orchestrator.hybrid.arguments import TurnOptions as TurnOptions
     from nearfar.orchestrator.hybrid.hybrid import Hybrid as Hybrid
     from nearfar.orchestrator.hybrid.records import Records as Records
     from nearfar.orchestrator.hybrid.session import Session as Session
@@ -148,6 +149,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.rules import Ruling as Ruling
     from nearfar.orchestrator.task.rules import Weekday as Weekday
     from nearfar.orchestrator.task.rules import When as When
+    from nearfar.orchestrator.task.sampling import Sampling as Sampling
     from nearfar.orchestrator.task.stores import CacheConfig as CacheConfig
     from nearfar.orchestrator.task.stores import CategoryConfig as CategoryConfig
     from nearfar.orchestrator.task.stores import CategoryRules as CategoryRules
@@ -165,6 +167,12 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.tools import ToolDeclaration as ToolDeclaration
     from nearfar.orchestrator.task.tools import ToolOptions as ToolOptions
     from nearfar.orchestrator.task.tools import tool as tool
+    from nearfar.orchestrator.task.turns import CallerTools as CallerTools
+    from nearfar.orchestrator.task.turns import Turn as Turn
+    from nearfar.orchestrator.task.turns import TurnCall as TurnCall
+    from nearfar.orchestrator.task.turns import TurnEvent as TurnEvent
+    from nearfar.orchestrator.task.turns import TurnFinished as TurnFinished
+    from nearfar.orchestrator.task.turns import TurnText as TurnText
     from nearfar.orchestrator.tracing.store import TraceStore as TraceStore
     from nearfar.orchestrator.util.plugins import FarPluginConfig as FarPluginConfig
     from nearfar.orchestrator.util.plugins import NearPluginConfig as NearPluginConfig
@@ -285,7 +293,7 @@ _NAMES = {
     "orchestrator.compose.config": "Config load_config",
     "orchestrator.compose.hub": "AttachedConfig HubConfig WorkerConfig",
     "orchestrator.compose.policy_file": "PolicyFile",
-    "orchestrator.hybrid.arguments": "HybridArguments ResumeOptions TaskOptions",
+    "orchestrator.hybrid.arguments": "HybridArguments ResumeOptions TaskOptions TurnOptions",
     "orchestrator.hybrid.hybrid": "Hybrid",
     "orchestrator.hybrid.records": "Records",
     "orchestrator.hybrid.session": "Session",
@@ -334,11 +342,13 @@ _NAMES = {
         "ObjectiveConfig RouterConfig StickinessConfig"
     ),
     "orchestrator.task.rules": "Hours Range Rule Ruling Weekday When",
+    "orchestrator.task.sampling": "Sampling",
     "orchestrator.task.stores": (
         "CacheConfig CategoryConfig CategoryRules ConsolidationConfig MemoryConfig PeerConfig RecallConfig RunsConfig"
     ),
     "orchestrator.task.task": "ForeignMessage Needs Task",
     "orchestrator.task.tools": "Approver Effect Tool ToolDeclaration ToolOptions tool",
+    "orchestrator.task.turns": "CallerTools Turn TurnCall TurnEvent TurnFinished TurnText",
     "orchestrator.tracing.store": "TraceStore",
     "orchestrator.util.plugins": "FarPluginConfig NearPluginConfig",
     "protocols.access": "Clock",

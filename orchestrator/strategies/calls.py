@@ -129,9 +129,9 @@ def show(runtime: TaskRuntime, event: TaskEvent) -> None:
 
 
 def is_heard(runtime: TaskRuntime) -> bool:
-    """Return whether the agents' text is shown while it streams. True if the graph runs by itself in another app, which may show it."""
+    """Return whether all text of agents is shown as it streams. True if the graph runs by itself in another app, which may show it."""
     given: TaskContext | None = runtime.context
-    return given is None or given.listener is not None
+    return given is None or (given.listener is not None and not given.holds_drafts)
 
 
 Node = Callable[[TaskState, TaskRuntime], Awaitable[TaskState]]
@@ -178,6 +178,7 @@ async def with_idle_timeout(events: AsyncIterator[StepEvent], timeouts: IdleTime
 WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, InvalidOutput, Stalled, StepLost)
 """Failures that may come after the model has worked, also where nothing was heard of it."""
 
+_TOLD: Final = ("model", "usage", "confidence", "performance", "saved")
 _TELLING = 1.0
 """Seconds; that an agent did not answer in less says nothing of it."""
 
@@ -201,8 +202,8 @@ class CallLog:
 
     async def _reserved(self, request: StepRequest, card: AgentCard) -> Allowance | None:
         """Reserve the budget for a call. Return None if the task has no account."""
-        given: TaskContext | None = self._runtime.context
-        return None if given is None or given.account is None else await given.account.reserve(request, card)
+        account = None if self._runtime.context is None else self._runtime.context.account
+        return None if account is None else await account.reserve(request, card)
 
     async def _end(
         self, call: Call, request: StepRequest, listening: "_Listening", label: Label, allowance: Allowance | None, *, is_lost: bool
@@ -379,17 +380,15 @@ class _Listening:
     def figures(self, card: AgentCard, error: BaseException | None) -> dict[str, Any]:
         """Return what the step has used, as far as it is known."""
         finished = self._finished
-        saved = finished.saved if finished is not None else None
+        told: dict[str, Any] = {"model": card.model, "usage": Usage()}
+        if finished is not None:
+            told = {"finish_reason": finished.reason, **{name: getattr(finished, name) for name in _TOLD}}
         return {
-            "model": finished.model if finished is not None else card.model,
-            "usage": finished.usage if finished is not None else Usage(),
-            "confidence": finished.confidence if finished is not None else None,
+            **told,
             "dollars": self._dollars(card, error),
             "seconds": time.monotonic() - self._started,
             "first_token_seconds": None if self._began is None else self._began - self._started,
-            "performance": finished.performance if finished is not None else None,
-            "saved": saved,
-            "saved_dollars": Decimal(0) if saved is None else price(card, saved),
+            "saved_dollars": price(card, finished.saved) if finished is not None and finished.saved is not None else Decimal(0),
         }
 
     def _dollars(self, card: AgentCard, error: BaseException | None) -> Decimal | None:
