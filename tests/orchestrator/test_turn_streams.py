@@ -131,12 +131,11 @@ async def test_a_draft_is_held_until_the_evidence_has_accepted_it() -> None:
 async def test_a_failure_after_the_first_words_ends_the_turn() -> None:
     far = ScriptedAgent([["One ", StepLost("gone")]], name="far", side=Side.FAR)
     near = ScriptedAgent(["Two."], name="near", confidence=0.1)
-    heard: list[TurnEvent] = []
     async with Hybrid(near=near, far=far) as hybrid:
+        events = hybrid.stream_turn("Count.", sensitivity="public")
+        assert await anext(events) == TurnText(text="One ")
         with pytest.raises(StepLost):
-            async for event in hybrid.stream_turn("Count.", sensitivity="public"):
-                heard.append(event)
-    assert heard == [TurnText(text="One ")]
+            await anext(events)
 
 
 async def test_a_caller_that_leaves_cancels_its_turn_within_one_chunk() -> None:
@@ -151,8 +150,19 @@ async def test_a_caller_that_leaves_cancels_its_turn_within_one_chunk() -> None:
 
 
 async def test_a_caller_that_leaves_while_a_draft_is_held_cancels_it() -> None:
-    near = ScriptedAgent([["One ", anyio.Event()]], name="near", confidence=0.9)
-    async with Hybrid(near=near, far=ScriptedAgent([], name="far", side=Side.FAR)) as hybrid:
-        with anyio.move_on_after(0.05):
-            await events_of(hybrid)
-        assert (near.cancelled_steps, near.live_steps) == (1, 0)
+    is_at_work = anyio.Event()
+
+    async def wait() -> None:
+        if near.tokens_decoded:
+            is_at_work.set()
+            await anyio.sleep_forever()
+
+    near = ScriptedAgent([["One ", "two."]], name="near", confidence=0.9, pace=wait)
+    async with (
+        Hybrid(near=near, far=ScriptedAgent([], name="far", side=Side.FAR)) as hybrid,
+        anyio.create_task_group() as running,
+    ):
+        running.start_soon(events_of, hybrid)
+        await is_at_work.wait()
+        running.cancel_scope.cancel()
+    assert (near.cancelled_steps, near.live_steps) == (1, 0)
