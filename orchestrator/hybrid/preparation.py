@@ -250,9 +250,11 @@ def _for_caller(task: Task) -> Task:
 
 def _for_one_agent(task: Task) -> Task:
     """Return the task with a strategy for one agent, if one is named. Raises `InvalidRequest` where it states one for several."""
-    if not task.agent or task.policy.strategy in _ALONE:
+    if not task.agent:
         return task
     if "strategy" in task.stated:
+        if task.policy.strategy in _ALONE:
+            return task
         hint = "leave out one of the two"
         raise InvalidRequest(f"agent {task.agent!r} is to answer alone, and {task.policy.strategy} works with several", hint=hint)
     return _served_by(task, Strategy.ROUTE)

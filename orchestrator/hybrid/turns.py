@@ -77,7 +77,7 @@ def _spec(given: object, where: str) -> ToolSpec:
         return given.spec
     if not isinstance(given, (ToolSpec, Mapping)):
         raise InvalidRequest(f"{where} is no tool but {type(given).__name__}", hint=_HINT)
-    fields = given.model_dump() if isinstance(given, ToolSpec) else given
+    fields = dict(given) if isinstance(given, ToolSpec) else given
     inner = fields["function"] if isinstance(fields.get("function"), Mapping) else fields
     parameters = inner.get("parameters", inner.get("input_schema")) or {}
     try:

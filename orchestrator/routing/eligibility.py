@@ -170,18 +170,20 @@ def _keep_private(found: Eligible, strategy: Strategy, sensitivity: Sensitivity)
         raise leaves_the_device()
 
 
-def only_agent(agents: Sequence[AgentView], name: str, *, mode: Mode, sensitivity: Sensitivity) -> list[AgentView]:
+def only_agent(agents: Sequence[AgentView], name: str, *, strategy: Strategy, mode: Mode, sensitivity: Sensitivity) -> list[AgentView]:
     """Return the one agent that may answer, by name.
 
-    Raises `PrivacyViolation` for a far one and a private task, `InvalidRequest` for one that the mode leaves out, or that there is not.
+    Raises `PrivacyViolation` for a far one and a private task, `InvalidRequest` for one that mode or strategy leave out, or that there is
+    not.
     """
     found = [agent for agent in agents if agent.name == name]
     if not found:
         raise InvalidRequest(f"there is no agent {name!r}", hint=f"the agents are {', '.join(agent.name for agent in agents)}")
     if found[0].side is Side.FAR and sensitivity is Sensitivity.PRIVATE:
         raise leaves_the_device()
-    if found[0].side not in SIDES_OF_MODE[mode]:
-        raise InvalidRequest(f"{name} alone may answer, which contradicts mode {mode}", hint="change one of the two")
+    other = {Strategy.DEVICE: Side.FAR, Strategy.CLOUD: Side.NEAR}.get(strategy)
+    if found[0].side not in SIDES_OF_MODE[mode] or found[0].side is other:
+        raise InvalidRequest(f"{name} alone may answer, which contradicts mode {mode} or strategy {strategy}", hint="change one of them")
     return found
 
 

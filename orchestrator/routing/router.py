@@ -147,7 +147,7 @@ class Router:
         mode = mode_under_rules(task, found)
         sensitivity = sensitivity_under_rules(task, found)
         remaining = eligible(
-            only_agent(agents, task.agent, mode=mode, sensitivity=sensitivity) if task.agent else agents,
+            only_agent(agents, task.agent, strategy=policy.strategy, mode=mode, sensitivity=sensitivity) if task.agent else agents,
             strategy=policy.strategy,
             mode=mode,
             sensitivity=sensitivity,

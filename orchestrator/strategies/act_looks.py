@@ -272,11 +272,13 @@ class ActJudging:
         turn = self._turn
         assert turn.draft is not None, "an attempt is under way"
         task = turn.task
+        tools, choice = turn.offered(self._context.specs)
         return step_request(
             task,
             self._messages,
             f"{turn.position}/{turn.draft.steps}/opinion/{handle.name}",
-            tools=self._context.specs,
+            tools=tools,
+            tool_choice=choice,
             output_schema=task.output_schema,
             temperature=second_sample_temperature(task.policy.temperature, handle, turn.handle),
         )

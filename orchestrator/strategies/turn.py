@@ -175,8 +175,7 @@ class AgentTurn:
         draft = self.draft
         assert draft is not None, "an attempt is begun before it takes a step"
         messages = [value_of(Message, message) for message in self.state["messages"]]
-        caller = self.task.caller
-        offered, choice = (tuple(tools), ToolChoice.AUTO) if caller is None else caller.offered(tools, has_acted=self._has_acted)
+        offered, choice = self.offered(tools)
         return step_request(
             self.task,
             messages,
@@ -188,9 +187,10 @@ class AgentTurn:
             **sampled(self.task),
         )
 
-    @property
-    def _has_acted(self) -> bool:
-        return bool(self.state["acted"])
+    def offered(self, tools: Sequence[ToolSpec]) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
+        """Return those of all `tools` that the next step is shown, and whether it has to call one."""
+        caller = self.task.caller
+        return (tuple(tools), ToolChoice.AUTO) if caller is None else caller.offered(tools, has_acted=bool(self.state["acted"]))
 
     def count(self, call: Call) -> None:
         """Add a call to the draft."""
@@ -219,7 +219,7 @@ class AgentTurn:
             for call in reply.tool_calls:
                 if caller.has(call.name):
                     check_arguments(call, caller.specs)
-            is_demanded = caller.offered((), has_acted=self._has_acted)[1] is ToolChoice.REQUIRED
+            is_demanded = self.offered(())[1] is ToolChoice.REQUIRED
             if is_demanded and not reply.tool_calls and reply.finished.reason is not FinishReason.LENGTH:
                 raise InvalidOutput("the turn demands a tool call, and the agent made none")
         except InvalidOutput as error:
