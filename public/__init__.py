@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.hybrid.arguments import HybridArguments as HybridArguments
     from nearfar.orchestrator.hybrid.arguments import ResumeOptions as ResumeOptions
     from nearfar.orchestrator.hybrid.arguments import TaskOptions as TaskOptions
+    from nearfar.orchestrator.hybrid.arguments import TurnOptions as TurnOptions
     from nearfar.orchestrator.hybrid.hybrid import Hybrid as Hybrid
     from nearfar.orchestrator.hybrid.records import Records as Records
     from nearfar.orchestrator.hybrid.session import Session as Session
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory as AgentMemory
     from nearfar.orchestrator.memory.recall.agent_memory import Fact as Fact
     from nearfar.orchestrator.memory.recall.agent_memory import WorkingMemory as WorkingMemory
-    from nearfar.orchestrator.memory.recall.episodic import Turn as Turn
+    from nearfar.orchestrator.memory.recall.episodic import MemoryTurn as MemoryTurn
     from nearfar.orchestrator.memory.recall.episodic import TurnKind as TurnKind
     from nearfar.orchestrator.memory.recall.ranking import Ranking as Ranking
     from nearfar.orchestrator.memory.recall.retrieval import Rendered as Rendered
@@ -153,6 +154,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.rules import Ruling as Ruling
     from nearfar.orchestrator.task.rules import Weekday as Weekday
     from nearfar.orchestrator.task.rules import When as When
+    from nearfar.orchestrator.task.sampling import Sampling as Sampling
     from nearfar.orchestrator.task.stores import CacheConfig as CacheConfig
     from nearfar.orchestrator.task.stores import CategoryConfig as CategoryConfig
     from nearfar.orchestrator.task.stores import CategoryRules as CategoryRules
@@ -171,6 +173,12 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.tools import ToolDeclaration as ToolDeclaration
     from nearfar.orchestrator.task.tools import ToolOptions as ToolOptions
     from nearfar.orchestrator.task.tools import tool as tool
+    from nearfar.orchestrator.task.turns import CallerTools as CallerTools
+    from nearfar.orchestrator.task.turns import Turn as Turn
+    from nearfar.orchestrator.task.turns import TurnCall as TurnCall
+    from nearfar.orchestrator.task.turns import TurnEvent as TurnEvent
+    from nearfar.orchestrator.task.turns import TurnFinished as TurnFinished
+    from nearfar.orchestrator.task.turns import TurnText as TurnText
     from nearfar.orchestrator.tracing.store import TraceStore as TraceStore
     from nearfar.orchestrator.util.plugins import FarPluginConfig as FarPluginConfig
     from nearfar.orchestrator.util.plugins import NearPluginConfig as NearPluginConfig
@@ -294,7 +302,7 @@ _NAMES = {
     "orchestrator.compose.config": "Config load_config",
     "orchestrator.compose.hub": "AttachedConfig HubConfig WorkerConfig",
     "orchestrator.compose.policy_file": "PolicyFile",
-    "orchestrator.hybrid.arguments": "HybridArguments ResumeOptions TaskOptions",
+    "orchestrator.hybrid.arguments": "HybridArguments ResumeOptions TaskOptions TurnOptions",
     "orchestrator.hybrid.hybrid": "Hybrid",
     "orchestrator.hybrid.records": "Records",
     "orchestrator.hybrid.session": "Session",
@@ -308,7 +316,7 @@ _NAMES = {
     "orchestrator.memory.provenance": "Origin writing_as",
     "orchestrator.memory.reading": "MemoryItem SearchMode",
     "orchestrator.memory.recall.agent_memory": "AgentMemory Fact WorkingMemory",
-    "orchestrator.memory.recall.episodic": "Turn TurnKind",
+    "orchestrator.memory.recall.episodic": "MemoryTurn TurnKind",
     "orchestrator.memory.recall.ranking": "Ranking",
     "orchestrator.memory.recall.retrieval": "Rendered render",
     "orchestrator.memory.store": "MemoryStore",
@@ -346,11 +354,13 @@ _NAMES = {
         "ObjectiveConfig RouterConfig StickinessConfig"
     ),
     "orchestrator.task.rules": "Hours Range Rule Ruling Weekday When",
+    "orchestrator.task.sampling": "Sampling",
     "orchestrator.task.stores": (
         "CacheConfig CategoryConfig CategoryRules ConsolidationConfig MemoryConfig PeerConfig RecallConfig RunsConfig"
     ),
     "orchestrator.task.task": "ForeignMessage Needs Task",
     "orchestrator.task.tools": "Approver Effect ForeignTool Tool ToolDeclaration ToolOptions tool",
+    "orchestrator.task.turns": "CallerTools Turn TurnCall TurnEvent TurnFinished TurnText",
     "orchestrator.tracing.store": "TraceStore",
     "orchestrator.tracing.telemetry": "Observable instrument",
     "orchestrator.util.plugins": "FarPluginConfig NearPluginConfig",

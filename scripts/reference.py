@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, Final, get_args, get_type_hints, is_typeddict
 
 import typer
 from typer.main import get_command, get_group
@@ -28,7 +28,8 @@ DOCS: Final = Path(__file__).parents[1] / "docs"
 API: Final = DOCS / "api.md"
 CLI: Final = DOCS / "cli.md"
 GROUPS: Final = {
-    "Serving tasks": ("orchestrator.hybrid", "orchestrator.task.task", "orchestrator.task.modes"),
+    "Serving tasks": ("orchestrator.hybrid", "orchestrator.task.task", "orchestrator.task.modes", "orchestrator.task.sampling"),
+    "Turns": ("orchestrator.task.turns",),
     "Results": ("orchestrator.task.results", "orchestrator.task.decisions", "orchestrator.task.evidence", "orchestrator.task.labels"),
     "Events of a stream": ("orchestrator.task.events",),
     "Tools and approvals": ("orchestrator.task.tools", "orchestrator.runs.ledger", "orchestrator.mcp"),
@@ -124,6 +125,8 @@ def _defined(module: str, name: str) -> ast.stmt:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             return node
+        if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
+            return node
     raise LookupError(f"{module} does not define {name}")
 
 
@@ -139,7 +142,8 @@ def _class_blocks(value: type, node: ast.ClassDef) -> list[str]:
     text = _docstring(node)
     if issubclass(value, Enum):
         return [kind, text, _table(("value", "meaning"), _members(node))]
-    fields = [row for each in reversed(written) for row in _fields(each)]
+    options = [_defined(value.__module__, ast.unparse(base)) for base in node.bases] if is_typeddict(value) else []  # not in its `__mro__`
+    fields = [row for each in (*options, *reversed(written)) if isinstance(each, ast.ClassDef) for row in _fields(each)]
     fields = list({row[0]: row for row in fields}.values())
     functions = {name: found for each in reversed(written) for name, found in _own_functions(value, each).items()}
     constructor = functions.pop("__init__", None)

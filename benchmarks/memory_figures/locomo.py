@@ -31,7 +31,7 @@ from langgraph.store.base import PutOp
 from nearfar.orchestrator.compression.conversation import estimated_tokens
 from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
-from nearfar.orchestrator.memory.recall.episodic import Turn, line
+from nearfar.orchestrator.memory.recall.episodic import MemoryTurn, line
 from nearfar.orchestrator.memory.recall.ranking import Granularity, episodic
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.task.task import Task
@@ -156,7 +156,7 @@ def _quoted(conversation: Conversation, told: str) -> Iterator[str]:
             yield name
 
 
-def _said(conversation: Conversation) -> Iterator[tuple[str, Turn]]:
+def _said(conversation: Conversation) -> Iterator[tuple[str, MemoryTurn]]:
     for turns in conversation.sessions.values():
         yield from turns.items()
 

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Self
 
-from nearfar.orchestrator.memory.recall.episodic import Turn
+from nearfar.orchestrator.memory.recall.episodic import MemoryTurn
 
 CATEGORIES: Final = {1: "multi_hop", 2: "temporal", 3: "open_domain", 4: "single_hop"}
 """Those whose questions have an answer; the questions of category 5 have none."""
@@ -34,7 +34,7 @@ class Conversation:
     """What two people said to each other, by session."""
 
     name: str
-    sessions: Mapping[str, Mapping[str, Turn]]
+    sessions: Mapping[str, Mapping[str, MemoryTurn]]
     """Turns in order by the names that evidence uses, by session."""
     questions: tuple[Question, ...]
 
@@ -59,9 +59,9 @@ def _conversation(record: Mapping[str, Any]) -> Conversation:
     return Conversation(record["sample_id"], sessions, tuple(_questions(record["qa"], names)))
 
 
-def _turns(said: list[dict[str, Any]], at: str) -> dict[str, Turn]:
+def _turns(said: list[dict[str, Any]], at: str) -> dict[str, MemoryTurn]:
     moment = datetime.strptime(at, "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
-    return {_name(turn["dia_id"]): Turn(speaker=turn["speaker"], text=_text(turn), at=moment) for turn in said}
+    return {_name(turn["dia_id"]): MemoryTurn(speaker=turn["speaker"], text=_text(turn), at=moment) for turn in said}
 
 
 def _text(turn: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError
 
-from ...protocols import Agent, ConfigError, InvalidRequest, JsonSchema, Sensitivity, Side
+from ...protocols import Agent, ConfigError, Effort, InvalidRequest, JsonSchema, Sensitivity, Side
 from ...protocols.validation import check_schema
 from ..agents.pool import AgentHandle
 from ..compose.agents import FAR_CONFIGS, NEAR_CONFIGS, FarConfig, NearSection, far_handle, near_handle, other_handle
@@ -22,9 +22,11 @@ from ..routing.policy_check import require_usable, role_findings
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.roles import Role, Team
+from ..task.sampling import Sampling
 from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Caching, Task, as_messages
 from ..task.tools import Approver, ForeignTool, Tool, as_tool
+from ..task.turns import CallerTools
 from ..util.arguments import Location, as_path, as_tuple, parse_section, require, require_methods, wrong_type
 from ..util.plugins import Plugin, find_plugin
 
@@ -234,13 +236,11 @@ class HybridArguments(TypedDict, total=False):
     mcp: Mapping[str, McpServerConfig | Mapping[str, Any]] | None
 
 
-class TaskOptions(TypedDict, total=False):
-    """Options of a single task; they override those of the `Hybrid`."""
+class _CommonOptions(TypedDict, total=False):
+    """Options of tasks and of turns."""
 
     policy: Policy | Mapping[str, Any]
     """Stands in for the `Hybrid`'s; the options below stand above it."""
-    tools: Sequence[Tool | ForeignTool]
-    """Tools that the agents may call for this task, ours or LangChain's, in addition to the `Hybrid`'s own."""
     approver: Approver | None
     """Stands in for the `Hybrid`'s."""
     allowed_tools: Iterable[str]
@@ -279,6 +279,12 @@ class TaskOptions(TypedDict, total=False):
     """Way in which both sides work on the task; stands above the policy's."""
     mode: Mode | str
     """Sides that may serve the task; stands above the policy's."""
+    agent: str
+    """Name of the only agent that may answer, as far as privacy, mode and rules let it; empty: the router chooses."""
+    effort: Effort | str
+    """How long models think in each step; stands above the policy's."""
+    sampling: Sampling | Mapping[str, Any]
+    """How the agent that answers samples; stands above the policy's."""
     sensitivity: Sensitivity | str
     """`private`: the text stays on this device; `public`: it may be sent to far agents."""
     output: type[BaseModel] | JsonSchema | None
@@ -295,6 +301,20 @@ class TaskOptions(TypedDict, total=False):
     """The LangGraph thread that a checkpointer keeps the task under; the idempotency key unless given."""
 
 
+class TaskOptions(_CommonOptions, total=False):
+    """Options of a single task; they override those of the `Hybrid`."""
+
+    tools: Sequence[Tool | ForeignTool]
+    """Tools that the agents may call for this task, in addition to the `Hybrid`'s own."""
+
+
+class TurnOptions(_CommonOptions, total=False):
+    """Options of a single turn; they override those of the `Hybrid`."""
+
+    parallel_calls: bool
+    """False: the turn ends with one call of the caller's tools at most, the model's first."""
+
+
 class ResumeOptions(TypedDict, total=False):
     """Things that a run needs to be resumed and that are no part of the `Hybrid`."""
 
@@ -308,7 +328,9 @@ class ResumeOptions(TypedDict, total=False):
     """The object for the task's tools that the run was begun with, which is kept nowhere."""
 
 
+_SWITCHES: Final = ("parallel_calls", "unstick")
 _OF_TASK: Final = (
+    "agent",
     "allowed_tools",
     "cache",
     "context",
@@ -316,6 +338,7 @@ _OF_TASK: Final = (
     "instructions",
     "language",
     "role",
+    "sampling",
     "session",
     "tags",
     "task_class",
@@ -326,7 +349,7 @@ _OF_TASK: Final = (
 """Options that are part of the task itself."""
 
 
-def asked_task(prompt: object, options: TaskOptions, policy: Policy) -> Task:
+def asked_task(prompt: object, options: TaskOptions, policy: Policy, caller: CallerTools | None = None) -> Task:
     """Return the task as the user put it, under a policy. Raises `InvalidRequest` for options that make no sense."""
     output_schema = output_schema_of(options.get("output"))
     keys = {name: value for name, value in options.items() if name in _OF_TASK}
@@ -339,7 +362,7 @@ def asked_task(prompt: object, options: TaskOptions, policy: Policy) -> Task:
         raise InvalidRequest(
             "; ".join(problems), hint="see TaskOptions: timeout in seconds, context and session texts, tags a list of them"
         ) from error
-    task = task.model_copy(update={"policy": policy})  # it was validated where it was made
+    task = task.model_copy(update={"policy": policy, "caller": caller})  # both were validated where they were made
     plan = options.get("plan")
     if plan is not None:
         task = task.with_plan(_plan(plan))
@@ -356,7 +379,7 @@ def _plan(given: object) -> str:
 def _check_characters(task: Task) -> None:
     """Refuse half of a character, which Python's strings can hold, as of input in another encoding, and no agent could be sent."""
     try:
-        task.model_dump_json(include={"messages", "instructions", "context", "output_schema", "tags"})
+        task.model_dump_json(include={"messages", "instructions", "context", "output_schema", "tags", "caller", "sampling"})
     except (PydanticSerializationError, UnicodeEncodeError) as error:
         hint = "read it in the encoding that it was written in"
         raise InvalidRequest("the task is not text in UTF-8: it holds half of a surrogate pair", hint=hint) from error
@@ -391,14 +414,14 @@ def check_options(options: Mapping[str, object], known: Set[str]) -> None:
     for name, value in options.items():
         if name == "dependencies":
             continue
-        if isinstance(value, (bytes, bytearray)) or (isinstance(value, bool) and name != "unstick"):
+        if isinstance(value, (bytes, bytearray)) or (isinstance(value, bool) and name not in _SWITCHES):
             raise InvalidRequest(f"{name} cannot be {type(value).__name__}", hint="see TaskOptions for what it takes")
     check_approver(options.get("approver"), InvalidRequest)
 
 
 def policy_of(options: TaskOptions, usual: Policy, agents: Mapping[str, Side]) -> Policy:
     """Return the policy for a task with these options. Raises `InvalidRequest` for unknown values, `ConfigError` for unknown agents."""
-    changes = {name: options[name] for name in ("strategy", "mode", "sensitivity") if name in options}
+    changes = {name: options[name] for name in ("strategy", "mode", "sensitivity", "effort") if name in options}
     policy = policy_argument(options["policy"]) if "policy" in options else usual
     if not isinstance(policy, Policy) or options.get("policy", usual) is None:
         raise InvalidRequest("policy must be a Policy or a mapping", hint="from nearfar import Policy")
@@ -409,6 +432,7 @@ def policy_of(options: TaskOptions, usual: Policy, agents: Mapping[str, Side]) -
     try:
         given = Policy.model_validate(changes)
     except ValidationError as error:
-        allowed = f"strategy: {', '.join(Strategy)}; mode: {', '.join(Mode)}; sensitivity: {', '.join(Sensitivity)}"
+        known = {"strategy": Strategy, "mode": Mode, "sensitivity": Sensitivity, "effort": Effort}
+        allowed = "; ".join(f"{name}: {', '.join(values)}" for name, values in known.items())
         raise InvalidRequest(f"unknown value among {changes}", hint=allowed) from error
     return policy.model_copy(update={name: getattr(given, name) for name in changes})

@@ -38,6 +38,7 @@ from ..task.policy import Policy, Verdict
 from ..task.results import Attempt, Call, Result, ToolOutcome, budget_exceeded, usage_of_side
 from ..task.roles import RolesWork
 from ..task.task import Prompt, Task, read_output, scope_of, within_scope
+from ..task.turns import CallerTools
 from ..util.plugins import find_plugin
 from ..util.runtime import cancel_task, in_thread, run_cancellable, untraced
 from .arguments import TaskOptions, output_model_of, output_schema_of
@@ -114,14 +115,14 @@ def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[Bas
     if accepted is None:
         raise InternalError(f"strategy {task.policy.strategy} has ended without an answer", hint="its graph must end behind `judge`")
     calls = tuple(value_of(Call, call) for call in state["calls"])
-    text = state["messages"][-1]["text"]
+    text, has_calls = state["messages"][-1]["text"], bool(state["messages"][-1]["tool_calls"])
     given_up = [f"{attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts]
     decision = value_of(RouteDecision, state["decision"])
     doubt = _doubt(task.policy, decision.strategy if task.role else task.policy.strategy, accepted)
     return Result(
         id=task.idempotency_key,
         text=text,
-        output=read_output(text, task.output_schema, model) if task.output_schema is not None else None,
+        output=None if task.output_schema is None or has_calls else read_output(text, task.output_schema, model),
         agent=accepted.agent,
         side=accepted.side,
         model=accepted.model or accepted.agent,
@@ -243,15 +244,24 @@ class Pipeline:
             store=parts.store,
         )
 
-    async def run(self, prompt: Prompt, options: TaskOptions, *, turn: int | None = None) -> Result:
-        """Serve a task and return its result. `turn`: number of its last messages that are the prompt of a session's turn."""
-        async with self._begun(await self._asked(prompt, options, turn), options) as (work, started):
+    async def run(self, prompt: Prompt, options: TaskOptions, *, turn: int | None = None, caller: CallerTools | None = None) -> Result:
+        """Serve a task and return its result.
+
+        Args:
+            prompt: of the task.
+            options: of the task.
+            turn: number of its last messages that are the prompt of a session's turn.
+            caller: the tools that the caller runs; calls of them end the task. None: it is no turn of that kind.
+        """
+        async with self._begun(await self._asked(prompt, options, turn, caller), options) as (work, started):
             return await self._served(work, options, started)
 
-    async def stream(self, prompt: Prompt, options: TaskOptions, *, turn: int | None = None) -> AsyncGenerator[TaskEvent, None]:
-        """Serve a task and yield its events; the last one is `TaskFinished`. `turn`: see `run`."""
+    async def stream(
+        self, prompt: Prompt, options: TaskOptions, *, turn: int | None = None, caller: CallerTools | None = None
+    ) -> AsyncGenerator[TaskEvent, None]:
+        """Serve a task and yield its events; the last one is `TaskFinished`. The arguments are those of `run`."""
         async with (
-            self._begun(await self._asked(prompt, options, turn), options) as (work, started),
+            self._begun(await self._asked(prompt, options, turn, caller), options) as (work, started),
             aclosing(self._streamed(work, options, started)) as events,
         ):
             async for event in events:
@@ -278,9 +288,9 @@ class Pipeline:
         self.preparation.sessions.forget(session, user)
         self._parts.router.sessions.forget(session, user=user)
 
-    async def _asked(self, prompt: Prompt, options: TaskOptions, turn: int | None) -> Task:
+    async def _asked(self, prompt: Prompt, options: TaskOptions, turn: int | None, caller: CallerTools | None) -> Task:
         """Return the task as the user put it, with the label of its session, which another process may have added to."""
-        task = self.preparation.task(prompt, options)
+        task = self.preparation.task(prompt, options, caller)
         if self.sessions is not None and task.session is not None:
             label = await in_thread(self.sessions.label, task.session, task.user)
             self.preparation.sessions.add(task.session, task.user, label)
@@ -365,7 +375,8 @@ class Pipeline:
             yield TaskFinished(result=with_output(work.recorded, work.task, options))
             return
         events: asyncio.Queue[TaskEvent | None] = asyncio.Queue()
-        heard = replace(work, context=replace(work.context, listener=events.put_nowait))
+        context = replace(work.context, listener=events.put_nowait, holds_drafts=work.task.caller is not None)
+        heard = replace(work, context=context)
         serving = asyncio.create_task(self._serve(heard, options))
         serving.add_done_callback(lambda _: events.put_nowait(None))
         try:
@@ -423,7 +434,7 @@ class Pipeline:
             context.trace.conclude(result)
         self._parts.router.conclude(task, result, tools=context.specs)
         await self._note_label(task, result.label)
-        if self._parts.memory is not None:
+        if self._parts.memory is not None and not state["messages"][-1]["tool_calls"]:  # else the exchange goes on
             result = await in_thread(self._parts.memory.conclude, task, result, state["messages"])
         result = result if self.runs is None else await self.runs.keep(work, result)
         await context.privacy.end()

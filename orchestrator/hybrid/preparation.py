@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ...protocols import InvalidRequest, PermissionDenied, PrivacyViolation, Sensitivity, Side
+from ...protocols import InvalidRequest, PermissionDenied, PrivacyViolation, Sensitivity, Side, Unsupported
 from ..agents.pool import AgentPool
 from ..cache.database import ErasedMemory
 from ..cache.plans import PlanCache
@@ -25,6 +25,7 @@ from ..task.policy import Policy
 from ..task.roles import Team
 from ..task.task import Task
 from ..task.tools import Approver, Effect, Tool
+from ..task.turns import CallerTools
 from ..tracing.observing import Observers
 from ..tracing.recorder import RunTrace
 from .arguments import TaskOptions, asked_task, check_options, output_model_of, policy_of, tools_argument
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
     from ..memory.consolidation.consolidator import BackgroundConsolidation
     from ..memory.in_tasks import TaskMemory
+
+_ALONE: Final = (Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE)
+"""Strategies in which one agent can do all the work."""
 
 
 @dataclass(frozen=True)
@@ -84,15 +88,22 @@ class Preparation:
         self._records = parts.records
         self._observers = parts.observers
 
-    def task(self, prompt: object, options: TaskOptions) -> Task:
-        """Return the task as the user put it. Raises `InvalidRequest` or `ConfigError` for options that cannot be used."""
+    def task(self, prompt: object, options: TaskOptions, caller: CallerTools | None = None) -> Task:
+        """Return the task as the user put it. Raises `InvalidRequest` or `ConfigError` for options that cannot be used.
+
+        `caller`: the tools that the caller runs, where it is a turn.
+        """
         check_options(options, TaskOptions.__optional_keys__)
         if "thread_id" in options and not self._records.keeps_threads:
             raise InvalidRequest("a thread_id needs a checkpointer to keep the thread", hint="records=Records(checkpointer=...)")
         agents = {handle.name: handle.side for handle in self._pool}
         if "role" in options:
             self._team.require(options["role"])
-        return self.sessions.apply(asked_task(prompt, options, policy_of(options, self._policy(), agents)))
+        if options.get("agent") and options["agent"] not in agents:
+            raise InvalidRequest(f"there is no agent {options['agent']!r}", hint=f"the agents are {', '.join(agents)}")
+        if caller is not None and options.get("role"):
+            raise InvalidRequest("a turn is given to no role", hint="run(..., role=...) gives a whole task to one")
+        return self.sessions.apply(asked_task(prompt, options, policy_of(options, self._policy(), agents), caller))
 
     def recall(self, task: Task, options: TaskOptions) -> Task:
         """Return the task with the memory items that match it."""
@@ -103,7 +114,7 @@ class Preparation:
             erased_runs.forget_at_last()
         if self.erased_memory is not None and not self.erased_memory.is_forgotten():
             task = task.model_copy(update={"cache": "no-store"})
-        ruled = task if task.role else self._router.apply_rules(task, tools=list(self.context(options).tools))
+        ruled = task if task.role else self._router.apply_rules(task, tools=list(self.context(options, task).tools))
         recalled = self._memory.recall(ruled, may_stay=self._may_stay(ruled.policy), stays_here=self._stays_here)
         if recalled.policy.sensitivity is ruled.policy.sensitivity:
             return recalled
@@ -113,10 +124,12 @@ class Preparation:
 
     def prepare(self, task: Task, options: TaskOptions) -> tuple[Task, TaskContext]:
         """Return the task, with its strategy chosen, and its context."""
-        context = self.context(options, task.role)
+        context = self.context(options, task)
         if task.planned.plan:
             check_plan(task.planned.plan, context.tools)
-        task = self._with_strategy(quote_untrusted_data(task, context.tools), context).with_instructions(self._instructions)
+        if task.caller is None:  # a caller that runs tools itself compares their results with what it has, to the letter
+            task = quote_untrusted_data(task, context.tools)
+        task = self._with_strategy(task, context).with_instructions(self._instructions)
         context = self.equip(task, options=options)
         # Each role's work has a strategy of its own, which says where the context stands.
         keeps_apart = bool(task.role) or task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
@@ -129,20 +142,21 @@ class Preparation:
 
     def begun(self, task: Task, options: TaskOptions) -> tuple[Task, list[str]]:
         """Return what the rules decide about first, and the names of its tools: the task, or the work of the role that it is given to."""
-        tools = self.context(options, task.role).tools
+        tools = self.context(options, task).tools
         if not task.role:
             return task, list(tools)
         return self._team.work(task.role, task), list(self._team.tools_of(task.role, tools))
 
-    def context(self, options: TaskOptions, role: str = "") -> TaskContext:
-        """Return a context with the tools and the approver of a task that is not known yet. `role`: the role that it is given to."""
+    def context(self, options: TaskOptions, task: Task) -> TaskContext:
+        """Return a context with the tools and the approver of a task. A tool that the caller runs hides one of the same name."""
         given = options.get("tools")
         own = () if given is None else tools_argument(given)
-        of_roles = [each for each in self._team.tools if each not in self._tools] if role else []
+        of_roles = [each for each in self._team.tools if each not in self._tools] if task.role else []
         tools = tools_argument((*self._tools, *of_roles, *own)) if own or of_roles else self._tools
         tool_checks = ToolChecks(approver=options.get("approver", self._approver))
         model = output_model_of(options.get("output"))
-        return replace(TaskContext.of(tools), plans=self._plans, tool_checks=tool_checks, output_model=model)
+        known = TaskContext.of(tools) if task.caller is None else TaskContext({**TaskContext.of(tools).tools, **task.caller.tools})
+        return replace(known, plans=self._plans, tool_checks=tool_checks, output_model=model)
 
     def equip(self, task: Task, *, options: TaskOptions) -> TaskContext:
         """Return the context that the task runs with."""
@@ -152,8 +166,8 @@ class Preparation:
         instructions += [self._team[name].instructions for name in (self._team.reachable(task.role) if task.role else ())]
         privacy = RunPrivacy.of(task, records=records, recent=self.sessions.recent_texts(task), instructions=instructions)
         account = self._router.spending.account(task)
-        context = replace(self.context(options, task.role), account=account, recollection=recollection, privacy=privacy)
-        tools = select_tools(context.tools, task.allowed_tools)
+        context = replace(self.context(options, task), account=account, recollection=recollection, privacy=privacy)
+        tools = _selected(context.tools, task)
         guard = Guard(task, tools, instructions)
         trace = RunTrace.of(task, tools, store=self._records.traces, observers=self._observers)
         tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard)
@@ -200,11 +214,11 @@ class Preparation:
     def _with_strategy(self, task: Task, context: TaskContext) -> Task:
         """Return the task with a strategy that has a graph: the rules' choice or, if they leave it open, that of `auto`."""
         tools = list(context.tools)
-        allowed = select_tools(context.tools, task.allowed_tools)
+        allowed = _selected(context.tools, task)
         if task.role:  # the rules decide about each role's work, and so is its strategy chosen
             return _with_open_choice(task, allowed)
         task = _with_open_choice(self._router.apply_rules(task, tools=tools), allowed)
-        return self._router.with_strategy(task, list(self._pool), tools=tools)
+        return self._router.with_strategy(_for_one_agent(_for_caller(task)), list(self._pool), tools=tools)
 
     def _may_stay(self, policy: Policy) -> bool:
         """Return whether near agents could serve a task under this policy alone."""
@@ -220,9 +234,44 @@ class Preparation:
         return {handle.side for handle in self._pool}
 
 
+def _selected(tools: Mapping[str, Tool], task: Task) -> dict[str, Tool]:
+    """Return the tools that a task may call: those that it lists, and all that its caller runs."""
+    names = task.allowed_tools
+    return select_tools(tools, names if names is None or task.caller is None else names | set(task.caller.tools))
+
+
+def _for_caller(task: Task) -> Task:
+    """Return a turn with a strategy that can hand calls back. Raises `Unsupported` where another one was chosen for it."""
+    chosen = task.policy.strategy
+    if task.caller is None or not task.caller.specs or chosen not in (Strategy.AUTO, Strategy.MINIONS, Strategy.SUBTASKS):
+        return task
+    if chosen is not Strategy.AUTO:
+        hint = f"strategy={Strategy.CASCADE.value!r}, or leave out the tools"
+        raise Unsupported(f"strategy {chosen} cannot hand calls back to the caller of a turn", hint=hint)
+    reason = f"auto: a turn whose tools the caller runs is served by {Strategy.CASCADE}"
+    return _served_by(task.model_copy(update={"reasons": (*task.reasons, reason)}), Strategy.CASCADE)
+
+
+def _for_one_agent(task: Task) -> Task:
+    """Return the task with a strategy for one agent, if one is named. Raises `InvalidRequest` where it states one for several."""
+    if not task.agent:
+        return task
+    if "strategy" in task.stated:
+        if task.policy.strategy in _ALONE:
+            return task
+        hint = "leave out one of the two"
+        raise InvalidRequest(f"agent {task.agent!r} is to answer alone, and {task.policy.strategy} works with several", hint=hint)
+    return _served_by(task, Strategy.ROUTE)
+
+
+def _served_by(task: Task, strategy: Strategy) -> Task:
+    return task.model_copy(update={"policy": task.policy.model_copy(update={"strategy": strategy})})
+
+
 def _with_open_choice(task: Task, tools: Mapping[str, Tool]) -> Task:
     """Return the task with strategy `auto` if no strategy was chosen for it and it has a tool that is not declared read-only."""
     is_chosen = "strategy" in task.policy.model_fields_set
-    if is_chosen or all(tool.declared.effect is Effect.READ for tool in tools.values()):
+    own = [tool for name, tool in tools.items() if task.caller is None or not task.caller.has(name)]
+    if is_chosen or all(tool.declared.effect is Effect.READ for tool in own):
         return task
-    return task.model_copy(update={"policy": task.policy.model_copy(update={"strategy": Strategy.AUTO})})
+    return _served_by(task, Strategy.AUTO)

@@ -17,7 +17,7 @@ from ..util.arguments import as_tuple, require, wrong_type
 from .operation import Principal
 from .provenance import Origin, Recollection, label_of_recalled, origin_of, recalled_item, running, writing_as
 from .reading import Matches
-from .recall.episodic import EpisodicMemory, Turn, TurnKind
+from .recall.episodic import EpisodicMemory, MemoryTurn, TurnKind
 from .recall.ranking import EPISODIC, TEXT, WORKING, Span, keywords, relevance, span, words
 from .recall.retrieval import find, render, said
 from .writing import ABSENT
@@ -178,19 +178,19 @@ class TaskMemory:
         return result
 
 
-def episode(task: Task, messages: Sequence[Mapping[str, Any]], agent: str) -> Iterator[Turn]:
+def episode(task: Task, messages: Sequence[Mapping[str, Any]], agent: str) -> Iterator[MemoryTurn]:
     """Yield the turns of a task, each with its source. Tool results may contain untrusted content and count as external."""
-    yield Turn(speaker="user", text=last_words(task.messages), source=Source.USER)
+    yield MemoryTurn(speaker="user", text=last_words(task.messages), source=Source.USER)
     for entry in messages[len(task.messages) :]:
         message = Message.model_validate(entry)
         if message.tool_result is not None:
             name, text = message.tool_result.name, message.tool_result.content
-            yield Turn(speaker=name, text=text, kind=TurnKind.TOOL_RESULT, source=Source.EXTERNAL_TOOL)
+            yield MemoryTurn(speaker=name, text=text, kind=TurnKind.TOOL_RESULT, source=Source.EXTERNAL_TOOL)
         elif message.text.strip():
-            yield Turn(speaker=agent, text=message.text, source=Source.MODEL)
+            yield MemoryTurn(speaker=agent, text=message.text, source=Source.MODEL)
         for call in message.tool_calls:
             text = f"{call.name}({json.dumps(call.arguments, ensure_ascii=False)})"
-            yield Turn(speaker=agent, text=text, kind=TurnKind.TOOL_CALL, source=Source.MODEL)
+            yield MemoryTurn(speaker=agent, text=text, kind=TurnKind.TOOL_CALL, source=Source.MODEL)
 
 
 def _made_private(task: Task, reason: str) -> Task:

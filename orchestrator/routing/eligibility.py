@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from ...protocols import (
     Capabilities,
     ConfigError,
+    InvalidRequest,
     PermissionDenied,
     PrivacyViolation,
     Sensitivity,
@@ -36,6 +37,9 @@ SIDES_OF_MODE: dict[Mode, tuple[Side, ...]] = {
     Mode.PREFER_IN_CLOUD: (Side.FAR, Side.NEAR),
     Mode.ONLY_IN_CLOUD: (Side.FAR,),
 }
+
+
+_NOT_NAMED: Final = "another agent is named as the only one that may answer"
 
 
 @dataclass(slots=True)
@@ -164,6 +168,23 @@ def _keep_private(found: Eligible, strategy: Strategy, sensitivity: Sensitivity)
     # A user who asks for the cloud by name should get an error rather than the device's answer.
     if not found.agents or (far and strategy in (Strategy.CLOUD, Strategy.MINIONS)):
         raise leaves_the_device()
+
+
+def only_agent(agents: Sequence[AgentView], name: str, *, strategy: Strategy, mode: Mode, sensitivity: Sensitivity) -> list[AgentView]:
+    """Return the one agent that may answer, by name.
+
+    Raises `PrivacyViolation` for a far one and a private task, `InvalidRequest` for one that mode or strategy leave out, or that there is
+    not.
+    """
+    found = [agent for agent in agents if agent.name == name]
+    if not found:
+        raise InvalidRequest(f"there is no agent {name!r}", hint=f"the agents are {', '.join(agent.name for agent in agents)}")
+    if found[0].side is Side.FAR and sensitivity is Sensitivity.PRIVATE:
+        raise leaves_the_device()
+    other = {Strategy.DEVICE: Side.FAR, Strategy.CLOUD: Side.NEAR}.get(strategy)
+    if found[0].side not in SIDES_OF_MODE[mode] or found[0].side is other:
+        raise InvalidRequest(f"{name} alone may answer, which contradicts mode {mode} or strategy {strategy}", hint="change one of them")
+    return found
 
 
 def leaves_the_device() -> PrivacyViolation:
@@ -427,7 +448,8 @@ def as_considered(each: JudgedAgent) -> ConsideredAgent:
 
 def left_out(agents: Sequence[AgentView], remaining: Eligible) -> list[ConsideredAgent]:
     out = (agent for agent in agents if agent not in remaining.agents)
-    return [ConsideredAgent(agent.name, agent.side, None, None, remaining.objections[agent.name]) for agent in out]
+    objections = {agent.name: remaining.objections.get(agent.name, _NOT_NAMED) for agent in out}
+    return [ConsideredAgent(agent.name, agent.side, None, None, objections[agent.name]) for agent in agents if agent.name in objections]
 
 
 def reason_for(order: Sequence[JudgedAgent], advantage: float, threshold: float) -> str:

@@ -49,6 +49,7 @@ from .eligibility import (
     least_taken,
     left_out,
     mode_under_rules,
+    only_agent,
     reason_for,
     sensitivity_under_rules,
     strategy_under_rules,
@@ -144,11 +145,12 @@ class Router:
             self.outcomes.read(policy.router.log, may_be_missing=True)
         found = self._ruling(task, tools)
         mode = mode_under_rules(task, found)
+        sensitivity = sensitivity_under_rules(task, found)
         remaining = eligible(
-            agents,
+            only_agent(agents, task.agent, strategy=policy.strategy, mode=mode, sensitivity=sensitivity) if task.agent else agents,
             strategy=policy.strategy,
             mode=mode,
-            sensitivity=sensitivity_under_rules(task, found),
+            sensitivity=sensitivity,
             needs=task.needs(has_tools=bool(tools)),
             executor=policy.supervision.executor,
         )
@@ -235,6 +237,8 @@ class Router:
                 self.outcomes.add(draft)
         if task.session is not None and not _is_escalated_under_a_budget(task, result):
             self.sessions.keep(task.session, result.agent, user=task.user)
+        if task.session is not None and task.caller is not None and result.messages:
+            self.sessions.keep_calls(task.session, [call.id for call in result.messages[-1].tool_calls], result.agent, user=task.user)
         self.prefixes.note(task.messages, [attempt.agent for attempt in result.attempts if attempt.steps])
         if task.policy.router.log is not None:
             try:
@@ -450,13 +454,23 @@ class Router:
         return [by_name[name] for name in dict.fromkeys(rest)], first is not None
 
     def _first(self, task: Task, names: Sequence[str], found: Ruling, remaining: Eligible) -> str | None:
-        """Return the agent that a rule or the session puts first, whatever its utility; None if neither does."""
+        """Return the agent that a rule or the session puts first, whatever its utility; None if neither does.
+
+        Results of calls that the caller of a turn has run go to the agent that made the calls, whatever the policy says of follow-ups.
+        """
         if found.agent is not None:
             if found.agent in names:
                 return found.agent
             remaining.reasons.append(f"the rules name {found.agent}, which may not serve this task")
         stickiness = task.policy.stickiness
-        if task.session is None or not stickiness.follow_ups or task.unstick:
+        if task.session is None or task.unstick:
+            return None
+        result = task.messages[-1].tool_result
+        made = None if result is None else self.sessions.agent_of_call(task.session, result.call_id, user=task.user)
+        if made in names:
+            remaining.reasons.append(f"{made} made the call whose result is the last message")
+            return made
+        if not stickiness.follow_ups:
             return None
         agent = self.sessions.agent_of(task.session, seconds=stickiness.seconds, user=task.user)
         if agent is None or agent not in names:

@@ -357,6 +357,7 @@ class Sessions:
         self._clock = clock
         self._lock = Lock()
         self._served: OrderedDict[tuple[str, str], tuple[str, float]] = OrderedDict()
+        self._called: OrderedDict[tuple[str, str, str], str] = OrderedDict()
 
     def keep(self, session: str, agent: str, *, user: str = "") -> None:
         """Remember which agent answered in a user's session."""
@@ -366,10 +367,24 @@ class Sessions:
             if len(self._served) > _KEPT:
                 self._served.popitem(last=False)
 
+    def keep_calls(self, session: str, calls: Sequence[str], agent: str, *, user: str = "") -> None:
+        """Remember which agent made the calls of these ids, whose results will come with a later turn."""
+        with self._lock:
+            self._called.update({(user, session, call): agent for call in calls})
+            while len(self._called) > _KEPT:
+                self._called.popitem(last=False)
+
+    def agent_of_call(self, session: str, call: str, *, user: str = "") -> str | None:
+        """Return the agent that made a call in a user's session, by the call's id; None if it is not known."""
+        with self._lock:
+            return self._called.get((user, session, call))
+
     def forget(self, session: str, *, user: str = "") -> None:
         """Forget which agent answered, so that the next task of the session is routed by itself."""
         with self._lock:
             self._served.pop((user, session), None)
+            for known in [known for known in self._called if known[:2] == (user, session)]:
+                del self._called[known]
 
     def agent_of(self, session: str, *, seconds: float, user: str = "") -> str | None:
         """Return the agent that answered last, at most so many seconds ago; None if there is none."""

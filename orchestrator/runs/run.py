@@ -140,7 +140,7 @@ class RunFailure(Value):
 
 def digest(asked: Task) -> str:
     """Return a hash of what a task asks for: two tasks with one idempotency key must have the same."""
-    asks = {"messages", "instructions", "role", "context", "output_schema", "user"}
+    asks = {"messages", "instructions", "role", "context", "output_schema", "user", "caller"}
     return sha256(asked.model_dump_json(include=asks).encode()).hexdigest()
 
 

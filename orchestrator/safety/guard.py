@@ -18,6 +18,7 @@ from ..task.labels import Chosen, Integrity, Label, may_go, named_tools
 from ..task.policy import OnDoubt
 from ..task.task import Task
 from ..task.tools import Effect, Tool
+from ..task.turns import CallerTool
 from .labels import label_of_result
 from .plan_matching import PlanMatcher, quote_data
 from .plan_parser import PlanCall, find_plan_problem, parse_plan, signatures_of, split_calls
@@ -200,7 +201,9 @@ class TrustedHistory:
             self._trust(json.dumps(call.arguments, ensure_ascii=False))
         if tool is None:
             return
-        if not self._is_clean and untrusted_arguments(call, tool, list(call.arguments), self._trusted_texts):
+        if not self._is_clean and isinstance(tool, CallerTool):  # not known to be harmless, and there may be hundreds of calls
+            self.is_tainted = True
+        elif not self._is_clean and untrusted_arguments(call, tool, list(call.arguments), self._trusted_texts):
             self.is_tainted = self.is_tainted or tool.declared.effect is not Effect.READ
         elif self._is_clean or _is_repeated(call, self.made) or _reads_named_record(call, tool, self._trusted_texts):
             self._trusted_ids.add(call.id)

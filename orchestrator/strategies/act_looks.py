@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from ...protocols import Message, Side, StepRequest, ToolCall
-from ..agents.pool import AgentHandle, AgentPool
+from ..agents.pool import AgentHandle
 from ..routing.answers import agree
 from ..routing.call_looks import (
     call_check,
@@ -27,14 +27,13 @@ from ..routing.escalation import Action, Escalation
 from ..routing.looks import CONFIDENCE, FREE, GROUNDING, SCHEMA, Signal, token_confidence
 from ..runs.tool_calls import canonical_arguments
 from ..task.evidence import ActLook
-from ..task.labels import Label
 from ..task.policy import Verdict
-from ..task.routing_policy import FALLBACK_ERRORS, FallbackTrigger
+from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import last_words
 from ..task.tools import Tool
 from .calls import CallLog, TaskRuntime
 from .judging import draft_choice, near_agent, second_sample_temperature
-from .state import Json, TaskContext, TaskState, label_of, step_request, value_of
+from .state import Json, TaskContext, TaskState, step_request, value_of
 from .turn import AgentTurn, acts
 
 if TYPE_CHECKING:
@@ -145,7 +144,7 @@ class ActJudging:
 
     @cached_property
     def _far(self) -> list[AgentHandle]:
-        return far_successors(self._turn, self._pool, self._context)
+        return self._turn.far_successors(self._context)
 
     @cached_property
     def _following(self) -> AgentHandle | None:
@@ -251,7 +250,7 @@ class ActJudging:
         """Return the calls that change something, with the arguments that decide what is done, as the function gets them."""
         filled = [(call, tool, json.loads(canonical_arguments(call, tool))) for call, tool in self._acting_in(calls)]
         return [
-            call.model_copy(update={"arguments": {name: value for name, value in arguments.items() if name in tool.declared.sinks}})
+            call.model_copy(update={"arguments": {name: value for name, value in arguments.items() if name in tool.settles}})
             for call, tool, arguments in filled
         ]
 
@@ -273,11 +272,13 @@ class ActJudging:
         turn = self._turn
         assert turn.draft is not None, "an attempt is under way"
         task = turn.task
+        tools, choice = turn.offered(self._context.specs)
         return step_request(
             task,
             self._messages,
             f"{turn.position}/{turn.draft.steps}/opinion/{handle.name}",
-            tools=self._context.specs,
+            tools=tools,
+            tool_choice=choice,
             output_schema=task.output_schema,
             temperature=second_sample_temperature(task.policy.temperature, handle, turn.handle),
         )
@@ -300,19 +301,6 @@ class ActNodes:
         while (verdict := judging.verdict()).look is not None:
             await judging.take(verdict.look, log)
         return {**judging.settled(verdict, runtime), "calls": log.as_json}
-
-
-def far_successors(turn: AgentTurn, pool: AgentPool, context: TaskContext) -> list[AgentHandle]:
-    """Return the later candidates, and the supervisor, that are far away and may be told what the run has seen, of a near agent."""
-    if turn.handle.side is not Side.NEAR or FallbackTrigger.LOW_CONFIDENCE not in turn.task.policy.fallback.triggers:
-        return []
-    later = list(turn.decision.candidates[turn.position + 1 :])
-    if turn.decision.supervisor is not None and turn.position == 0:
-        later.insert(0, turn.decision.supervisor)
-    others = [pool[name] for name in dict.fromkeys(later) if pool[name].side is Side.FAR]
-    label, opening = label_of(turn.state), value_of(Label, turn.state["opening"])
-    privacy = context.privacy
-    return [other for other in others if privacy is None or privacy.may_take_over(other, label, opening)]
 
 
 def _confidence(turn: AgentTurn, made: Sequence[Json]) -> float | None:

@@ -124,9 +124,9 @@ def running_tool(runtime: TaskRuntime, call: ToolCall) -> AbstractContextManager
 
 
 def is_heard(runtime: TaskRuntime) -> bool:
-    """Return whether the agents' text is shown while it streams. True if the graph runs by itself in another app, which may show it."""
+    """Return whether all text of agents is shown as it streams. True if the graph runs by itself in another app, which may show it."""
     given: TaskContext | None = runtime.context
-    return given is None or given.listener is not None
+    return given is None or (given.listener is not None and not given.holds_drafts)
 
 
 Node = Callable[[TaskState, TaskRuntime], Awaitable[TaskState]]
@@ -168,8 +168,8 @@ class CallLog:
 
     async def _reserved(self, request: StepRequest, card: AgentCard) -> Allowance | None:
         """Reserve the budget for a call. Return None if the task has no account."""
-        given: TaskContext | None = self._runtime.context
-        return None if given is None or given.account is None else await given.account.reserve(request, card)
+        account = None if self._runtime.context is None else self._runtime.context.account
+        return None if account is None else await account.reserve(request, card)
 
     async def _end(
         self, call: Call, traced: TracedStep, listening: Listening, label: Label, allowance: Allowance | None, *, is_lost: bool

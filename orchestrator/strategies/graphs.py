@@ -15,6 +15,7 @@ from ...protocols import ConfigError, DeadlineExceeded, InvalidOutput, Message, 
 from ..agents.pool import AgentPool
 from ..budgets.book import Spent
 from ..memory.provenance import Recollection
+from ..routing.call_looks import text_of_calls
 from ..routing.costs import StepTaken
 from ..routing.escalation import Escalation
 from ..routing.router import Router
@@ -35,8 +36,9 @@ from ..util.plugins import Plugin, find_plugin
 from .act_looks import ActJudging, ActNodes
 from .arbitration import end_arbitrated
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, running_tool, warn_of_refusal
+from .failing import correct, give_up
 from .hedging import Hedge, hedge_of
-from .judging import Judging
+from .judging import judged
 from .minions import build_minions
 from .roles import build_roles
 from .state import (
@@ -59,7 +61,7 @@ from .state import (
 from .subtasks import build_subtasks
 from .supervised import Oversight, SupervisorNodes, after_act, after_tools, after_verify
 from .tool_calls import ToolCalls, hand_off_in, record_outcomes
-from .turn import AgentTurn, Fitting, acts, after_step, call_of, is_accepted, summarizer_of
+from .turn import AgentTurn, Fitting, acts, after_step, call_of, is_accepted, left_out, summarizer_of
 
 _SILENT = "allow more output tokens, or less effort: a model may spend them all on its thoughts"
 
@@ -146,7 +148,7 @@ class TaskNodes:
                 f"no answer within {turn.task.policy.maximum_turns} turns", hint="raise maximum_turns, or cut the task up"
             )
             # Another agent would start over in an environment that is changed already, at a price that the user's interval does not bound.
-            return turn.give_up(error, runtime, is_final=turn.is_supervised)
+            return give_up(turn, error, runtime, is_final=turn.is_supervised or turn.is_committed(runtime))
         log = CallLog(state, runtime)
         try:
             return await self._act(turn, log, runtime)
@@ -157,7 +159,7 @@ class TaskNodes:
             if call is not None and isinstance(error, (DeadlineExceeded, Stalled)):
                 self.router.running.add_step(turn.handle.name, _taken(call))
             if isinstance(error, InvalidOutput) and turn.draft is not None and not state["corrected"]:
-                return {**turn.correct(error), "calls": log.as_json}
+                return {**correct(turn, error), "calls": log.as_json}
             if isinstance(error, InvalidOutput):
                 self.router.learn(turn.task, turn.decision, turn.handle.name, score=0.0)
             fallback = turn.task.policy.fallback
@@ -166,7 +168,7 @@ class TaskNodes:
                 error.add_note(SHOWN)
             self._learn_costs(turn, log.as_json, runtime)
             is_final = not (may_restart and fallback.follows(error))
-            ended = turn.give_up(error, runtime, is_final=is_final)
+            ended = give_up(turn, error, runtime, is_final=is_final)
             reasons = [*state["reasons"], *warn_of_refusal(turn.handle.name, error)]
             return {**ended, "reasons": reasons, "calls": log.as_json}
 
@@ -202,16 +204,18 @@ class TaskNodes:
         if (account := self.context(runtime).account) is not None:
             self.router.extend(turn.task, account.commitments, account.spent.dollars, is_far=turn.handle.side is Side.FAR)
         turn.check(reply)
-        if reply.tool_calls and turn.is_judged and turn.is_doubtful(call):
+        said = turn.said(reply)
+        if said.tool_calls and turn.is_judged and turn.is_doubtful(call):
             return {**turn.stop(runtime), "calls": log.as_json}
         before, made, settled = turn.state["messages"], log.as_json, turn.go_on()
         context = self.context(runtime)
-        if any(acts(call, context) for call in reply.tool_calls):
-            judging = ActJudging(turn, reply.message, before, made, self, context)
+        if any(acts(call, context) for call in said.tool_calls):
+            judging = ActJudging(turn, said, before, made, self, context)
             settled = judging.settled(judging.verdict(), runtime)
         if settled["draft"] is None:  # the draft was rejected
             return {**settled, "calls": made}
-        return {"messages": [*before, as_json(reply.message)], "calls": made, **noted, **settled}
+        noted = {**noted, "reasons": [*noted["reasons"], *left_out(reply.message, said)]}
+        return {"messages": [*before, as_json(said)], "calls": made, **noted, **settled}
 
     async def _hedged(self, turn: AgentTurn, hedge: Hedge, log: CallLog, runtime: TaskRuntime) -> TaskState:
         """Run the step with the agent and, if it is slow, with a second agent at the same time; the first useful reply is used."""
@@ -301,26 +305,19 @@ class TaskNodes:
     async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Accept the answer, or hand over to the next agent where the evidence speaks against it."""
         turn = AgentTurn(state, self.pool, self.context(runtime).output_model)
-        draft = turn.draft
-        assert draft is not None, "an attempt is under way"
-        draft = draft.model_copy(update={"answer": state["messages"][-1]["text"]})
+        assert turn.draft is not None, "an attempt is under way"
+        said = value_of(Message, state["messages"][-1])
+        draft = turn.draft.model_copy(update={"answer": text_of_calls(said.tool_calls) if said.tool_calls else said.text})
         self._learn_costs(turn, state["calls"], runtime)
-        if not turn.is_judged:
-            silent = None if state["messages"][-1]["text"].strip() else InvalidOutput("the answer is empty", hint=_SILENT)
-            if silent is None or not turn.leaves_to_others(silent):
-                if state["attempts"]:
-                    return end_arbitrated(turn, draft, runtime)
-                return turn.end(draft, "accepted", "the answer stands", runtime)
+        if said.tool_calls:  # they were looked at before
+            return turn.end(draft, "accepted", "it calls tools that the caller runs", runtime)
+        if turn.is_judged:
+            return await judged(turn, draft, self, self.context(runtime), runtime)
+        silent = None if said.text.strip() or turn.is_committed(runtime) else InvalidOutput("the answer is empty", hint=_SILENT)
+        if silent is not None and turn.leaves_to_others(silent):
             self.router.learn(turn.task, turn.decision, turn.handle.name, score=0.0)
-            return turn.give_up(silent, runtime)
-        log = CallLog(state, runtime)
-        judging = Judging(turn, self.pool, log, self.context(runtime), self.escalations, self.router)
-        reason = await judging.objection()
-        draft = draft.model_copy(update=judging.findings)
-        if reason is None:
-            return {**turn.end(draft, "accepted", judging.praise, runtime), "calls": log.as_json}
-        ended: TaskState = {**turn.end(draft, "rejected", reason, runtime), "calls": log.as_json}
-        return {**ended, "standby": state["messages"]} if state["messages"][-1]["text"].strip() else ended
+            return give_up(turn, silent, runtime)
+        return end_arbitrated(turn, draft, runtime) if state["attempts"] else turn.end(draft, "accepted", "the answer stands", runtime)
 
 
 def _taken(call: Call) -> StepTaken:
@@ -346,7 +343,7 @@ def build_single(nodes: TaskNodes) -> TaskGraphBuilder:
     graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
     graph.add_node("route", nodes.route)
     add_node(graph, "act", nodes.act, after_step, ["act", "look", "tools", "judge", END])
-    add_node(graph, "look", ActNodes(nodes).look, after_step, ["act", "tools"])
+    add_node(graph, "look", ActNodes(nodes).look, after_step, ["act", "tools", "judge"])
     graph.add_node("tools", nodes.run_tools)
     add_node(graph, "judge", nodes.judge, after_judge, ["act", END])
     graph.add_edge(START, "route")
@@ -372,7 +369,7 @@ def build_pevr(nodes: TaskNodes) -> TaskGraphBuilder:
     add_node(graph, "route", nodes.route, after_route, ["plan", "act"])
     add_node(graph, "plan", supervisor.plan, after_plan, ["act", "look", "tools", "verify", "judge"])
     add_node(graph, "act", nodes.act, after_act_or_plan, ["act", "plan", "look", "tools", "verify", "judge", END])
-    add_node(graph, "look", ActNodes(nodes).look, after_act, ["tools", "verify"])
+    add_node(graph, "look", ActNodes(nodes).look, after_act, ["tools", "verify", "judge"])
     add_node(graph, "tools", nodes.run_tools, after_tools, ["verify", "act"])
     add_node(graph, "verify", supervisor.verify, after_verify, ["act", "tools", "judge"])
     graph.add_node("judge", nodes.judge)
@@ -409,7 +406,7 @@ def build_eva(nodes: TaskNodes) -> TaskGraphBuilder:
     graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
     graph.add_node("route", nodes.route)
     add_node(graph, "act", nodes.act, after_act, ["act", "look", "tools", "verify", "judge", END])
-    add_node(graph, "look", ActNodes(nodes).look, after_act, ["tools", "verify"])
+    add_node(graph, "look", ActNodes(nodes).look, after_act, ["tools", "verify", "judge"])
     add_node(graph, "tools", nodes.run_tools, after_tools, ["verify", "act"])
     add_node(graph, "verify", supervisor.verify, after_verify, ["act", "tools", "judge"])
     graph.add_node("judge", nodes.judge)

@@ -2,7 +2,7 @@
 
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
@@ -23,10 +23,13 @@ from ..task.labels import Label
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import last_words
-from .calls import CallLog
+from .calls import CallLog, TaskRuntime
 from .prompts import with_answer_line
-from .state import TaskContext, label_of, step_request, value_of
+from .state import TaskContext, TaskState, label_of, step_request, value_of
 from .turn import AgentTurn
+
+if TYPE_CHECKING:
+    from .graphs import TaskNodes
 
 _SECOND_SAMPLE_TEMPERATURE = {Side.NEAR: 0.7, Side.FAR: 1.0}
 """Least temperature of an agent that is asked the same again: without chance it would say the same again. Far: the providers' default."""
@@ -92,8 +95,17 @@ class Judging:
     @property
     def is_grounded(self) -> bool | None:
         """True if tool results support the draft; None if there are no tools, or the task has an output schema."""
-        has_tools = bool(self._context.tools) and self._turn.task.output_schema is None
-        return is_grounded(self._text, self._messages[:-1]) if has_tools else None
+        return is_grounded(self._text, self._messages[:-1]) if self._may_ground else None
+
+    @property
+    def _may_ground(self) -> bool:
+        """The agent could have looked for what it says: by tools of the run, or by tools of the caller, which has just run some."""
+        task = self._turn.task
+        if task.output_schema is not None or task.caller is None:
+            return bool(self._context.tools) and task.output_schema is None
+        asked = max(place for place, message in enumerate(self._messages) if message.role == "user")
+        has_results = any(message.tool_result is not None for message in self._messages[asked:])
+        return has_results or any(not task.caller.has(name) for name in self._context.tools)
 
     async def objection(self) -> str | None:
         """Return the reason to let the next agent take over, or None. Raises `ConfigError` for an escalation that was trained for other
@@ -172,7 +184,7 @@ class Judging:
         reason = objection(
             self._text,
             messages=self._messages[:-1],
-            has_tools=bool(self._context.tools) and self._turn.task.output_schema is None,
+            has_tools=self._may_ground,
             confidence=self._draft.confidence,
             minimum_confidence=policy.minimum_confidence,
         )
@@ -250,6 +262,18 @@ class Judging:
             output_schema=task.output_schema,
             temperature=second_sample_temperature(task.policy.temperature, handle, self._turn.handle),
         )
+
+
+async def judged(turn: AgentTurn, draft: Attempt, nodes: "TaskNodes", context: TaskContext, runtime: TaskRuntime) -> TaskState:
+    """Let the evidence decide about the answer of the `draft`: it stands, or the next agent takes over."""
+    log = CallLog(turn.state, runtime)
+    judging = Judging(turn, nodes.pool, log, context, nodes.escalations, nodes.router)
+    reason = await judging.objection()
+    draft = draft.model_copy(update=judging.findings)
+    if reason is None:
+        return {**turn.end(draft, "accepted", judging.praise, runtime), "calls": log.as_json}
+    ended: TaskState = {**turn.end(draft, "rejected", reason, runtime), "calls": log.as_json}
+    return {**ended, "standby": turn.state["messages"]} if (draft.answer or "").strip() else ended
 
 
 def draft_choice(turn: AgentTurn, following: AgentHandle, context: TaskContext, router: Router, *, is_free: bool = True) -> DraftChoice:

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import anyio
 
@@ -59,6 +59,7 @@ async def with_idle_timeout(events: AsyncIterator[StepEvent], timeouts: IdleTime
 WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, InvalidOutput, Stalled, StepLost)
 """Failures that may come after the model has worked, also where nothing was heard of it."""
 
+_TOLD: Final = ("model", "usage", "confidence", "performance", "saved")
 _TELLING = 1.0
 """Seconds; that an agent did not answer in less says nothing of it."""
 
@@ -124,17 +125,15 @@ class Listening:
     def figures(self, card: AgentCard, error: BaseException | None) -> dict[str, Any]:
         """Return what the step has used, as far as it is known."""
         finished = self._finished
-        saved = finished.saved if finished is not None else None
+        told: dict[str, Any] = {"model": card.model, "usage": Usage()}
+        if finished is not None:
+            told = {"finish_reason": finished.reason, **{name: getattr(finished, name) for name in _TOLD}}
         return {
-            "model": finished.model if finished is not None else card.model,
-            "usage": finished.usage if finished is not None else Usage(),
-            "confidence": finished.confidence if finished is not None else None,
+            **told,
             "dollars": self._dollars(card, error),
             "seconds": time.monotonic() - self._started,
             "first_token_seconds": self._heard[0] - self._started if self._heard else None,
-            "performance": finished.performance if finished is not None else None,
-            "saved": saved,
-            "saved_dollars": Decimal(0) if saved is None else price(card, saved),
+            "saved_dollars": price(card, finished.saved) if finished is not None and finished.saved is not None else Decimal(0),
         }
 
     def _dollars(self, card: AgentCard, error: BaseException | None) -> Decimal | None:

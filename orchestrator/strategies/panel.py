@@ -14,6 +14,7 @@ from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
 from ..task.task import Task
 from .calls import CallLog, TaskRuntime, emit, is_heard, warn_of_refusal
 from .state import TaskState, step_request, value_of
+from .turn import sampled
 
 Read = TypeVar("Read")
 
@@ -121,8 +122,9 @@ class Panel:
         return question.read(reply.text)
 
     def _show(self, text: str) -> None:
-        self._has_shown = self._has_shown or is_heard(self._runtime)
-        emit(self._runtime, AgentText(text=text))
+        if is_heard(self._runtime):
+            self._has_shown = True
+            emit(self._runtime, AgentText(text=text))
 
     def _request(self, agent: Agent, question: Question[Read], *, is_last: bool) -> StepRequest:
         can = agent.card.capabilities
@@ -134,6 +136,7 @@ class Panel:
             tool_choice=ToolChoice.NONE,
             output_schema=question.schema if can.json_schema else None,
             timeout=None if is_last else self.task.policy.attempt_timeout,
+            **(sampled(self.task) if question.is_heard else {}),
         )
 
 

@@ -326,6 +326,8 @@ class TaskContext:
     """Records what happens in the run; None: nothing is recorded."""
     listener: Callable[[TaskEvent], None] | None = None
     """Takes the events as they happen, those of a run being cancelled too; without one they go to LangGraph's custom stream."""
+    holds_drafts: bool = False
+    """The listener gets no text of an attempt that may still be rejected."""
     caller: Context[Any] = field(default_factory=Context)
     """The context of the task's tool calls, with the dependencies that the app gave for it."""
     output_model: type[BaseModel] | None = None
@@ -443,10 +445,8 @@ class Trust:
     """The change that a message's tool calls make to the trusted part of the conversation.
 
     The result of a trusted tool may be acted upon as long as untrusted content influenced neither its arguments nor those of any tool
-    with
-    side effects: it could come back from there. Once the run has read untrusted content, the call itself must have been chosen before,
-    too:
-    an agent that obeys such content finds or computes whatever it is told to.
+    with side effects: it could come back from there. Once the run has read untrusted content, the call itself must have been chosen
+    before, too: an agent that obeys such content finds or computes whatever it is told to.
     """
 
     def __init__(self, state: TaskState, calls: ToolCalls, standing: CallContext, around: Label) -> None:

@@ -290,6 +290,7 @@ class PlanRun:
             "output_schema": self._task.output_schema if is_answer else None,
             "idempotency_key": part_key(self._task.idempotency_key, _name(subtask)),
             "policy": part_policy(self._task, turns=turns).model_copy(update={"limits": limits}),
+            "caller": None,
             "label": self._label(subtask),
             "planned": self._parts.planned,
             "ruling": None,
@@ -417,7 +418,7 @@ class SubtasksNodes:
         work = SubtasksWork.model_validate(state["subtasks"])
         parts = self._parts(state, runtime)
         if work.plan is None:
-            whole = parts.task.model_copy(update={"policy": part_policy(parts.task, turns=parts.task.policy.maximum_turns)})
+            whole = parts.task.model_copy(update={"policy": part_policy(parts.task, turns=parts.task.policy.maximum_turns), "caller": None})
             account = parts.context.account
             final = await parts.run(whole.with_context_in_prompt(), account=account, seconds=None, is_heard=True, name="the whole task")
             ended: TaskState = {"attempts": final["attempts"], "messages": final["messages"], "label": final["label"]}

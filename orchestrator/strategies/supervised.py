@@ -31,6 +31,7 @@ from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import Task, transcript
 from .calls import CallLog, TaskRuntime, emit, warn_of_refusal
+from .failing import give_up
 from .prompts import (
     NOT_YET_RUN,
     SupervisorVerdict,
@@ -42,7 +43,7 @@ from .prompts import (
     verify_progress_request,
 )
 from .state import TaskState, as_json, chosen_by_plan, label_of, opening, step_request, value_of
-from .turn import AgentTurn, after_step, asked_with_less, is_accepted
+from .turn import AgentTurn, after_calls, after_step, asked_with_less, is_accepted
 
 if TYPE_CHECKING:
     from .graphs import TaskNodes
@@ -334,7 +335,7 @@ class SupervisorNodes:
         if judgement is not None and judgement.verdict is not Verdict.UNREADABLE:
             return {**_after(view, judgement, is_binding=True), "act_doubt": None, "calls": log.as_json}
         why = _unchecked(view, judgement, problem)
-        ended = turn.reject(f"{doubt}{why}", runtime) if turn.has_successor else turn.give_up(problem, runtime)
+        ended = turn.reject(f"{doubt}{why}", runtime) if turn.has_successor else give_up(turn, problem, runtime)
         return {**ended, "calls": log.as_json}
 
     async def _planned(self, view: Oversight, log: CallLog, runtime: TaskRuntime) -> tuple[str, list[str]]:
@@ -427,16 +428,16 @@ def _spoken(view: Oversight) -> TaskState:
 def after_act(state: TaskState) -> str:
     """Choose the node after `act`: the same as without supervision, except that an answer or a doubtful call may be checked first."""
     following = after_step(state)
-    if following == "tools":
-        return "tools" if state["act_doubt"] is None else "verify"
+    if following in ("judge", "tools") and state["messages"][-1]["tool_calls"]:
+        return following if state["act_doubt"] is None else "verify"
     return "verify" if following == "judge" and Oversight(state).cause() is not None else following
 
 
 def after_verify(state: TaskState) -> str:
-    """Choose the node after a check: `judge` for an answer that stands, `tools` for calls that may run, else `act`."""
+    """Choose the node after a check: `judge` for an answer that stands, that of `after_calls` for calls that may run, else `act`."""
     if has_answered(state):
         return "judge"
-    return "tools" if state["draft"] is not None and state["messages"][-1]["tool_calls"] else "act"
+    return after_calls(state) if state["draft"] is not None and state["messages"][-1]["tool_calls"] else "act"
 
 
 def has_answered(state: TaskState) -> bool:

@@ -1,10 +1,10 @@
-"""One turn of an agent: the attempt under way, whether its calls may run, and how its conversation fits the agent's context window."""
+"""One turn of an agent: the attempt under way, what of it is shown, and how its conversation fits the agent's context window."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langgraph.graph import END
 from pydantic import BaseModel
@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from ...protocols import (
     Agent,
     AgentCard,
-    BudgetExceeded,
     ContextOverflow,
+    FinishReason,
     InvalidOutput,
     Message,
     NearfarError,
@@ -21,10 +21,12 @@ from ...protocols import (
     StepReply,
     StepRequest,
     ToolCall,
+    ToolChoice,
     ToolSpec,
     Unsupported,
     Usage,
 )
+from ...protocols.validation import check_arguments
 from ..agents.pool import AgentHandle, AgentPool
 from ..compression.compressor import Ask, Compressed, Summarizer, compress, compress_and_summarize
 from ..compression.conversation import conversation_tokens
@@ -32,15 +34,16 @@ from ..routing.checks import EarlyStop
 from ..safety.privacy import reach_of
 from ..task.decisions import RouteDecision
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
-from ..task.labels import may_go
+from ..task.labels import Label, may_go
 from ..task.modes import SUPERVISED
 from ..task.policy import CompressionConfig, CompressionUse
 from ..task.results import Attempt, Call, Energy
 from ..task.routing_policy import FallbackTrigger
 from ..task.task import Task, read_output
 from ..task.tools import Effect
+from ..task.turns import CallerTools
 from .calls import CallLog, TaskRuntime, emit, is_heard
-from .state import Json, TaskContext, TaskState, as_json, done_note, fresh_start, label_of, step_request, value_of
+from .state import TaskContext, TaskState, as_json, done_note, fresh_start, label_of, step_request, value_of
 
 
 class AgentTurn:
@@ -62,6 +65,9 @@ class AgentTurn:
         """Something that the agent has said in the step under way was shown as it was said."""
         self.is_counted = False
         """The step under way is one of the draft's steps."""
+        self._blank = ""
+        """White space that was said first: an answer of nothing else counts as empty, and is not shown."""
+        self._is_final: bool | None = None
 
     async def open(self) -> Agent:
         """Open the agent, and start its clock afterwards: its model may have to be loaded first."""
@@ -79,14 +85,54 @@ class AgentTurn:
         return self.position + 1 < len(self.decision.candidates)
 
     def show(self, text: str, runtime: TaskRuntime) -> None:
-        """Emit a piece of the agent's text."""
-        self.has_shown = self.has_shown or is_heard(runtime)
-        emit(runtime, AgentText(text=text))
+        """Emit a piece of the agent's text, where it is heard as it is said."""
+        if not self._is_heard(runtime):
+            return
+        text = self._blank + text
+        self.has_shown = self.has_shown or bool(text.strip())
+        self._blank = "" if self.has_shown else text
+        if self.has_shown:
+            emit(runtime, AgentText(text=text))
+
+    def _is_heard(self, runtime: TaskRuntime) -> bool:
+        return is_heard(runtime) or (runtime.context.listener is not None and self._stands(runtime.context))
+
+    def _stands(self, context: TaskContext) -> bool:
+        """Return whether all that the agent says in a turn of the caller's stands: neither evidence nor a supervisor can reject it, and
+        once some of it was heard, no other agent takes over."""
+        if self._is_final is None:
+            is_checked = self.is_judged or self.is_supervised or self.task.output_schema is not None
+            others = self.has_successor or self.state["standby"] is not None
+            may_restart = others and self.task.policy.fallback.hands_over(was_shown=True)
+            self._is_final = not (self.task.caller is None or is_checked or may_restart or self._may_act_in_doubt(context))
+        return self._is_final
+
+    def _may_act_in_doubt(self, context: TaskContext) -> bool:
+        """Return whether calls that settle something are looked at before they run."""
+        is_looked_at = self.task.policy.evidence.before_acts and bool(self.far_successors(context))
+        return is_looked_at and any(tool.declared.effect is not Effect.READ for tool in context.tools.values())
+
+    def is_committed(self, runtime: TaskRuntime) -> bool:
+        """Return whether the caller of a turn has heard some of the attempt, so that nothing may take its place."""
+        holds = runtime.context is not None and runtime.context.holds_drafts
+        return holds and self.was_shown(runtime)
+
+    def far_successors(self, context: TaskContext) -> list[AgentHandle]:
+        """Return the later candidates, and the supervisor, that are far away and may be told what the run has seen, of a near agent."""
+        if self.handle.side is not Side.NEAR or FallbackTrigger.LOW_CONFIDENCE not in self.task.policy.fallback.triggers:
+            return []
+        later = list(self.decision.candidates[self.position + 1 :])
+        if self.decision.supervisor is not None and self.position == 0:
+            later.insert(0, self.decision.supervisor)
+        others = [self._pool[name] for name in dict.fromkeys(later) if self._pool[name].side is Side.FAR]
+        label, opening, privacy = label_of(self.state), value_of(Label, self.state["opening"]), context.privacy
+        return [other for other in others if privacy is None or privacy.may_take_over(other, label, opening)]
 
     def was_shown(self, runtime: TaskRuntime) -> bool:
         """Return whether any text of the agent in this attempt was shown while it streamed."""
         said = self.state["messages"][len(self.task.messages) :]
-        return self.has_shown or (is_heard(runtime) and any(message["role"] == "assistant" and message["text"] for message in said))
+        is_heard = self._is_heard(runtime)
+        return self.has_shown or (is_heard and any(message["role"] == "assistant" and message["text"].strip() for message in said))
 
     @property
     def is_judged(self) -> bool:
@@ -117,7 +163,7 @@ class AgentTurn:
         missing = self.task.needs(has_tools=bool(tools)).missing_in(agent.card.capabilities)
         if missing:
             raise Unsupported(f"agent {self.handle.name!r} ({agent.card.model}) lacks {' and '.join(missing)}")
-        self.draft = self._attempt(agent)
+        self.draft = self.attempt(agent)
 
     def announce(self, runtime: TaskRuntime) -> None:
         """Tell that the attempt under way has begun."""
@@ -129,10 +175,22 @@ class AgentTurn:
         draft = self.draft
         assert draft is not None, "an attempt is begun before it takes a step"
         messages = [value_of(Message, message) for message in self.state["messages"]]
-        schema, timeout = self.task.output_schema, self._timeout(draft)
+        offered, choice = self.offered(tools)
         return step_request(
-            self.task, messages, f"{self.position}/{draft.steps}", tools=tuple(tools), output_schema=schema, timeout=timeout
+            self.task,
+            messages,
+            f"{self.position}/{draft.steps}",
+            tools=offered,
+            tool_choice=choice,
+            output_schema=self.task.output_schema,
+            timeout=self._timeout(draft),
+            **sampled(self.task),
         )
+
+    def offered(self, tools: Sequence[ToolSpec]) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
+        """Return those of all `tools` that the next step is shown, and whether it has to call one."""
+        caller = self.task.caller
+        return (tuple(tools), ToolChoice.AUTO) if caller is None else caller.offered(tools, has_acted=bool(self.state["acted"]))
 
     def count(self, call: Call) -> None:
         """Add a call to the draft."""
@@ -149,18 +207,28 @@ class AgentTurn:
         self.draft = draft.model_copy(update=changes)
 
     def check(self, reply: StepReply) -> None:
-        """Raise `InvalidOutput` where the final text does not fit the task's schema, or the model that stands for it."""
+        """Raise `InvalidOutput` where the final text does not fit the task's schema, or the model that stands for it, and where calls of
+        the caller's tools do not fit theirs, or the one that was demanded is missing."""
+        if self.task.caller is not None:
+            self._check_calls(reply, self.task.caller)
         if self.task.output_schema is not None and not reply.tool_calls:
             read_output(reply.text, self.task.output_schema, self.output_model)
 
-    def correct(self, error: InvalidOutput) -> TaskState:
-        """Show the agent its reply and what was wrong with it; it may try once more."""
-        draft = self.elapsed()
-        if not self.is_counted:
-            draft = draft.model_copy(update={"steps": draft.steps + 1})
-        message = Message.user(f"Your last reply could not be used: {error.message}. Reply again.")
-        said = [as_json(Message.assistant(error.text))] if error.text.strip() else []
-        return {"messages": [*self.state["messages"], *said, as_json(message)], "draft": as_json(draft), "corrected": True}
+    def _check_calls(self, reply: StepReply, caller: CallerTools) -> None:
+        try:
+            for call in reply.tool_calls:
+                if caller.has(call.name):
+                    check_arguments(call, caller.specs)
+            is_demanded = self.offered(())[1] is ToolChoice.REQUIRED
+            if is_demanded and not reply.tool_calls and reply.finished.reason is not FinishReason.LENGTH:
+                raise InvalidOutput("the turn demands a tool call, and the agent made none")
+        except InvalidOutput as error:
+            error.text = reply.text
+            raise
+
+    def said(self, reply: StepReply) -> Message:
+        """Return the message of a reply as the conversation keeps it: where tools of the caller are called, their calls alone."""
+        return reply.message if self.task.caller is None else self.task.caller.returned(reply.message)
 
     def stop(self, runtime: TaskRuntime) -> TaskState:
         """Give the draft up in the middle of its work; the next agent takes over."""
@@ -176,27 +244,6 @@ class AgentTurn:
     def go_on(self, *, doubt: str | None = None, look: str | None = None) -> TaskState:
         """Let the calls of the last message run; `doubt`: only after the far side was asked, `look`: after that agent's opinion."""
         return {"act_doubt": doubt, "act_look": look, "draft": as_json(self.elapsed())}
-
-    def give_up(self, error: NearfarError, runtime: TaskRuntime, *, is_final: bool = False) -> TaskState:
-        """End the attempt as failed; the next agent takes over, else a draft rejected earlier, else what was said when a budget ended.
-
-        Raises the error where there is none of them. `is_final`: no other agent is to try.
-        """
-        self.draft = (self.draft or self._attempt(None)).model_copy(update={"error": type(error).__name__})
-        problem = f"{type(error).__name__}: {error}"
-        is_last, standby = is_final or not self.has_successor, self.state["standby"]
-        if is_last and standby is None and isinstance(error, BudgetExceeded) and (said := self._said()):
-            return {**self.end(self.elapsed(), "accepted", f"{problem}; what was said until then stands", runtime), "messages": said}
-        ended = self.end(self.elapsed(), "failed", problem, runtime)
-        if not is_last:
-            return ended
-        if standby is not None:
-            return {**ended, "messages": standby, "attempts": [_reinstated(attempt, self.handle.name) for attempt in ended["attempts"]]}
-        for attempt in self.state["attempts"]:
-            error.add_note(f"before that, {attempt['agent']} {attempt['outcome']}: {attempt['reason']}")
-        if done := done_note(self.state, may_read=True):
-            error.add_note(done)
-        raise error
 
     def elapsed(self) -> Attempt:
         """Return the draft, with the time of this look added."""
@@ -219,20 +266,6 @@ class AgentTurn:
         following = self.decision.candidates[position : position + 1]
         return all(may_go(label_of(self.state).tier, reach_of(self._pool[name])) for name in following)
 
-    def _said(self) -> list[Json]:
-        """Return the conversation up to the agent's last words if they can be an answer; else an empty list."""
-        messages = self.state["messages"]
-        spoken = [place for place, message in enumerate(messages) if message["role"] == "assistant" and message["text"].strip()]
-        if not spoken or spoken[-1] < len(self.task.messages):
-            return []
-        text = messages[spoken[-1]]["text"]
-        try:
-            if self.task.output_schema is not None:
-                read_output(text, self.task.output_schema, self.output_model)
-        except InvalidOutput:
-            return []
-        return [*messages[: spoken[-1]], as_json(Message.assistant(text))]
-
     def _timeout(self, draft: Attempt) -> float | None:
         """Seconds for the next step. A supervised run is long by design, so there the limit is each step's and not the attempt's."""
         if not self.has_successor:
@@ -240,7 +273,7 @@ class AgentTurn:
         limit = self.task.policy.attempt_timeout
         return limit if self.is_supervised else max(limit - draft.seconds, 0.001)
 
-    def _attempt(self, agent: Agent | None) -> Attempt:
+    def attempt(self, agent: Agent | None) -> Attempt:
         return Attempt(
             agent=self.handle.name,
             side=self.handle.side,
@@ -255,24 +288,42 @@ class AgentTurn:
         )
 
 
-def _reinstated(attempt: Json, failed: str) -> Json:
-    """Return a rejected attempt as the accepted one; any other unchanged."""
-    if attempt["outcome"] != "rejected":
-        return attempt
-    return {**attempt, "outcome": "accepted", "reason": f"{attempt['reason']}, but {failed} failed, so the draft stands"}
+def sampled(task: Task) -> dict[str, Any]:
+    """Return the fields of a request of the agent that answers, as the task samples it. The policy's limit of tokens holds, too."""
+    given, most = task.sampling.model_dump(exclude_defaults=True), task.policy.maximum_output_tokens
+    if most is not None and "max_output_tokens" in given:
+        given["max_output_tokens"] = min(given["max_output_tokens"], most)
+    return given
 
 
 def after_step(state: TaskState) -> str:
     """Choose the node after `act` by the `state`: `act` after a failed or corrected attempt, `look` for calls that wait for an opinion,
-    `tools` for others, `judge` for an answer, else the end."""
+    `tools` for others, `judge` for an answer and for calls of the caller's tools, else the end."""
     if is_accepted(state):
         return END
     last = state["messages"][-1]
     if state["draft"] is None or last["role"] != "assistant":
         return "act"
     if last["tool_calls"]:
-        return "tools" if state.get("act_look") is None else "look"
+        return after_calls(state) if state.get("act_look") is None else "look"
     return "judge"
+
+
+def left_out(reply: Message, said: Message) -> list[str]:
+    """Return a line for `Result.reasons` where calls of a reply are not made, as those of the caller's tools end the turn."""
+    left = [call.name for call in reply.tool_calls if call not in said.tool_calls]
+    return [f"not called in this turn, which ends with {said.tool_calls[0].name}: {', '.join(left)}"] if left else []
+
+
+def after_calls(state: TaskState) -> str:
+    """Choose the node after calls that may run: `judge` where the caller runs them, which ends the turn."""
+    return "judge" if has_callers_calls(state) else "tools"
+
+
+def has_callers_calls(state: TaskState) -> bool:
+    """Return whether the last message calls tools of the caller."""
+    caller = value_of(Task, state["task"]).caller
+    return caller is not None and any(caller.has(call["name"]) for call in state["messages"][-1]["tool_calls"])
 
 
 def is_accepted(state: TaskState) -> bool:
@@ -327,6 +378,7 @@ class Fitting:
     """
 
     def __init__(self, turn: AgentTurn, card: AgentCard) -> None:
+        self._turn = turn
         self._state = turn.state
         self._policy = turn.task.policy.compression
         use = self._policy.use
@@ -352,7 +404,7 @@ class Fitting:
             try:
                 return self._measured(sent, await ask(sent))
             except ContextOverflow:
-                if not self._is_wanted:
+                if not self._is_wanted or self._turn.has_shown:
                     raise
                 self._tighten(sent)
                 key = f"{request.idempotency_key}/shorter-{tried}"  # another content under the same key would be refused

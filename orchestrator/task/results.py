@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, field_serializer
 
-from ...protocols import AgentCard, BudgetExceeded, EnergySource, Message, Performance, Side, ToolCall, Usage
+from ...protocols import AgentCard, BudgetExceeded, EnergySource, FinishReason, Message, Performance, Side, ToolCall, Usage
 from ...protocols.steps import Value
 from .decisions import RouteDecision, SelectionDecision
 from .evidence import ActLook, Arbitration, ExtractedAnswer, WeighedDraft
@@ -123,6 +123,8 @@ class Call(Value):
     """The verdict was only recorded."""
     error: str | None = None
     """Class name of the error, if the call failed."""
+    finish_reason: FinishReason | None = None
+    """Why the model stopped; None: the call failed."""
     is_cut_short: bool = False
     """It wrote as much as its budget paid for, and was not done."""
 

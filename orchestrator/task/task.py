@@ -19,6 +19,8 @@ from .labels import OF_CONTEXT, Chosen, Label, RecalledItem
 from .modes import Strategy
 from .policy import Policy
 from .rules import Ruling
+from .sampling import Sampling
+from .turns import CallerTools
 
 Caching = Literal["use", "no-store"]
 """`use`: the task may be answered from a cache and its answers be stored; `no-store`: neither."""
@@ -105,6 +107,12 @@ class Task(Value):
     """Let it be answered from a cache and its answers be stored (`use`), or neither (`no-store`)."""
     unstick: bool = False
     """Choose an agent without regard to the one that answered last in the session."""
+    agent: str = ""
+    """Name of the only agent that may answer; empty: the router chooses."""
+    sampling: Sampling = Sampling()
+    """Sampling of the agent that answers."""
+    caller: CallerTools | None = None
+    """The tools that the caller runs, calls of which end the task: it is a turn of a conversation; None: it is a whole task."""
     role: str = ""
     """Name of the role that the task is given to, and in a part of it of the role whose work it is; empty: none."""
     allowed_tools: frozenset[str] | None = None

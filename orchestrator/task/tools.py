@@ -185,6 +185,11 @@ class Tool:
         """It takes a `Context` whose dependencies must be given with each task."""
         return self._context is not None and self._context.needs_dependencies
 
+    @property
+    def settles(self) -> frozenset[str]:
+        """Return the arguments in which two calls have to agree to do the same."""
+        return self.declared.sinks
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - keeps the wrapped function's own signature
         """Call the function itself, with `args` and `kwargs` as it takes them."""
         return self.function(*args, **kwargs)

@@ -14,7 +14,7 @@ from nearfar import Hybrid, MemoryStore, Records, Source
 from nearfar.orchestrator.memory.engine import ItemSelection
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
-from nearfar.orchestrator.memory.recall.episodic import Turn
+from nearfar.orchestrator.memory.recall.episodic import MemoryTurn
 from nearfar.orchestrator.memory.recall.ranking import Granularity, episodic
 from nearfar.orchestrator.task.stores import CacheConfig, ConsolidationConfig
 from nearfar.protocols import DeviceState, DeviceStateSource, PowerSource, ScriptedAgent, Side, StoreUnavailable
@@ -33,7 +33,7 @@ def store_with_a_session() -> MemoryStore:
     memory = AgentMemory(store)
     for day in range(4):
         text = f"On day {day} Ann went to Rome with Tom and paid {day * 10 + 7} euros for a museum."
-        memory.remember(Turn(speaker="Ann", text=text, source=Source.USER), "trip")
+        memory.remember(MemoryTurn(speaker="Ann", text=text, source=Source.USER), "trip")
     memory.episodes.close("trip")
     return store
 

@@ -17,7 +17,7 @@ from ..engine import Change
 from ..reading import MemoryItem
 from ..store import MemoryStore
 from ..writing import ABSENT
-from .episodic import EpisodicMemory, Turn
+from .episodic import EpisodicMemory, MemoryTurn
 from .ranking import SEMANTIC, TEXT, WORKING, keywords
 from .retrieval import Rendered, render
 
@@ -190,11 +190,11 @@ class AgentMemory:
         """Return the notes of a `run`, which last until it ends."""
         return WorkingMemory(self._store, run, self._scope)
 
-    def remember(self, turn: Turn, session: str) -> MemoryItem:
+    def remember(self, turn: MemoryTurn, session: str) -> MemoryItem:
         """Keep a `turn` of a `session`; see `EpisodicMemory.remember`."""
         return self.episodes.remember(turn, session)
 
-    async def aremember(self, turn: Turn, session: str) -> MemoryItem:
+    async def aremember(self, turn: MemoryTurn, session: str) -> MemoryItem:
         return await in_thread(self.remember, turn, session)
 
     def recall(

@@ -40,7 +40,7 @@ class TurnKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class MemoryTurn:
     """Something that was said, called, returned or achieved."""
 
     speaker: str
@@ -158,7 +158,7 @@ class EpisodicMemory:
         self._sessions: dict[str, _Session] = {}
         self._lock = RLock()
 
-    def remember(self, turn: Turn, session: str) -> MemoryItem:
+    def remember(self, turn: MemoryTurn, session: str) -> MemoryItem:
         """Keep a turn after the last one of the session, and return its item.
 
         The turn can be found at once; together with its neighbours once their topic has ended.
@@ -216,7 +216,7 @@ class EpisodicMemory:
         found = self._store.search(namespace, key_prefix=f"{session}:", limit=limit)
         return [item for item in found if (about := span(item.key)) is not None and about.session == session]
 
-    def _put(self, turn: Turn, session: str, state: _Session) -> MemoryItem:
+    def _put(self, turn: MemoryTurn, session: str, state: _Session) -> MemoryItem:
         store = self._store if turn.source is None else self._store.bound(source=turn.source)
         at = turn.at or datetime.now(UTC)
         value = turn.value(session, at, self._line_before(turn, state.last))
@@ -232,7 +232,7 @@ class EpisodicMemory:
             raise NotFound(f"turn {key!r} was deleted while it was written", hint="remember it again")
         return item
 
-    def _line_before(self, turn: Turn, last: MemoryItem | None) -> str | None:
+    def _line_before(self, turn: MemoryTurn, last: MemoryItem | None) -> str | None:
         """Return the line of the turn before, if all who may see this turn may see it, too, and it is erased with this one."""
         origin = self._store.origin
         tier, subject = turn.tier or origin.tier or Tier.DEVICE, origin.subject if turn.subject is None else turn.subject

@@ -12,7 +12,7 @@ from nearfar import Hybrid, TaskMemory
 from nearfar.orchestrator.memory.in_tasks import memory_tools
 from nearfar.orchestrator.memory.reading import MemoryItem
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
-from nearfar.orchestrator.memory.recall.episodic import Turn
+from nearfar.orchestrator.memory.recall.episodic import MemoryTurn
 from nearfar.orchestrator.memory.recall.ranking import Granularity, episodic
 from nearfar.orchestrator.memory.recall.retrieval import render
 from nearfar.orchestrator.memory.store import MemoryStore
@@ -40,7 +40,7 @@ def remembered(sessions: Sequence[Sequence[str]]) -> MemoryStore:
     memory = AgentMemory(store, ("chat",))
     for number, said in enumerate(sessions):
         for place, text in enumerate(said):
-            memory.remember(Turn(speaker=("Ann", "Ben")[place % 2], text=text), str(number))
+            memory.remember(MemoryTurn(speaker=("Ann", "Ben")[place % 2], text=text), str(number))
         memory.episodes.close(str(number))
     return store
 

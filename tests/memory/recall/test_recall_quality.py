@@ -11,7 +11,7 @@ from allotment import QUESTIONS, SESSIONS
 
 from benchmarks.memory_figures.locomo import figures
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
-from nearfar.orchestrator.memory.recall.episodic import Turn
+from nearfar.orchestrator.memory.recall.episodic import MemoryTurn
 from nearfar.orchestrator.memory.recall.ranking import turn_key
 from nearfar.orchestrator.memory.recall.retrieval import Rendered
 from nearfar.orchestrator.memory.store import MemoryStore
@@ -29,7 +29,7 @@ def allotment(tmp_path_factory: pytest.TempPathFactory) -> AgentMemory:
     memory = AgentMemory(MemoryStore.open(tmp_path_factory.mktemp("memory") / "memory.db"))
     for session, turns in SESSIONS.items():
         for speaker, text in turns:
-            memory.remember(Turn(speaker=speaker, text=text), session)
+            memory.remember(MemoryTurn(speaker=speaker, text=text), session)
         memory.episodes.close(session)
     return memory
 

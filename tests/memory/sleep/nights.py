@@ -7,7 +7,7 @@ from nearfar.orchestrator.memory.consolidation.consolidator import Consolidator
 from nearfar.orchestrator.memory.consolidation.journal import CONSOLIDATION
 from nearfar.orchestrator.memory.reading import MemoryItem
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory, Fact
-from nearfar.orchestrator.memory.recall.episodic import Turn
+from nearfar.orchestrator.memory.recall.episodic import MemoryTurn
 from nearfar.orchestrator.memory.recall.ranking import TEXT, Granularity, episodic
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.task.stores import ConsolidationConfig
@@ -40,7 +40,7 @@ class Night:
         """Remember a session and end it; an hour and more passes."""
         memory = AgentMemory(self.store)
         for text in [text for topic in topics for text in topic]:
-            memory.remember(Turn(speaker="Ann", text=text, source=source, subject=subject, tier=tier), session)
+            memory.remember(MemoryTurn(speaker="Ann", text=text, source=source, subject=subject, tier=tier), session)
         memory.episodes.close(session)
         self.clock.time += 2 * HOUR
 

@@ -1,0 +1,161 @@
+"""Turns as a `Hybrid` serves them: what is asked, the turn that a result stands for, and its stream."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Self, cast
+
+from pydantic import ValidationError
+
+from ...protocols import FinishReason, InvalidRequest, Message, Side, ToolChoice, ToolSpec
+from ...protocols.steps import Value
+from ...protocols.validation import check_schema
+from ..agents.pool import AgentPool
+from ..task.events import AgentText, CallEnded, TaskEvent, TaskFinished
+from ..task.results import Call, Result
+from ..task.task import as_messages
+from ..task.tools import Tool
+from ..task.turns import CallerTools, Turn, TurnCall, TurnEvent, TurnFinished, TurnText
+from .arguments import TaskOptions, TurnOptions, check_options
+
+_BETWEEN = "\n\n"
+"""Between the texts of two steps."""
+_WORDS = frozenset(ToolChoice)
+_HINT = 'a ToolSpec, {"name": ..., "description": ..., "parameters": {JSON Schema}}, or one of OpenAI\'s or Anthropic\'s form'
+
+
+class AskedTurn(Value):
+    """A turn as its caller asks for it."""
+
+    messages: tuple[Message, ...]
+    caller: CallerTools
+    options: Any
+    """The `TaskOptions`."""
+
+    @classmethod
+    def of(cls, prompt: object, tools: object, tool_choice: object, options: TurnOptions) -> Self:
+        """Return what is asked. Raises `InvalidRequest` for what cannot be used, and for results of calls that were never made."""
+        check_options(options, TurnOptions.__optional_keys__)
+        messages = as_messages(prompt)
+        _check_results(messages)
+        given = cast(dict[str, Any], dict(options))
+        caller = _caller_tools(tools, tool_choice, parallel=given.pop("parallel_calls", True))
+        return cls(messages=messages, caller=caller, options=given)
+
+    @property
+    def task_options(self) -> TaskOptions:
+        return cast(TaskOptions, self.options)
+
+
+def _check_results(messages: Sequence[Message]) -> None:
+    called: set[str] = set()
+    for place, message in enumerate(messages):
+        called.update(call.id for call in message.tool_calls)
+        result = message.tool_result
+        if result is not None and result.call_id not in called:
+            hint = "the prompt holds the assistant's message with the call, too: Turn.message is that of the last turn"
+            raise InvalidRequest(f"messages[{place}] is the result of call {result.call_id!r}, which no message makes", hint=hint)
+
+
+def _caller_tools(tools: object, choice: object, *, parallel: object) -> CallerTools:
+    if isinstance(tools, (str, Mapping)) or not isinstance(tools, Sequence):
+        raise InvalidRequest(f"tools must be a list of tools, not {type(tools).__name__}", hint=_HINT)
+    if not isinstance(choice, str):
+        raise InvalidRequest(f"tool_choice must be a text, not {type(choice).__name__}", hint=f"{', '.join(ToolChoice)}, or a tool's name")
+    specs = tuple(_spec(tool, f"tools[{place}]") for place, tool in enumerate(tools))
+    only = "" if choice in _WORDS else choice
+    try:
+        return CallerTools.model_validate(
+            {"specs": specs, "choice": ToolChoice.REQUIRED if only else choice, "only": only, "parallel": parallel}
+        )
+    except ValidationError as error:
+        raise InvalidRequest(_problem(error), hint=f"tool_choice: {', '.join(ToolChoice)}, or a tool's name") from error
+
+
+def _spec(given: object, where: str) -> ToolSpec:
+    """Return a tool that the caller describes: our own, OpenAI's `function`, or Anthropic's `input_schema`."""
+    if isinstance(given, Tool):
+        return given.spec
+    if not isinstance(given, (ToolSpec, Mapping)):
+        raise InvalidRequest(f"{where} is no tool but {type(given).__name__}", hint=_HINT)
+    fields = dict(given) if isinstance(given, ToolSpec) else given
+    inner = fields["function"] if isinstance(fields.get("function"), Mapping) else fields
+    parameters = inner.get("parameters", inner.get("input_schema")) or {}
+    try:
+        schema = {"type": "object", "properties": {}, **parameters}
+        spec = ToolSpec(name=inner["name"], description=inner.get("description") or "", parameters=schema)
+    except (KeyError, TypeError) as error:
+        raise InvalidRequest(f"{where} describes no tool", hint=_HINT) from error
+    except ValidationError as error:
+        raise InvalidRequest(f"{where}: {_problem(error)}", hint=_HINT) from error
+    check_schema(spec.parameters, f"{where}: its parameters")
+    return spec
+
+
+def _problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    return ".".join(map(str, first["loc"])) + ": " * bool(first["loc"]) + first["msg"].removeprefix("Value error, ")
+
+
+def turn_of(result: Result, asked: AskedTurn, pool: AgentPool, *, heard: str = "") -> Turn:
+    """Return the turn that a result stands for. `heard`: the text that the caller has heard of it."""
+    made = result.messages[len(asked.messages) :]
+    said = [result.text] if asked.options.get("output") is not None else [message.text for message in made if message.role == "assistant"]
+    last = _last_step(result)
+    calls = made[-1].tool_calls if made else ()
+    reason = FinishReason.STOP if last is None or last.finish_reason is None else last.finish_reason
+    if reason is not FinishReason.LENGTH:
+        reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
+    return Turn(
+        id=result.id,
+        text=heard or _BETWEEN.join(text for text in said if text),
+        calls=calls,
+        finish_reason=reason,
+        output=result.output,
+        agent=result.agent,
+        side=result.side,
+        model=result.model,
+        usage=result.attempts[-1].usage if last is None else last.saved or last.usage,
+        confidence=result.confidence,
+        dollars=result.dollars,
+        saved=_saved(result, pool),
+        result=result,
+    )
+
+
+def _last_step(result: Result) -> Call | None:
+    """Return the last step of the attempt that stands."""
+    own = [call for call in result.calls if call.agent == result.agent and call.error is None and call.verdict is None]
+    return next((call for call in reversed(own) if call.role == "execute"), own[-1] if own else None)
+
+
+def _saved(result: Result, pool: AgentPool) -> Decimal | None:
+    """Estimate what far alone would have taken more: the price of the tokens of the attempt that stands, if far had read and written them.
+
+    None where it could not have been asked, and where a price is unknown.
+    """
+    far = next((each.agent for each in result.decision.considered if each.side is Side.FAR and each.estimate is not None), None)
+    prices = None if far is None else pool[far].prices
+    usage = next(attempt.usage for attempt in result.attempts if attempt.outcome == "accepted")
+    return None if prices is None or result.dollars is None else prices.dollars(usage) - result.dollars
+
+
+async def turn_events(events: AsyncGenerator[TaskEvent, None], asked: AskedTurn, pool: AgentPool) -> AsyncGenerator[TurnEvent, None]:
+    """Yield the events of a turn, given those of its task, whose texts are only of attempts that stand."""
+    heard, is_between = "", False
+    async for event in events:
+        match event:
+            case AgentText():
+                piece = f"{_BETWEEN}{event.text}" if is_between and heard else event.text
+                heard, is_between = heard + piece, False
+                yield TurnText(text=piece)
+            case CallEnded():
+                is_between = True
+            case TaskFinished():
+                for last in _ending(turn_of(event.result, asked, pool, heard=heard), has_text=bool(heard)):
+                    yield last
+
+
+def _ending(turn: Turn, *, has_text: bool) -> Sequence[TurnEvent]:
+    """Return what is left to tell at the end: the text of an attempt that was held back, the calls, and the turn."""
+    text = [] if has_text or not turn.text else [TurnText(text=turn.text)]
+    return [*text, *(TurnCall(call=call) for call in turn.calls), TurnFinished(turn=turn)]

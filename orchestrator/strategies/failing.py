@@ -1,0 +1,62 @@
+"""The end of attempts that went wrong: who takes over, what stands in their place, and a second try after an unusable reply."""
+
+from ...protocols import BudgetExceeded, InvalidOutput, Message, NearfarError
+from ..task.task import read_output
+from .calls import TaskRuntime
+from .state import Json, TaskState, as_json, done_note
+from .turn import AgentTurn
+
+
+def give_up(turn: AgentTurn, error: NearfarError, runtime: TaskRuntime, *, is_final: bool = False) -> TaskState:
+    """End the attempt as failed; the next agent takes over, else a draft rejected earlier, else what was said when a budget ended.
+
+    Raises the error where there is none of them. `is_final`: no other agent is to try.
+    """
+    turn.draft = (turn.draft or turn.attempt(None)).model_copy(update={"error": type(error).__name__})
+    problem = f"{type(error).__name__}: {error}"
+    standby = None if turn.is_committed(runtime) else turn.state["standby"]
+    is_last = is_final or not turn.has_successor
+    if is_last and standby is None and isinstance(error, BudgetExceeded) and (said := _said(turn)):
+        return {**turn.end(turn.elapsed(), "accepted", f"{problem}; what was said until then stands", runtime), "messages": said}
+    ended = turn.end(turn.elapsed(), "failed", problem, runtime)
+    if not is_last:
+        return ended
+    if standby is not None:
+        return {**ended, "messages": standby, "attempts": [_reinstated(attempt, turn.handle.name) for attempt in ended["attempts"]]}
+    for attempt in turn.state["attempts"]:
+        error.add_note(f"before that, {attempt['agent']} {attempt['outcome']}: {attempt['reason']}")
+    if done := done_note(turn.state, may_read=True):
+        error.add_note(done)
+    raise error
+
+
+def correct(turn: AgentTurn, error: InvalidOutput) -> TaskState:
+    """Show the agent its reply and what was wrong with it; it may try once more."""
+    draft = turn.elapsed()
+    if not turn.is_counted:
+        draft = draft.model_copy(update={"steps": draft.steps + 1})
+    message = Message.user(f"Your last reply could not be used: {error.message}. Reply again.")
+    said = [as_json(Message.assistant(error.text))] if error.text.strip() else []
+    return {"messages": [*turn.state["messages"], *said, as_json(message)], "draft": as_json(draft), "corrected": True}
+
+
+def _said(turn: AgentTurn) -> list[Json]:
+    """Return the conversation up to the agent's last words if they can be an answer; else an empty list."""
+    messages = turn.state["messages"]
+    spoken = [place for place, message in enumerate(messages) if message["role"] == "assistant" and message["text"].strip()]
+    if not spoken or spoken[-1] < len(turn.task.messages):
+        return []
+    text = messages[spoken[-1]]["text"]
+    try:
+        if turn.task.output_schema is not None:
+            read_output(text, turn.task.output_schema, turn.output_model)
+    except InvalidOutput:
+        return []
+    return [*messages[: spoken[-1]], as_json(Message.assistant(text))]
+
+
+def _reinstated(attempt: Json, failed: str) -> Json:
+    """Return a rejected attempt as the accepted one; any other unchanged."""
+    if attempt["outcome"] != "rejected":
+        return attempt
+    return {**attempt, "outcome": "accepted", "reason": f"{attempt['reason']}, but {failed} failed, so the draft stands"}
