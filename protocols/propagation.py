@@ -5,7 +5,7 @@ Nothing here loads OpenTelemetry. A process that has not loaded it passes on wha
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
@@ -30,6 +30,14 @@ def trace_headers() -> dict[str, str]:
     """Return the header that lets another process continue the trace; empty if there is no trace. It serves as `_meta` of MCP, too."""
     value = traceparent()
     return {TRACEPARENT: value} if value else {}
+
+
+def annotate_span(attributes: Mapping[str, str]) -> None:
+    """Add attributes to the current span, if OpenTelemetry is loaded and records one."""
+    if "opentelemetry.trace" in sys.modules:
+        from opentelemetry.trace import get_current_span
+
+        get_current_span().set_attributes(attributes)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.hybrid.arguments import TaskOptions as TaskOptions
     from nearfar.orchestrator.hybrid.arguments import TurnOptions as TurnOptions
     from nearfar.orchestrator.hybrid.hybrid import Hybrid as Hybrid
+    from nearfar.orchestrator.hybrid.metrics import Metrics as Metrics
     from nearfar.orchestrator.hybrid.records import Records as Records
     from nearfar.orchestrator.hybrid.session import Session as Session
     from nearfar.orchestrator.lab.worlds.world import Grade as Grade
@@ -180,6 +181,8 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.turns import TurnFinished as TurnFinished
     from nearfar.orchestrator.task.turns import TurnText as TurnText
     from nearfar.orchestrator.tracing.store import TraceStore as TraceStore
+    from nearfar.orchestrator.tracing.telemetry import Observable as Observable
+    from nearfar.orchestrator.tracing.telemetry import instrument as instrument
     from nearfar.orchestrator.util.plugins import FarPluginConfig as FarPluginConfig
     from nearfar.orchestrator.util.plugins import NearPluginConfig as NearPluginConfig
     from nearfar.protocols.access import Clock as Clock
@@ -304,6 +307,7 @@ _NAMES = {
     "orchestrator.compose.policy_file": "PolicyFile",
     "orchestrator.hybrid.arguments": "HybridArguments ResumeOptions TaskOptions TurnOptions",
     "orchestrator.hybrid.hybrid": "Hybrid",
+    "orchestrator.hybrid.metrics": "Metrics",
     "orchestrator.hybrid.records": "Records",
     "orchestrator.hybrid.session": "Session",
     "orchestrator.lab.worlds.world": "Grade WorldTask",

@@ -142,7 +142,7 @@ class Hybrid:
         self._device_state: DeviceStateSource = read_device_state
         self._hubs = frozenset(agent.socket for agent in (agents or {}).values() if isinstance(agent, AttachedConfig))
         self.observers = Observers()
-        """What makes spans and metrics of the tasks; see `instrument`."""
+        """The makers of spans and metrics of its tasks; see `instrument`."""
         self._approver = approver
         self._owns_memory = isinstance(memory, (MemoryConfig, str, PathLike))
         self._listening = ExitStack()

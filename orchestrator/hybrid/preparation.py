@@ -169,10 +169,16 @@ class Preparation:
         context = replace(self.context(options, task), account=account, recollection=recollection, privacy=privacy)
         tools = _selected(context.tools, task)
         guard = Guard(task, tools, instructions)
-        trace = RunTrace.of(task, tools, store=self._records.traces, observers=self._observers)
+        trace = self._trace(task, tools)
         tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard)
         caller = Context(options.get("dependencies"), user=task.user, session=task.session, task=task.idempotency_key)
         return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[], caller=caller)
+
+    def _trace(self, task: Task, tools: Mapping[str, Tool]) -> RunTrace | None:
+        """Return the recorder of a run; None where nothing is kept of it, and nothing observes it."""
+        store = self._records.traces
+        observers = self._observers if self._observers.spans is not None or self._observers.meters else None
+        return None if store is None and observers is None else RunTrace.of(task, tools, store=store, observers=observers)
 
     def equip_again(self, task: Task, *, options: TaskOptions) -> TaskContext:
         """Return the context of a resumed task. The limits for all tasks together are those of the present policy."""

@@ -24,6 +24,7 @@ from ...protocols import (
     ToolCall,
     Unavailable,
 )
+from ...protocols.propagation import annotate_span
 from ...protocols.secrets import quote
 from ..agents.breaker import Health
 from ..task.tools import Approver
@@ -120,6 +121,7 @@ class McpConnection:
                 with under_way.limit:
                     async with self._told_errors(client):
                         under_way.has_begun = True
+                        annotate_span({"mcp.method.name": "tools/call", "mcp.protocol.version": client.protocol_version})
                         return await client.call_tool(tool.name, under_way.call.arguments, _NO_TIMEOUT)
                 raise DeadlineExceeded(f"the MCP server {self.name} took longer than {self.config.call_seconds:g} s")
             finally:

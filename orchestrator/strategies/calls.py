@@ -3,11 +3,15 @@
 Loading LangGraph takes longer than all the rest, so that nothing above the graphs imports this module before a task is served.
 """
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing, closing, nullcontext
+from decimal import Decimal
 from functools import cached_property
-from typing import Any, Final, Self
+from itertools import pairwise
+from typing import Any, Self
 
 import anyio
 from langchain_core.runnables import RunnableConfig
@@ -19,37 +23,48 @@ from langgraph.types import Command
 from ...protocols import (
     Agent,
     AgentCard,
+    Cancelled,
+    ContentFiltered,
     DeadlineExceeded,
+    Finished,
+    FinishReason,
+    InternalError,
     InvalidOutput,
+    Message,
     NearfarError,
     NoSuchModel,
+    Performance,
     PrivacyViolation,
     ProviderAuthError,
     QuotaExceeded,
     RequestRefused,
     Side,
+    Stalled,
+    StepEvent,
+    StepLost,
     StepReply,
     StepRequest,
+    TextDelta,
     ToolCall,
-    ToolSpec,
-    Unsupported,
+    ToolCalled,
+    Usage,
     stream,
 )
 from ..agents.pool import AgentHandle
 from ..budgets.account import Allowance
 from ..budgets.book import Spent
-from ..safety.outbound_filter import Listener, OutboundRequest
+from ..safety.outbound_filter import Listener, OutboundRequest, PlaceholderStream
 from ..safety.privacy import RunPrivacy
 from ..task.events import AgentText, CallEnded, TaskEvent, ToolStarted
 from ..task.labels import Label
 from ..task.policy import Cause, Verdict
-from ..task.results import Call
+from ..task.results import Call, price
 from ..task.routing_policy import FallbackConfig, IdleTimeouts
 from ..task.task import Task, with_instructions
 from ..tracing.observing import AskedStep, EndedStep
 from ..tracing.recorder import RunTrace, TracedStep
 from ..util.runtime import is_untraced, untrace_nodes, untraced, without_callbacks
-from .listening import Listening, with_idle_timeout
+from .own_tools import require_own_tools
 from .state import Json, TaskContext, TaskState, as_json, label_of, value_of
 
 logger = logging.getLogger(__name__)
@@ -148,6 +163,36 @@ def add_node(graph: TaskGraphBuilder, name: str, node: Node, edge: Edge, followi
     graph.add_node(name, node_and_edge, destinations=tuple(following))
 
 
+async def with_idle_timeout(events: AsyncIterator[StepEvent], timeouts: IdleTimeouts | None) -> AsyncGenerator[StepEvent, None]:
+    """Yield events, and raise `Stalled` if the next one is late. With None, wait for any length of time."""
+    if timeouts is None:
+        async for event in events:
+            yield event
+        return
+    limit = timeouts.first_token
+    while True:
+        waiting = asyncio.timeout(limit)
+        try:
+            async with waiting:
+                following = await anext(events, None)
+        except TimeoutError:
+            if not waiting.expired():
+                raise
+            raise Stalled(f"the agent sent nothing for {limit:g} s", hint="[policy.fallback] sets the idle timeouts") from None
+        if following is None:
+            return
+        yield following
+        limit = timeouts.idle
+
+
+WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, InvalidOutput, Stalled, StepLost)
+"""Failures that may come after the model has worked, also where nothing was heard of it."""
+
+_TOLD: Final = ("model", "usage", "confidence", "performance", "saved")
+_TELLING = 1.0
+"""Seconds; that an agent did not answer in less says nothing of it."""
+
+
 Reading = Callable[[StepReply], Verdict]
 """Reads a supervisor's verdict."""
 
@@ -172,19 +217,13 @@ class CallLog:
         return None if account is None else await account.reserve(request, card)
 
     async def _end(
-        self, call: Call, traced: TracedStep, listening: Listening, label: Label, allowance: Allowance | None, *, is_lost: bool
+        self, call: Call, traced: TracedStep | None, listening: "_Listening", label: Label, allowance: Allowance | None, *, is_lost: bool
     ) -> None:
         """Record a call that has ended, and charge it. `is_lost`: its usage is unknown, so that what was reserved counts."""
-        if (trace := self._trace) is not None:
-            ended = EndedStep(
-                asked=traced.asked,
-                call=call,
-                reply=listening.said,
-                label=label,
-                finish=listening.finish if call.error is None else None,
-                chunk_seconds=listening.chunk_seconds,
-            )
-            trace.step(traced, ended, reserved=None if allowance is None else allowance.most)
+        if traced is not None:
+            finish = listening.finish if call.error is None else None
+            ended = EndedStep(asked=traced.asked, call=call, reply=listening.said, label=label, finish=finish, gaps=listening.gaps)
+            traced.trace.step(traced, ended, reserved=None if allowance is None else allowance.most)
         self.made.append(call)
         if allowance is not None:
             await allowance.settle(spent_by(call, allowance.most if is_lost else None))
@@ -221,17 +260,16 @@ class CallLog:
             label: of what the request holds; None: it may be anything that the run has seen.
         """
         agent = await handle.open()
-        require_own_tools(agent.card, request.tools)
         idle = self._idle_timeouts(handle, request)
-        outbound = await self._filtered(handle, _for_agent(request, handle, agent.card), label or self._label, role=role)
+        outbound = await self._filtered(handle, agent.card, request, label or self._label, role=role)
         allowance = await self._reserved(outbound.request, agent.card)
         request = outbound.request if allowance is None else allowance.request
-        traced = self._traced(AskedStep(agent=handle.name, card=agent.card, role=role, request=request, server=handle.server))
-        listening = Listening(None if listener is None else outbound.listener(listener))
+        traced = self._traced(handle, agent.card, request, role)
+        listening = _Listening(None if listener is None else outbound.listener(listener))
         verdict: Verdict | None = None
         error: BaseException | None = None
         try:
-            with outbound.inspect_bytes(), traced.current():
+            with outbound.inspect_bytes(), nullcontext() if traced is None else traced.current():
                 await self._hear(handle, agent, request, listening, idle)
             reply = await outbound.check_reply(listening.reply(agent.card))
             verdict = reading(reply) if reading is not None else None
@@ -257,24 +295,31 @@ class CallLog:
             )
             await self._end(call, traced, listening, label or self._label, allowance, is_lost=listening.is_lost(error))
 
-    async def _filtered(self, handle: AgentHandle, request: StepRequest, label: Label, *, role: str) -> OutboundRequest:
+    async def _filtered(self, handle: AgentHandle, card: AgentCard, request: StepRequest, label: Label, *, role: str) -> OutboundRequest:
         """Return the request in the form in which it may go to the agent. Raises `PrivacyViolation` if there is none."""
+        if card.world is not None:
+            require_own_tools(card, request.tools)
         try:
-            return await self._privacy.filter_request(handle, request, label, role=role)
+            return await self._privacy.filter_request(handle, _for_agent(request, handle, card), label, role=role)
         except PrivacyViolation:
             if self._trace is not None:
                 self._trace.egress_blocked(handle.name, role)
             raise
 
-    def _traced(self, asked: AskedStep) -> TracedStep:
-        return TracedStep(asked) if self._trace is None else self._trace.begin_step(asked)
+    def _traced(self, handle: AgentHandle, card: AgentCard, request: StepRequest, role: str) -> TracedStep | None:
+        """Tell the trace that an agent is about to be asked; None: the run has none."""
+        if self._trace is None:
+            return None
+        return self._trace.begin_step(AskedStep(agent=handle.name, card=card, role=role, request=request, server=handle.server))
 
     @property
     def _trace(self) -> RunTrace | None:
         given: TaskContext | None = self._runtime.context
         return None if given is None else given.trace
 
-    async def _hear(self, handle: AgentHandle, agent: Agent, request: StepRequest, listening: Listening, idle: IdleTimeouts | None) -> None:
+    async def _hear(
+        self, handle: AgentHandle, agent: Agent, request: StepRequest, listening: "_Listening", idle: IdleTimeouts | None
+    ) -> None:
         """Listen to a step until its end; what comes of it says whether the agent may be asked again."""
         with handle.health.trying() as trial:
             try:
@@ -317,6 +362,114 @@ def _for_agent(request: StepRequest, handle: AgentHandle, card: AgentCard) -> St
     return request if messages == request.messages else request.model_copy(update={"messages": messages})
 
 
+class _Listening:
+    """The events received from one step."""
+
+    def __init__(self, listener: PlaceholderStream | None) -> None:
+        self._listener = listener
+        self._started = time.monotonic()
+        self._text: list[str] = []
+        self._calls: list[ToolCall] = []
+        self._finished: Finished | None = None
+        self._heard: list[float] = []
+        """When each piece of it was heard."""
+
+    @property
+    def is_telling(self) -> bool:
+        """Return whether a time-out counts against the agent: it had its time, and sent nothing."""
+        return not self._heard and time.monotonic() - self._started >= _TELLING
+
+    @property
+    def was_saved(self) -> bool:
+        """The answer comes from a cache, and not from the agent."""
+        return self._finished is not None and self._finished.saved is not None
+
+    def hear(self, event: object) -> bool:
+        """Take in what came. Returns whether it was the first."""
+        self._heard.append(time.monotonic())
+        match event:
+            case TextDelta():
+                self._text.append(event.text)
+                if self._listener is not None:
+                    self._listener(event.text)
+            case ToolCalled():
+                self._calls.append(event.call)
+            case Finished():
+                self._finished = _checked(event)
+        return len(self._heard) == 1
+
+    @property
+    def said(self) -> Message:
+        """The text and tool calls received so far."""
+        return Message.assistant("".join(self._text), tuple(self._calls))
+
+    @property
+    def finish(self) -> FinishReason | None:
+        """The reason why the step ended; None: it has not."""
+        return None if self._finished is None else self._finished.reason
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between each two pieces."""
+        return [later - earlier for earlier, later in pairwise(self._heard)]
+
+    def reply(self, card: AgentCard) -> StepReply:
+        if self._finished is None:
+            raise InvalidOutput(f"agent {card.name!r} ended its stream without saying why")
+        if self._listener is not None:
+            self._listener.close()
+        return StepReply(text="".join(self._text), tool_calls=tuple(self._calls), finished=self._finished)
+
+    def figures(self, card: AgentCard, error: BaseException | None) -> dict[str, Any]:
+        """Return what the step has used, as far as it is known."""
+        finished = self._finished
+        told: dict[str, Any] = {"model": card.model, "usage": Usage()}
+        if finished is not None:
+            told = {"finish_reason": finished.reason, **{name: getattr(finished, name) for name in _TOLD}}
+        return {
+            **told,
+            "dollars": self._dollars(card, error),
+            "seconds": time.monotonic() - self._started,
+            "first_token_seconds": self._heard[0] - self._started if self._heard else None,
+            "saved_dollars": price(card, finished.saved) if finished is not None and finished.saved is not None else Decimal(0),
+        }
+
+    def _dollars(self, card: AgentCard, error: BaseException | None) -> Decimal | None:
+        """Return the price. It is None (unknown) if a step that costs something broke off after the model began to work: its tokens were
+        never reported."""
+        if self._finished is not None and not self._is_unreported:
+            return price(card, self._finished.usage)
+        is_free = price(card, Usage(input_tokens=1, output_tokens=1)) == 0
+        return None if self.is_lost(error) and not is_free else Decimal(0)
+
+    @property
+    def reached_its_bound(self) -> bool:
+        """The model would have written more."""
+        return self._finished is not None and self._finished.reason is FinishReason.LENGTH
+
+    def is_lost(self, error: BaseException | None) -> bool:
+        """Return whether the model worked, or may have, without reporting its usage."""
+        was_at_work = bool(self._text or self._calls) or isinstance(error, (*WORK_LOST, anyio.get_cancelled_exc_class()))
+        return was_at_work and (self._finished is None or self._is_unreported)
+
+    @property
+    def _is_unreported(self) -> bool:
+        """The step ended well, and said nothing of the tokens that it took: no answer takes none, unless a cache had it."""
+        return self._finished is not None and self._finished.usage.total_tokens == 0 and not self.was_saved
+
+
+def _checked(event: Finished) -> Finished:
+    """Return the end of a step, checked as one that comes over the wire is: an agent in this process may be the app's own code.
+
+    Raises `InvalidOutput` for figures that cannot be.
+    """
+    try:
+        parts = {name: type(part).model_validate(vars(part)) for name, part in event if isinstance(part, Usage | Performance)}
+        return Finished.model_validate({**vars(event), **parts})
+    except ValueError as error:
+        raise InvalidOutput("the agent ended a step with figures that cannot be", hint="see protocols.Finished") from error
+
+
 def spent_by(call: Call, most: Spent | None) -> Spent:
     """Return the amounts that a call is charged with.
 
@@ -342,48 +495,3 @@ def warn_of_refusal(agent: str, error: NearfarError, *, role: str = "execute") -
     line = f"{agent} was refused in the role {role!r}: {type(error).__name__}: {error}"
     logger.warning("%s", line)
     return (line,)
-
-
-WORLD_TOOLS: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
-    "search": {"search": frozenset({"query"}), "open": frozenset({"title", "section"})},
-    "apps": {
-        "find_contact": frozenset({"name"}),
-        "add_contact": frozenset({"name", "phone"}),
-        "delete_contact": frozenset({"name"}),
-        "find_event": frozenset({"title"}),
-        "add_event": frozenset({"title", "day", "hour"}),
-        "move_event": frozenset({"event", "day", "hour"}),
-        "cancel_event": frozenset({"event"}),
-        "find_mails": frozenset({"sender"}),
-        "read_mail": frozenset({"mail"}),
-        "send_mail": frozenset({"to", "text"}),
-        "delete_mail": frozenset({"mail"}),
-        "find_note": frozenset({"title"}),
-        "add_note": frozenset({"title", "text"}),
-        "delete_note": frozenset({"title"}),
-        "pay": frozenset({"person", "amount"}),
-        "request_payment": frozenset({"person", "amount"}),
-    },
-}
-"""The parameters of each tool of the worlds that a shipped model's card may name."""
-_HINT: Final = 'name a real model, such as near="/models/qwen.gguf"; nearfar models pull gets one'
-
-
-def require_own_tools(card: AgentCard, tools: Sequence[ToolSpec]) -> None:
-    """Raise `Unsupported` where a model that knows generated worlds only is given a tool that is none of theirs.
-
-    A tool is one of theirs by its name and its parameters.
-    """
-    worlds = [] if card.world is None else card.world.split(", ")
-    if not worlds or not set(worlds) <= set(WORLD_TOOLS):
-        return
-    known = {name: parameters for world in worlds for name, parameters in WORLD_TOOLS[world].items()}
-    foreign = [tool.name for tool in tools if known.get(tool.name) != frozenset(_parameters(tool))]
-    if foreign:
-        knows = f"a demonstration model that knows nothing but the tools of its generated worlds ({card.world})"
-        raise Unsupported(f"{card.name} is {knows}: it cannot use {', '.join(foreign)}", hint=_HINT)
-
-
-def _parameters(tool: ToolSpec) -> Sequence[str]:
-    properties = tool.parameters.get("properties")
-    return list(properties) if isinstance(properties, dict) else []

@@ -28,7 +28,7 @@ class AskedStep:
     """Name of the agent."""
     card: AgentCard
     role: str
-    """As in `Call.role`."""
+    """The role in which it is asked; see `Call.role`."""
     request: StepRequest
     """The request as it is sent, with placeholders in the place of private values."""
     server: tuple[str, int] | None = None
@@ -42,12 +42,12 @@ class EndedStep:
     asked: AskedStep
     call: Call
     reply: Message
-    """As far as it was received."""
+    """The reply; what was received of it, where the step failed."""
     label: Label
     """Label of the request's content."""
     finish: FinishReason | None
     """None: it failed."""
-    chunk_seconds: Sequence[float] = ()
+    gaps: Sequence[float] = ()
     """Seconds between each two pieces of the reply."""
 
 
@@ -73,9 +73,9 @@ class EndedRun:
     result: Result | None = None
     """None: there is no answer."""
     error: BaseException | None = None
-    """What ended it, where there is no answer."""
+    """The error that ended it; None for an answer."""
     outcome: str = "done"
-    """As in `RunEnded.outcome`."""
+    """How it ended; see `RunEnded.outcome`."""
 
     @property
     def error_class(self) -> str | None:
@@ -83,7 +83,7 @@ class EndedRun:
         return None if self.error is None or self.outcome == "waiting" else type(self.error).__name__
 
 
-class Meter(Protocol):
+class RunMeter(Protocol):
     """Measures what happens in all runs. It is called in the event loop and has to return at once."""
 
     def step_ended(self, step: EndedStep) -> None:
@@ -154,11 +154,7 @@ class Observers:
 
     spans: Callable[[Task], SpansOfRun] | None = None
     """Makes the spans of a run; None: there are none."""
-    meters: list[Meter] = field(default_factory=list)
-
-    @property
-    def is_empty(self) -> bool:
-        return self.spans is None and not self.meters
+    meters: list[RunMeter] = field(default_factory=list)
 
 
 class ObservedRun:

@@ -49,7 +49,7 @@ class OtelMeter:
             for first in self._first_chunks:
                 first.record(call.first_token_seconds, attributes)
         for chunk in self._chunks:
-            for seconds in step.chunk_seconds:
+            for seconds in step.gaps:
                 chunk.record(seconds, attributes)
         self._count(step, attributes)
 

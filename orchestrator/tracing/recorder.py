@@ -123,13 +123,14 @@ class EntryQueue:
 class TracedStep:
     """A step under way, from `RunTrace.begin_step` to `RunTrace.step`."""
 
+    trace: "RunTrace"
     asked: AskedStep
-    span: object = None
-    observed: ObservedRun | None = None
+    span: object
 
     def current(self) -> AbstractContextManager[None]:
         """Make the step's span the current one within the block, if it has one."""
-        return nullcontext() if self.observed is None else self.observed.current(self.span)
+        observed = self.trace.observed
+        return nullcontext() if observed is None else observed.current(self.span)
 
 
 class RunTrace:
@@ -146,28 +147,26 @@ class RunTrace:
         self._queue = queue
         self._tools = tools
         self._scope = scope
-        self._observed = observed
+        self.observed = observed
         self._label = Label()
         self._started: dict[str, tuple[ToolCall, float]] = {}
         self._spans: dict[str, object] = {}
         """The spans of running tool calls, by the calls' ids."""
 
     @classmethod
-    def of(cls, task: Task, tools: Mapping[str, Tool], *, store: TraceStore | None, observers: Observers) -> "RunTrace | None":
-        """Return the recorder of a run; None where nothing is kept of it, and nothing observes it."""
-        if store is None and observers.is_empty:
-            return None
+    def of(cls, task: Task, tools: Mapping[str, Tool], *, store: TraceStore | None, observers: Observers | None) -> "RunTrace":
+        """Return the recorder of a run. `store`: keeps its trace; None: none is kept."""
         queue = None if store is None else EntryQueue(store, task)
-        return cls(queue, tools, observed=None if observers.is_empty else ObservedRun(observers, task))
+        return cls(queue, tools, observed=None if observers is None else ObservedRun(observers, task))
 
     def within(self, scope: str) -> "RunTrace":
         """Return the recorder of a part of the run."""
-        return RunTrace(self._queue, self._tools, f"{self._scope}, {scope}" if self._scope else scope, observed=self._observed)
+        return RunTrace(self._queue, self._tools, f"{self._scope}, {scope}" if self._scope else scope, observed=self.observed)
 
     def recalled(self, seconds: float, items: int) -> None:
         """Note that the memory was read just now, for so many `seconds`, before the run was prepared."""
-        if self._observed is not None:
-            self._observed.recalled(seconds, items)
+        if self.observed is not None:
+            self.observed.recalled(seconds, items)
 
     def record_event(self, event: TaskEvent) -> None:
         """Record an event. Agents' texts are recorded with their steps."""
@@ -180,19 +179,18 @@ class RunTrace:
                 self._record_tool(event)
             case _:
                 self._put(partial(Happened, event=event))
-                if self._observed is not None:
-                    self._observed.event(event, self._scope)
+                if self.observed is not None:
+                    self.observed.event(event, self._scope)
 
     def begin_step(self, asked: AskedStep) -> TracedStep:
         """Tell the observers that an agent is about to be asked."""
-        span = None if self._observed is None else self._observed.begin_step(asked, self._scope)
-        return TracedStep(asked, span, self._observed)
+        return TracedStep(self, asked, None if self.observed is None else self.observed.begin_step(asked, self._scope))
 
     def step(self, traced: TracedStep, ended: EndedStep, *, reserved: Spent | None) -> None:
         """Record a request to an agent, and its reply or failure."""
         call = ended.call
-        if self._observed is not None:
-            self._observed.end_step(traced.span, ended)
+        if self.observed is not None:
+            self.observed.end_step(traced.span, ended)
         if self._queue is None:
             return
         self._record_label(ended.label)
@@ -204,17 +202,17 @@ class RunTrace:
 
     def egress_blocked(self, agent: str, role: str) -> None:
         """Tell the observers that a request was held back because it may not leave."""
-        if self._observed is not None:
-            self._observed.egress_blocked(agent, role)
+        if self.observed is not None:
+            self.observed.egress_blocked(agent, role)
 
     @contextmanager
     def running_tool(self, call: ToolCall) -> Iterator[None]:
         """Make the span of a tool call the current one while the tool runs. `ToolFinished` ends it."""
-        if self._observed is None:
+        if self.observed is None:
             yield
             return
-        span = self._spans[call.id] = self._observed.begin_tool(call, self._scope)
-        with self._observed.current(span):
+        span = self._spans[call.id] = self.observed.begin_tool(call, self._scope)
+        with self.observed.current(span):
             yield
 
     @contextmanager
@@ -223,7 +221,7 @@ class RunTrace:
         tools = tuple(TracedTool(spec=tool.spec, declared=tool.declared) for tool in self._tools.values())
         self._put(partial(RunBegan, clock=time.time(), task=task, recalled=task.recalled, tools=tools, agents=agents))
         try:
-            with nullcontext() if self._observed is None else self._observed.begun():
+            with nullcontext() if self.observed is None else self.observed.begun():
                 yield
         except NearfarError as error:
             self._end("waiting" if isinstance(error, ApprovalNeeded) else "failed", error, error.message)
@@ -236,13 +234,13 @@ class RunTrace:
         """Record the outcome."""
         fields = result.model_dump(include={"text", "agent", "side", "reasons", "label", "recalled"})
         self._put(partial(RunEnded, outcome="done", near=result.near, far=result.far, **fields))
-        if self._observed is not None:
-            self._observed.end("done", result=result)
+        if self.observed is not None:
+            self.observed.end("done", result=result)
 
     def _end(self, outcome: Outcome, error: BaseException, text: str = "") -> None:
         self._put(partial(RunEnded, outcome=outcome, error=type(error).__name__, text=text))
-        if self._observed is not None:
-            self._observed.end(outcome, error=error)
+        if self.observed is not None:
+            self.observed.end(outcome, error=error)
 
     def _record_tool(self, event: ToolFinished) -> None:
         result = event.result
@@ -254,8 +252,8 @@ class RunTrace:
         ended = EndedTool(
             call=call, result=result, seconds=time.monotonic() - since, label=tool.label_of(result), effect=tool.declared.effect
         )
-        if self._observed is not None:
-            self._observed.end_tool(span, ended)
+        if self.observed is not None:
+            self.observed.end_tool(span, ended)
         self._put(partial(ToolRan, call=call, result=result, seconds=ended.seconds, label=ended.label, effect=ended.effect))
         self._record_label(ended.label)
 

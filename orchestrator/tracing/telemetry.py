@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
-from ...protocols import ConfigError, FinishReason, Message, Side, ToolCall, ToolSpec
+from ...protocols import Attachment, ConfigError, FinishReason, Message, Side, ToolCall, ToolSpec
 from ..task.events import AttemptEnded, AttemptStarted, TaskEvent
 from ..task.results import Attempt
 from ..task.task import Task
@@ -208,6 +208,10 @@ class RunSpans:
         request = step.request
         settings = {
             "temperature": request.temperature,
+            "top_p": request.top_p,
+            "top_k": request.top_k,
+            "presence_penalty": request.presence_penalty,
+            "frequency_penalty": request.frequency_penalty,
             "max_tokens": request.max_output_tokens,
             "seed": request.seed,
             "stop_sequences": request.stop or None,
@@ -322,11 +326,21 @@ def _known(**figures: object) -> Attributes:
 
 
 def _parts(message: Message) -> list[dict[str, object]]:
-    parts: list[dict[str, object]] = [{"type": "text", "content": message.text}] if message.text else []
+    parts = [_text(part) if isinstance(part, str) else _file(part) for part in message.parts]
     parts += [{"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls]
     if message.tool_result is not None:
         parts.append({"type": "tool_call_response", "id": message.tool_result.call_id, "response": message.tool_result.content})
     return parts
+
+
+def _text(text: str) -> dict[str, object]:
+    return {"type": "text", "content": text}
+
+
+def _file(attachment: Attachment) -> dict[str, object]:
+    """Return an attachment by its hash: its bytes are too large for a span."""
+    modality = "image" if attachment.is_image else "document"
+    return {"type": "file", "mime_type": attachment.media_type, "modality": modality, "file_id": f"sha256:{attachment.digest}"}
 
 
 def _definition(tool: ToolSpec) -> dict[str, object]:

@@ -26,7 +26,7 @@ from nearfar.cloud.provider import ProviderAgent
 from nearfar.orchestrator.budgets.book import BudgetBook, BudgetScope
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.compose.agents import GatewayConfig
-from nearfar.orchestrator.strategies.listening import WORK_LOST
+from nearfar.orchestrator.strategies.calls import WORK_LOST
 from nearfar.protocols import (
     BudgetExceeded,
     ContextOverflow,

@@ -19,8 +19,9 @@ from source_tree import ROOT
 import nearfar
 
 OPAQUE = frozenset(
-    ("AnswerCache", "BudgetBook", "EffectConnection", "Embedder", "MemoryItem", "MemoryStore", "PolicyFile", "Principal", "PrivacyRecords")
-    + ("Hub", "Ranking", "RunStore", "Server", "Session", "TaskContext", "TaskGraph", "TaskNodes", "TaskState", "TraceStore")
+    ("AnswerCache", "BudgetBook", "EffectConnection", "Embedder", "Hub", "MemoryItem", "MemoryStore", "Metrics", "Observable")
+    + ("PolicyFile", "Principal", "PrivacyRecords", "Ranking", "RunStore", "Server", "Session", "TaskContext", "TaskGraph")
+    + ("TaskNodes", "TaskState", "TraceStore")
 )
 """Users get these from elsewhere, and call the methods that the pages of their rooms describe; the types of all others are internal."""
 

@@ -34,6 +34,21 @@ async def test_an_approved_tool_answers(era: tuple[str, ...]) -> None:
         assert (await stub.call("count")).content == "1"
 
 
+@ERAS
+async def test_a_traced_call_names_the_protocol_of_its_server(era: tuple[str, ...]) -> None:
+    pytest.importorskip("opentelemetry.sdk", reason="spans need the SDK")
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+
+    config = stub_config(*era)
+    await approve(config)
+    async with Caller(config) as stub:
+        with TracerProvider().get_tracer("test").start_as_current_span("execute_tool stub__add") as span:
+            await stub.call("add", a=1, b=2)
+    assert isinstance(span, ReadableSpan)
+    version = "2025-11-25" if era else "2026-07-28"
+    assert dict(span.attributes or {}) == {"mcp.method.name": "tools/call", "mcp.protocol.version": version}
+
+
 async def test_arguments_that_do_not_fit_the_schema_never_reach_the_server() -> None:
     config = stub_config()
     await approve(config)

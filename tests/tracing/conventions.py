@@ -32,7 +32,14 @@ class ToolResponsePart(Strict):
     response: Any
 
 
-Part = Annotated[TextPart | ToolCallPart | ToolResponsePart, Field(discriminator="type")]
+class FilePart(Strict):
+    type: Literal["file"]
+    mime_type: str | None = None
+    modality: Literal["image", "video", "audio", "document"]
+    file_id: str
+
+
+Part = Annotated[TextPart | ToolCallPart | ToolResponsePart | FilePart, Field(discriminator="type")]
 
 
 class ChatMessage(Strict):
@@ -99,6 +106,10 @@ class Chat(Operation):
     output_type: Literal["text", "json"] = Field(alias="gen_ai.output.type")
     stream: Literal[True] = Field(alias="gen_ai.request.stream")
     temperature: float | None = Field(default=None, alias="gen_ai.request.temperature")
+    top_p: float | None = Field(default=None, alias="gen_ai.request.top_p")
+    top_k: int | None = Field(default=None, alias="gen_ai.request.top_k")
+    presence_penalty: float | None = Field(default=None, alias="gen_ai.request.presence_penalty")
+    frequency_penalty: float | None = Field(default=None, alias="gen_ai.request.frequency_penalty")
     max_tokens: int | None = Field(default=None, alias="gen_ai.request.max_tokens")
     seed: int | None = Field(default=None, alias="gen_ai.request.seed")
     stops: tuple[str, ...] | None = Field(default=None, alias="gen_ai.request.stop_sequences")

@@ -47,7 +47,7 @@ def points_of(reader: InMemoryMetricReader) -> Points:
     data = reader.get_metrics_data()
     assert data is not None
     metrics = [metric for resource in data.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics]
-    return {metric.name: list(metric.data.data_points) for metric in metrics}  # type: ignore[misc]  # no metric is exponential
+    return {metric.name: list(metric.data.data_points) for metric in metrics}  # type: ignore[arg-type]  # none is exponential
 
 
 @pytest.mark.parametrize(("names", "expected"), [("current", INFERENCE), ("older", OLDER), ("both", INFERENCE | OLDER)])

@@ -12,7 +12,7 @@ from traced_tasks import FREE, LOOKUP, PAID, PUBLIC, hybrid, lookup
 from nearfar import Hybrid, MemoryStore, Source, Tier, instrument, tool
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import SupervisionConfig
-from nearfar.protocols import ConfigError, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable
+from nearfar.protocols import Attachment, Capabilities, ConfigError, Message, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply
 
 pytest.importorskip("opentelemetry.sdk", reason="spans need the extra 'otel', and a test the SDK")
@@ -151,6 +151,20 @@ async def test_what_was_said_is_there_where_the_app_asks_for_it(exporter: InMemo
     assert [message["role"] for message in json.loads(str(step["gen_ai.input.messages"]))] == ["user", "assistant", "tool"]
 
 
+async def test_an_attachment_is_named_by_its_hash(exporter: InMemorySpanExporter, provider: TracerProvider) -> None:
+    image = Attachment(media_type="image/png", data=b"\x89PNG\r\n\x1a\n")
+    sees = Capabilities(tools=True, json_schema=True, cancellation=True, images=True)
+    async with Hybrid(near=ScriptedAgent(["a cat"], name="near", capabilities=sees)) as agents:
+        instrument(agents, tracer_provider=provider, content=True)
+        await agents.run([Message.user("What is this?", (image,))], strategy="device")
+    step = by_name(exporter)["chat scripted"]
+    check_span(step)
+    assert step.attributes is not None
+    (asked,) = json.loads(str(step.attributes["gen_ai.input.messages"]))
+    part = {"type": "file", "mime_type": "image/png", "modality": "image", "file_id": f"sha256:{image.digest}"}
+    assert asked["parts"] == [{"type": "text", "content": "What is this?"}, part]
+
+
 async def test_credentials_stay_out_of_contents(exporter: InMemorySpanExporter, provider: TracerProvider) -> None:
     read = ToolCall(id="1", name="read_mail", arguments={"subject": "vault"})
     async with hybrid([read, "at nine"], []) as agents:
@@ -249,10 +263,10 @@ async def test_the_spans_of_every_strategy_keep_to_the_conventions(
     near = ScriptedAgent(works, name="near", prices=FREE, confidence=0.9)
     far = ScriptedAgent(leads, name="far", side=Side.FAR, prices=PAID)
     policy = PUBLIC.model_copy(update={"strategy": strategy, "supervision": SupervisionConfig(interval=1)})
-    given = {"context": "Mira Falk leads Orbix Labs. " * 40} if strategy is Strategy.MINIONS else {}
+    context = "Mira Falk leads Orbix Labs. " * 40 if strategy is Strategy.MINIONS else ""
     async with Hybrid(near=near, far=far, tools=[lookup], instructions="Be brief.", policy=policy) as agents:
         instrument(agents, tracer_provider=provider, content=content, backends=["openinference", "langfuse"])
-        result = await agents.run("Who leads Orbix Labs?", session="s1", **given)
+        result = await agents.run("Who leads Orbix Labs?", session="s1", context=context)
     spans = exporter.get_finished_spans()
     for span in spans:
         check_span(span)
