@@ -405,8 +405,8 @@ class Hybrid:
 
         It goes the way of `run`: rules, privacy, budgets, evidence, cache, records. Calls of the caller's tools end it; the results belong
         into the next turn's prompt, and count as untrusted content. The `Hybrid`'s own tools run inside the turn, but those that are called
-        together with one of the caller's wait for a later turn. With `session`, results go to the agent that made the calls, and later turns
-        are as private as what own tools have read; a conversation without a name does not know of that.
+        together with one of the caller's wait for a later turn. With `session`, results go to the agent that made the calls, and later
+        turns are as private as what own tools have read; a conversation without a name does not know of that.
 
         Raises what `run` raises; `InvalidRequest` for results of calls that no message makes, and `Unsupported` for a strategy that cannot
         hand calls back (`minions`, `subtasks`), both before anything is spent.
