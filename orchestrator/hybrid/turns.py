@@ -2,13 +2,13 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Self, Unpack, cast
 
 from pydantic import ValidationError
 
 from ...protocols import FinishReason, InvalidRequest, Message, Side, ToolChoice, ToolSpec
-from ...protocols.steps import Value
 from ...protocols.validation import check_schema
 from ..agents.pool import AgentPool
 from ..task.events import AgentText, CallEnded, TaskEvent, TaskFinished
@@ -25,13 +25,13 @@ _WORDS = frozenset(ToolChoice)
 _HINT = 'a ToolSpec, {"name": ..., "description": ..., "parameters": {JSON Schema}}, or one of OpenAI\'s or Anthropic\'s form'
 
 
-class AskedTurn(Value):
+@dataclass(frozen=True)
+class AskedTurn:
     """A turn as its caller asks for it."""
 
     messages: tuple[Message, ...]
     caller: CallerTools
-    options: Any
-    """The `TaskOptions`."""
+    options: TaskOptions
 
     @classmethod
     def of(cls, prompt: object, tools: object, tool_choice: object, options: TurnOptions) -> Self:
@@ -41,11 +41,7 @@ class AskedTurn(Value):
         _check_results(messages)
         given = cast(dict[str, Any], dict(options))
         caller = _caller_tools(tools, tool_choice, parallel=given.pop("parallel_calls", True))
-        return cls(messages=messages, caller=caller, options=given)
-
-    @property
-    def task_options(self) -> TaskOptions:
-        return cast(TaskOptions, self.options)
+        return cls(messages, caller, cast(TaskOptions, given))
 
 
 def _check_results(messages: Sequence[Message]) -> None:
@@ -194,7 +190,7 @@ class ServesTurns:
             options: the fields of `TurnOptions`.
         """
         asked = AskedTurn.of(prompt, tools, tool_choice, options)
-        return turn_of(await self._pipeline.run(asked.messages, asked.task_options, caller=asked.caller), asked, self.pool)
+        return turn_of(await self._pipeline.run(asked.messages, asked.options, caller=asked.caller), asked, self.pool)
 
     async def stream_turn(
         self,
@@ -216,7 +212,7 @@ class ServesTurns:
         """
         asked = AskedTurn.of(prompt, tools, tool_choice, options)
         async with (
-            aclosing(self._pipeline.stream(asked.messages, asked.task_options, caller=asked.caller)) as events,
+            aclosing(self._pipeline.stream(asked.messages, asked.options, caller=asked.caller)) as events,
             aclosing(turn_events(events, asked, self.pool)) as turn,
         ):
             async for event in turn:
