@@ -17,8 +17,6 @@ from ...protocols import (
     DeviceState,
     DeviceStateSource,
     InvalidRequest,
-    ToolChoice,
-    ToolSpec,
 )
 from ..agents.pool import AgentPool
 from ..cache.agent import put_in_front
@@ -41,7 +39,6 @@ from ..task.roles import Role
 from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Prompt
 from ..task.tools import Approver, ForeignTool, Tool
-from ..task.turns import Turn, TurnEvent
 from ..tracing.observing import Observers
 from ..tracing.prometheus import PrometheusMeter
 from ..tracing.store import TraceStore
@@ -51,7 +48,6 @@ from .arguments import (
     HybridArguments,
     ResumeOptions,
     TaskOptions,
-    TurnOptions,
     agent_handles,
     check_approver,
     check_options,
@@ -70,7 +66,7 @@ from .pipeline import Pipeline
 from .preparation import Parts
 from .records import Records, open_records, records_argument
 from .session import Session, SessionBook
-from .turns import AskedTurn, turn_events, turn_of
+from .turns import ServesTurns
 
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
@@ -82,7 +78,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-class Hybrid:
+class Hybrid(ServesTurns):
     """A near and a far agent that serve tasks together.
 
     Use it as a context manager, `async with` or `with`: it closes the agents, models and gateway processes that it opened, and leaves open
@@ -391,58 +387,6 @@ class Hybrid:
         """Serve one task and yield what happens; the last event is `TaskFinished`. `prompt`, `options` and errors are those of `run`."""
         async with aclosing(self._pipeline.stream(prompt, options)) as events:
             async for event in events:
-                yield event
-
-    async def turn(
-        self,
-        prompt: Prompt,
-        *,
-        tools: Sequence[ToolSpec | Mapping[str, Any]] = (),
-        tool_choice: ToolChoice | str = ToolChoice.AUTO,
-        **options: Unpack[TurnOptions],
-    ) -> Turn:
-        """Serve one turn of a conversation whose tools the caller runs, and return the answer or the calls of these tools.
-
-        It goes the way of `run`: rules, privacy, budgets, evidence, cache, records. Calls of the caller's tools end it; the results belong
-        into the next turn's prompt, and count as untrusted content. The `Hybrid`'s own tools run inside the turn, but those that are called
-        together with one of the caller's wait for a later turn. With `session`, results go to the agent that made the calls.
-
-        Raises what `run` raises; `InvalidRequest` for results of calls that no message makes, and `Unsupported` for a strategy that cannot
-        hand calls back (`minions`, `subtasks`), both before anything is spent.
-
-        Args:
-            prompt: the whole conversation, with the assistant's calls and the tools' results, in our form, OpenAI's or LangChain's.
-            tools: the caller's, in our form, OpenAI's or Anthropic's. One of them hides a tool of the `Hybrid` of the same name.
-            tool_choice: `auto`, `none`, `required`, or the name of the tool that has to be called.
-            options: the fields of `TurnOptions`.
-        """
-        asked = AskedTurn.of(prompt, tools, tool_choice, options)
-        return turn_of(await self._pipeline.run(asked.messages, asked.task_options, caller=asked.caller), asked, self.pool)
-
-    async def stream_turn(
-        self,
-        prompt: Prompt,
-        *,
-        tools: Sequence[ToolSpec | Mapping[str, Any]] = (),
-        tool_choice: ToolChoice | str = ToolChoice.AUTO,
-        **options: Unpack[TurnOptions],
-    ) -> AsyncGenerator[TurnEvent, None]:
-        """Serve one turn as `turn` does and yield its text, its calls and at last the turn.
-
-        Text of an attempt that may still be rejected is held back until it stands. Closing the stream cancels the turn.
-
-        Args:
-            prompt: see `turn`.
-            tools: see `turn`.
-            tool_choice: see `turn`.
-            options: see `turn`.
-        """
-        asked = AskedTurn.of(prompt, tools, tool_choice, options)
-        async with (
-            aclosing(self._pipeline.stream(asked.messages, asked.task_options, caller=asked.caller)) as events,
-            aclosing(turn_events(events, asked, self.pool)) as turn,
-        ):
-            async for event in turn:
                 yield event
 
     def session(self, name: str, **options: Unpack[TaskOptions]) -> Session:

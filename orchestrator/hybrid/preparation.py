@@ -99,7 +99,7 @@ class Preparation:
         agents = {handle.name: handle.side for handle in self._pool}
         if "role" in options:
             self._team.require(options["role"])
-        if options.get("agent") and options["agent"] not in agents:
+        if options.get("agent", "") not in ("", *agents):
             raise InvalidRequest(f"there is no agent {options['agent']!r}", hint=f"the agents are {', '.join(agents)}")
         if caller is not None and options.get("role"):
             raise InvalidRequest("a turn is given to no role", hint="run(..., role=...) gives a whole task to one")

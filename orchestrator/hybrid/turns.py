@@ -1,21 +1,23 @@
 """Turns as a `Hybrid` serves them: what is asked, the turn that a result stands for, and its stream."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Self, cast
+from typing import Any, Self, Unpack, cast
 
 from pydantic import ValidationError
 
 from ...protocols import FinishReason, InvalidRequest, Message, Side, ToolChoice, ToolSpec
-from ...protocols.steps import Value
 from ...protocols.validation import check_schema
 from ..agents.pool import AgentPool
 from ..task.events import AgentText, CallEnded, TaskEvent, TaskFinished
 from ..task.results import Call, Result
-from ..task.task import as_messages
+from ..task.task import Prompt, as_messages
 from ..task.tools import Tool
 from ..task.turns import CallerTools, Turn, TurnCall, TurnEvent, TurnFinished, TurnText
 from .arguments import TaskOptions, TurnOptions, check_options
+from .pipeline import Pipeline
 
 _BETWEEN = "\n\n"
 """Between the texts of two steps."""
@@ -23,13 +25,13 @@ _WORDS = frozenset(ToolChoice)
 _HINT = 'a ToolSpec, {"name": ..., "description": ..., "parameters": {JSON Schema}}, or one of OpenAI\'s or Anthropic\'s form'
 
 
-class AskedTurn(Value):
+@dataclass(frozen=True)
+class AskedTurn:
     """A turn as its caller asks for it."""
 
     messages: tuple[Message, ...]
     caller: CallerTools
-    options: Any
-    """The `TaskOptions`."""
+    options: TaskOptions
 
     @classmethod
     def of(cls, prompt: object, tools: object, tool_choice: object, options: TurnOptions) -> Self:
@@ -39,11 +41,7 @@ class AskedTurn(Value):
         _check_results(messages)
         given = cast(dict[str, Any], dict(options))
         caller = _caller_tools(tools, tool_choice, parallel=given.pop("parallel_calls", True))
-        return cls(messages=messages, caller=caller, options=given)
-
-    @property
-    def task_options(self) -> TaskOptions:
-        return cast(TaskOptions, self.options)
+        return cls(messages, caller, cast(TaskOptions, given))
 
 
 def _check_results(messages: Sequence[Message]) -> None:
@@ -159,3 +157,63 @@ def _ending(turn: Turn, *, has_text: bool) -> Sequence[TurnEvent]:
     """Return what is left to tell at the end: the text of an attempt that was held back, the calls, and the turn."""
     text = [] if has_text or not turn.text else [TurnText(text=turn.text)]
     return [*text, *(TurnCall(call=call) for call in turn.calls), TurnFinished(turn=turn)]
+
+
+class ServesTurns:
+    """Serves turns by the pipeline of a `Hybrid`."""
+
+    _pipeline: Pipeline
+    pool: AgentPool
+
+    async def turn(
+        self,
+        prompt: Prompt,
+        *,
+        tools: Sequence[ToolSpec | Mapping[str, Any]] = (),
+        tool_choice: ToolChoice | str = ToolChoice.AUTO,
+        **options: Unpack[TurnOptions],
+    ) -> Turn:
+        """Serve one turn of a conversation whose tools the caller runs, and return the answer or the calls of these tools.
+
+        It goes the way of `run`: rules, privacy, budgets, evidence, cache, records. Calls of the caller's tools end it; the results belong
+        into the next turn's prompt, and count as untrusted content. The `Hybrid`'s own tools run inside the turn, but those that are called
+        together with one of the caller's wait for a later turn. With `session`, results go to the agent that made the calls, and later
+        turns are as private as what own tools have read; a conversation without a name does not know of that.
+
+        Raises what `run` raises; `InvalidRequest` for results of calls that no message makes, and `Unsupported` for a strategy that cannot
+        hand calls back (`minions`, `subtasks`), both before anything is spent.
+
+        Args:
+            prompt: the whole conversation, with the assistant's calls and the tools' results, in our form, OpenAI's or LangChain's.
+            tools: the caller's, in our form, OpenAI's or Anthropic's. One of them hides a tool of the `Hybrid` of the same name.
+            tool_choice: `auto`, `none`, `required`, or the name of the tool that has to be called.
+            options: the fields of `TurnOptions`.
+        """
+        asked = AskedTurn.of(prompt, tools, tool_choice, options)
+        return turn_of(await self._pipeline.run(asked.messages, asked.options, caller=asked.caller), asked, self.pool)
+
+    async def stream_turn(
+        self,
+        prompt: Prompt,
+        *,
+        tools: Sequence[ToolSpec | Mapping[str, Any]] = (),
+        tool_choice: ToolChoice | str = ToolChoice.AUTO,
+        **options: Unpack[TurnOptions],
+    ) -> AsyncGenerator[TurnEvent, None]:
+        """Serve one turn as `turn` does and yield its text, its calls and at last the turn.
+
+        Text of an attempt that may still be rejected is held back until it stands. Closing the stream cancels the turn.
+
+        Args:
+            prompt: see `turn`.
+            tools: see `turn`.
+            tool_choice: see `turn`.
+            options: see `turn`.
+        """
+        asked = AskedTurn.of(prompt, tools, tool_choice, options)
+        async with (
+            aclosing(self._pipeline.stream(asked.messages, asked.options, caller=asked.caller)) as events,
+            aclosing(turn_events(events, asked, self.pool)) as turn,
+        ):
+            async for event in turn:
+                yield event

@@ -33,7 +33,7 @@ from ..task.task import last_words
 from ..task.tools import Tool
 from .calls import CallLog, TaskRuntime
 from .judging import draft_choice, near_agent, second_sample_temperature
-from .state import Json, TaskContext, TaskState, step_request, value_of
+from .state import Json, TaskContext, TaskState, as_json, step_request, value_of
 from .turn import AgentTurn, acts
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class ActJudging:
     ) -> None:
         self._turn = turn
         self._calls = said.tool_calls
+        self._standby = [*conversation, as_json(said)]
         self._messages = [value_of(Message, message) for message in conversation]
         self._made = made
         self._pool = nodes.pool
@@ -140,7 +141,10 @@ class ActJudging:
         self._turn.draft = self._turn.draft.model_copy(update={"answer": text_of_calls(self._calls), "opinions": opinions, **self._chances})
         if self._is_forced and self._following is not None:
             self._choice(self._following).force()
-        return self._turn.reject(doubt, runtime)
+        rejected = self._turn.reject(doubt, runtime)
+        caller = self._turn.task.caller
+        is_for_caller = caller is not None and all(caller.has(call.name) for call in self._calls)
+        return {**rejected, "standby": self._standby} if is_for_caller else rejected  # the caller may still decide about them
 
     @cached_property
     def _far(self) -> list[AgentHandle]:

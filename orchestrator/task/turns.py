@@ -52,7 +52,7 @@ class CallerTools(Value):
         return tuple(tool for tool in tools if self.only in ("", tool.name)), self.choice
 
     def returned(self, said: Message) -> Message:
-        """Return a message with the caller's calls alone, if it makes any of them: these end the turn, and nothing else runs."""
+        """Return the message `said` with the caller's calls alone, if it makes any of them: these end the turn, and nothing else runs."""
         mine = [call for call in said.tool_calls if self.has(call.name)]
         kept = tuple(mine if self.parallel else mine[:1])
         return said if not kept or kept == said.tool_calls else Message.assistant(said.text, kept)

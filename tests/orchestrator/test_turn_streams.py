@@ -1,7 +1,7 @@
 """Streams of turns: nothing of a rejected draft reaches the caller, and a caller that leaves ends the work."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import anyio
 import pytest
@@ -67,7 +67,9 @@ class World:
         self.far = self._agent("far", Side.FAR)
         after = self.random.choice(("never", "never", "restart"))
         self.policy = {"fallback": {"after_first_token": after}, "evidence": {"before_acts": self.random.random() < 0.7}}
-        self.options = {"strategy": self.random.choice(STRATEGIES), "tools": self.random.choice(([], [LOOK], [LOOK]))}
+        tools = self.random.choice(([], [LOOK], [LOOK]))
+        strategy = self.random.choice(STRATEGIES if tools else (*STRATEGIES, "subtasks"))
+        self.options = {"strategy": strategy, "tools": tools}
         self.own = [clock] if self.random.random() < 0.4 else []
 
     def _agent(self, name: str, side: Side) -> ScriptedAgent:
@@ -126,6 +128,16 @@ async def test_a_draft_is_held_until_the_evidence_has_accepted_it() -> None:
     near = ScriptedAgent([["One ", "two."]], name="near", confidence=0.9)
     async with Hybrid(near=near, far=ScriptedAgent([], name="far", side=Side.FAR)) as hybrid:
         assert [event.type for event in await events_of(hybrid)] == ["text", "turn_finished"]
+
+
+async def test_a_hedged_turn_tells_the_text_of_the_winner_alone() -> None:
+    replies: Iterator[Reply] = iter(["Quick.", "Quick.", ["Slow ", anyio.Event()]])
+    near = ScriptedAgent(lambda _: next(replies), name="near", model="small", confidence=0.9)
+    far = ScriptedAgent(["Hedged."], name="far", side=Side.FAR, model="big")
+    policy = {"strategy": "route", "hedge": {"enabled": True, "observations": 1, "least_seconds": 0}}
+    async with Hybrid(near=near, far=far, policy=policy) as hybrid:
+        events = [await events_of(hybrid) for _ in range(3)][-1]
+    assert (text_of(events), turn_in(events).model) == ("Hedged.", "big")
 
 
 async def test_a_failure_after_the_first_words_ends_the_turn() -> None:

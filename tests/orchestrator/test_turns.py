@@ -15,6 +15,7 @@ from langchain_core.messages import ToolMessage as LangChainResult
 from pydantic import BaseModel, JsonValue
 
 from nearfar import (
+    ApprovalNeeded,
     BudgetExceeded,
     Effort,
     Finished,
@@ -105,6 +106,12 @@ async def test_a_doubtful_call_goes_to_the_next_agent() -> None:
         turn = await asked(hybrid)
     assert (turn.calls, turn.model) == ((call(2),), "big")
     assert [attempt.outcome for attempt in turn.result.attempts] == ["rejected", "accepted"]
+
+
+async def test_a_doubtful_call_stands_where_no_other_agent_can_be_asked() -> None:
+    async with Hybrid(near=near([call()], confidence=0.2), far=far(Unavailable("gone"))) as hybrid:
+        turn = await asked(hybrid)
+    assert (turn.calls, turn.model, turn.result.low_confidence) == ((call(),), "small", True)
 
 
 async def test_an_invalid_call_goes_to_the_next_agent_after_a_second_try() -> None:
@@ -463,13 +470,46 @@ async def test_a_turn_asked_twice_under_one_key_is_served_once(tmp_path: Path) -
     assert second.finish_reason is FinishReason.TOOL_CALLS
 
 
+async def test_a_turn_that_waits_for_an_approval_is_resumed(tmp_path: Path) -> None:
+    @tool(approval=True)
+    def pay(amount: int) -> str:
+        """Pay an amount."""
+        return f"paid {amount}"
+
+    agent = near(call(1, "pay", amount=5), [call(2)])
+    async with Hybrid(near=agent, tools=[pay], records=tmp_path / "records") as hybrid:
+        with pytest.raises(ApprovalNeeded) as waiting:
+            await asked(hybrid, idempotency_key="one")
+        approvals = {request.id: True for request in waiting.value.requests}
+        result = await hybrid.resume("one", approvals=approvals)
+        turn = await asked(hybrid, idempotency_key="one")
+    assert [outcome.result for outcome in turn.result.tool_calls] == ["paid 5"]
+    assert (turn.calls, turn.result.id) == ((call(2),), result.id)
+
+
+async def test_a_turn_is_explained_with_the_agent_that_it_names() -> None:
+    async with Hybrid(near=near(), far=far()) as hybrid:
+        decision = hybrid.explain_route("Is it sunny?", agent="far", sensitivity="public")
+    assert decision.candidates == ("far",)
+    assert [each.objection for each in decision.considered] == [None, "another agent is named as the only one that may answer"]
+
+
+@pytest.mark.parametrize("options", [{"mode": "only_on_device"}, {"strategy": "device"}, {"strategy": "pevr"}])
+async def test_an_agent_that_contradicts_mode_or_strategy_is_refused(options: dict[str, str]) -> None:
+    cloud = far()
+    async with Hybrid(near=near(), far=cloud) as hybrid:
+        with pytest.raises(InvalidRequest):
+            await asked(hybrid, agent="far", **options)
+    assert cloud.requests == []
+
+
 async def test_the_memory_writes_an_exchange_down_when_it_ends() -> None:
     store = MemoryStore(InMemoryEngine())
     async with Hybrid(near=near([call()], "Yes."), memory=TaskMemory(store, remember=True)) as hybrid:
         first = await asked(hybrid)
         assert store.search(TURNS, limit=9) == []
         await asked(hybrid, [Message.user("Is it sunny in Oslo?"), *answered(first)])
-    assert [item.value["text"] for item in store.search(TURNS, limit=9)] == ["Is it sunny in Oslo?", "Yes."]
+    assert sorted(item.value["text"] for item in store.search(TURNS, limit=9)) == ["Is it sunny in Oslo?", "Yes."]
 
 
 async def test_a_cap_holds_for_turns_side_by_side() -> None:
