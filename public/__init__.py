@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.hybrid.session import Session as Session
     from nearfar.orchestrator.lab.worlds.world import Grade as Grade
     from nearfar.orchestrator.lab.worlds.world import WorldTask as WorldTask
+    from nearfar.orchestrator.langchain.chat_model import ChatNearfar as ChatNearfar
     from nearfar.orchestrator.mcp.config import McpServerConfig as McpServerConfig
     from nearfar.orchestrator.mcp.config import McpToolConfig as McpToolConfig
     from nearfar.orchestrator.mcp.pins import PinnedTool as PinnedTool
@@ -311,6 +312,7 @@ _NAMES = {
     "orchestrator.hybrid.records": "Records",
     "orchestrator.hybrid.session": "Session",
     "orchestrator.lab.worlds.world": "Grade WorldTask",
+    "orchestrator.langchain.chat_model": "ChatNearfar",
     "orchestrator.mcp.config": "McpServerConfig McpToolConfig",
     "orchestrator.mcp.pins": "PinnedTool",
     "orchestrator.mcp.review": "McpToolOffer review_mcp_server",

@@ -20,6 +20,7 @@ from typing import Final
 JUDGES: Final = {
     "anthropic": "anthropic==2.12.0",
     "google-genai": "google-genai==3.4.0",
+    "langchain": "langchain-tests==1.1.9 langchain==1.5.2",
     "litellm": "litellm[proxy]==1.106.2",
     "openai": "openai==3.54.0",
 }
@@ -54,15 +55,15 @@ def make(name: str) -> Path:
 def _folder(name: str) -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     root = Path(os.environ.get("NEARFAR_JUDGES") or Path(cache) / "nearfar" / "judges")
-    version = JUDGES[name].partition("==")[2]
-    return root / f"{name}-{version}-{sys.implementation.cache_tag}"
+    versions = "-".join(package.partition("==")[2] for package in JUDGES[name].split())
+    return root / f"{name}-{versions}-{sys.implementation.cache_tag}"
 
 
 def _install(name: str, folder: Path) -> None:
     print(f"judges: installing {JUDGES[name]}", flush=True)
     try:
         _run(sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder))
-        _run(sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", *_PIP_OPTIONS, JUDGES[name])
+        _run(sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", *_PIP_OPTIONS, *JUDGES[name].split())
     except (OSError, subprocess.SubprocessError) as error:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "reason").write_text(_reason(error), encoding="utf-8")

@@ -30,6 +30,7 @@ CLI: Final = DOCS / "cli.md"
 GROUPS: Final = {
     "Serving tasks": ("orchestrator.hybrid", "orchestrator.task.task", "orchestrator.task.modes", "orchestrator.task.sampling"),
     "Turns": ("orchestrator.task.turns",),
+    "LangChain": ("orchestrator.langchain",),
     "Results": ("orchestrator.task.results", "orchestrator.task.decisions", "orchestrator.task.evidence", "orchestrator.task.labels"),
     "Events of a stream": ("orchestrator.task.events",),
     "Tools and approvals": ("orchestrator.task.tools", "orchestrator.runs.ledger", "orchestrator.mcp"),

@@ -16,7 +16,7 @@ PICTURE = ROOT / "docs" / "rooms.svg"
 FLOORS = (
     ("cli",),
     ("lab",),
-    ("hybrid", "compose"),
+    ("hybrid", "compose", "langchain"),
     ("strategies",),
     ("runs", "tracing", "safety", "cache"),
     ("routing",),

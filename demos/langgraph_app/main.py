@@ -6,6 +6,8 @@ is remembered (store).
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, TypedDict
 
 from langgraph.checkpoint.memory import InMemorySaver
@@ -58,8 +60,8 @@ def approve(state: State) -> Command[Any]:
     return Command(goto="work" if said == "yes" else END)
 
 
-def build(hybrid: Hybrid, store: MemoryStore) -> CompiledStateGraph:
-    """Return the compiled graph."""
+def build(hybrid: Hybrid) -> StateGraph:
+    """Return the graph, to be compiled."""
 
     async def work(state: State, runtime: Runtime) -> State:
         prompt = f"{state['question']}\n\nPlan:\n{state['messages'][-1]['text']}"
@@ -77,14 +79,21 @@ def build(hybrid: Hybrid, store: MemoryStore) -> CompiledStateGraph:
     graph.add_node("work", work)
     for start, end in (START, "ask_for_plan"), ("ask_for_plan", "plan"), ("plan", "approve"), ("work", END):
         graph.add_edge(start, end)
-    return graph.compile(checkpointer=InMemorySaver(), store=store)
+    return graph
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[CompiledStateGraph]:
+    """Lend the graph to `langgraph dev`, which has a checkpointer and a store of its own."""
+    async with Hybrid(near=NEAR, far=FAR) as hybrid:
+        yield build(hybrid).compile()
 
 
 async def main() -> None:
     question = "What is the birthplace of the neighbour of the accountant of Port Elster's airline?"
     with MemoryStore.open(":memory:", embedder=None) as store:
         async with Hybrid(near=NEAR, far=FAR) as hybrid:
-            app = build(hybrid, store)
+            app = build(hybrid).compile(checkpointer=InMemorySaver(), store=store)
             thread = {"configurable": {"thread_id": "ana"}}
             print("question:", question)
             stopped = await app.ainvoke({"question": question}, thread)

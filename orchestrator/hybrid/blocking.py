@@ -1,4 +1,4 @@
-"""Synchronous calls of a `Hybrid`, from any thread: its coroutines run in one event loop, in a daemon thread unless another loop has it."""
+"""Calls of a `Hybrid` from any thread and any loop: its coroutines run in one event loop, in a daemon thread unless another loop has it."""
 
 import asyncio
 import atexit
@@ -181,6 +181,43 @@ class BlockingCalls:
             while (event := job.next_of(events)) is not None:
                 yield event
             job.result()
+
+    async def reach(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Await a coroutine in the loop that the `Hybrid` belongs to: in the own one, for a caller in another loop, else here.
+
+        Raises as `run` does.
+        """
+        if not self.is_elsewhere:
+            return await start()
+        job = self._job(start)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(job.ended))
+        finally:
+            job.cancel()
+
+    async def reach_stream(self, start: Callable[[], AsyncGenerator[Event, None]]) -> AsyncGenerator[Event, None]:
+        """Yield what an asynchronous generator yields in the loop that `reach` says. Closing this one cancels the other."""
+        if not self.is_elsewhere:
+            async with aclosing(start()) as given:
+                async for event in given:
+                    yield event
+            return
+        events: asyncio.Queue[Event | None] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        async def pass_on() -> None:
+            async with aclosing(start()) as given:
+                async for event in given:
+                    loop.call_soon_threadsafe(events.put_nowait, event)
+
+        job = self._job(pass_on)
+        try:
+            job.ended.add_done_callback(lambda _: loop.call_soon_threadsafe(events.put_nowait, None))
+            while (passed := await events.get()) is not None:
+                yield passed
+            job.ended.result()
+        finally:
+            job.cancel()
 
     def close(self, aclose: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Cancel what runs, run `aclose`, and stop the own loop. A second call does nothing. Raises as `run` does."""

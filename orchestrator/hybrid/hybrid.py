@@ -142,7 +142,7 @@ class Hybrid(ServesTurns):
         self._approver = approver
         self._owns_memory = isinstance(memory, (MemoryConfig, str, PathLike))
         self._listening = ExitStack()
-        self._blocking = BlockingCalls(self.pool.home)
+        self.blocking = BlockingCalls(self.pool.home)
         with ExitStack() as failing:
             self._memory = task_memory(memory)
             if self._memory is not None:
@@ -184,7 +184,7 @@ class Hybrid(ServesTurns):
             observers=self.observers,
         )
         self._pipeline = Pipeline(parts)
-        self._sessions = SessionBook(self._pipeline, self._blocking, partial(erased_of, None if memory is None else memory.store))
+        self._sessions = SessionBook(self._pipeline, self.blocking, partial(erased_of, None if memory is None else memory.store))
         if memory is not None:
             preparation = self._pipeline.preparation
             preparation.erased_memory = ErasedMemory(cache, memory.store) if cache else None
@@ -270,18 +270,18 @@ class Hybrid(ServesTurns):
         await self.aclose()
 
     def __enter__(self) -> Self:
-        return self._blocking.run(self.__aenter__)
+        return self.blocking.run(self.__aenter__)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def close(self) -> None:
         """Do what `aclose` does, in any thread: cancel the tasks of synchronous calls, close what was opened, and stop their loop."""
-        self._blocking.close(self.aclose)
+        self.blocking.close(self.aclose)
 
     async def aclose(self) -> None:
         """Close what was opened; shielded, so that Ctrl-C leaves no process behind, and no file where it comes while this runs."""
-        if self._blocking.is_elsewhere:
+        if self.blocking.is_elsewhere:
             await in_thread(self.close)
             return
         await self.pool.home.enter()
@@ -404,7 +404,7 @@ class Hybrid(ServesTurns):
         Ctrl-C cancels the task. Raises what `run` raises, and `ConfigError` in the very event loop that the `Hybrid` belongs to, which the
         call would stop.
         """
-        return self._blocking.run(lambda: self.run(prompt, **options))
+        return self.blocking.run(lambda: self.run(prompt, **options))
 
     def resume_sync(
         self, run: str, *, user: str = "", approvals: Mapping[str, bool] | None = None, **options: Unpack[ResumeOptions]
@@ -417,14 +417,14 @@ class Hybrid(ServesTurns):
             approvals: decisions about the calls that it waits for, by the requests' ids.
             options: what the task had in addition to the `Hybrid`, and no record can hold: see `ResumeOptions`.
         """
-        return self._blocking.run(lambda: self.resume(run, user=user, approvals=approvals, **options))
+        return self.blocking.run(lambda: self.resume(run, user=user, approvals=approvals, **options))
 
     def stream_sync(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Generator[TaskEvent, None, None]:
         """Do what `stream` does with `prompt` and `options`, for callers that are not async; errors are those of `run_sync`.
 
         An iterator that is closed or dropped cancels its task.
         """
-        return self._blocking.stream(lambda: self.stream(prompt, **options))
+        return self.blocking.stream(lambda: self.stream(prompt, **options))
 
     def explain(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> SelectionDecision:
         """Return the strategy that `auto` would choose for a task, the alternatives, and the reasons. Nothing is run.

@@ -12,9 +12,10 @@ from ...protocols import FinishReason, InvalidRequest, Message, Side, ToolChoice
 from ...protocols.validation import check_schema
 from ..agents.pool import AgentPool
 from ..task.events import AgentText, CallEnded, TaskEvent, TaskFinished
+from ..task.langchain_tools import is_langchain_tool, langchain_spec
 from ..task.results import Call, Result
 from ..task.task import Prompt, as_messages
-from ..task.tools import Tool
+from ..task.tools import ForeignTool, Tool
 from ..task.turns import CallerTools, Turn, TurnCall, TurnEvent, TurnFinished, TurnText
 from .arguments import TaskOptions, TurnOptions, check_options
 from .pipeline import Pipeline
@@ -73,6 +74,8 @@ def _spec(given: object, where: str) -> ToolSpec:
     """Return a tool that the caller describes: our own, OpenAI's `function`, or Anthropic's `input_schema`."""
     if isinstance(given, Tool):
         return given.spec
+    if is_langchain_tool(given):
+        return langchain_spec(given)
     if not isinstance(given, (ToolSpec, Mapping)):
         raise InvalidRequest(f"{where} is no tool but {type(given).__name__}", hint=_HINT)
     fields = dict(given) if isinstance(given, ToolSpec) else given
@@ -169,7 +172,7 @@ class ServesTurns:
         self,
         prompt: Prompt,
         *,
-        tools: Sequence[ToolSpec | Mapping[str, Any]] = (),
+        tools: Sequence[ToolSpec | ForeignTool | Mapping[str, Any]] = (),
         tool_choice: ToolChoice | str = ToolChoice.AUTO,
         **options: Unpack[TurnOptions],
     ) -> Turn:
@@ -185,7 +188,7 @@ class ServesTurns:
 
         Args:
             prompt: the whole conversation, with the assistant's calls and the tools' results, in our form, OpenAI's or LangChain's.
-            tools: the caller's, in our form, OpenAI's or Anthropic's. One of them hides a tool of the `Hybrid` of the same name.
+            tools: the caller's, in our form, OpenAI's, Anthropic's or LangChain's. One of them hides the `Hybrid`'s tool of the same name.
             tool_choice: `auto`, `none`, `required`, or the name of the tool that has to be called.
             options: the fields of `TurnOptions`.
         """
@@ -196,7 +199,7 @@ class ServesTurns:
         self,
         prompt: Prompt,
         *,
-        tools: Sequence[ToolSpec | Mapping[str, Any]] = (),
+        tools: Sequence[ToolSpec | ForeignTool | Mapping[str, Any]] = (),
         tool_choice: ToolChoice | str = ToolChoice.AUTO,
         **options: Unpack[TurnOptions],
     ) -> AsyncGenerator[TurnEvent, None]:

@@ -39,7 +39,7 @@ class LangChainTool(Tool):
         self._context = None
         _require_complete(given)
         declared: ToolOptions = {"source": Source.EXTERNAL_TOOL, "sends": Tier.SHARED, **options}
-        self._describe(self._call_async if _is_async(given) else self._call, _spec(given, options.get("name")), declared)
+        self._describe(self._call_async if _is_async(given) else self._call, langchain_spec(given, options.get("name")), declared)
 
     def arguments(self, call: ToolCall) -> dict[str, object]:
         """Return the arguments of a `call`. Raises pydantic's `ValidationError` if they do not fit the tool's schema."""
@@ -74,7 +74,8 @@ def _is_async(given: "BaseTool") -> bool:
     return type(given)._arun is not BaseTool._arun
 
 
-def _spec(given: "BaseTool", name: str | None) -> ToolSpec:
+def langchain_spec(given: "BaseTool", name: str | None = None) -> ToolSpec:
+    """Return a tool of LangChain as models see it. Raises `ConfigError` for a `name`, by default its own, that models cannot use."""
     from langchain_core.utils.function_calling import convert_to_openai_tool
 
     function = convert_to_openai_tool(given)["function"]

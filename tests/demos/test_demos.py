@@ -1,5 +1,6 @@
 """Each demo runs by the command in its README, offline, and prints what the README shows."""
 
+import json
 import os
 import re
 import shlex
@@ -78,6 +79,20 @@ def test_readme_shows_its_own_command_and_one_picture(demo: Path) -> None:
     pictures = re.findall(r"!\[.+\]\((.+)\)", (demo / "README.md").read_text(encoding="utf-8"))
     assert pictures == ["picture.svg"]
     assert (demo / "picture.svg").is_file()
+
+
+def test_langgraphs_server_is_told_of_a_graph_that_compiles(tmp_path: Path) -> None:
+    told = json.loads((ROOT / "demos" / "langgraph_app" / "langgraph.json").read_text(encoding="utf-8"))["graphs"]["app"]
+    file, _, name = told.partition(":")
+    code = f"""
+import asyncio, runpy
+async def main():
+    async with runpy.run_path({file!r})[{name!r}]() as graph:
+        print(*sorted(graph.nodes))
+asyncio.run(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "demos" / "langgraph_app", capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "__start__ approve ask_for_plan plan work\n", ended.stderr
 
 
 def test_index_names_each_demo_once() -> None:

@@ -1,0 +1,1 @@
+"""LangChain's side of Nearfar: a `Hybrid` as a chat model."""
