@@ -221,8 +221,7 @@ class CallLog:
     ) -> None:
         """Record a call that has ended, and charge it. `is_lost`: its usage is unknown, so that what was reserved counts."""
         if traced is not None:
-            finish = listening.finish if call.error is None else None
-            ended = EndedStep(asked=traced.asked, call=call, reply=listening.said, label=label, finish=finish, gaps=listening.gaps)
+            ended = EndedStep(asked=traced.asked, call=call, reply=listening.said, label=label, gaps=listening.gaps)
             traced.trace.step(traced, ended, reserved=None if allowance is None else allowance.most)
         self.made.append(call)
         if allowance is not None:
@@ -402,11 +401,6 @@ class _Listening:
     def said(self) -> Message:
         """The text and tool calls received so far."""
         return Message.assistant("".join(self._text), tuple(self._calls))
-
-    @property
-    def finish(self) -> FinishReason | None:
-        """The reason why the step ended; None: it has not."""
-        return None if self._finished is None else self._finished.reason
 
     @property
     def gaps(self) -> list[float]:
