@@ -191,6 +191,8 @@ WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, Invali
 _TOLD: Final = ("model", "usage", "confidence", "performance", "saved")
 _TELLING = 1.0
 """Seconds; that an agent did not answer in less says nothing of it."""
+_GRACE = 0.5
+"""Seconds beyond a step's timeout after which an agent that does not keep it is left."""
 
 
 Reading = Callable[[StepReply], Verdict]
@@ -321,11 +323,17 @@ class CallLog:
     ) -> None:
         """Listen to a step until its end; what comes of it says whether the agent may be asked again."""
         with handle.health.trying() as trial:
+            limit = asyncio.timeout(None if request.timeout is None else request.timeout + _GRACE)
             try:
-                async with stream(agent, request) as events, aclosing(with_idle_timeout(events, idle)) as timed:
+                async with limit, stream(agent, request) as events, aclosing(with_idle_timeout(events, idle)) as timed:
                     async for event in timed:
                         if listening.hear(event):
                             handle.health.end_probe(trial)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                trial.counts = listening.is_telling
+                raise DeadlineExceeded(f"{handle.name} was not done within its {request.timeout:g} s, and did not end") from None
             except DeadlineExceeded:
                 trial.counts = listening.is_telling
                 raise
