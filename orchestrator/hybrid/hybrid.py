@@ -40,7 +40,6 @@ from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Prompt
 from ..task.tools import Approver, ForeignTool, Tool
 from ..tracing.observing import Observers
-from ..tracing.prometheus import PrometheusMeter
 from ..tracing.store import TraceStore
 from ..util.arguments import Location, as_path, require, wrong_type
 from ..util.runtime import in_thread
@@ -169,7 +168,7 @@ class Hybrid(ServesTurns):
             device_state=self._read_device, paces=pool.pace, health=pool.health, ahead=pool.ahead, budgets=records.budgets
         )
         self._rest = None if memory is None else memory_rest(memory, self.pool, self._read_device)
-        parts = Parts(
+        self._parts = Parts(
             pool=self.pool,
             router=self._router,
             policy=lambda: self.policy,
@@ -183,7 +182,7 @@ class Hybrid(ServesTurns):
             instructions=self._instructions,
             observers=self.observers,
         )
-        self._pipeline = Pipeline(parts)
+        self._pipeline = Pipeline(self._parts)
         self._sessions = SessionBook(self._pipeline, self.blocking, partial(erased_of, None if memory is None else memory.store))
         if memory is not None:
             preparation = self._pipeline.preparation
@@ -367,16 +366,7 @@ class Hybrid(ServesTurns):
     @cached_property
     def metrics(self) -> Metrics:
         """The metrics of tasks and agents, for Prometheus: `await hybrid.metrics.text()`. Tasks are counted from the first use on."""
-        meter = PrometheusMeter()
-        self.observers.meters.append(meter)
-        return Metrics(
-            meter,
-            self.pool,
-            spending=self._router.spending,
-            policy=lambda: self.policy,
-            runs=self._records.runs,
-            hubs=self._hubs,
-        )
+        return Metrics(self._parts, self._hubs)
 
     async def cancel(self, run: str, *, user: str = "") -> None:
         """Let the `run` of a `user` end, in whatever process it is: within a second, or when its tools are done that are at work. Raises

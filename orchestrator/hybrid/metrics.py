@@ -1,18 +1,17 @@
 """`GET /metrics` of one `Hybrid`: what is counted while tasks run, and the state of its parts when it is asked for."""
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 from ...protocols import StoreError, Unavailable
 from ..agents.breaker import BreakerState
-from ..agents.pool import AgentPool
 from ..compose.hub import list_workers
-from ..routing.eligibility import Spending
-from ..runs.store import RunStore
-from ..task.policy import Policy
 from ..tracing.prometheus import Family, PrometheusMeter, gauge
 from ..util.runtime import in_thread
+from .preparation import Parts
+from .turns import saved_against_far
 
 _logger = logging.getLogger(__name__)
 
@@ -23,22 +22,11 @@ class Metrics:
     No metric names a user, a session, a prompt or a run, so that their number does not grow with the runs.
     """
 
-    def __init__(
-        self,
-        meter: PrometheusMeter,
-        pool: AgentPool,
-        *,
-        spending: Spending,
-        policy: Callable[[], Policy],
-        runs: RunStore | None,
-        hubs: Collection[Path],
-    ) -> None:
-        self._meter = meter
-        self._pool = pool
-        self._spending = spending
-        self._policy = policy
-        self._runs = runs
+    def __init__(self, parts: Parts, hubs: Collection[Path]) -> None:
+        self._parts = parts
         self._hubs = hubs
+        self._meter = PrometheusMeter(partial(saved_against_far, pool=parts.pool))
+        parts.observers.meters.append(self._meter)
 
     async def text(self) -> str:
         """Return all metrics in Prometheus' text format, version 0.0.4."""
@@ -47,7 +35,7 @@ class Metrics:
 
     def _breakers(self) -> Family:
         states: dict[tuple[str, ...], float] = {
-            (handle.name, state.value): float(handle.health.state is state) for handle in self._pool for state in BreakerState
+            (handle.name, state.value): float(handle.health.state is state) for handle in self._parts.pool for state in BreakerState
         }
         return gauge("nearfar_breaker_state", "1 for the state that an agent's circuit breakers are in.", ("agent", "state"), states)
 
@@ -69,10 +57,11 @@ class Metrics:
             return []
 
     def _budgets(self) -> list[Family]:
-        left = self._spending.left_of_day(self._policy().limits)
+        left = self._parts.router.spending.left_of_day(self._parts.policy().limits)
         about = "What the limit for the day leaves, in {}."
         return [gauge(f"nearfar_budget_remaining_{unit}", about.format(unit), (), {(): rest}) for unit, rest in left.items()]
 
     def _approvals(self) -> Family:
-        waiting = 0 if self._runs is None else self._runs.waiting()
+        runs = self._parts.records.runs
+        waiting = 0 if runs is None else runs.waiting()
         return gauge("nearfar_approvals_waiting", "Runs that wait for an approval.", (), {(): float(waiting)})

@@ -118,7 +118,7 @@ def turn_of(result: Result, asked: AskedTurn, pool: AgentPool, *, heard: str = "
         usage=result.attempts[-1].usage if last is None else last.saved or last.usage,
         confidence=result.confidence,
         dollars=result.dollars,
-        saved=_saved(result, pool),
+        saved=saved_against_far(result, pool),
         result=result,
     )
 
@@ -129,7 +129,7 @@ def _last_step(result: Result) -> Call | None:
     return next((call for call in reversed(own) if call.role == "execute"), own[-1] if own else None)
 
 
-def _saved(result: Result, pool: AgentPool) -> Decimal | None:
+def saved_against_far(result: Result, pool: AgentPool) -> Decimal | None:
     """Estimate what far alone would have taken more: the price of the tokens of the attempt that stands, if far had read and written them.
 
     None where it could not have been asked, and where a price is unknown.

@@ -191,6 +191,8 @@ WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, Invali
 _TOLD = ("model", "usage", "confidence", "performance", "saved")
 _TELLING = 1.0
 """Seconds; that an agent did not answer in less says nothing of it."""
+_GRACE = 0.5
+"""Seconds beyond a step's timeout after which an agent that does not keep it is left."""
 
 
 Reading = Callable[[StepReply], Verdict]
@@ -221,8 +223,7 @@ class CallLog:
     ) -> None:
         """Record a call that has ended, and charge it. `is_lost`: its usage is unknown, so that what was reserved counts."""
         if traced is not None:
-            finish = listening.finish if call.error is None else None
-            ended = EndedStep(asked=traced.asked, call=call, reply=listening.said, label=label, finish=finish, gaps=listening.gaps)
+            ended = EndedStep(asked=traced.asked, call=call, reply=listening.said, label=label, gaps=listening.gaps)
             traced.trace.step(traced, ended, reserved=None if allowance is None else allowance.most)
         self.made.append(call)
         if allowance is not None:
@@ -322,11 +323,17 @@ class CallLog:
     ) -> None:
         """Listen to a step until its end; what comes of it says whether the agent may be asked again."""
         with handle.health.trying() as trial:
+            limit = asyncio.timeout(None if request.timeout is None else request.timeout + _GRACE)
             try:
-                async with stream(agent, request) as events, aclosing(with_idle_timeout(events, idle)) as timed:
+                async with limit, stream(agent, request) as events, aclosing(with_idle_timeout(events, idle)) as timed:
                     async for event in timed:
                         if listening.hear(event):
                             handle.health.end_probe(trial)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                trial.counts = listening.is_telling
+                raise DeadlineExceeded(f"{handle.name} was not done within its {request.timeout:g} s, and did not end") from None
             except DeadlineExceeded:
                 trial.counts = listening.is_telling
                 raise
@@ -402,11 +409,6 @@ class _Listening:
     def said(self) -> Message:
         """The text and tool calls received so far."""
         return Message.assistant("".join(self._text), tuple(self._calls))
-
-    @property
-    def finish(self) -> FinishReason | None:
-        """The reason why the step ended; None: it has not."""
-        return None if self._finished is None else self._finished.reason
 
     @property
     def gaps(self) -> list[float]:

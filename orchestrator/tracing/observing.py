@@ -45,10 +45,13 @@ class EndedStep:
     """The reply; what was received of it, where the step failed."""
     label: Label
     """Label of the request's content."""
-    finish: FinishReason | None
-    """None: it failed."""
     gaps: Sequence[float] = ()
     """Seconds between each two pieces of the reply."""
+
+    @property
+    def finish(self) -> FinishReason | None:
+        """Return the reason why the step ended; None: it failed."""
+        return self.call.finish_reason if self.call.error is None else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
 """Metrics in the text format of Prometheus. Labels have few values: no metric names a user, a session, a prompt or a run."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from threading import Lock
 from typing import Final
 
@@ -68,7 +69,9 @@ class HistogramFamily:
 class PrometheusMeter:
     """Counts what happens in the runs of one `Hybrid`, for `GET /metrics`. Calls may come from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, saved: Callable[[Result], Decimal | None]) -> None:
+        """Count nothing yet. `saved` estimates the US dollars that a run saved against far alone."""
+        self._estimate = saved
         self._lock = Lock()
         self._runs = Family("nearfar_runs_total", "Runs that ended.", ("strategy", "outcome", "side"))
         self._attempts = Family("nearfar_attempts_total", "Attempts that ended.", ("strategy", "side", "agent", "outcome"))
@@ -78,7 +81,8 @@ class PrometheusMeter:
         self._tokens = Family("nearfar_tokens_total", "Tokens of steps.", (*_STEP, "kind"))
         self._dollars = Family("nearfar_dollars_total", "US dollars of steps whose price is known.", _STEP)
         self._unpriced = Family("nearfar_unpriced_steps_total", "Steps of unknown price.", _STEP)
-        self._saved = Family("nearfar_saved_dollars_total", "US dollars saved: by the cache, and estimated against far alone.", ("by",))
+        about = "US dollars saved: by the cache, and by estimate against far alone, below 0 where that would have been cheaper."
+        self._saved = Family("nearfar_saved_dollars", about, ("by",), "gauge")
         self._joules = Family("nearfar_joules_total", "Energy of this device.", ("agent", "source"))
         self._hits = Family("nearfar_cache_hits_total", "Steps answered from the cache.", ("side", "agent"))
         self._blocked = Family("nearfar_egress_blocked_total", "Requests held back because they may not leave.", ("agent", "role"))
@@ -134,16 +138,16 @@ class PrometheusMeter:
     def run_ended(self, run: EndedRun) -> None:
         """Count a run."""
         strategy, side = run.task.policy.strategy.value, "" if run.result is None else run.result.side.value
-        saved = None if run.result is None else saved_against_far(run.result)
+        saved = None if run.result is None else self._estimate(run.result)
         with self._lock:
             self._runs.add(1, strategy, run.outcome, side)
             self._run_seconds.observe(run.seconds, strategy, run.outcome)
             if saved is not None:
-                self._saved.add(saved, "far_alone")
+                self._saved.add(float(saved), "far_alone")
 
     def text(self, gauges: Sequence[Family] = ()) -> str:
         """Return all metrics, and the `gauges` that were read just now, in the text format."""
-        families = [value for name, value in vars(self).items() if name != "_lock"]
+        families = [value for value in vars(self).values() if isinstance(value, Family | HistogramFamily)]
         with self._lock:
             return "".join(f"{line}\n" for family in (*families, *gauges) for line in family.lines())
 
@@ -153,14 +157,6 @@ def reason_class(attempt: Attempt) -> str:
     if attempt.error is not None:
         return attempt.error
     return "ungrounded" if attempt.is_grounded is False else "evidence"
-
-
-def saved_against_far(result: Result) -> float | None:
-    """Return the US dollars by which a run was cheaper than the estimate for the cheapest far agent; None where there is no estimate, or
-    the cost is unknown."""
-    far = [each.estimate for each in result.decision.considered if each.side is Side.FAR and each.objection is None]
-    estimates = [each.dollars.value for each in far if each is not None and each.dollars is not None]
-    return max(min(estimates) - float(result.dollars), 0.0) if estimates and result.dollars is not None else None
 
 
 def gauge(name: str, help: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]) -> Family:

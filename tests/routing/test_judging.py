@@ -1,9 +1,10 @@
 """How a cascade judges a draft: second opinions, learned escalation, drafts that are stopped."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from pydantic import BaseModel
 from situations import priced
@@ -15,7 +16,7 @@ from nearfar.orchestrator.routing.escalation_training import draft_examples_of, 
 from nearfar.orchestrator.routing.looks import Cost, free_findings, text_opinion
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace, read_traces
 from nearfar.orchestrator.strategies.prompts import ANSWER_LINE
-from nearfar.protocols import AgentCard, ConfigError, ScriptedAgent, Side, ToolCall, Unavailable
+from nearfar.protocols import AgentCard, ConfigError, ScriptedAgent, Side, StepEvent, StepRequest, TextDelta, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -50,6 +51,22 @@ async def test_a_draft_that_a_second_agent_disagrees_with_goes_to_the_next_one()
     result = await Trio(["12"], ["13"], ["14"]).ask(SECOND)
     assert (result.text, result.side) == ("14", Side.FAR)
     assert "second answers otherwise: 13" in result.attempts[0].reason
+
+
+async def test_a_second_agent_that_hangs_is_left_when_its_attempt_would_be() -> None:
+    class Hanging(ScriptedAgent):
+        async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
+            await anyio.sleep_forever()
+            yield TextDelta(text="never")
+
+    trio = Trio(["12"], [], [])
+    trio.second = Hanging([], name="second", prices=priced(0))
+    with anyio.fail_after(30):
+        result = await trio.ask({**SECOND, "attempt_timeout": 0.01})
+    assert (result.text, [(call.role, call.error) for call in result.calls]) == (
+        "12",
+        [("execute", None), ("second_opinion", "DeadlineExceeded")],
+    )
 
 
 WORKED = ("We add 5 and 7 sheep.\n\nSo there are **12** on the meadow.", "First 7 goats, then 5.\n\nAnswer: 12")
