@@ -125,30 +125,30 @@ class Attachment(Value):
         """Return an upper bound of the tokens that it takes in a prompt, for estimates before it is sent."""
         if not self.is_image:
             return _PAGE_TOKENS * -(-len(self.data) // _PAGE_BYTES)
-        tokens = _pixels(self) / _PIXELS_PER_TOKEN
+        tokens = self.pixels / _PIXELS_PER_TOKEN
         return round(min(max(tokens, _LEAST_IMAGE_TOKENS), _MOST_IMAGE_TOKENS))
+
+    @property
+    def pixels(self) -> float:
+        """Return the pixels of an image by its header; infinity where that does not tell."""
+        try:
+            match self.media_type:
+                case "image/png":
+                    width, height = unpack(">II", self.data[16:24])
+                case "image/gif":
+                    width, height = unpack("<HH", self.data[6:10])
+                case "image/jpeg":
+                    height, width = unpack(">HH", _jpeg_frame(self.data)[5:9])
+                case _:
+                    return inf
+        except StructError:
+            return inf
+        return float(width * height)
 
     @property
     def shown(self) -> str:
         """Return its format, size and digest, for records that must not hold its content."""
         return f"[{self.media_type}, {len(self.data)} bytes, sha256 {self.digest[:16]}]"
-
-
-def _pixels(image: Attachment) -> float:
-    """Return the pixels of an image by its header; infinity where that does not tell."""
-    try:
-        match image.media_type:
-            case "image/png":
-                width, height = unpack(">II", image.data[16:24])
-            case "image/gif":
-                width, height = unpack("<HH", image.data[6:10])
-            case "image/jpeg":
-                height, width = unpack(">HH", _jpeg_frame(image.data)[5:9])
-            case _:
-                return inf
-    except StructError:
-        return inf
-    return float(width * height)
 
 
 def _jpeg_frame(data: bytes) -> bytes:
