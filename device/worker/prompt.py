@@ -326,6 +326,11 @@ class Prompt:
     images: dict[int, ImagePart] = field(default_factory=dict)
     """Parts of images among the tokens, by their first cell."""
 
+    @property
+    def size(self) -> int:
+        """Return the entries that it takes in the cache. An image may take more of them than positions among the tokens."""
+        return len(self.tokens) + sum(image.tokens - image.positions for image in self.images.values())
+
 
 class PromptBuilder:
     """Renders requests with the model's template and tokenises them.

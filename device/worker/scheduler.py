@@ -32,6 +32,8 @@ class StepState:
     request: StepRequest
     prompt: list[int]
     """Cells of the prompt; see `sequences`."""
+    prompt_size: int
+    """Entries that it takes in the cache."""
     outfit: Outfit
     most_tokens: int
     deadline: float | None
@@ -61,7 +63,7 @@ class StepState:
         generation = self.generation
         return {
             "reason": generation.finished,
-            "input_tokens": len(self.prompt),
+            "input_tokens": self.prompt_size,
             "cached_tokens": self.cached_tokens,
             "output_tokens": generation.output_tokens,
             "confidence": generation.confidence,
@@ -87,11 +89,9 @@ class Steps:
     def step(self, identifier: int, request: StepRequest, deadline: float | None) -> StepState:
         """Make the step of a request. Raises a `NearfarError` if the request is wrong."""
         prompt = self._prompts.prompt(request)
-        room = self._context_tokens - len(prompt.tokens)
+        room = self._context_tokens - prompt.size
         if room < 1:
-            message = (
-                f"the prompt has {len(prompt.tokens)} tokens, and the context holds {self._context_tokens}, prompt and output together"
-            )
+            message = f"the prompt has {prompt.size} tokens, and the context holds {self._context_tokens}, prompt and output together"
             raise ContextOverflow(message, hint="shorten the conversation, or load the model with a larger context_tokens")
         most_tokens = min(room, request.max_output_tokens or room)
         generation = self._generation(request, prompt, most_tokens)
@@ -100,6 +100,7 @@ class Steps:
             identifier=identifier,
             request=request,
             prompt=outfit.prompt(prompt.tokens, self._syntax.opener, self._syntax.closer),
+            prompt_size=prompt.size,
             outfit=outfit,
             most_tokens=most_tokens,
             deadline=deadline,
@@ -223,8 +224,7 @@ class Scheduler:
     def _admit(self) -> None:
         while self._waiting:
             step = self._waiting[0]
-            further = sum(image.tokens - image.positions for image in step.images.values())
-            sequence = self._sequences.claim(step.prompt, reserve=len(step.prompt) + further + step.most_tokens)
+            sequence = self._sequences.claim(step.prompt, reserve=step.prompt_size + step.most_tokens)
             if sequence is None:
                 return
             self._waiting.popleft()

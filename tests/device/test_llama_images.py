@@ -60,11 +60,6 @@ def lowest(reply: StepReply) -> float:
     return min(token.logprob for token in reply.finished.logprobs)
 
 
-@pytest.fixture
-def reference(files: tuple[Path, Path]) -> "Reference":
-    return Reference(*files)
-
-
 class Reference:
     """Greedy text by llama.cpp's own evaluation of text and images, without nearfar's worker."""
 
@@ -104,9 +99,16 @@ class Reference:
         return found
 
 
-async def test_log_probabilities_equal_those_of_llama_cpp_itself(files: tuple[Path, Path], reference: Reference) -> None:
+@pytest.mark.parametrize("rows_and_columns", [False, True], ids=["LLaVA's form", "Qwen2-VL's form"])
+async def test_log_probabilities_equal_those_of_llama_cpp_itself(rows_and_columns: bool, tmp_path: Path) -> None:
+    model = TinyModel(context_length=256, end_bias=0.0, architecture="qwen2vl" if rows_and_columns else "llama")
+    files = (
+        write_tiny_gguf(tmp_path / "model.gguf", model),
+        write_tiny_projector(tmp_path / "mmproj.gguf", rows_and_columns=rows_and_columns),
+    )
     async with seeing(files) as agent:
         reply = await complete(agent, ask("What \ufffc is \ufffc?", RED, WIDE, top_logprobs=0))
+    reference = Reference(*files)
     expected = reference.logprobs("<|user|>What {} is {}?<|end|><|assistant|>", [RED, WIDE], 12)
     found = [token.logprob for token in reply.finished.logprobs]
     assert len(found) == 12
