@@ -17,6 +17,7 @@ from typing import Final
 from pydantic import JsonValue
 
 from ..protocols import (
+    Attachment,
     Capabilities,
     ContentFiltered,
     Effort,
@@ -82,12 +83,20 @@ class AnthropicDialect:
     default_key_variable = "ANTHROPIC_API_KEY"
 
     def __init__(
-        self, *, tools: bool = True, json_schema: bool = True, temperature: bool | None = None, effort: Effort | None = None
+        self,
+        *,
+        tools: bool = True,
+        json_schema: bool = True,
+        images: bool = True,
+        files: bool = True,
+        temperature: bool | None = None,
+        effort: Effort | None = None,
     ) -> None:
-        """Set `temperature`: True if the model takes one, None to decide by its name. `effort` applies to requests that state none."""
+        """Set `temperature`: True if the model takes one, None to decide by its name. `effort` applies to requests that state none.
+        `images` and `files`: True if the model reads them."""
         self._temperature = temperature
         self._effort = effort
-        self.capabilities = Capabilities(tools=tools, json_schema=json_schema)
+        self.capabilities = Capabilities(tools=tools, json_schema=json_schema, images=images, files=files)
 
     def path(self, model: str) -> str:
         return "/messages"
@@ -245,12 +254,17 @@ def _blocks(message: Message, ids: CallIds) -> list[JsonValue]:
     if parts and {part.get("type") for part in parts} <= _KINDS and _said(parts) == said_in(message):
         ids.keep(message)
         return [part for part in parts if part.get("type") != "text" or as_text(part.get("text")).strip()]  # the API takes no blank ones
-    blocks: list[JsonValue] = []
-    if message.text.strip():
-        blocks.append({"type": "text", "text": message.text})
+    blocks: list[JsonValue] = [_part(part) for part in message.parts if not isinstance(part, str) or part.strip()]
     for call in message.tool_calls:
         blocks.append({"type": "tool_use", "id": ids.of_call(call.id), "name": call.name, "input": call.arguments})
     return blocks
+
+
+def _part(part: str | Attachment) -> JsonObject:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    source: JsonObject = {"type": "base64", "media_type": part.media_type, "data": part.base64}
+    return {"type": "image" if part.is_image else "document", "source": source}
 
 
 def _is_plain(block: JsonObject) -> bool:

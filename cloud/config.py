@@ -12,7 +12,7 @@ from ..protocols.address import is_this_machine
 from ..protocols.limits import most_calls_upstream
 from ..protocols.secrets import StoredKey
 from .anthropic import AnthropicDialect
-from .dialect import Dialect, openai_traits
+from .dialect import Dialect, openai_traits, reads_images
 from .gemini import GeminiDialect
 from .openai import OpenAIDialect
 from .prices import price_at, price_of
@@ -56,6 +56,10 @@ class ProviderConfig(BaseModel):
     """Support for output schemas: the API's own form, llama-cpp-python's form, or none."""
     logprobs: bool = False
     """Ask for token log-probabilities, which give steps a confidence (only "openai")."""
+    images: bool | None = None
+    """The model reads images; None: decided by its name."""
+    files: bool | None = None
+    """The server takes PDF documents for the model; None: at a provider's own address, if the model reads images."""
     seed: bool = False
     """The server repeats its text for the same seed, as some local servers do and hosted ones do not (only "openai")."""
     temperature: bool | None = None
@@ -104,6 +108,16 @@ class ProviderConfig(BaseModel):
         """Return whether a key would leave this machine without TLS, readable on the network."""
         parts = urlsplit(self.base_url or "")
         return self.key_variable is not None and parts.scheme == "http" and not is_this_machine(parts.hostname or "")
+
+    @property
+    def reads_images(self) -> bool:
+        """Return whether the model reads images."""
+        return reads_images(self.model or "", hosted=self.base_url is None) if self.images is None else self.images
+
+    @property
+    def reads_files(self) -> bool:
+        """Return whether the model reads PDF documents."""
+        return self.reads_images and (self.base_url is None or self.provider != "openai") if self.files is None else self.files
 
     @property
     def speaks_responses(self) -> bool:
@@ -195,6 +209,8 @@ def _dialect(config: ProviderConfig) -> Dialect:
             return ResponsesDialect(
                 tools=config.tools,
                 json_schema=config.json_schema is not None,
+                images=config.reads_images,
+                files=config.reads_files,
                 temperature=config.temperature,
                 reasoning=config.reasoning,
                 effort=config.effort,
@@ -205,16 +221,19 @@ def _dialect(config: ProviderConfig) -> Dialect:
                 tools=config.tools,
                 json_schema=config.json_schema,
                 logprobs=config.logprobs,
+                images=config.reads_images,
+                files=config.reads_files,
                 seed=config.seed,
                 temperature=config.temperature,
                 reasoning=config.reasoning,
                 effort=config.effort,
             )
-        case "anthropic":
-            return AnthropicDialect(
-                tools=config.tools, json_schema=config.json_schema is not None, temperature=config.temperature, effort=config.effort
-            )
-        case "gemini":
-            return GeminiDialect(
-                tools=config.tools, json_schema=config.json_schema is not None, temperature=config.temperature, effort=config.effort
-            )
+    dialect = AnthropicDialect if config.provider == "anthropic" else GeminiDialect
+    return dialect(
+        tools=config.tools,
+        json_schema=config.json_schema is not None,
+        images=config.reads_images,
+        files=config.reads_files,
+        temperature=config.temperature,
+        effort=config.effort,
+    )

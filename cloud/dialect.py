@@ -267,6 +267,8 @@ _OPENAI: tuple[tuple[str, Traits], ...] = (
     (r"gpt-5\.[2-5](-|$)", _reasoning(_NONE, _LOW, _MEDIUM, _HIGH, _XHIGH)),
     (r"gpt-[5-9]", REASONING),
 )
+_READS_TEXT_ALONE = re.compile(r"gpt-3\.5|gpt-4(-\d{4}|-32k|$)|gpt-oss|davinci|babbage|o1-mini|o1-preview|o3-mini|claude-(?:[12]|instant)")
+_READS_IMAGES = re.compile(r"gpt-4|gpt-[5-9]|chatgpt-4o|o[1-9](-|$)|claude-|gemini-")
 _REFUSES_EFFORT_WITH_TOOLS = re.compile(r"gpt-5\.(?:[4-9]|\d\d)|gpt-[6-9]")
 _CLAUDE_NAME = re.compile(r"(?:[a-z-]+\.)?(?:anthropic\.)?(claude-.+?)(?:-v\d+|@default)?")
 _BEFORE_EFFORT = re.compile(r"claude-(?:[123]|instant|(?:opus|sonnet|haiku)-4)")
@@ -336,6 +338,17 @@ def openai_traits(model: str, *, hosted: bool, reasoning: bool | None) -> Traits
     if not reasoning:
         return PLAIN
     return known if known is not None and not known.stops else REASONING
+
+
+def reads_images(model: str, *, hosted: bool) -> bool:
+    """Return whether a model reads images, by its name.
+
+    Args:
+        model: its name at the server.
+        hosted: True at its maker's own address, where an unknown name is a newer model.
+    """
+    name = bare_name(model)
+    return _READS_TEXT_ALONE.match(name) is None and (hosted or _READS_IMAGES.match(name) is not None)
 
 
 def refuses_effort_with_tools(model: str) -> bool:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from pydantic import JsonValue
 
 from ..protocols import (
+    Attachment,
     Capabilities,
     ContentFiltered,
     Effort,
@@ -60,12 +61,20 @@ class GeminiDialect:
     default_key_variable = "GEMINI_API_KEY"
 
     def __init__(
-        self, *, tools: bool = True, json_schema: bool = True, temperature: bool | None = None, effort: Effort | None = None
+        self,
+        *,
+        tools: bool = True,
+        json_schema: bool = True,
+        images: bool = True,
+        files: bool = True,
+        temperature: bool | None = None,
+        effort: Effort | None = None,
     ) -> None:
-        """Set `temperature`: False if the model takes none. `effort` applies to requests that state none."""
+        """Set `temperature`: False if the model takes none. `effort` applies to requests that state none. `images` and `files`: True if the
+        model reads them."""
         self._temperature = temperature is not False
         self._effort = effort
-        self.capabilities = Capabilities(tools=tools, json_schema=json_schema)
+        self.capabilities = Capabilities(tools=tools, json_schema=json_schema, images=images, files=files)
 
     def path(self, model: str) -> str:
         name = quote(model if "/" in model else f"models/{model}", safe="/:@")
@@ -215,13 +224,19 @@ def _parts(message: Message, provider_ids: dict[str, str], *, signs: bool) -> li
             if identity_given := as_text(as_object(part.get("functionCall")).get("id")):
                 provider_ids[call.id] = identity_given
         return list(known)
-    parts: list[JsonValue] = [{"text": message.text}] if message.text else []
+    parts: list[JsonValue] = [_part(part) for part in message.parts]
     if not message.tool_calls:
         return parts
     calls: list[JsonObject] = [{"functionCall": {"name": call.name, "args": call.arguments}} for call in message.tool_calls]
     if signs:
         calls[0]["thoughtSignature"] = _UNSIGNED
     return [*parts, *calls]
+
+
+def _part(part: str | Attachment) -> JsonObject:
+    if isinstance(part, str):
+        return {"text": part}
+    return {"inlineData": {"mimeType": part.media_type, "data": part.base64}}
 
 
 def _usage(usage: JsonObject) -> Usage | None:

@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from ..protocols import (
+    Attachment,
     Capabilities,
     ContentFiltered,
     Effort,
@@ -62,6 +63,8 @@ _REASONS = {
 }
 
 MOST_STOPS = 4
+UNNAMED_FILE = "document.pdf"
+"""OpenAI's APIs want a name for each document."""
 _SAMPLERS = {name: name for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")}
 _SERVER_SAMPLERS = {"top_k": "top_k", "min_p": "min_p"}
 """Further samplers of compatible servers; OpenAI's own refuses them."""
@@ -86,6 +89,8 @@ class OpenAIDialect:
         json_schema: JsonSchemaForm | None = "native",
         logprobs: bool = False,
         logprobs_with_tools: bool = True,
+        images: bool = False,
+        files: bool = False,
         seed: bool = False,
         temperature: bool | None = None,
         reasoning: bool | None = None,
@@ -99,6 +104,8 @@ class OpenAIDialect:
             json_schema: form of an output schema; None: not supported.
             logprobs: ask for token log-probabilities.
             logprobs_with_tools: False if the server refuses to stream them in a step with tools.
+            images: True if the model reads images.
+            files: True if the server takes PDF documents for the model.
             seed: True if the server repeats itself for the same seed.
             temperature: True if the model takes one; None: decided by its name.
             reasoning: True for a reasoning model of OpenAI's; None: decided by its name.
@@ -112,7 +119,13 @@ class OpenAIDialect:
         self._logprobs_with_tools = logprobs_with_tools
         self._temperature = temperature
         self.capabilities = Capabilities(
-            tools=tools, json_schema=json_schema is not None, confidence=logprobs, seed=seed, logprobs=logprobs
+            tools=tools,
+            json_schema=json_schema is not None,
+            confidence=logprobs,
+            seed=seed,
+            logprobs=logprobs,
+            images=images,
+            files=files,
         )
 
     def path(self, model: str) -> str:
@@ -294,9 +307,18 @@ def _message(message: Message, ids: CallIds) -> JsonObject:
     if (result := message.tool_result) is not None:
         return {"role": "tool", "tool_call_id": ids.of_result(result.call_id), "content": result.content}
     if not message.tool_calls:
-        return {"role": message.role, "content": message.text}
+        content: JsonValue = [_part(part) for part in message.parts] if message.attachments else message.text
+        return {"role": message.role, "content": content}
     # Some proxies put words of their own in the place of an empty text.
     return {"role": message.role, "content": message.text or None, "tool_calls": _calls(message, ids)}
+
+
+def _part(part: str | Attachment) -> JsonObject:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if part.is_image:
+        return {"type": "image_url", "image_url": {"url": part.data_url}}
+    return {"type": "file", "file": {"filename": part.name or UNNAMED_FILE, "file_data": part.data_url}}
 
 
 def _calls(message: Message, ids: CallIds) -> list[JsonValue]:

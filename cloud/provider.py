@@ -253,7 +253,13 @@ class ProviderAgent:
         calls = checked_calls(ending, request)
         check_text(text, ending, request)
         usage = counted_usage(
-            ending.usage, body, _written_bytes(text, calls), reason=ending.reason, limit=limit, is_free=self._near is not None
+            ending.usage,
+            body,
+            _written_bytes(text, calls),
+            attachments=[attachment for message in request.messages for attachment in message.attachments],
+            reason=ending.reason,
+            limit=limit,
+            is_free=self._near is not None,
         )
         events: list[StepEvent] = [ToolCalled(call=call) for call in calls]
         return [*events, finished(ending, usage, request, provider=self._state_provider, model=self._model, called=bool(calls))]

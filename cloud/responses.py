@@ -10,7 +10,18 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from ..protocols import Capabilities, ContentFiltered, Effort, FinishReason, InvalidOutput, Message, StepRequest, ToolSpec, Usage
+from ..protocols import (
+    Attachment,
+    Capabilities,
+    ContentFiltered,
+    Effort,
+    FinishReason,
+    InvalidOutput,
+    Message,
+    StepRequest,
+    ToolSpec,
+    Usage,
+)
 from .dialect import (
     CallIds,
     EndedEarly,
@@ -31,7 +42,7 @@ from .dialect import (
     own_parts,
     said_in,
 )
-from .openai import bearer_headers
+from .openai import UNNAMED_FILE, bearer_headers
 from .schemas import in_words, openai_output, parameters
 
 _CALL_ID = re.compile(r".{1,64}", re.DOTALL)
@@ -56,16 +67,18 @@ class ResponsesDialect:
         *,
         tools: bool = True,
         json_schema: bool = True,
+        images: bool = True,
+        files: bool = True,
         temperature: bool | None = None,
         reasoning: bool | None = None,
         effort: Effort | None = None,
     ) -> None:
         """Set `temperature` and `reasoning`: True if the model has it, None to decide by its name. `effort` applies to requests that
-        state none."""
+        state none. `images` and `files`: True if the model reads them."""
         self._temperature = temperature
         self._reasoning = reasoning
         self._effort = effort
-        self.capabilities = Capabilities(tools=tools, json_schema=json_schema)
+        self.capabilities = Capabilities(tools=tools, json_schema=json_schema, images=images, files=files)
 
     def path(self, model: str) -> str:
         return "/responses"
@@ -205,11 +218,20 @@ def _items(message: Message, ids: CallIds) -> list[JsonValue]:
         return list(parts)
     items: list[JsonValue] = []
     if message.text or not message.tool_calls:
-        items.append({"type": "message", "role": message.role, "content": message.text})
+        content: JsonValue = [_part(part) for part in message.parts] if message.attachments else message.text
+        items.append({"type": "message", "role": message.role, "content": content})
     for call in message.tool_calls:
         arguments = json.dumps(call.arguments)
         items.append({"type": "function_call", "call_id": ids.of_call(call.id), "name": call.name, "arguments": arguments})
     return items
+
+
+def _part(part: str | Attachment) -> JsonObject:
+    if isinstance(part, str):
+        return {"type": "input_text", "text": part}
+    if part.is_image:
+        return {"type": "input_image", "image_url": part.data_url}
+    return {"type": "input_file", "filename": part.name or UNNAMED_FILE, "file_data": part.data_url}
 
 
 def _is_plain(item: JsonObject) -> bool:

@@ -48,6 +48,7 @@ class ServedModel:
     """The cloud that runs the model, if the server on this machine only forwards to it."""
     is_chat: bool = True
     """False for a model of embeddings."""
+    reads_images: bool = False
 
     @property
     def is_near(self) -> bool:
@@ -76,6 +77,7 @@ class ModelTraits:
     thinks: bool = False
     cuts_prompts: bool = False
     """A prompt that is too long is cut without an error."""
+    reads_images: bool = False
 
 
 class ModelServer:
@@ -144,7 +146,8 @@ class ModelServer:
             return await self._ollama_traits(model)
         if state.program == "lmstudio":
             state = await self._lm_studio() or state
-        return ModelTraits(context_tokens=next((each.context_tokens for each in state.models if each.name == model), None))
+        found = next((each for each in state.models if each.name == model), ServedModel(model))
+        return ModelTraits(context_tokens=found.context_tokens, reads_images=found.reads_images)
 
     async def refuse_cloud(self, model: str) -> None:
         """Raise `ConfigError` if the model of an Ollama has meanwhile become one that a cloud runs: its name can be given to another."""
@@ -155,7 +158,8 @@ class ModelServer:
         if "default_generation_settings" not in properties:
             return None
         context = as_count(as_object(properties["default_generation_settings"]).get("n_ctx")) or None
-        models = tuple(ServedModel(as_text(entry["id"]), context, is_loaded=len(entries) == 1) for entry in entries)
+        sees = as_object(properties.get("modalities")).get("vision") is True
+        models = tuple(ServedModel(as_text(entry["id"]), context, is_loaded=len(entries) == 1, reads_images=sees) for entry in entries)
         return ServerState("llama-server", models, as_count(properties.get("total_slots")) or 1)
 
     async def _lm_studio(self) -> ServerState | None:
@@ -166,6 +170,7 @@ class ModelServer:
                 as_count(entry.get("loaded_context_length")) or None,
                 is_loaded=entry.get("state") == "loaded",
                 is_chat=entry.get("type") not in ("embeddings", "embedding"),
+                reads_images=entry.get("type") == "vlm",
             )
             for entry in as_objects(listed.get("data"))
             if as_name(entry.get("id")) and "state" in entry
@@ -202,6 +207,7 @@ class ModelServer:
             takes_tools=None if able is None else "tools" in able,
             thinks=able is not None and "thinking" in able,
             cuts_prompts=True,
+            reads_images=able is not None and "vision" in able,
         )
 
     async def _object(self, url: str, body: JsonObject | None = None) -> JsonObject | None:

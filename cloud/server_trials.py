@@ -124,7 +124,8 @@ class _Trials:
         """Return the agent with the capabilities that were shown."""
         limits = Limits(context_tokens=traits.context_tokens, concurrency=state.concurrency)
         check = self._refuse_cloud if state.program == "ollama" else None
-        agent = self._provider_agent(_dialect(shown), name=name, limits=limits, retry=RetryPolicy(), check=check)
+        dialect = _dialect(shown, images=traits.reads_images)
+        agent = self._provider_agent(dialect, name=name, limits=limits, retry=RetryPolicy(), check=check)
         is_elsewhere = self._config.is_elsewhere
         return ServerAgent(agent, forces_tools=shown.forces_tools, cuts_prompts=traits.cuts_prompts, is_elsewhere=is_elsewhere)
 
@@ -204,13 +205,14 @@ def _request(prompt: str, *, max_output_tokens: int = _TRIAL_TOKENS, **fields: o
     )
 
 
-def _dialect(shown: ShownCapabilities, effort: Effort | None = None) -> OpenAIDialect:
+def _dialect(shown: ShownCapabilities, effort: Effort | None = None, *, images: bool = False) -> OpenAIDialect:
     return OpenAIDialect(
         hosted=False,
         tools=shown.tools,
         json_schema=shown.json_schema,
         logprobs=shown.logprobs,
         logprobs_with_tools=shown.logprobs_with_tools,
+        images=images,
         effort=effort,
     )
 
@@ -264,7 +266,8 @@ class ServerAgent:
 
     def _check_length(self, request: StepRequest) -> None:
         window = self.card.limits.context_tokens
-        size = len(request.model_dump_json(include={"messages", "tools"}).encode()) // _BYTES_PER_TOKEN
+        unattached = request.model_copy(update={"messages": tuple(message.without_attachments for message in request.messages)})
+        size = len(unattached.model_dump_json(include={"messages", "tools"}).encode()) // _BYTES_PER_TOKEN
         if window is not None and size > window:
             message = f"the prompt has about {size} tokens, and agent {self.card.name!r} has room for {window}"
             raise ContextOverflow(message, hint="shorten it, or start the server with a longer context (OLLAMA_CONTEXT_LENGTH)")

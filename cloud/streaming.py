@@ -14,6 +14,7 @@ from httpx_sse import EventSource, ServerSentEvent
 from pydantic import JsonValue, ValidationError
 
 from ..protocols import (
+    Attachment,
     Finished,
     FinishReason,
     InvalidOutput,
@@ -202,10 +203,17 @@ def _logprobs(tokens: Sequence[JsonObject], top: int) -> tuple[TokenLogprob, ...
 
 
 def counted_usage(
-    reported: Usage | None, body: JsonObject, written_bytes: int, *, reason: FinishReason, limit: int | None, is_free: bool = False
+    reported: Usage | None,
+    body: JsonObject,
+    written_bytes: int,
+    *,
+    attachments: Sequence[Attachment],
+    reason: FinishReason,
+    limit: int | None,
+    is_free: bool = False,
 ) -> Usage:
     """Return the usage that the provider reported, with an estimate for each missing count: one token per 4 bytes, which is close for
-    English and never 0.
+    English and never 0. An attachment counts as the most tokens that it may take.
 
     Output that reached its `limit` has exactly that many tokens, and other output at most that many.
     """
@@ -216,7 +224,9 @@ def counted_usage(
         logging.DEBUG if is_free else logging.WARNING,
         "the provider reported no usage, or half of it: the rest is estimated from the text's length",
     )
-    read = _tokens(sum(len(text.encode()) for text in _texts(body)))
+    attached_bytes = sum(len(attachment.base64) for attachment in attachments)
+    read = _tokens(sum(len(text.encode()) for text in _texts(body)) - attached_bytes)
+    read += sum(attachment.most_tokens for attachment in attachments)
     written = _tokens(written_bytes)
     if limit is not None:
         written = limit if reason is FinishReason.LENGTH else min(written, limit)

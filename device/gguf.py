@@ -156,6 +156,13 @@ def check_adapters(paths: Mapping[str, Path], base: Path) -> None:
             raise ModelError(f"{path} cannot be the adapter {name!r}: {fault}", hint=_HINT)
 
 
+def check_projector(path: Path) -> None:
+    """Raise `ModelNotFound` if it is not there, `ModelError` if it is no multimodal projector that reads images."""
+    file = read_gguf(path)
+    if file.text("general.architecture") != "clip":
+        raise ModelError(f"{path} is no multimodal projector", hint="take the file mmproj-MODEL.gguf from the model's repository")
+
+
 def _fault(adapter: GgufFile, base: GgufFile) -> str | None:
     if adapter.text("general.type") != "adapter":
         return "it is a whole model"

@@ -117,7 +117,7 @@ class Message(Value):
         if (self.tool_result is not None) != (self.role == "tool"):
             raise ValueError("a tool message carries exactly one tool_result, and no other message does")
         if self.attachments and self.role != "user":
-            raise ValueError(f"a {self.role} message cannot carry attachments")
+            raise ValueError("only user messages carry attachments")
         return self
 
     @classmethod
@@ -146,6 +146,18 @@ class Message(Value):
             parts += [piece, *left[:1]]
             left = left[1:]
         return tuple(part for part in (*parts, *left) if part != "")
+
+    def with_text(self, text: str) -> "Message":
+        """Return the message with another `text`, and without the provider's state."""
+        return self.model_copy(update={"text": text, "state": None})
+
+    @property
+    def without_attachments(self) -> "Message":
+        """Return the message with format, size and digest in the place of each attachment, for records."""
+        if not self.attachments:
+            return self
+        text = "".join(part if isinstance(part, str) else part.shown for part in self.parts)
+        return self.model_copy(update={"text": text, "attachments": ()})
 
     @property
     def without_state(self) -> "Message":

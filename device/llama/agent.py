@@ -22,7 +22,7 @@ import anyio
 
 from ...protocols import AgentCard, Capabilities, Limits, Prices, Side
 from ..compute import FASTEST
-from ..gguf import GgufHeader, check_adapters, read_header
+from ..gguf import GgufHeader, check_adapters, check_projector, read_header
 from ..gguf_file import GgufFile
 from ..profiles import speeds_of
 from ..worker.agent import LocalAgent, check_counts, check_default_adapters, check_installed
@@ -48,6 +48,8 @@ class LlamaOptions(WorkerOptions):
     """Measured output speeds of this model, by provider."""
     adapters: Mapping[str, str] = field(default_factory=dict)
     """Paths of LoRA adapters by name."""
+    projector: str | None = None
+    """Path of the multimodal projector; None: the model reads no images."""
 
 
 def cache_cells(tokens: int, parallel: int) -> int:
@@ -183,6 +185,7 @@ class LlamaAgent(LocalAgent):
         adapters: Mapping[str, Path | str] | None = None,
         adapter: str | None = None,
         call_adapter: str | None = None,
+        projector: Path | str | None = None,
         prices: Prices | None = None,
     ) -> Self:
         """Start a worker and load `model`, a .gguf file, in it.
@@ -201,6 +204,7 @@ class LlamaAgent(LocalAgent):
         `gpu_layers`: layers of the model to keep on a GPU or NPU, where `compute` is one; -1 for all; by default as many as fit its memory.
         `adapters`: LoRA adapters for this model by name, as GGUF files; `StepRequest.adapter` and `call_adapter` choose among them.
         `adapter`, `call_adapter`: those of requests that name none.
+        `projector`: the model's multimodal projector, a GGUF file such as `mmproj-MODEL.gguf`, with which it reads images.
         `prices`: by default 0 on both sides, since the model runs on this machine.
 
         Raises `ModelNotFound` if there is no such file, `ModelError` if it is not a usable model or an adapter is for another one,
@@ -213,6 +217,9 @@ class LlamaAgent(LocalAgent):
         check_installed("llama_cpp", "llguidance", extra="llama")
         adapter_paths = {adapter: Path(await anyio.Path(file).absolute()) for adapter, file in (adapters or {}).items()}
         await anyio.to_thread.run_sync(check_adapters, adapter_paths, path)
+        projector_path = None if projector is None else Path(await anyio.Path(projector).absolute())
+        if projector_path is not None:
+            await anyio.to_thread.run_sync(check_projector, projector_path)
         options = LlamaOptions(
             path=str(path),
             context_tokens=context_tokens,
@@ -222,6 +229,7 @@ class LlamaAgent(LocalAgent):
             allow_fallback=allow_fallback,
             gpu_layers=gpu_layers,
             adapters={adapter: str(file) for adapter, file in adapter_paths.items()},
+            projector=None if projector_path is None else str(projector_path),
             tokens_per_second=await anyio.to_thread.run_sync(speeds_of, path),
             kv_bytes_per_token=header.kv_elements_per_token and header.kv_elements_per_token * _BYTES_PER_KV_ELEMENT,
         )
@@ -237,7 +245,15 @@ def _card(name: str, side: Side, header: GgufHeader, options: LlamaOptions, read
         model=header.name or Path(options.path).stem,
         description=header.description or "",
         world=header.world,
-        capabilities=Capabilities(tools=True, json_schema=True, confidence=True, seed=True, cancellation=True, logprobs=True),
+        capabilities=Capabilities(
+            tools=True,
+            json_schema=True,
+            confidence=True,
+            seed=True,
+            cancellation=True,
+            logprobs=True,
+            images=options.projector is not None,
+        ),
         limits=Limits(context_tokens=ready.context_tokens, concurrency=options.parallel),
         prices=prices,
         execution=ready.execution,

@@ -295,7 +295,7 @@ class LlamaContext:
         if not handle:
             hint = "give a smaller context_tokens or parallel"
             raise ModelError(f"llama.cpp cannot make a context of {cells} tokens: {explanation()}", hint=hint)
-        self._handle = handle
+        self.handle = handle
         # At the end of the process, the system frees the memory sooner than this would.
         weakref.finalize(self, llama_cpp.llama_free, handle).atexit = False
         self._threads = threads
@@ -313,7 +313,7 @@ class LlamaContext:
     def use_adapter(self, number: int) -> None:
         """Let the passes from now on go through an adapter; 0: through the model as it is. Raises `ModelError` if that fails."""
         if number != self._adapter:
-            self._loaded_adapters.use(self._handle, number)
+            self._loaded_adapters.use(self.handle, number)
             self._adapter = number
 
     def decode(self) -> bool:
@@ -324,21 +324,21 @@ class LlamaContext:
         tokens = self.batch.size
         if self._tuner is None or tokens == 1:
             return self._decode()
-        llama_cpp.llama_set_n_threads(self._handle, self._threads.single, self._tuner.threads(tokens))
+        llama_cpp.llama_set_n_threads(self.handle, self._threads.single, self._tuner.threads(tokens))
         begin = time.perf_counter()
         done = self._decode()
         self._tuner.report(tokens, time.perf_counter() - begin)
         return done
 
     def _decode(self) -> bool:
-        code = llama_cpp.llama_decode(self._handle, self.batch.native)
+        code = llama_cpp.llama_decode(self.handle, self.batch.native)
         if code not in (0, _NO_SPACE):
             raise ModelError(f"llama_decode returned {code}: {explanation()}", hint="the model or its memory is broken; load it again")
         return bool(code == 0)
 
     def logits(self, index: int) -> Logits:
         """Return the logits at one position of the decoded batch, valid until the next `decode`."""
-        pointer = llama_cpp.llama_get_logits_ith(self._handle, index)
+        pointer = llama_cpp.llama_get_logits_ith(self.handle, index)
         address = ctypes.addressof(pointer.contents)
         view = self._views.get(address)
         if view is None:

@@ -3,7 +3,7 @@
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
@@ -20,6 +20,9 @@ from .agent import LlamaOptions, cache_cells
 from .devices import backend_devices, execution_of, layer_devices, place
 from .extra_buffers import extra_buffers
 from .model import LlamaAdapters, LlamaContext, LlamaModel, start_backend
+
+if TYPE_CHECKING:
+    from .vision import LlamaImages
 
 _SPARE_BYTES: Final = 4 << 30
 """Address space for what the file's size does not tell: intermediate results, the vocabulary, adapters."""
@@ -51,12 +54,24 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
             _check_memory(cells, options.kv_bytes_per_token or 0)
         adapters = LlamaAdapters(model.handle, options.adapters)
         context = LlamaContext(model, cells=cells, sequences=options.parallel, threads=threads, adapters=adapters)
+        images = _images(options, model, context, threads=threads.batch, on_gpu=bool(placement.layers))
     execution = execution_of(layer_devices(model.layers), devices, threads=threads.single, extra_buffers_off=buffers.reason)
     measuring = measuring_of(Path(options.path), execution, kv_bytes_per_token=options.kv_bytes_per_token)
     tolerance = _ANOTHER_KERNEL if placement.layers or threads.single > 1 else _ROUNDING
     drafting = Drafting(model.vocabulary, tolerance=tolerance) if model.forgets else None
-    scheduler = Scheduler(model, context, context_tokens=tokens, parallel=options.parallel, measuring=measuring, drafting=drafting)
+    scheduler = Scheduler(
+        model, context, context_tokens=tokens, parallel=options.parallel, measuring=measuring, drafting=drafting, images=images
+    )
     return scheduler, WorkerReady(context_tokens=tokens, execution=execution)
+
+
+def _images(options: LlamaOptions, model: LlamaModel, context: LlamaContext, *, threads: int, on_gpu: bool) -> "LlamaImages | None":
+    """Load the projector, if one is configured. Raises `ModelError` if it is none of this model's."""
+    if options.projector is None:
+        return None
+    from .vision import LlamaImages  # it loads a library that only projectors need
+
+    return LlamaImages(options.projector, model, context, threads=threads, on_gpu=on_gpu)
 
 
 def _room(path: Path) -> int:

@@ -10,15 +10,17 @@ Only the worker process imports this module.
 """
 
 from collections import abc
+from collections.abc import Callable
 from collections.abc import Sequence as Cells
 from dataclasses import dataclass, field
+from hashlib import shake_128
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 from llguidance import LLTokenizer
 from numpy.typing import NDArray
 
-from ...protocols import StepRequest
+from ...protocols import Attachment, StepRequest
 
 Logits: TypeAlias = NDArray[np.float32]
 Mask: TypeAlias = NDArray[np.bool_]
@@ -221,6 +223,37 @@ def common_prefix(first: Cells[int], second: Cells[int]) -> int:
 
 _TOKEN_BITS: Final = 32
 _TOKEN: Final = (1 << _TOKEN_BITS) - 1
+_IMAGE: Final = 1 << (_TOKEN_BITS - 1)
+"""Marks a cell that holds a part of an image: no token's id is as large."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True, kw_only=True)
+class ImagePart:
+    """An image, or a slice of it, that a model with a projector reads in one piece."""
+
+    positions: int
+    """Positions that it takes in a sequence."""
+    tokens: int
+    """Entries that it takes in the cache: more than positions where a model knows rows and columns."""
+    decode: Callable[[int, int], bool]
+    """Encode it and run it through the model, at a position of a sequence; False if the cache has no room. Raises `ModelError`."""
+
+    def cells(self, digest: bytes) -> list[int]:
+        """Return its cells, by the digest of the image and the number of the part: equal images are equal as cells."""
+        names = np.frombuffer(shake_128(digest).digest(4 * self.positions), dtype=np.uint32)
+        return [_IMAGE | int(name) for name in names & np.uint32(_IMAGE - 1)]
+
+
+class ImageReader(Protocol):
+    """Turns images into parts of a prompt, for models that read images."""
+
+    def read(self, image: Attachment) -> abc.Sequence[list[int] | ImagePart]:
+        """Return tokens that stand around the image, and the parts of the image itself. Raises a `NearfarError` if it cannot be read."""
+
+
+def is_image(cell: int) -> bool:
+    """Return True for a cell that holds a part of an image."""
+    return bool(cell & _IMAGE)
 
 
 def cells(tokens: Cells[int], adapter: int) -> list[int]:
@@ -240,9 +273,9 @@ def adapter_of(cells_: Cells[int]) -> int:
 
 
 def run(cells_: Cells[int]) -> int:
-    """Return the number of cells at the beginning that have one adapter."""
-    adapter = adapter_of(cells_)
-    return next((index for index, cell in enumerate(cells_) if cell >> _TOKEN_BITS != adapter), len(cells_))
+    """Return the number of tokens at the beginning that have one adapter, up to the next image."""
+    begin = cells_[0] // _IMAGE  # the adapter, and whether it is an image
+    return next((index for index, cell in enumerate(cells_) if cell // _IMAGE != begin), len(cells_))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import re
 import signal
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, lru_cache
 from itertools import groupby
@@ -43,7 +43,7 @@ from ...protocols import (
     Unsupported,
 )
 from ..hardware.processors import limited_memory
-from .engine import Model
+from .engine import ImagePart, ImageReader, Model, is_image
 from .generation import CLOSER, OPENER, REASONING_END, REASONING_START, opens_reasoning, without_reasoning
 
 TemplateMessage: TypeAlias = dict[str, JsonValue]
@@ -323,6 +323,13 @@ class Prompt:
     tokens: list[int]
     opens_reasoning: bool
     """It ends inside the model's reasoning."""
+    images: dict[int, ImagePart] = field(default_factory=dict)
+    """Parts of images among the tokens, by their first cell."""
+
+    @property
+    def size(self) -> int:
+        """Return the entries that it takes in the cache. An image may take more of them than positions among the tokens."""
+        return len(self.tokens) + sum(image.tokens - image.positions for image in self.images.values())
 
 
 class PromptBuilder:
@@ -331,7 +338,8 @@ class PromptBuilder:
     Raises `ModelError` if the template is unusable.
     """
 
-    def __init__(self, model: Model, *, context_tokens: int) -> None:
+    def __init__(self, model: Model, *, context_tokens: int, images: ImageReader | None = None) -> None:
+        self._images = images
         self._vocabulary = model.vocabulary
         self._most_bytes = context_tokens * model.vocabulary.longest_token
         self._character = lru_cache(model.vocabulary.tokenize_inside)
@@ -344,28 +352,51 @@ class PromptBuilder:
         long
         that it need not be tokenised to see that it does not fit.
         """
-        if not any(message.text.strip() or message.tool_calls or message.tool_result for message in request.messages):
+        if not any(map(_says_something, request.messages)):
             raise InvalidRequest("the prompt is empty", hint="give at least one message with text")
         tools = () if request.tool_choice is ToolChoice.NONE else request.tools
-        cut = _unused_character(request)
-        messages = [self._defuse_model(message, cut) for message in request.messages]
+        cut, mark = _unused_characters(request)
+        messages = [self._defuse_model(_marked(message, mark), cut) for message in request.messages]
         convert = native if self.template.shows_tools else plain
         conversation = convert(messages, [self._defuse_model(tool, cut) for tool in tools])
         # A grammar that holds from the first token leaves no room for reasoning.
         constrained = request.output_schema is not None or request.tool_choice is ToolChoice.REQUIRED
         rendered = self.template.render(conversation, may_reason=not constrained)
-        pieces = rendered.split(cut)
-        self._check_size(pieces)
-        return Prompt(self._tokenize(pieces), opens_reasoning(rendered))
+        first, *others = (text.split(cut) for text in rendered.split(mark))
+        self._check_size([*first, *(piece for pieces in others for piece in pieces)])
+        prompt = Prompt(self._tokenize(first), opens_reasoning(rendered))
+        self._add_images(prompt, request, others)
+        return prompt
+
+    def _add_images(self, prompt: Prompt, request: StepRequest, texts: list[list[str]]) -> None:
+        """Add each image, and the text behind it."""
+        attached = [attachment for message in request.messages for attachment in message.attachments]
+        if len(attached) != len(texts):
+            raise Unsupported("the model's chat template does not show each image once", hint="use another model")
+        for image, pieces in zip(attached, texts, strict=True):
+            assert self._images is not None, "the agent has refused images that its model does not read"
+            for number, part in enumerate(self._images.read(image)):
+                if isinstance(part, ImagePart):
+                    cells = part.cells(f"{image.digest} {number}".encode())
+                    prompt.images[cells[0]] = part
+                    part = cells
+                prompt.tokens.extend(part)
+            prompt.tokens.extend(self._tokenize_inside(pieces))
+        if texts and is_image(prompt.tokens[-1]):
+            raise Unsupported("the model's chat template ends with the image", hint="use another model")
 
     def _tokenize(self, pieces: list[str]) -> list[int]:
         first, *others = pieces
-        tokens = self._vocabulary.tokenize(first)
-        for piece in others:
-            tokens += self._character(piece) if len(piece) == 1 else self._vocabulary.tokenize_inside(piece)
+        tokens = [*self._vocabulary.tokenize(first), *self._tokenize_inside(others)]
         start = self._vocabulary.start
         # Many templates write the start token themselves.
         return tokens if start is None or tokens[:1] == [start] else [start, *tokens]
+
+    def _tokenize_inside(self, pieces: list[str]) -> list[int]:
+        tokens: list[int] = []
+        for piece in filter(None, pieces):
+            tokens += self._character(piece) if len(piece) == 1 else self._vocabulary.tokenize_inside(piece)
+        return tokens
 
     def _check_size(self, pieces: list[str]) -> None:
         size = sum(len(piece.encode()) for piece in pieces)
@@ -394,10 +425,22 @@ class PromptBuilder:
         return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
 
-def _unused_character(request: StepRequest) -> str:
-    """Return a character that occurs nowhere in the request, to mark the cuts with."""
+def _says_something(message: Message) -> bool:
+    return bool(message.text.strip() or message.attachments or message.tool_calls or message.tool_result)
+
+
+def _marked(message: Message, mark: str) -> Message:
+    """Return the message with a mark in its text for each image."""
+    if not message.attachments:
+        return message
+    text = "".join(part if isinstance(part, str) else mark for part in message.parts)
+    return message.model_copy(update={"text": text, "attachments": ()})
+
+
+def _unused_characters(request: StepRequest) -> tuple[str, str]:
+    """Return two characters that occur nowhere in the request, to mark cuts and images with."""
     text = request.model_dump_json()
-    for code in _PRIVATE_USE:
-        if chr(code) not in text:
-            return chr(code)
+    unused = [chr(code) for code in _PRIVATE_USE if chr(code) not in text][:2]
+    if len(unused) == 2:
+        return unused[0], unused[1]
     raise InvalidRequest("the messages use every private-use character", hint="remove characters U+E000 to U+F8FF")

@@ -16,7 +16,7 @@ from ...protocols import ContextOverflow, DeadlineExceeded, InternalError, Nearf
 from ...protocols.secrets import log_defect
 from .draft_payoff import Pass
 from .drafting import Drafter, Drafting
-from .engine import Adapters, CacheContext, Model, Outfit, Sequence, Sequences, adapter_of, run, tokens_of
+from .engine import Adapters, CacheContext, ImagePart, ImageReader, Model, Outfit, Sequence, Sequences, adapter_of, is_image, run, tokens_of
 from .generation import Generation, ToolSyntax
 from .measuring import Measures, Measuring
 from .prompt import FALLBACK_STOP, Prompt, PromptBuilder
@@ -32,10 +32,14 @@ class StepState:
     request: StepRequest
     prompt: list[int]
     """Cells of the prompt; see `sequences`."""
+    prompt_size: int
+    """Entries that it takes in the cache."""
     outfit: Outfit
     most_tokens: int
     deadline: float | None
     generation: Generation
+    images: dict[int, ImagePart]
+    """Parts of images in the prompt, by their first cell."""
     sequence: Sequence | None = None
     cached_tokens: int = 0
     queue: list[int] = field(default_factory=list)
@@ -59,7 +63,7 @@ class StepState:
         generation = self.generation
         return {
             "reason": generation.finished,
-            "input_tokens": len(self.prompt),
+            "input_tokens": self.prompt_size,
             "cached_tokens": self.cached_tokens,
             "output_tokens": generation.output_tokens,
             "confidence": generation.confidence,
@@ -71,10 +75,12 @@ class StepState:
 class Steps:
     """Makes steps for one model."""
 
-    def __init__(self, model: Model, *, context_tokens: int, adapters: Cells[str], drafting: Drafting | None) -> None:
+    def __init__(
+        self, model: Model, *, context_tokens: int, adapters: Cells[str], drafting: Drafting | None, images: ImageReader | None
+    ) -> None:
         self._vocabulary = model.vocabulary
         self._context_tokens = context_tokens
-        self._prompts = PromptBuilder(model, context_tokens=context_tokens)
+        self._prompts = PromptBuilder(model, context_tokens=context_tokens, images=images)
         self._grammars = Grammars(model.vocabulary)
         self._syntax = ToolSyntax.of(model.vocabulary)
         self._adapters = Adapters(adapters)
@@ -83,11 +89,9 @@ class Steps:
     def step(self, identifier: int, request: StepRequest, deadline: float | None) -> StepState:
         """Make the step of a request. Raises a `NearfarError` if the request is wrong."""
         prompt = self._prompts.prompt(request)
-        room = self._context_tokens - len(prompt.tokens)
+        room = self._context_tokens - prompt.size
         if room < 1:
-            message = (
-                f"the prompt has {len(prompt.tokens)} tokens, and the context holds {self._context_tokens}, prompt and output together"
-            )
+            message = f"the prompt has {prompt.size} tokens, and the context holds {self._context_tokens}, prompt and output together"
             raise ContextOverflow(message, hint="shorten the conversation, or load the model with a larger context_tokens")
         most_tokens = min(room, request.max_output_tokens or room)
         generation = self._generation(request, prompt, most_tokens)
@@ -96,10 +100,12 @@ class Steps:
             identifier=identifier,
             request=request,
             prompt=outfit.prompt(prompt.tokens, self._syntax.opener, self._syntax.closer),
+            prompt_size=prompt.size,
             outfit=outfit,
             most_tokens=most_tokens,
             deadline=deadline,
             generation=generation,
+            images=prompt.images,
             drafter=None if self._drafting is None else self._drafting.drafter(request),
         )
 
@@ -140,9 +146,11 @@ class Scheduler:
         parallel: int,
         measuring: Measuring | None = None,
         drafting: Drafting | None = None,
+        images: ImageReader | None = None,
     ) -> None:
-        """`drafting`: guesses tool calls, for engines that give the logits of several tokens of a sequence and can take them back."""
-        self._steps = Steps(model, context_tokens=context_tokens, adapters=context.adapters, drafting=drafting)
+        """`drafting`: guesses tool calls, for engines that give the logits of several tokens of a sequence and can take them back.
+        `images`: reads images; None: the model reads none."""
+        self._steps = Steps(model, context_tokens=context_tokens, adapters=context.adapters, drafting=drafting, images=images)
         self._context = context
         self._sequences = Sequences(context, count=parallel, cells=context.cells)
         self._measuring = measuring or Measuring()
@@ -216,7 +224,7 @@ class Scheduler:
     def _admit(self) -> None:
         while self._waiting:
             step = self._waiting[0]
-            sequence = self._sequences.claim(step.prompt, reserve=len(step.prompt) + step.most_tokens)
+            sequence = self._sequences.claim(step.prompt, reserve=step.prompt_size + step.most_tokens)
             if sequence is None:
                 return
             self._waiting.popleft()
@@ -230,6 +238,9 @@ class Scheduler:
     def _pass(self) -> None:
         begin = time.monotonic()
         try:
+            self._decode_image()
+            if all(is_image(step.queue[0]) for step in self._running):
+                return
             fed = self._fill_batch()
             filled = time.monotonic()
             if not self._decode():
@@ -246,6 +257,26 @@ class Scheduler:
         if self._plan is not None:
             self._plan.end(model_seconds=decoded - filled, seconds=time.monotonic() - begin)
 
+    def _decode_image(self) -> None:
+        """Run the next image of one step through the model: it takes a pass of its own."""
+        step = next((step for step in self._running if is_image(step.queue[0])), None)
+        if step is None:
+            return
+        assert step.sequence is not None, "running steps have a sequence"
+        (image,) = (part for cell, part in step.images.items() if cell == tokens_of(step.queue[:1])[0])
+        self._adapter = adapter_of(step.queue)
+        self._context.use_adapter(self._adapter)
+        place = (len(step.sequence.cells), step.sequence.identifier)
+        self.decode_calls += 1
+        if not image.decode(*place):
+            self._sequences.forget_idle()
+            if not image.decode(*place):
+                raise InternalError("the key-value cache has no room for an image although it was reserved")
+        cells, step.queue = step.queue[: image.positions], step.queue[image.positions :]
+        step.sequence.cells += cells
+        step.last_turn = self.decode_calls
+        self._count(step, cells)
+
     def _fill_batch(self) -> list[tuple[StepState, int]]:
         """Feed the queues of the steps with one adapter to the batch, running ones first; returns each with its last index in the batch."""
         batch = self._context.batch
@@ -253,7 +284,7 @@ class Scheduler:
         fed = []
         adapter = self._adapter = self._next_adapter()
         self._context.use_adapter(adapter)
-        steps = [step for step in self._running if adapter_of(step.queue) == adapter]
+        steps = [step for step in self._ready if adapter_of(step.queue) == adapter]
         for step in steps:
             step.last_turn = self.decode_calls
         self._plan = self._plan_pass(steps)
@@ -264,12 +295,17 @@ class Scheduler:
         self.widest_batch = max(self.widest_batch, len(fed))
         return fed
 
+    @property
+    def _ready(self) -> list[StepState]:
+        """The running steps that go on with tokens, not with an image."""
+        return [step for step in self._running if not is_image(step.queue[0])]
+
     def _next_adapter(self) -> int:
         """Choose the adapter of a pass: the last one again while a step needs it and no other has waited long, since a switch takes
         time."""
-        longest = min(self._running, key=lambda step: step.last_turn)
+        longest = min(self._ready, key=lambda step: step.last_turn)
         has_waited = self.decode_calls - longest.last_turn > _PATIENCE
-        goes_on = not has_waited and any(adapter_of(step.queue) == self._adapter for step in self._running)
+        goes_on = not has_waited and any(adapter_of(step.queue) == self._adapter for step in self._ready)
         return self._adapter if goes_on else adapter_of(longest.queue)
 
     def _feed(self, step: StepState, room: int) -> int:

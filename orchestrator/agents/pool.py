@@ -354,5 +354,5 @@ def _hashes(messages: Sequence[Message]) -> Iterator[int]:
     """Yield a hash of each beginning of a conversation, the shortest first."""
     known = 0
     for message in messages:
-        known = hash((known, message.role, message.text))
+        known = hash((known, message.role, message.text, message.attachments))
         yield known

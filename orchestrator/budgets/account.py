@@ -340,12 +340,14 @@ def described(shortage: Shortage) -> str:
 
 def most_prompt_tokens(request: StepRequest) -> int:
     """Return an upper estimate of the prompt's tokens, as agents count differently: the higher one of two estimates."""
-    messages = tuple(message if message.state is None else Message.assistant(state=message.state) for message in request.messages)
+    plain = (message.without_attachments for message in request.messages)
+    attached = sum(attachment.most_tokens for message in request.messages for attachment in message.attachments)
+    messages = tuple(message if message.state is None else Message.assistant(state=message.state) for message in plain)
     sent = request.model_copy(update={"messages": messages})  # what a provider sent holds the turn's text and calls already
     form = sent.model_dump_json(include={"messages", "tools", "output_schema"}, exclude_defaults=True)
     rest = request.model_dump_json(include={"tools", "output_schema"}, exclude_defaults=True)
     by_words = conversation_tokens(request.messages) + estimated_tokens(rest)
-    return max(len(form.encode()) // _LEAST_BYTES_PER_TOKEN, by_words)
+    return max(len(form.encode()) // _LEAST_BYTES_PER_TOKEN + attached, by_words)
 
 
 def _least(one: int | None, other: int | None) -> int | None:

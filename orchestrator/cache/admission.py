@@ -116,7 +116,7 @@ def question_of(request: StepRequest) -> str | None:
     """
     last: Message = request.messages[-1]
     has_results = any(message.tool_result is not None for message in request.messages)
-    if last.role != "user" or has_results or not last.text.strip() or len(last.text) > LONGEST_QUESTION:
+    if last.role != "user" or last.attachments or has_results or not last.text.strip() or len(last.text) > LONGEST_QUESTION:
         return None
     return last.text
 

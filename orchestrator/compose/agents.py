@@ -75,6 +75,8 @@ class LlamaConfig(Value):
     """The adapter of steps that name none: for the prompt, for reasoning and for text."""
     call_adapter: str | None = None
     """The adapter for the text inside tool calls; None: the same as for text."""
+    projector: str | None = None
+    """Path of the model's multimodal projector, a GGUF file such as `mmproj-MODEL.gguf`; None: the model reads no images."""
     prices: Prices | None = None
     """None: free of charge."""
     instructions: str = ""
@@ -335,11 +337,14 @@ async def open_local(config: LlamaConfig, *, name: str, side: Side) -> Agent:
     if not path.is_dir() and not runs_on_onnx(config.model):
         from ...device.llama import LlamaAgent
 
-        return await LlamaAgent.load(path, gpu_layers=config.gpu_layers, **options)
+        projector = None if config.projector is None else model_path(config.projector)
+        return await LlamaAgent.load(path, gpu_layers=config.gpu_layers, projector=projector, **options)
     from ...device.onnx import OnnxAgent
 
     if config.gpu_layers is not None:
         raise ConfigError(f"gpu_layers is set, and onnxruntime runs {path}", hint="leave gpu_layers out: onnxruntime moves whole models")
+    if config.projector is not None:
+        raise ConfigError(f"projector is set, and onnxruntime runs {path}", hint="leave projector out: only GGUF models take one")
     return await OnnxAgent.load(path, **options)
 
 

@@ -381,7 +381,8 @@ def _anchored_far(far: FarConfig, folder: Path) -> FarConfig:
 
 def _anchored_models(config: LlamaConfig, folder: Path) -> dict[str, object]:
     adapters = {name: anchored_model(adapter, folder) for name, adapter in config.adapters.items()}
-    return {"model": anchored_model(config.model, folder), "adapters": adapters}
+    projector = None if config.projector is None else anchored_model(config.projector, folder)
+    return {"model": anchored_model(config.model, folder), "adapters": adapters, "projector": projector}
 
 
 def _anchored_policy(policy: Policy, folder: Path) -> Policy:

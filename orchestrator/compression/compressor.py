@@ -125,7 +125,8 @@ class Compressed(Value):
 def compress(messages: Sequence[Message], *, budget: int, count: TokenCounter = estimated_tokens) -> Compressed:
     """Return the conversation within `budget` tokens.
 
-    A conversation that fits is returned unchanged. Otherwise system prompts and the user's last message stay word for word. The rest
+    A conversation that fits is returned unchanged. Otherwise system prompts, the user's last message and messages with attachments stay
+    word for word. The rest
     keeps the parts that later turns most likely need: text about the user's last message, numbers, names and identifiers that are said
     nowhere else, calls with their results, and the most recent turns. The same input always gives the same output.
 
@@ -138,7 +139,7 @@ def compress(messages: Sequence[Message], *, budget: int, count: TokenCounter = 
     fixed = sum(group.tokens for group in conversation.groups if group.is_fixed)
     if fixed > budget:
         raise ContextOverflow(
-            f"the system prompt and the last message need {fixed} tokens, but the budget is {budget}",
+            f"the system prompt, the last message and attachments need {fixed} tokens, but the budget is {budget}",
             hint="shorten them, or use a model with a larger context window",
         )
     selection = _select(conversation, budget)

@@ -43,6 +43,7 @@ def estimated_tokens(text: str) -> int:
 def message_tokens(message: Message, count: TokenCounter = estimated_tokens) -> int:
     """Return the tokens of one message with its calls or its result."""
     tokens = MESSAGE_TOKENS + call_tokens(message, count) + count(message.text)
+    tokens += sum(attachment.most_tokens for attachment in message.attachments)
     if message.tool_result is not None:
         tokens += count(message.tool_result.content)
     return tokens
@@ -179,7 +180,8 @@ class Group:
 class Conversation:
     """Messages taken apart into groups, parts and pieces.
 
-    System prompts and the user's last message are fixed. A tool result that does not follow its call directly is left out.
+    System prompts, the user's last message and messages with attachments are fixed. A tool result that does not follow its call directly
+    is left out.
     """
 
     def __init__(self, messages: Sequence[Message], count: TokenCounter) -> None:
@@ -205,7 +207,7 @@ class Conversation:
 
     def _add(self, indices: list[int]) -> None:
         first = self.messages[indices[0]]
-        group = Group(indices, is_fixed=first.role == "system" or indices[0] == self.last_user)
+        group = Group(indices, is_fixed=first.role == "system" or indices[0] == self.last_user or bool(first.attachments))
         number = len(self.groups)
         self.groups.append(group)
         if group.is_fixed:

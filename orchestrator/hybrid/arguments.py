@@ -353,7 +353,7 @@ def asked_task(prompt: object, options: TaskOptions, policy: Policy, caller: Cal
     """Return the task as the user put it, under a policy. Raises `InvalidRequest` for options that make no sense."""
     output_schema = output_schema_of(options.get("output"))
     keys = {name: value for name, value in options.items() if name in _OF_TASK}
-    stated = frozenset(options) & {"mode", "strategy"}
+    stated = frozenset(options) & {"mode", "strategy", "sensitivity"}
     messages = as_messages(prompt)
     try:
         task = Task.model_validate({"messages": messages, "output_schema": output_schema, "stated": stated, **keys})

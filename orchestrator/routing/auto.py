@@ -9,7 +9,7 @@ from pydantic import JsonValue, ValidationError
 
 from ...protocols import ConfigError, NearfarError, PrivacyViolation, Sensitivity, Side
 from ..task.decisions import PROTECTIONS, RESERVED, Arm, ConsideredArm, SelectionDecision
-from ..task.modes import Mode, Shape, Strategy, TaskProfile
+from ..task.modes import ONLY_TEXT, TEXT_ONLY, Mode, Shape, Strategy, TaskProfile
 from ..task.policy import AutoConfig, Policy
 from ..task.results import Result
 from ..task.task import Task, last_words
@@ -27,6 +27,8 @@ def objection_to(arm: Arm, profile: TaskProfile, policy: Policy, *, sides: Colle
         return f"it sets {reserved[0]}, which is the user's to say"
     if arm.strategy is Strategy.AUTO:
         return "it would choose again"
+    if arm.strategy in TEXT_ONLY and profile.attachments:
+        return ONLY_TEXT
     if arm.strategy is Strategy.MINIONS and (profile.tools or not profile.context_words):
         return "it reads a context, and uses no tools"
     objection = _objection_to_far(policy, sides) if arm.strategy is not Strategy.DEVICE else None
@@ -418,7 +420,8 @@ class Selector:
 
 
 def _profile(task: Task, tools: Sequence[str]) -> TaskProfile:
-    return TaskProfile.of(last_words(task.messages), tools, context_words=len((task.context or "").split()))
+    attachments = sum(len(message.attachments) for message in task.messages)
+    return TaskProfile.of(last_words(task.messages), tools, context_words=len((task.context or "").split()), attachments=attachments)
 
 
 def _outcome(result: Result, selection: SelectionDecision, score: float, task_class: str) -> Outcome:

@@ -20,7 +20,7 @@ from ...protocols import (
 from ...protocols.steps import Value
 from ..budgets.book import MEASURES, BudgetBook, BudgetScope, Spent
 from ..task.decisions import AgentEstimate, ConsideredAgent, Estimate, EstimateSource
-from ..task.modes import FAR_FIRST, SUPERVISED, AgentView, Mode, Strategy, language_of, primary_language
+from ..task.modes import FAR_FIRST, ONLY_TEXT, SUPERVISED, TEXT_ONLY, AgentView, Mode, Strategy, language_of, primary_language
 from ..task.policy import Policy
 from ..task.routing_policy import HOUR, AmountsConfig, LimitsConfig, ObjectiveConfig, RouterConfig
 from ..task.rules import RESTRICTIONS, Ruling
@@ -76,8 +76,11 @@ def eligible(
     """Apply the hard rules. `executor` is the side that works under supervision.
 
     Raises `ConfigError` where strategy and mode contradict each other or no agent of the wanted side is configured,
-    `PrivacyViolation` where only far agents remain for a private task, `Unsupported` where none has the capabilities.
+    `PrivacyViolation` where only far agents remain for a private task, `Unsupported` where none has the capabilities, or the strategy
+    works on text and the task carries more than that.
     """
+    if strategy in TEXT_ONLY and (needs.images or needs.files):
+        raise Unsupported(f"strategy {strategy}: {ONLY_TEXT}", hint="use device, cloud, route or cascade for images and documents")
     if strategy in SUPERVISED:
         return _assign_roles(agents, strategy=strategy, mode=mode, sensitivity=sensitivity, needs=needs, executor=executor)
     order = _order(strategy, mode)

@@ -489,7 +489,8 @@ def _has_budget(settings: RouterConfig) -> bool:
 
 
 def _tokens(task: Task) -> int:
-    return sum(tokens_by_length(message.text) for message in task.messages) + tokens_by_length(task.context or "")
+    attached = sum(attachment.most_tokens for message in task.messages for attachment in message.attachments)
+    return sum(tokens_by_length(message.text) for message in task.messages) + tokens_by_length(task.context or "") + attached
 
 
 def _is_escalated_under_a_budget(task: Task, result: Result) -> bool:

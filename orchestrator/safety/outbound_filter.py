@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from itertools import takewhile
 from typing import Final
@@ -50,7 +50,7 @@ class OutboundRequest:
     def __init__(self, outbound: OutboundFilter, request: StepRequest, member: AgentHandle, label: Label, role: str) -> None:
         self.request = request
         self._filter = outbound
-        self._member = member
+        self.member = member
         self._label = label
         self._role = role
         self._number: int | None = None
@@ -75,7 +75,7 @@ class OutboundRequest:
         try:
             self._number = await self._log("left", reason, findings)
         except StoreError as error:
-            raise not_logged(self._member, error) from error
+            raise not_logged(self.member, error) from error
 
     async def log_held(self, reason: str, findings: Mapping[str, int]) -> None:
         """Log that the message is held back."""
@@ -92,7 +92,7 @@ class OutboundRequest:
         """
         known = current_scope()
         with within_scope(replace(known, caching="no-store") if self._placeholder_names else known):
-            if self._member.side is Side.NEAR:
+            if self.member.side is Side.NEAR:
                 yield
             else:
                 with inspected_by(self._inspect):
@@ -106,12 +106,18 @@ class OutboundRequest:
 
     async def check_reply(self, reply: StepReply) -> StepReply:
         """Return the reply. Raises `InvalidOutput` if it holds an unknown placeholder."""
-        self._filter.own_messages.add(self._member, reply)
+        self._filter.own_messages.add(self.member, reply)
         for text in (reply.text, *(text for call in reply.tool_calls for text in texts_in(call.arguments))):
             self._filter.placeholders.check(text)
         if reply.finished.saved is not None and self._number is not None and self._filter.records is not None:
             await in_thread(self._filter.records.log_cached, self._number)
         return reply
+
+    @cached_property
+    def _attached(self) -> list[bytes]:
+        """The bytes of the request's attachments, in the forms in which they are sent."""
+        attachments = [attachment for message in self.request.messages for attachment in message.attachments]
+        return [data for attachment in attachments for data in (attachment.data, attachment.base64.encode())]
 
     @property
     def _placeholder_names(self) -> tuple[str, ...]:
@@ -122,8 +128,10 @@ class OutboundRequest:
         return tuple(sorted({each.name for text in texts_of(self.request.messages) for each in placeholders.find_in(text)}))
 
     def _inspect(self, message: bytes) -> None:
+        for data in self._attached:  # nothing can be read in it, and looking through it takes a second for each megabyte
+            message = message.replace(data, b"")
         if self._filter.known_secrets().is_in(message):
-            because = f"the message to {self._member.name} holds private data of this run"
+            because = f"the message to {self.member.name} holds private data of this run"
             raise PrivacyViolation(because, hint="let a near agent continue; `nearfar privacy audit` shows what was held back")
 
     async def _log(self, outcome: Outcome, reason: str, findings: Mapping[str, int]) -> int | None:
@@ -132,7 +140,7 @@ class OutboundRequest:
         message = request_to_proto(self.request).SerializeToString()
         record = OutboundRecord(
             at=time.time(),
-            agent=self._member.name,
+            agent=self.member.name,
             role=self._role,
             outcome=outcome,
             reason=reason,

@@ -36,6 +36,8 @@ _WHOLE = "private"
 _TOLD = "[What the tool returned stays on the user's device. Write the placeholder where it belongs: it is filled in there.]"
 _DETECTORS = "the detectors"
 """Origin of what they have found."""
+_HELD_HINT: Final = "let a near agent continue; [policy.privacy] says what may leave it"
+_SHOWN_HINT: Final = 'let a near agent that reads them continue, or pass sensitivity="public" with the task itself if they may leave'
 _FOUND: Final = Label(tier=Tier.USER, origins=(_DETECTORS,))
 
 
@@ -58,6 +60,7 @@ class RunPrivacy:
         detector: scans outbound texts.
         recent: the ends of the last texts that left in the same conversation; the run adds to them.
         begun: number of messages of the task, which conversations of the run begin with; a system message at its beginning is not counted.
+        is_declared: the task itself, not only its policy, is declared public: its images and documents may leave unread.
     """
 
     def __init__(
@@ -69,8 +72,10 @@ class RunPrivacy:
         detector: Detector | None = None,
         recent: deque[str] | None = None,
         begun: int = 0,
+        is_declared: bool = False,
     ) -> None:
         self._policy = policy
+        self._may_show_attachments = is_declared or policy.findings is OnFinding.ALLOW
         self._records = records
         self._recent = deque[str]() if recent is None else recent
         self._detector = detector
@@ -92,7 +97,8 @@ class RunPrivacy:
     ) -> "RunPrivacy":
         """Return the privacy of a task's run. `instructions`: those of its agents."""
         public = [*texts_of(task.messages), *instructions]
-        return cls(task.policy.privacy, public, records=records, recent=recent, begun=_begun(task.messages))
+        is_declared = "sensitivity" in task.stated and task.policy.sensitivity is Sensitivity.PUBLIC
+        return cls(task.policy.privacy, public, records=records, recent=recent, begun=_begun(task.messages), is_declared=is_declared)
 
     @cached_property
     def known_secrets(self) -> KnownSecrets:
@@ -178,6 +184,7 @@ class RunPrivacy:
             if member.is_elsewhere:
                 await outbound.log_sent(member.place, {})
             return outbound
+        await self._hold_unread(OutboundRequest(self._filter, request, member, label, role))
         request = self._without_private_states(request)
         own = self._own_messages.positions(member, request.messages, role)
         if self._policy.findings is OnFinding.PLACEHOLDER:
@@ -251,9 +258,18 @@ class RunPrivacy:
         outbound.request = await self._storing(member, partial(self._with_placeholders, request, found, own))
         return "placeholders stand where the detectors found something"
 
-    async def _hold(self, outbound: OutboundRequest, because: str, findings: Mapping[str, int]) -> NoReturn:
+    async def _hold_unread(self, outbound: OutboundRequest) -> None:
+        """Raise `PrivacyViolation` if the request carries attachments, which no detector can read, and they may not leave so."""
+        carried = sum(len(message.attachments) for message in outbound.request.messages)
+        if not carried or self._may_show_attachments:
+            return
+        self.found = _FOUND
+        because = f"the message to {outbound.member.name} carries {carried} images or documents, which no detector can read"
+        await self._hold(outbound, because, {UNCHECKED: carried}, hint=_SHOWN_HINT)
+
+    async def _hold(self, outbound: OutboundRequest, because: str, findings: Mapping[str, int], *, hint: str = _HELD_HINT) -> NoReturn:
         await outbound.log_held(because, findings)
-        raise PrivacyViolation(because, hint="let a near agent continue; [policy.privacy] says what may leave it")
+        raise PrivacyViolation(because, hint=hint)
 
     async def _storing(self, member: AgentHandle, make: Callable[[], T]) -> T:
         """Call `make`, which stores new placeholders. Raises `PrivacyViolation` if they cannot be stored."""

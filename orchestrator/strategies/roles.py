@@ -148,7 +148,7 @@ def _told_of_lost(conversation: Sequence[Message], final: Json) -> list[Message]
     lost = [outcome for outcome in final["tool_calls"] if outcome["call"] not in told]
     note = done_note({"tool_calls": lost, "label": final["label"]}, may_read=True)
     place = max(index for index, message in enumerate(conversation) if message.role == "user")
-    prompt = Message.user(f"{conversation[place].text}\n\n{note}") if note else conversation[place]
+    prompt = conversation[place].with_text(f"{conversation[place].text}\n\n{note}") if note else conversation[place]
     return [*conversation[:place], prompt, *conversation[place + 1 :]]
 
 

@@ -195,7 +195,7 @@ def opening(task: Task, guidance: str, done: str = "") -> tuple[Message, ...]:
     place = max(index for index, message in enumerate(task.messages) if message.role == "user")
     extended = with_plan if task.policy.strategy is Strategy.PEVR else with_guidance
     text = extended(task.messages[place].text, guidance)
-    prompt = Message.user(f"{text}\n\n{done}" if done else text)
+    prompt = task.messages[place].with_text(f"{text}\n\n{done}" if done else text)
     return (*task.messages[:place], prompt, *task.messages[place + 1 :])
 
 

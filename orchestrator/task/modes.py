@@ -99,6 +99,10 @@ class Strategy(StrEnum):
 
 SUPERVISED = frozenset({Strategy.PEVR, Strategy.EVA})
 """Strategies in which one side works and the other one supervises it."""
+TEXT_ONLY = SUPERVISED | {Strategy.MINIONS, Strategy.SUBTASKS}
+"""Strategies that write prompts of their own from the task's text."""
+ONLY_TEXT: Final = "it works on text, and the task carries images or documents"
+"""Why such a strategy does not serve a task."""
 FAR_FIRST = frozenset({Strategy.CLOUD, Strategy.MINIONS, Strategy.SUBTASKS})
 """Strategies that begin on the far side, where the mode allows it."""
 
@@ -189,6 +193,8 @@ class TaskProfile(Value):
     """Names of the tools that the agents may call."""
     context_words: int = 0
     """Number of words of the context, which is separate from the prompt."""
+    attachments: int = 0
+    """Number of images and documents in the messages."""
     shape: Shape
     """The form of the answer that it asks for."""
     length: str
@@ -197,13 +203,14 @@ class TaskProfile(Value):
     """The prompt ends with a question mark."""
 
     @classmethod
-    def of(cls, prompt: str, tools: Sequence[str] = (), *, context_words: int = 0) -> "TaskProfile":
+    def of(cls, prompt: str, tools: Sequence[str] = (), *, context_words: int = 0, attachments: int = 0) -> "TaskProfile":
         """Read the features of a task."""
         words = len(prompt.split())
         return cls(
             prompt=prompt,
             tools=tuple(tools),
             context_words=context_words,
+            attachments=attachments,
             shape=_shape(tools, context_words),
             length=next((name for most, name in _LENGTHS if words <= most), "huge"),
             is_question=_is_question(prompt),

@@ -10,10 +10,11 @@ from uuid import uuid4
 
 from pydantic import BaseModel, Field, ValidationError
 
-from ...protocols import Capabilities, InvalidOutput, InvalidRequest, JsonSchema, Message, ToolCall, ToolResult
+from ...protocols import Capabilities, InvalidOutput, InvalidRequest, JsonSchema, Message, ToolCall, ToolResult, Unsupported
 from ...protocols.steps import Value
-from ...protocols.validation import parse_output
+from ...protocols.validation import check_attachments, parse_output
 from ..util.json_text import fingerprint
+from .content import read_content
 from .decisions import SelectionDecision
 from .labels import OF_CONTEXT, Chosen, Label, RecalledItem
 from .modes import Strategy
@@ -58,11 +59,14 @@ class Needs(Value):
     """It calls tools."""
     json_schema: bool = False
     """Its answer must be valid against a JSON Schema."""
+    images: bool = False
+    """Its messages carry images."""
+    files: bool = False
+    """Its messages carry PDF documents."""
 
     def missing_in(self, capabilities: Capabilities) -> list[str]:
         """Return the names of the needed capabilities that `capabilities` lack."""
-        wanted = {"tools": self.tools, "json_schema": self.json_schema}
-        return [name for name, needed in wanted.items() if needed and not getattr(capabilities, name)]
+        return [name for name, is_needed in self if is_needed and not getattr(capabilities, name)]
 
 
 class Task(Value):
@@ -131,9 +135,11 @@ class Task(Value):
     def needs(self, *, has_tools: bool) -> Needs:
         """Return the capabilities that its agents need, where it `has_tools` or not. Those of `minions` and `subtasks` plan and sum up, and
         call no tools."""
+        attached = [attachment.is_image for message in self.messages for attachment in message.attachments]
+        needs = Needs(images=True in attached, files=False in attached)
         if self.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS):
-            return Needs()
-        return Needs(tools=has_tools, json_schema=self.output_schema is not None)
+            return needs
+        return needs.model_copy(update={"tools": has_tools, "json_schema": self.output_schema is not None})
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -184,7 +190,7 @@ class Task(Value):
 def _with_last_prompt(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
     """Return the messages with another text as the user's last one."""
     place = max(index for index, message in enumerate(messages) if message.role == "user")
-    return (*messages[:place], Message.user(text), *messages[place + 1 :])
+    return (*messages[:place], messages[place].with_text(text), *messages[place + 1 :])
 
 
 def join_instructions(*instructions: str) -> str:
@@ -233,8 +239,9 @@ def read_output(text: str, schema: JsonSchema, model: type[BaseModel] | None = N
 def as_messages(prompt: object) -> tuple[Message, ...]:
     """Return the messages of a prompt. Raises `InvalidRequest` if there is nothing to answer, or something that is no message."""
     messages = (Message.user(prompt),) if isinstance(prompt, str) else _messages(prompt)
-    if not messages or not any(message.text.strip() for message in messages if message.role == "user"):
+    if not messages or not any(message.text.strip() or message.attachments for message in messages if message.role == "user"):
         raise InvalidRequest("the prompt is empty", hint="give the task some text")
+    check_attachments(messages)
     return messages
 
 
@@ -312,8 +319,10 @@ def _fields(given: Mapping[Any, Any], where: str, called: Mapping[str, str]) -> 
     unknown = sorted(set(map(str, given)) - {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "is_error", "state"})
     if unknown:
         raise InvalidRequest(f"{where}: unknown key {unknown[0]!r}", hint=_HINT)
-    role, text = given.get("role"), _text(given.get("content"), f"{where}.content")
+    role, (text, attachments) = given.get("role"), read_content(given.get("content"), f"{where}.content")
     if role == "tool":
+        if attachments:
+            raise Unsupported(f"{where}.content: agents read the text of a tool's result alone", hint="show the image in a user message")
         call = given.get("tool_call_id")
         name = given.get("name") or (called.get(call) if isinstance(call, str) else None)
         if not isinstance(call, str) or name is None:
@@ -324,25 +333,8 @@ def _fields(given: Mapping[Any, Any], where: str, called: Mapping[str, str]) -> 
     if not isinstance(calls, Sequence) or isinstance(calls, str):
         raise InvalidRequest(f"{where}.tool_calls must be a list, not {type(calls).__name__}", hint=_HINT)
     tool_calls = tuple(_call(call, f"{where}.tool_calls[{place}]") for place, call in enumerate(calls))
-    return {"role": _ROLES.get(str(role), role), "text": text, "tool_calls": tool_calls, "state": given.get("state")}
-
-
-def _text(content: object, where: str) -> str:
-    """Return the text of a content: a string, or a list of parts of text."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, Sequence) or isinstance(content, bytes):
-        raise InvalidRequest(f"{where} must be text, not {type(content).__name__}", hint=_HINT)
-    texts = []
-    for place, part in enumerate(content):
-        text = part.get("text") if isinstance(part, Mapping) and part.get("type") in ("text", "input_text", "output_text") else part
-        if not isinstance(text, str):
-            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            raise InvalidRequest(f"{where}[{place}] is {kind!r}, and agents read text alone", hint='{"type": "text", "text": "..."}')
-        texts.append(text)
-    return "".join(texts)
+    said = {"text": text, "tool_calls": tool_calls, "attachments": attachments}
+    return {"role": _ROLES.get(str(role), role), **said, "state": given.get("state")}
 
 
 def _call(given: object, where: str) -> ToolCall:

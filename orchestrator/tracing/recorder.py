@@ -80,13 +80,13 @@ class EntryQueue:
             self._drop_waiting(error)
 
     def step(self, key: _Key, request: StepRequest, **fields: object) -> AgentStepped:
-        """Return the entry of a step, with the new part of the request and without the providers' encrypted states."""
+        """Return the entry of a step, with the new part of the request and without the providers' encrypted states.
+        Attachments are recorded by their digests."""
         before, now = self._requests.get(key, ()), request.messages
         kept = next((place for place, pair in enumerate(zip(before, now, strict=False)) if pair[0] != pair[1]), min(len(before), len(now)))
         self._requests[key] = now
-        return AgentStepped.model_validate(
-            {"kept": kept, "messages": [message.without_state for message in now[kept:]], "sensitivity": request.sensitivity, **fields}
-        )
+        messages = [message.without_attachments.without_state for message in now[kept:]]
+        return AgentStepped.model_validate({"kept": kept, "messages": messages, "sensitivity": request.sensitivity, **fields})
 
     def _write(self, session: DatabaseSession) -> None:
         self._is_submitted = False
@@ -219,6 +219,8 @@ class RunTrace:
     def record_run(self, task: Task, agents: Mapping[str, Side]) -> Iterator[None]:
         """Record the beginning of the work on a run, and its end if the block raises; otherwise call `conclude`."""
         tools = tuple(TracedTool(spec=tool.spec, declared=tool.declared) for tool in self._tools.values())
+        shown = tuple(message.without_attachments for message in task.messages)
+        task = task.model_copy(update={"messages": shown})
         self._put(partial(RunBegan, clock=time.time(), task=task, recalled=task.recalled, tools=tools, agents=agents))
         try:
             with nullcontext() if self.observed is None else self.observed.begun():

@@ -30,6 +30,8 @@ class FakeServer:
     refuses_other_formats: bool = False
     logprobs: bool = True
     refuses_logprobs_with_tools: bool = False
+    sees: bool = False
+    """Its models read images, and it says so."""
     remote: dict[str, str] = field(default_factory=dict)
     """Hosts of models that it forwards, by name."""
     words: Sequence[str] = ("It ", "is ", "fine.")
@@ -69,14 +71,14 @@ class FakeServer:
             return {"models": [{"name": name, "context_length": 4096} for name in self.models if name not in self.remote]}
         if exchange.path == "/api/show":
             host = self.remote.get(exchange.body["model"])
-            able = ["completion", *(["tools"] if self.calls_tools else [])]
+            able = ["completion", *(["tools"] if self.calls_tools else []), *(["vision"] if self.sees else [])]
             return {"capabilities": able, "model_info": {"qwen3.context_length": 40960}, **({"remote_host": host} if host else {})}
         return None
 
     def _lm_studio(self, exchange: Exchange) -> object | None:
         if exchange.path != "/api/v0/models":
             return {"error": f"Unexpected endpoint or method. (GET {exchange.path})"}  # with status 200, as LM Studio does
-        kinds = {name: "embeddings" if "embed" in name else "llm" for name in self.models}
+        kinds = {name: "embeddings" if "embed" in name else "vlm" if self.sees else "llm" for name in self.models}
         used = any(self.bodies)
         loaded = {"state": "loaded", "loaded_context_length": 2048} if used else {"state": "not-loaded"}
         return {"data": [{"id": name, "type": kinds[name], "max_context_length": 32768, **loaded} for name in self.models]}
@@ -84,7 +86,12 @@ class FakeServer:
     def _llama_server(self, exchange: Exchange) -> object | None:
         if exchange.path != "/props":
             return None
-        return {"default_generation_settings": {"n_ctx": 1024}, "total_slots": 2, "model_alias": self.models[0]}
+        return {
+            "default_generation_settings": {"n_ctx": 1024},
+            "total_slots": 2,
+            "model_alias": self.models[0],
+            "modalities": {"vision": self.sees},
+        }
 
     async def _chat(self, exchange: Exchange) -> None:
         body = exchange.body

@@ -24,8 +24,9 @@ def drawn(logits: Logits, allowed: Mask | None = None, **fields: object) -> Coun
 
 
 def probabilities(logits: Logits) -> Weights:
-    weights = np.exp(logits.astype(np.float64) - logits.max())
-    return weights / weights.sum()
+    weights: Weights = np.exp(logits.astype(np.float64) - logits.max())
+    weights /= weights.sum()
+    return weights
 
 
 @given(LOGITS, st.integers(1, 45))

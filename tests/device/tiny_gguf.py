@@ -13,6 +13,8 @@ CHAT_TEMPLATE = (
 )
 SPECIALS = ("<|bos|>", "<|end|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|system|>", "<tool_call>", "</tool_call>")
 WIDTH = 64
+_ROWS_AND_COLUMNS = "qwen2vl"
+"""An architecture that knows rows and columns of images."""
 HEADS = 2
 
 
@@ -108,6 +110,8 @@ def _add_shape(writer: gguf.GGUFWriter, model: TinyModel, vocabulary: int) -> No
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(WIDTH // HEADS)
     writer.add_vocab_size(vocabulary)
+    if model.architecture == _ROWS_AND_COLUMNS:
+        writer.add_rope_dimension_sections([4, 6, 6, 0])
     if model.window:
         writer.add_sliding_window(model.window)
         writer.add_key_length(WIDTH // HEADS)
@@ -133,5 +137,7 @@ def _add_tensors(writer: gguf.GGUFWriter, model: TinyModel, vocabulary: int) -> 
         writer.add_tensor(f"{block}.ffn_gate.weight", matrix(2 * WIDTH, WIDTH))
         writer.add_tensor(f"{block}.ffn_up.weight", matrix(2 * WIDTH, WIDTH))
         writer.add_tensor(f"{block}.ffn_down.weight", matrix(WIDTH, 2 * WIDTH))
+        for name in ("attn_q", "attn_k", "attn_v") if model.architecture == _ROWS_AND_COLUMNS else ():
+            writer.add_tensor(f"{block}.{name}.bias", np.zeros(WIDTH, dtype=np.float32))
         for name in ("attn_norm", "ffn_norm", *(("post_attention_norm", "post_ffw_norm") if model.window else ())):
             writer.add_tensor(f"{block}.{name}.weight", np.ones(WIDTH, dtype=np.float32))

@@ -55,7 +55,7 @@ async def test_a_task_takes_mappings() -> None:
         ([{"role": "owner", "content": "Hello?"}], r"messages\[0\]\.role"),
         ([{"content": "Hello?"}], r"messages\[0\]\.role"),
         ([{"role": "user", "content": 5}], r"messages\[0\]\.content must be text, not int"),
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], r"content\[0\] is 'image_url'"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], r"content\[0\] holds no data"),
         ([{"role": "user", "contents": "Hello?"}], r"messages\[0\]\.contents"),
         ([{"role": "user", "content": "Hello?", "audio": {}}], "unknown key 'audio'"),
         (["Hello?"], r"messages\[0\] is no message but str"),

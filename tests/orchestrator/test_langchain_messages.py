@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from attached import PIXEL
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
@@ -91,8 +92,12 @@ async def test_a_task_takes_them_side_by_side_with_ours() -> None:
         (FunctionMessage(content="x", name="look"), r"messages\[1\]\.role"),
         (RemoveMessage(id="m1"), r"messages\[1\]\.role"),
         (ToolMessage("x", tool_call_id="c9"), r"messages\[1\]\.tool_call_id names no call"),
-        (HumanMessage([{"type": "image_url", "image_url": {"url": "x"}}]), r"messages\[1\]\.content\[0\] is 'image_url'"),
-        (AIMessage([{"type": "image", "url": "x"}]), r"messages\[1\]\.content\[0\] is 'image'"),
+        (
+            HumanMessage([{"type": "image_url", "image_url": {"url": "x"}}]),
+            r"messages\[1\]\.content\[0\] is neither a data: URL",
+        ),
+        (HumanMessage([{"type": "audio", "base64": "x"}]), r"messages\[1\]\.content\[0\] is 'audio'"),
+        (AIMessage([{"type": "image", "base64": PIXEL.base64}]), r"messages\[1\].*only user messages carry attachments"),
         (AIMessage("", tool_calls=[{**LOOK, "id": None}]), r"messages\[1\]"),
     ],
 )
