@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, aclosing, closing, nullcontext
 from decimal import Decimal
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import anyio
 from langchain_core.runnables import RunnableConfig
