@@ -1,0 +1,1 @@
+"""Serves a `Hybrid` to other programs over HTTP."""
