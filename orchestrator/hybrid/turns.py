@@ -205,7 +205,8 @@ class ServesTurns:
     ) -> AsyncGenerator[TurnEvent, None]:
         """Serve one turn as `turn` does and yield its text, its calls and at last the turn.
 
-        Text of an attempt that may still be rejected is held back until it stands. Closing the stream cancels the turn.
+        Text of an attempt that may still be rejected is held back until it stands, and so is JSON for `output`. Closing the stream cancels
+        the turn.
 
         Args:
             prompt: see `turn`.

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -112,6 +113,20 @@ async def test_nothing_of_a_rejected_draft_reaches_the_caller() -> None:
         assert tuple(event.call for event in heard if isinstance(event, TurnCall)) == turn.calls, f"seed {seed}"
         assert all(made.id.startswith(turn.agent) and made.name == "look" for made in turn.calls), f"seed {seed}"
     assert finished > 500
+
+
+async def test_nothing_of_a_rejected_draft_is_in_a_turn_that_is_not_streamed() -> None:
+    finished = 0
+    for seed in range(300):
+        world = World(seed)
+        async with Hybrid(near=world.near, far=world.far, policy=world.policy, tools=world.own) as hybrid:
+            with suppress(NearfarError):
+                turn = await hybrid.turn("Look at it.", sensitivity="public", **world.options)  # type: ignore[arg-type]  # options of turns
+                finished += 1
+                assert turn.model == f"model of {turn.agent}", f"seed {seed}"
+                assert not any(other in turn.text for other in {"near", "far"} - {turn.agent}), f"seed {seed}: {turn.text!r}"
+                assert all(made.id.startswith(turn.agent) for made in turn.calls), f"seed {seed}"
+    assert finished > 150
 
 
 async def test_text_that_nothing_can_replace_is_told_as_it_comes() -> None:

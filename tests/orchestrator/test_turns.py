@@ -215,6 +215,12 @@ def _sampled(request: StepRequest) -> tuple[object, ...]:
     return (request.temperature, request.max_output_tokens, request.seed, request.stop)
 
 
+async def test_the_model_is_the_one_that_really_answered() -> None:
+    end = Finished(reason=FinishReason.STOP, usage=Usage(input_tokens=1, output_tokens=1), model="big-2026-11")
+    async with Hybrid(far=far(["Yes.", end])) as hybrid:
+        assert (await asked(hybrid)).model == "big-2026-11"
+
+
 async def test_an_answer_that_was_cut_off_says_so() -> None:
     async with Hybrid(near=near("One two three four.")) as hybrid:
         turn = await asked(hybrid, sampling={"max_output_tokens": 2})
