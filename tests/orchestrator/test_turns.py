@@ -36,6 +36,7 @@ from nearfar import (
     StepRequest,
     TextDelta,
     ToolCall,
+    ToolCalled,
     ToolChoice,
     ToolResult,
     ToolSpec,
@@ -228,16 +229,21 @@ async def test_an_answer_that_was_cut_off_says_so() -> None:
     assert turn.result.calls[-1].finish_reason is FinishReason.LENGTH
 
 
-async def test_a_demand_that_the_agent_does_not_meet_goes_to_the_next_one() -> None:
-    """An agent of the app's own may not enforce what the step asks for."""
+@pytest.mark.parametrize(
+    ("choice", "made"), [("required", None), ("weather", call(1, "clock")), ("none", call(1)), ("auto", call(1, town=3))]
+)
+async def test_a_reply_that_is_not_as_demanded_goes_to_the_next_agent(choice: str, made: ToolCall | None) -> None:
+    """An agent of the app's own may not check what it is asked for."""
 
-    class Obliging(ScriptedAgent):
+    class Careless(ScriptedAgent):
         async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
-            yield TextDelta(text="I would rather talk.")
+            yield ToolCalled(call=made) if made is not None else TextDelta(text="I would rather talk.")
             yield Finished(reason=FinishReason.STOP, usage=Usage(input_tokens=1, output_tokens=1), model="small")
 
-    async with Hybrid(near=Obliging([], name="near", prices=FREE), far=far([call(2)])) as hybrid:
-        assert (await asked(hybrid, tool_choice="required")).calls == (call(2),)
+    cloud = ScriptedAgent(lambda request: "No." if choice == "none" else call(2), name="far", model="big", side=Side.FAR)
+    async with Hybrid(near=Careless([], name="near", prices=FREE), far=cloud) as hybrid:
+        turn = await asked(hybrid, tools=[WEATHER, ToolSpec(name="clock")], tool_choice=choice)
+    assert (turn.model, turn.result.attempts[0].error) == ("big", "InvalidOutput")
 
 
 async def test_effort_and_sampling_are_options_of_whole_tasks_too() -> None:
