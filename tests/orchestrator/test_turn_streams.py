@@ -139,6 +139,16 @@ async def test_text_that_nothing_can_replace_is_told_as_it_comes() -> None:
         assert [event.type async for event in events] == ["text", "turn_finished"]
 
 
+async def test_the_agent_that_took_over_is_heard_as_it_speaks() -> None:
+    gate = anyio.Event()
+    far = ScriptedAgent([["One ", gate, "two."]], name="far", side=Side.FAR)
+    async with Hybrid(near=ScriptedAgent(["Zero."], name="near", confidence=0.1), far=far) as hybrid:
+        events = hybrid.stream_turn("Count.", sensitivity="public")
+        assert await anext(events) == TurnText(text="One ")
+        gate.set()
+        assert [event.type async for event in events] == ["text", "turn_finished"]
+
+
 async def test_a_draft_is_held_until_the_evidence_has_accepted_it() -> None:
     near = ScriptedAgent([["One ", "two."]], name="near", confidence=0.9)
     async with Hybrid(near=near, far=ScriptedAgent([], name="far", side=Side.FAR)) as hybrid:
