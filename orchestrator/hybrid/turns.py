@@ -117,6 +117,7 @@ def turn_of(result: Result, asked: AskedTurn, pool: AgentPool, *, heard: str = "
         model=result.model,
         usage=result.attempts[-1].usage if last is None else last.saved or last.usage,
         confidence=result.confidence,
+        logprobs=() if last is None else last.logprobs,
         dollars=result.dollars,
         saved=saved_against_far(result, pool),
         result=result,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ...protocols import FinishReason, Message, Side, ToolCall, ToolChoice, ToolSpec, Usage
+from ...protocols import FinishReason, Message, Side, TokenLogprob, ToolCall, ToolChoice, ToolSpec, Usage
 from ...protocols.items import Source
 from ...protocols.steps import Value
 from .results import Dollars, Result
@@ -101,6 +101,8 @@ class Turn(Value):
     """Tokens of the answer as the caller would replay it: the last step of the attempt that stands."""
     confidence: float | None
     """Confidence of the attempt, 0 to 1; None: the model states none."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Tokens of the last step's text with their log-probabilities, if the sampling set `top_logprobs`."""
     dollars: Dollars
     """US dollars of all attempts together; None: a price is unknown."""
     saved: Decimal | None

@@ -1,5 +1,6 @@
 """Turns: one answer of a routed model whose tools the caller runs."""
 
+import math
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from datetime import date
@@ -17,6 +18,7 @@ from pydantic import BaseModel, JsonValue
 from nearfar import (
     ApprovalNeeded,
     BudgetExceeded,
+    Capabilities,
     Effort,
     Finished,
     FinishReason,
@@ -539,3 +541,18 @@ async def test_a_cap_holds_for_turns_side_by_side() -> None:
     spent = sum((turn.dollars or Decimal(0) for turn in served), Decimal(0))
     assert 0 < spent <= Decimal(str(cap))
     assert 0 < len(served) < 200
+
+
+async def test_a_turn_reports_log_probabilities_by_the_agents_that_know_them() -> None:
+    silent = ScriptedAgent([], name="silent", capabilities=Capabilities())
+    telling = ScriptedAgent(["It is so."], name="telling", side=Side.FAR, confidence=0.5)
+    sampling = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "presence_penalty": 0.1, "frequency_penalty": -0.1}
+    async with Hybrid(near=silent, far=telling) as hybrid:
+        turn = await hybrid.turn("Is it?", sensitivity="public", sampling={**sampling, "top_logprobs": 1})
+        with pytest.raises(Unsupported):
+            await hybrid.turn("Is it?", sampling=Sampling(top_logprobs=0))
+    assert [token.token for token in turn.logprobs] == ["It", " is", " so", "."]
+    assert all(token.top[0].logprob == token.logprob == math.log(0.5) for token in turn.logprobs)
+    (asked,) = telling.requests
+    assert {name: getattr(asked, name) for name in sampling} == sampling
+    assert silent.requests == []
