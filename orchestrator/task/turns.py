@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from ...protocols import FinishReason, Message, Side, TokenLogprob, ToolCall, ToolChoice, ToolSpec, Usage
 from ...protocols.items import Source
 from ...protocols.steps import Value
+from .modes import Strategy
 from .results import Dollars, Result
 from .tools import Tool, ToolDeclaration
 
@@ -77,6 +78,19 @@ class CallerTool(Tool):
         return dict(call.arguments)
 
 
+class Speaker(Value):
+    """The agent whose attempt stands."""
+
+    agent: str
+    """Its name."""
+    side: Side
+    """Its side."""
+    model: str
+    """Name of its model."""
+    strategy: Strategy
+    """The strategy that chose it."""
+
+
 class Turn(Value):
     """One routed turn of a model whose tools the caller runs: an answer, or calls of the caller's tools."""
 
@@ -111,6 +125,11 @@ class Turn(Value):
     """All that is known of the turn: attempts, calls, decisions, reasons, label."""
 
     @property
+    def speaker(self) -> Speaker:
+        """Return the agent that answered."""
+        return Speaker(agent=self.agent, side=self.side, model=self.model, strategy=self.result.decision.strategy)
+
+    @property
     def message(self) -> Message:
         """Return the assistant's message for the prompt of the next turn: text, calls, and the provider's state."""
         last = self.result.messages[-1] if self.result.messages else Message.assistant(self.text, self.calls)
@@ -123,6 +142,8 @@ class TurnText(Value):
     type: Literal["text"] = "text"
     text: str
     """The piece."""
+    by: Speaker
+    """The agent that says it: the same for all pieces of a turn."""
 
 
 class TurnCall(Value):
