@@ -231,3 +231,26 @@ class ServesTurns:
         ):
             async for event in turn:
                 yield event
+
+    async def follow_turn(
+        self,
+        prompt: Prompt,
+        *,
+        tools: Sequence[ToolSpec | ForeignTool | Mapping[str, Any]] = (),
+        tool_choice: ToolChoice | str = ToolChoice.AUTO,
+        **options: Unpack[TurnOptions],
+    ) -> AsyncGenerator[TaskEvent, None]:
+        """Serve one turn as `stream_turn` does and yield all that happens: attempts, tools, approvals, costs, text of attempts that stand.
+
+        The last event is `TaskFinished`; the caller's calls are those of the last message of its result.
+
+        Args:
+            prompt: see `turn`.
+            tools: see `turn`.
+            tool_choice: see `turn`.
+            options: see `turn`.
+        """
+        asked = AskedTurn.of(prompt, tools, tool_choice, options)
+        async with aclosing(self._pipeline.stream(asked.messages, asked.options, caller=asked.caller)) as events:
+            async for event in events:
+                yield event
