@@ -1,0 +1,1 @@
+"""Serve a `Hybrid` to other programs, by their protocols."""
