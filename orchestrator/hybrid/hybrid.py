@@ -366,6 +366,11 @@ class Hybrid(ServesTurns):
                 yield event
 
     @property
+    def memory(self) -> "TaskMemory | None":
+        """The memory that tasks recall from; None if there is none."""
+        return self._memory
+
+    @property
     def runs(self) -> RunStore:
         """The store of the runs. Raises `ConfigError` where none is kept."""
         return self._pipeline.durable.store

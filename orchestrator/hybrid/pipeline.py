@@ -272,9 +272,7 @@ class Pipeline:
         async with self._resumed(run, options, user, approvals) as (work, started):
             return await self._served(work, options, started)
 
-    async def follow(
-        self, run: str, options: TaskOptions, *, user: str, approvals: Mapping[str, bool]
-    ) -> AsyncGenerator[TaskEvent, None]:
+    async def follow(self, run: str, options: TaskOptions, *, user: str, approvals: Mapping[str, bool]) -> AsyncGenerator[TaskEvent, None]:
         """Serve a durable run from where it stopped, and yield its events; the last one is `TaskFinished`."""
         async with (
             self._resumed(run, options, user, approvals) as (work, started),
@@ -284,9 +282,7 @@ class Pipeline:
                 yield event
 
     @asynccontextmanager
-    async def _resumed(
-        self, run: str, options: TaskOptions, user: str, approvals: Mapping[str, bool]
-    ) -> AsyncIterator[tuple[Work, float]]:
+    async def _resumed(self, run: str, options: TaskOptions, user: str, approvals: Mapping[str, bool]) -> AsyncIterator[tuple[Work, float]]:
         """Yield what is left to do of a run, and the time at which the caller asked for it."""
         await self._parts.pool.enter()
         if approvals:
