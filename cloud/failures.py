@@ -292,6 +292,8 @@ class Deadline:
         self._moment = anyio.current_time() + seconds
         self._scope: anyio.CancelScope | None = None
         self._aborted: NearfarError | None = None
+        self.was_sent = False
+        """The request is on its way to the provider, or was answered."""
 
     @property
     def seconds_left(self) -> float:
@@ -311,4 +313,6 @@ class Deadline:
         if self._aborted is not None:
             raise self._aborted
         message = f"the step took longer than {self._seconds:g} s"
-        raise DeadlineExceeded(message, hint="allow a longer timeout, or ask for a shorter answer")
+        error = DeadlineExceeded(message, hint="allow a longer timeout, or ask for a shorter answer")
+        error.was_sent = self.was_sent
+        raise error

@@ -170,6 +170,7 @@ class ProviderAgent:
                 if delay is None or (answer.has_begun and not isinstance(error, RateLimited)):
                     raise
                 _logger.warning("%s: call %d failed, the next one follows in %.1f s: %s", self._card.name, calls_made, delay, error)
+                deadline.was_sent = isinstance(error, StepLost)  # else it was refused, and nothing was computed
             await deadline.run(partial(anyio.sleep, delay))
 
     async def _sit_out_the_pause(self, deadline: Deadline) -> None:
@@ -217,6 +218,7 @@ class ProviderAgent:
             if self._near is not None and self._near.check is not None:
                 await deadline.run(partial(self._near.check, pool.client, key))
             message = pool.client.build_request("POST", address, headers=headers, content=content)
+            deadline.was_sent = True
             response = await deadline.run(partial(pool.client.send, message, stream=True))
             try:
                 await self._refuse_failure(response, deadline)

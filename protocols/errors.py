@@ -208,6 +208,9 @@ class ProviderAuthError(AgentError):
 class DeadlineExceeded(AgentError):
     """The step took longer than its `timeout`."""
 
+    was_sent: bool = True
+    """False: the time was up before the request had left for the model, which has not worked. It does not travel over the wire."""
+
 
 class Stalled(AgentError):
     """The stream was open but silent for too long."""

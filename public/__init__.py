@@ -176,6 +176,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.tools import ToolOptions as ToolOptions
     from nearfar.orchestrator.task.tools import tool as tool
     from nearfar.orchestrator.task.turns import CallerTools as CallerTools
+    from nearfar.orchestrator.task.turns import Speaker as Speaker
     from nearfar.orchestrator.task.turns import Turn as Turn
     from nearfar.orchestrator.task.turns import TurnCall as TurnCall
     from nearfar.orchestrator.task.turns import TurnEvent as TurnEvent
@@ -366,7 +367,7 @@ _NAMES = {
     ),
     "orchestrator.task.task": "ForeignMessage Needs Task",
     "orchestrator.task.tools": "Approver Effect ForeignTool Tool ToolDeclaration ToolOptions tool",
-    "orchestrator.task.turns": "CallerTools Turn TurnCall TurnEvent TurnFinished TurnText",
+    "orchestrator.task.turns": "CallerTools Speaker Turn TurnCall TurnEvent TurnFinished TurnText",
     "orchestrator.tracing.store": "TraceStore",
     "orchestrator.tracing.telemetry": "Observable instrument",
     "orchestrator.util.plugins": "FarPluginConfig NearPluginConfig",

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "rooms.svg"
 FLOORS = (
     ("cli",),
+    ("serve",),
     ("lab",),
     ("hybrid", "compose", "langchain"),
     ("strategies",),

@@ -1,16 +1,24 @@
-"""`nearfar mcp`: see the configured MCP servers, and approve their tools."""
+"""`nearfar mcp`: see the configured MCP servers, and approve their tools. `nearfar serve mcp`: be one."""
 
 from collections.abc import Callable, Iterator
 from difflib import unified_diff
+from importlib.util import find_spec
 from json import dumps
 from pathlib import Path
 from shlex import join
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import anyio
 import typer
 from rich.text import Text
 
 from ...protocols import ConfigError
+from ...protocols.address import parse_address
+from ...protocols.channel import server_tls
+from ...protocols.security import Authenticator
+from ...protocols.token_file import follow_tokens
+from ...protocols.tokens import Tokens
+from ..compose.agents import caller_tokens
 from ..mcp.config import McpServerConfig
 from ..mcp.pins import PinnedTool, Pins, read_pins
 from ..mcp.review import McpToolOffer, review_mcp_server
@@ -19,8 +27,13 @@ from ..util.escaping import spell_out
 from . import options
 from .printing import Line, Note, notes, show, table
 from .running import confirm, execute, report_errors
+from .selection import chosen_config, open_hybrid
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
 
 app = typer.Typer(no_args_is_help=True)
+_MISSING: Final = "serving MCP needs the Python package mcp"
 
 
 @app.command("list")
@@ -57,6 +70,63 @@ def review_servers(
         show({"servers": data}, _review_lines(reviewed, servers), as_json=as_json)
 
     execute(work(), as_json=as_json)
+
+
+def serve_mcp(
+    config: options.Config = None,
+    near: options.Near = None,
+    far: options.Far = None,
+    tools: options.Tools = None,
+    strategy: options.StrategyName = None,
+    mode: options.ModeName = None,
+    public: options.Public = False,
+    address: Annotated[str, typer.Option(help="HOST:PORT for HTTP. Default: standard input and output, for a host that starts it.")] = "",
+    certificate: options.Certificate = None,
+    key: options.PrivateKey = None,
+    client_authority: options.ClientAuthority = None,
+    tokens: options.TokenFile = None,
+    insecure: options.Insecure = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Let MCP hosts run tasks, recall memories, and see their runs, until the host leaves or Ctrl-C."""
+    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
+    listening = options.Listening(address, certificate, key, tokens, insecure, client_authority)
+
+    async def work() -> None:
+        if find_spec("mcp") is None:
+            raise ConfigError(_MISSING, hint="pip install 'nearfar[mcp]'")
+        from ..serve.mcp_server import mcp_server
+        from ..serve.mcp_stdio import serve_stdio
+
+        async with open_hybrid(selection, chosen_config(selection)) as hybrid:
+            server = mcp_server(hybrid)
+            if address:
+                await _serve_http(server, listening, as_json=as_json)
+            else:
+                await serve_stdio(server)
+
+    execute(work(), as_json=as_json)
+
+
+async def _serve_http(server: "MCPServer", listening: options.Listening, *, as_json: bool) -> None:
+    from ..serve.mcp_http import serving_mcp
+    from .serve import until_stopped
+
+    authenticator = Authenticator(caller_tokens(listening.tokens))
+    tls = server_tls(listening.certificate, listening.key, listening.client_authority)
+    where = parse_address(listening.address)
+
+    def replace(fresh: Tokens) -> None:
+        authenticator.replace(fresh)
+
+    async with serving_mcp(server, where, authenticator, tls=tls, insecure=listening.insecure) as url, anyio.create_task_group() as tasks:
+        guard = "any local process may call it; --tokens FILE changes that" if authenticator.is_open else "callers need a token"
+        told = Note(f"serving MCP at {url} ({guard}); stop with Ctrl-C", "")
+        show({"url": url, "token": not authenticator.is_open}, [told], as_json=as_json)
+        if listening.tokens is not None:
+            tasks.start_soon(follow_tokens, listening.tokens, replace)
+        await until_stopped()
+        tasks.cancel_scope.cancel()
 
 
 def _servers(config: Path | None) -> dict[str, McpServerConfig]:

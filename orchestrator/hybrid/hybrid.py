@@ -348,6 +348,28 @@ class Hybrid(ServesTurns):
         check_options(options, ResumeOptions.__optional_keys__)
         return await self._pipeline.resume(run, cast(TaskOptions, options), user=user, approvals=approvals or {})
 
+    async def follow(
+        self, run: str, *, user: str = "", approvals: Mapping[str, bool] | None = None, **options: Unpack[ResumeOptions]
+    ) -> AsyncGenerator[TaskEvent, None]:
+        """Resume a run as `resume` does and yield what happens from then on; the last event is `TaskFinished`.
+
+        Args:
+            run: see `resume`.
+            user: see `resume`.
+            approvals: see `resume`.
+            options: see `resume`.
+        """
+        require_run(run, user, approvals)
+        check_options(options, ResumeOptions.__optional_keys__)
+        async with aclosing(self._pipeline.follow(run, cast(TaskOptions, options), user=user, approvals=approvals or {})) as events:
+            async for event in events:
+                yield event
+
+    @property
+    def memory(self) -> "TaskMemory | None":
+        """The memory that tasks recall from; None if there is none."""
+        return self._memory
+
     @property
     def runs(self) -> RunStore:
         """The store of the runs. Raises `ConfigError` where none is kept."""

@@ -269,6 +269,21 @@ class Pipeline:
 
     async def resume(self, run: str, options: TaskOptions, *, user: str, approvals: Mapping[str, bool]) -> Result:
         """Serve a durable run from where it stopped, and return its result."""
+        async with self._resumed(run, options, user, approvals) as (work, started):
+            return await self._served(work, options, started)
+
+    async def follow(self, run: str, options: TaskOptions, *, user: str, approvals: Mapping[str, bool]) -> AsyncGenerator[TaskEvent, None]:
+        """Serve a durable run from where it stopped, and yield its events; the last one is `TaskFinished`."""
+        async with (
+            self._resumed(run, options, user, approvals) as (work, started),
+            aclosing(self._streamed(work, options, started)) as events,
+        ):
+            async for event in events:
+                yield event
+
+    @asynccontextmanager
+    async def _resumed(self, run: str, options: TaskOptions, user: str, approvals: Mapping[str, bool]) -> AsyncIterator[tuple[Work, float]]:
+        """Yield what is left to do of a run, and the time at which the caller asked for it."""
         await self._parts.pool.enter()
         if approvals:
             await self.durable.decide(run, user, approvals)
@@ -276,7 +291,7 @@ class Pipeline:
         started = time.monotonic()
         with self._awake():
             async with self.durable.resume(run, user, partial(self._equip_again, options=options)) as work:
-                return await self._served(work, options, started)
+                yield work, started
 
     async def asks_for(self, run: str, output: object) -> bool:
         """Return whether a durable run was begun with this `output`, or one of the same JSON Schema."""

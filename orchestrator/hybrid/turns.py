@@ -11,12 +11,13 @@ from pydantic import ValidationError
 from ...protocols import FinishReason, InvalidRequest, Message, Side, ToolChoice, ToolSpec
 from ...protocols.validation import check_schema
 from ..agents.pool import AgentPool
-from ..task.events import AgentText, CallEnded, TaskEvent, TaskFinished
+from ..task.events import AgentText, AttemptStarted, CallEnded, Routed, TaskEvent, TaskFinished
 from ..task.langchain_tools import is_langchain_tool, langchain_spec
+from ..task.modes import Strategy
 from ..task.results import Call, Result
 from ..task.task import Prompt, as_messages
 from ..task.tools import ForeignTool, Tool
-from ..task.turns import CallerTools, Turn, TurnCall, TurnEvent, TurnFinished, TurnText
+from ..task.turns import CallerTools, Speaker, Turn, TurnCall, TurnEvent, TurnFinished, TurnText
 from .arguments import TaskOptions, TurnOptions, check_options
 from .pipeline import Pipeline
 
@@ -117,6 +118,7 @@ def turn_of(result: Result, asked: AskedTurn, pool: AgentPool, *, heard: str = "
         model=result.model,
         usage=result.attempts[-1].usage if last is None else last.saved or last.usage,
         confidence=result.confidence,
+        logprobs=() if last is None else last.logprobs,
         dollars=result.dollars,
         saved=saved_against_far(result, pool),
         result=result,
@@ -143,12 +145,20 @@ def saved_against_far(result: Result, pool: AgentPool) -> Decimal | None:
 async def turn_events(events: AsyncGenerator[TaskEvent, None], asked: AskedTurn, pool: AgentPool) -> AsyncGenerator[TurnEvent, None]:
     """Yield the events of a turn, given those of its task, whose texts are only of attempts that stand."""
     heard, is_between = "", False
+    strategy: Strategy | None = None
+    by: Speaker | None = None
     async for event in events:
         match event:
+            case Routed():
+                strategy = event.decision.strategy
+            case AttemptStarted():
+                assert strategy is not None, "a task is routed before it is attempted"
+                by = Speaker(agent=event.agent, side=event.side, model=event.model, strategy=strategy)
             case AgentText():
+                assert by is not None, "an attempt is announced before it is heard"
                 piece = f"{_BETWEEN}{event.text}" if is_between and heard else event.text
                 heard, is_between = heard + piece, False
-                yield TurnText(text=piece)
+                yield TurnText(text=piece, by=by)
             case CallEnded():
                 is_between = True
             case TaskFinished():
@@ -158,7 +168,7 @@ async def turn_events(events: AsyncGenerator[TaskEvent, None], asked: AskedTurn,
 
 def _ending(turn: Turn, *, has_text: bool) -> Sequence[TurnEvent]:
     """Return what is left to tell at the end: the text of an attempt that was held back, the calls, and the turn."""
-    text = [] if has_text or not turn.text else [TurnText(text=turn.text)]
+    text = [] if has_text or not turn.text else [TurnText(text=turn.text, by=turn.speaker)]
     return [*text, *(TurnCall(call=call) for call in turn.calls), TurnFinished(turn=turn)]
 
 
@@ -205,7 +215,8 @@ class ServesTurns:
     ) -> AsyncGenerator[TurnEvent, None]:
         """Serve one turn as `turn` does and yield its text, its calls and at last the turn.
 
-        Text of an attempt that may still be rejected is held back until it stands. Closing the stream cancels the turn.
+        Text of an attempt that may still be rejected is held back until it stands, and so is JSON for `output`. Closing the stream cancels
+        the turn.
 
         Args:
             prompt: see `turn`.
@@ -219,4 +230,27 @@ class ServesTurns:
             aclosing(turn_events(events, asked, self.pool)) as turn,
         ):
             async for event in turn:
+                yield event
+
+    async def follow_turn(
+        self,
+        prompt: Prompt,
+        *,
+        tools: Sequence[ToolSpec | ForeignTool | Mapping[str, Any]] = (),
+        tool_choice: ToolChoice | str = ToolChoice.AUTO,
+        **options: Unpack[TurnOptions],
+    ) -> AsyncGenerator[TaskEvent, None]:
+        """Serve one turn as `stream_turn` does and yield all that happens: attempts, tools, approvals, costs, text of attempts that stand.
+
+        The last event is `TaskFinished`; the caller's calls are those of the last message of its result.
+
+        Args:
+            prompt: see `turn`.
+            tools: see `turn`.
+            tool_choice: see `turn`.
+            options: see `turn`.
+        """
+        asked = AskedTurn.of(prompt, tools, tool_choice, options)
+        async with aclosing(self._pipeline.stream(asked.messages, asked.options, caller=asked.caller)) as events:
+            async for event in events:
                 yield event

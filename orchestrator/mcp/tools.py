@@ -25,7 +25,8 @@ from ...protocols import (
 )
 from ...protocols.steps import JsonSchema
 from ...protocols.validation import check_arguments, check_schema
-from ..task.tools import NOT_RUN, UNKNOWN, Effect, Tool, ToolOptions, current_approver, explain_arguments
+from ..task.context import current_approver
+from ..task.tools import NOT_RUN, UNKNOWN, Effect, Tool, ToolOptions, explain_arguments
 from .config import McpServerConfig
 from .connection import CallUnderWay, McpConnection
 from .pins import PinnedTool, read_pins

@@ -121,6 +121,11 @@ class TaskMemory:
         self._recall = recall
         self._episodes = EpisodicMemory(store, SCOPE)
 
+    @property
+    def recalls(self) -> RecallConfig:
+        """What is looked up, and how far it may go, for those who ask without a task."""
+        return self._recall or RecallConfig()
+
     def recall(self, task: Task, *, may_stay: bool, stays_here: bool) -> Task:
         """Return the `task` with the items of the memory that are relevant to it. If an item may not leave the device, the task may not
         either.

@@ -1,1 +1,1 @@
-"""Serves a `Hybrid` to other programs over HTTP."""
+"""Serve a `Hybrid` to other programs, by their protocols."""

@@ -188,7 +188,7 @@ async def with_idle_timeout(events: AsyncIterator[StepEvent], timeouts: IdleTime
 WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, InvalidOutput, Stalled, StepLost)
 """Failures that may come after the model has worked, also where nothing was heard of it."""
 
-_TOLD = ("model", "usage", "confidence", "performance", "saved")
+_TOLD = ("model", "usage", "confidence", "performance", "saved", "logprobs")
 _TELLING = 1.0
 """Seconds; that an agent did not answer in less says nothing of it."""
 _GRACE = 0.5
@@ -451,8 +451,8 @@ class _Listening:
 
     def is_lost(self, error: BaseException | None) -> bool:
         """Return whether the model worked, or may have, without reporting its usage."""
-        was_at_work = bool(self._text or self._calls) or isinstance(error, (*WORK_LOST, anyio.get_cancelled_exc_class()))
-        return was_at_work and (self._finished is None or self._is_unreported)
+        may_have_worked = isinstance(error, (*WORK_LOST, anyio.get_cancelled_exc_class())) and getattr(error, "was_sent", True)
+        return (bool(self._text or self._calls) or may_have_worked) and (self._finished is None or self._is_unreported)
 
     @property
     def _is_unreported(self) -> bool:

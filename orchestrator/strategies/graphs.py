@@ -22,7 +22,7 @@ from ..routing.router import Router
 from ..runs.tool_calls import Occurrences
 from ..safety.guard import CallContext
 from ..safety.labels import initial_label
-from ..task.context import calling_for
+from ..task.context import asking, calling_for
 from ..task.events import ApprovalAsked, Routed, ToolFinished
 from ..task.labels import Chosen, Label, join_labels
 from ..task.modes import Strategy
@@ -30,7 +30,7 @@ from ..task.results import Call
 from ..task.roles import HandOff, Team
 from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
 from ..task.task import Task
-from ..task.tools import Tool, asking
+from ..task.tools import Tool
 from ..util.json_text import canonical
 from ..util.plugins import Plugin, find_plugin
 from .act_looks import ActJudging, ActNodes

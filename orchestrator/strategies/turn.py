@@ -215,12 +215,12 @@ class AgentTurn:
             read_output(reply.text, self.task.output_schema, self.output_model)
 
     def _check_calls(self, reply: StepReply, caller: CallerTools) -> None:
+        offered, choice = self.offered(caller.specs)
         try:
             for call in reply.tool_calls:
                 if caller.has(call.name):
-                    check_arguments(call, caller.specs)
-            is_demanded = self.offered(())[1] is ToolChoice.REQUIRED
-            if is_demanded and not reply.tool_calls and reply.finished.reason is not FinishReason.LENGTH:
+                    check_arguments(call, () if choice is ToolChoice.NONE else offered)
+            if choice is ToolChoice.REQUIRED and not reply.tool_calls and reply.finished.reason is not FinishReason.LENGTH:
                 raise InvalidOutput("the turn demands a tool call, and the agent made none")
         except InvalidOutput as error:
             error.text = reply.text

@@ -5,9 +5,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import NoneType
-from typing import Any, Final, Generic, NamedTuple, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, get_args, get_origin
 
 from ...protocols import ConfigError
+
+if TYPE_CHECKING:
+    from .tools import Approver
 
 Dependencies = TypeVar("Dependencies")
 
@@ -99,3 +102,21 @@ def calling_for(context: Context[Any]) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+_approver: Final["ContextVar[Approver | None]"] = ContextVar("nearfar_approver", default=None)
+
+
+def current_approver() -> "Approver | None":
+    """Return the approver of the task whose tool runs, for a tool that has to ask in the middle of a call; None if there is none."""
+    return _approver.get()
+
+
+@contextmanager
+def asking(approver: "Approver | None") -> Iterator[None]:
+    """Let tools within the block ask this approver."""
+    token = _approver.set(approver)
+    try:
+        yield
+    finally:
+        _approver.reset(token)

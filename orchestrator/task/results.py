@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, field_serializer
 
-from ...protocols import AgentCard, BudgetExceeded, EnergySource, FinishReason, Message, Performance, Side, ToolCall, Usage
+from ...protocols import AgentCard, BudgetExceeded, EnergySource, FinishReason, Message, Performance, Side, TokenLogprob, ToolCall, Usage
 from ...protocols.steps import Value
 from .decisions import RouteDecision, SelectionDecision
 from .evidence import ActLook, Arbitration, ExtractedAnswer, WeighedDraft
@@ -125,6 +125,8 @@ class Call(Value):
     """Class name of the error, if the call failed."""
     finish_reason: FinishReason | None = None
     """Why the model stopped; None: the call failed."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Tokens of the text with their log-probabilities, if the task's sampling set `top_logprobs`."""
     is_cut_short: bool = False
     """It wrote as much as its budget paid for, and was not done."""
 

@@ -21,3 +21,15 @@ class Sampling(Value):
     """Makes sampling repeatable, where the agent can."""
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), max_length=8)
     """Texts that end the output, and are left out of it."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Sample only from the likeliest tokens that have this probability together. Agents without this or the next four ignore them."""
+    top_k: int | None = Field(default=None, gt=0, lt=2**31)
+    """Sample only from this many of the likeliest tokens."""
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    """Sample only from tokens at least this many times as likely as the likeliest one."""
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    """Lower the logit of each token that the output holds already."""
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    """Lower a token's logit for each time that the output holds it."""
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    """Likeliest tokens to report at each place of the text; only agents that report log-probabilities may then answer."""

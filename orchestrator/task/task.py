@@ -63,6 +63,8 @@ class Needs(Value):
     """Its messages carry images."""
     files: bool = False
     """Its messages carry PDF documents."""
+    logprobs: bool = False
+    """Its sampling asks for log-probabilities."""
 
     def missing_in(self, capabilities: Capabilities) -> list[str]:
         """Return the names of the needed capabilities that `capabilities` lack."""
@@ -139,7 +141,8 @@ class Task(Value):
         needs = Needs(images=True in attached, files=False in attached)
         if self.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS):
             return needs
-        return needs.model_copy(update={"tools": has_tools, "json_schema": self.output_schema is not None})
+        has_logprobs = self.sampling.top_logprobs is not None
+        return needs.model_copy(update={"tools": has_tools, "json_schema": self.output_schema is not None, "logprobs": has_logprobs})
 
     @property
     def said(self) -> tuple[str, ...]:

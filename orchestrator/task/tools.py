@@ -374,24 +374,6 @@ def track_repetition(repetition: Repetition) -> Iterator[None]:
         _current.reset(token)
 
 
-_approver: Final[ContextVar[Approver | None]] = ContextVar("nearfar_approver", default=None)
-
-
-def current_approver() -> Approver | None:
-    """Return the approver of the task whose tool runs, for a tool that has to ask in the middle of a call; None if there is none."""
-    return _approver.get()
-
-
-@contextmanager
-def asking(approver: Approver | None) -> Iterator[None]:
-    """Let tools within the block ask this approver."""
-    token = _approver.set(approver)
-    try:
-        yield
-    finally:
-        _approver.reset(token)
-
-
 def _name_of(function: ToolFunction) -> str:
     name = getattr(function, "__name__", None)
     if not isinstance(name, str):

@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ...protocols import FinishReason, Message, Side, ToolCall, ToolChoice, ToolSpec, Usage
+from ...protocols import FinishReason, Message, Side, TokenLogprob, ToolCall, ToolChoice, ToolSpec, Usage
 from ...protocols.items import Source
 from ...protocols.steps import Value
+from .modes import Strategy
 from .results import Dollars, Result
 from .tools import Tool, ToolDeclaration
 
@@ -77,6 +78,19 @@ class CallerTool(Tool):
         return dict(call.arguments)
 
 
+class Speaker(Value):
+    """The agent whose attempt stands."""
+
+    agent: str
+    """Its name."""
+    side: Side
+    """Its side."""
+    model: str
+    """Name of its model."""
+    strategy: Strategy
+    """The strategy that chose it."""
+
+
 class Turn(Value):
     """One routed turn of a model whose tools the caller runs: an answer, or calls of the caller's tools."""
 
@@ -101,12 +115,19 @@ class Turn(Value):
     """Tokens of the answer as the caller would replay it: the last step of the attempt that stands."""
     confidence: float | None
     """Confidence of the attempt, 0 to 1; None: the model states none."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Tokens of the last step's text with their log-probabilities, if the sampling set `top_logprobs`."""
     dollars: Dollars
     """US dollars of all attempts together; None: a price is unknown."""
     saved: Decimal | None
     """Estimate of the US dollars that the far agent alone would have taken more; None: unknown. Below 0, it would have been cheaper."""
     result: Result
     """All that is known of the turn: attempts, calls, decisions, reasons, label."""
+
+    @property
+    def speaker(self) -> Speaker:
+        """Return the agent that answered."""
+        return Speaker(agent=self.agent, side=self.side, model=self.model, strategy=self.result.decision.strategy)
 
     @property
     def message(self) -> Message:
@@ -121,6 +142,8 @@ class TurnText(Value):
     type: Literal["text"] = "text"
     text: str
     """The piece."""
+    by: Speaker
+    """The agent that says it: the same for all pieces of a turn."""
 
 
 class TurnCall(Value):

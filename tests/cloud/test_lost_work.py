@@ -3,6 +3,7 @@
 from contextlib import aclosing
 from typing import Final
 
+import anyio
 import pytest
 from http_server import Exchange, http_server, sse
 from streams import (
@@ -30,6 +31,7 @@ from nearfar.orchestrator.strategies.calls import WORK_LOST
 from nearfar.protocols import (
     BudgetExceeded,
     ContextOverflow,
+    Limits,
     NearfarError,
     Prices,
     QuotaExceeded,
@@ -213,3 +215,28 @@ async def test_work_that_ends_in_an_error_event_is_not_free(dialect: str, throug
     assert result.calls[0].error == "StepLost"
     assert result.calls[0].dollars is None
     assert result.far.dollars is None
+
+
+@pytest.mark.parametrize("was_sent", [False, True])
+async def test_a_step_that_ran_out_of_time_costs_nothing_if_its_request_had_not_left(was_sent: bool) -> None:
+    silent = anyio.Event()
+
+    async def answer(exchange: Exchange) -> None:
+        silent.set()
+        await anyio.sleep_forever()
+
+    limits = {"day": {"dollars": 10}}
+    policy = Policy.model_validate({"sensitivity": "public", "strategy": "cloud", "limits": limits, "attempt_timeout": 0.05})
+    near, book = ScriptedAgent(["from here"], name="near"), BudgetBook(MemoryStorage())
+    slots = Limits(concurrency=1)
+    async with http_server(answer) as server, anyio.create_task_group() as tasks:
+        far = ProviderAgent(DIALECTS["openai"], "model-1", key=GivenKey(KEY), base_url=server.base_url, prices=PRICES, limits=slots)
+        async with aclosing(far), Hybrid(near=near, far=far, policy=policy, records=Records(budgets=book)) as hybrid:
+            if not was_sent:  # another step holds the only connection
+                tasks.start_soon(complete, far, asking())
+                await silent.wait()
+            result = await hybrid.run("hello")
+            tasks.cancel_scope.cancel()
+    assert (result.text, result.calls[0].error) == ("from here", "DeadlineExceeded")
+    spent = book.balance(BudgetScope("day")).spent.dollars or 0.0
+    assert (spent > 0, result.calls[0].dollars) == (was_sent, None if was_sent else 0)

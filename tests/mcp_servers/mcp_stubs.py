@@ -8,7 +8,7 @@ import anyio
 
 from nearfar import Approver, McpServerConfig, McpToolOffer, ToolCall, ToolResult, review_mcp_server
 from nearfar.orchestrator.mcp.tools import McpServers
-from nearfar.orchestrator.task.tools import asking
+from nearfar.orchestrator.task.context import asking
 
 STUB = Path(__file__).with_name("stub_server.py")
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -16,7 +17,9 @@ from nearfar import (
     RateLimited,
     ScriptedAgent,
     Side,
+    Speaker,
     StepLost,
+    Strategy,
     ToolCall,
     ToolSpec,
     Turn,
@@ -32,6 +35,7 @@ from nearfar.protocols.fakes import Reply, ScriptItem
 pytestmark = pytest.mark.anyio
 
 LOOK = ToolSpec(name="look", parameters={"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]})
+FAR = Speaker(agent="far", side=Side.FAR, model="scripted", strategy=Strategy.CASCADE)
 ERRORS = (Unavailable, StepLost, InternalError, RateLimited, DeadlineExceeded, InvalidOutput)
 STRATEGIES = ("cascade", "cascade", "cascade", "route", "cloud", "device", "auto", "eva", "pevr")
 
@@ -107,6 +111,7 @@ async def test_nothing_of_a_rejected_draft_reaches_the_caller() -> None:
         finished += 1
         turn = turn_in(heard)
         assert text_of(heard) == turn.text, f"seed {seed}"
+        assert {event.by for event in heard if isinstance(event, TurnText)} <= {turn.speaker}, f"seed {seed}"
         assert turn.model == f"model of {turn.agent}", f"seed {seed}"
         assert not any(other in turn.text for other in {"near", "second", "far"} - {turn.agent}), f"seed {seed}: {turn.text!r}"
         assert tuple(event.call for event in heard if isinstance(event, TurnCall)) == turn.calls, f"seed {seed}"
@@ -114,11 +119,35 @@ async def test_nothing_of_a_rejected_draft_reaches_the_caller() -> None:
     assert finished > 500
 
 
+async def test_nothing_of_a_rejected_draft_is_in_a_turn_that_is_not_streamed() -> None:
+    finished = 0
+    for seed in range(300):
+        world = World(seed)
+        async with Hybrid(near=world.near, far=world.far, policy=world.policy, tools=world.own) as hybrid:
+            with suppress(NearfarError):
+                turn = await hybrid.turn("Look at it.", sensitivity="public", **world.options)  # type: ignore[arg-type]  # options of turns
+                finished += 1
+                assert turn.model == f"model of {turn.agent}", f"seed {seed}"
+                assert not any(other in turn.text for other in {"near", "far"} - {turn.agent}), f"seed {seed}: {turn.text!r}"
+                assert all(made.id.startswith(turn.agent) for made in turn.calls), f"seed {seed}"
+    assert finished > 150
+
+
 async def test_text_that_nothing_can_replace_is_told_as_it_comes() -> None:
     gate = anyio.Event()
     far = ScriptedAgent([["One ", gate, "two."]], name="far", side=Side.FAR)
     async with Hybrid(far=far) as hybrid:
         events = hybrid.stream_turn("Count.", sensitivity="public", tools=[LOOK])
+        assert await anext(events) == TurnText(text="One ", by=FAR)
+        gate.set()
+        assert [event.type async for event in events] == ["text", "turn_finished"]
+
+
+async def test_the_agent_that_took_over_is_heard_as_it_speaks() -> None:
+    gate = anyio.Event()
+    far = ScriptedAgent([["One ", gate, "two."]], name="far", side=Side.FAR)
+    async with Hybrid(near=ScriptedAgent(["Zero."], name="near", confidence=0.1), far=far) as hybrid:
+        events = hybrid.stream_turn("Count.", sensitivity="public")
         assert await anext(events) == TurnText(text="One ")
         gate.set()
         assert [event.type async for event in events] == ["text", "turn_finished"]
@@ -145,7 +174,7 @@ async def test_a_failure_after_the_first_words_ends_the_turn() -> None:
     near = ScriptedAgent(["Two."], name="near", confidence=0.1)
     async with Hybrid(near=near, far=far) as hybrid:
         events = hybrid.stream_turn("Count.", sensitivity="public")
-        assert await anext(events) == TurnText(text="One ")
+        assert await anext(events) == TurnText(text="One ", by=FAR)
         with pytest.raises(StepLost):
             await anext(events)
 

@@ -1,5 +1,6 @@
 """Turns: one answer of a routed model whose tools the caller runs."""
 
+import math
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from datetime import date
@@ -17,6 +18,7 @@ from pydantic import BaseModel, JsonValue
 from nearfar import (
     ApprovalNeeded,
     BudgetExceeded,
+    Capabilities,
     Effort,
     Finished,
     FinishReason,
@@ -36,6 +38,7 @@ from nearfar import (
     StepRequest,
     TextDelta,
     ToolCall,
+    ToolCalled,
     ToolChoice,
     ToolResult,
     ToolSpec,
@@ -215,6 +218,12 @@ def _sampled(request: StepRequest) -> tuple[object, ...]:
     return (request.temperature, request.max_output_tokens, request.seed, request.stop)
 
 
+async def test_the_model_is_the_one_that_really_answered() -> None:
+    end = Finished(reason=FinishReason.STOP, usage=Usage(input_tokens=1, output_tokens=1), model="big-2026-11")
+    async with Hybrid(far=far(["Yes.", end])) as hybrid:
+        assert (await asked(hybrid)).model == "big-2026-11"
+
+
 async def test_an_answer_that_was_cut_off_says_so() -> None:
     async with Hybrid(near=near("One two three four.")) as hybrid:
         turn = await asked(hybrid, sampling={"max_output_tokens": 2})
@@ -222,16 +231,21 @@ async def test_an_answer_that_was_cut_off_says_so() -> None:
     assert turn.result.calls[-1].finish_reason is FinishReason.LENGTH
 
 
-async def test_a_demand_that_the_agent_does_not_meet_goes_to_the_next_one() -> None:
-    """An agent of the app's own may not enforce what the step asks for."""
+@pytest.mark.parametrize(
+    ("choice", "made"), [("required", None), ("weather", call(1, "clock")), ("none", call(1)), ("auto", call(1, town=3))]
+)
+async def test_a_reply_that_is_not_as_demanded_goes_to_the_next_agent(choice: str, made: ToolCall | None) -> None:
+    """An agent of the app's own may not check what it is asked for."""
 
-    class Obliging(ScriptedAgent):
+    class Careless(ScriptedAgent):
         async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
-            yield TextDelta(text="I would rather talk.")
+            yield ToolCalled(call=made) if made is not None else TextDelta(text="I would rather talk.")
             yield Finished(reason=FinishReason.STOP, usage=Usage(input_tokens=1, output_tokens=1), model="small")
 
-    async with Hybrid(near=Obliging([], name="near", prices=FREE), far=far([call(2)])) as hybrid:
-        assert (await asked(hybrid, tool_choice="required")).calls == (call(2),)
+    cloud = ScriptedAgent(lambda request: "No." if choice == "none" else call(2), name="far", model="big", side=Side.FAR)
+    async with Hybrid(near=Careless([], name="near", prices=FREE), far=cloud) as hybrid:
+        turn = await asked(hybrid, tools=[WEATHER, ToolSpec(name="clock")], tool_choice=choice)
+    assert (turn.model, turn.result.attempts[0].error) == ("big", "InvalidOutput")
 
 
 async def test_effort_and_sampling_are_options_of_whole_tasks_too() -> None:
@@ -527,3 +541,18 @@ async def test_a_cap_holds_for_turns_side_by_side() -> None:
     spent = sum((turn.dollars or Decimal(0) for turn in served), Decimal(0))
     assert 0 < spent <= Decimal(str(cap))
     assert 0 < len(served) < 200
+
+
+async def test_a_turn_reports_log_probabilities_by_the_agents_that_know_them() -> None:
+    silent = ScriptedAgent([], name="silent", capabilities=Capabilities())
+    telling = ScriptedAgent(["It is so."], name="telling", side=Side.FAR, confidence=0.5)
+    sampling = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "presence_penalty": 0.1, "frequency_penalty": -0.1}
+    async with Hybrid(near=silent, far=telling) as hybrid:
+        turn = await hybrid.turn("Is it?", sensitivity="public", sampling={**sampling, "top_logprobs": 1})
+        with pytest.raises(Unsupported):
+            await hybrid.turn("Is it?", sampling=Sampling(top_logprobs=0))
+    assert [token.token for token in turn.logprobs] == ["It", " is", " so", "."]
+    assert all(token.top[0].logprob == token.logprob == math.log(0.5) for token in turn.logprobs)
+    (asked,) = telling.requests
+    assert {name: getattr(asked, name) for name in sampling} == sampling
+    assert silent.requests == []

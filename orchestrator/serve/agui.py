@@ -1,0 +1,342 @@
+"""AG-UI 1.0: turns of a `Hybrid` as the events that user interfaces of the protocol show."""
+
+import json
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final, Literal, Self
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from ...protocols import ApprovalNeeded, Cancelled, InvalidRequest, NearfarError, ToolCall, Usage
+from ..hybrid.arguments import TurnOptions
+from ..hybrid.hybrid import Hybrid
+from ..task.events import (
+    AgentText,
+    ApprovalAsked,
+    AttemptEnded,
+    AttemptStarted,
+    CallEnded,
+    TaskEvent,
+    TaskFinished,
+    ToolFinished,
+    ToolStarted,
+)
+from ..task.results import Attempt, Call, Result
+from ..util.json_text import digest
+
+PROTOCOL: Final = "1.0"
+AgUiEvent = dict[str, Any]
+"""An event as it is sent."""
+_NOT_SENT: Final = ("activity", "reasoning")
+"""Roles of messages that interfaces show and models are not sent."""
+_APPROVAL: Final = {"type": "object", "properties": {"approved": {"type": "boolean"}}, "required": ["approved"]}
+
+
+class _Wire(BaseModel):
+    """A part of a request. Fields of later versions of the protocol are ignored."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="ignore", hide_input_in_errors=True)
+
+
+class AgUiTool(_Wire):
+    """A tool that the interface runs itself."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] | None = None
+
+
+class AgUiContext(_Wire):
+    """Something that the interface knows of the situation."""
+
+    description: str
+    value: str
+
+
+class AgUiAnswer(_Wire):
+    """The answer to an interrupt of an earlier run."""
+
+    interrupt_id: str
+    status: Literal["resolved", "cancelled"]
+    payload: Any = None
+
+    @property
+    def is_approval(self) -> bool:
+        """Return whether it says yes. Anything that is no plain yes is a no."""
+        said = self.payload.get("approved") if isinstance(self.payload, Mapping) else self.payload
+        return self.status == "resolved" and said is True
+
+
+class AgUiRequest(_Wire):
+    """A request to run an agent, or to resume a run with answers."""
+
+    thread_id: str = Field(min_length=1, max_length=200)
+    run_id: str = Field(min_length=1, max_length=200)
+    messages: list[dict[str, Any]]
+    tools: list[AgUiTool] | None = None
+    context: list[AgUiContext] | None = None
+    resume: list[AgUiAnswer] | None = None
+
+    @classmethod
+    def parse(cls, body: object) -> Self:
+        """Return the request that a JSON body holds. Raises `InvalidRequest`."""
+        try:
+            return cls.model_validate(body)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"])) or "body"
+            raise InvalidRequest(f"{place}: {first['msg']}", hint="send a RunAgentInput of AG-UI 1.0") from error
+
+    @property
+    def prompt(self) -> list[dict[str, Any]]:
+        """Return the conversation in OpenAI's form."""
+        return [_message(message) for message in self.messages if message.get("role") not in _NOT_SENT]
+
+    @property
+    def announced(self) -> set[str]:
+        """Return the ids of the calls that the interface knows already."""
+        calls = [call for message in self.messages for call in message.get("toolCalls") or () if isinstance(call, Mapping)]
+        return {str(call.get("id")) for call in calls}
+
+    def options(self, given: TurnOptions, user: str) -> TurnOptions:
+        """Return the options of the turn: those `given`, and what the request says."""
+        told = "\n\n".join(f"{each.description}:\n{each.value}" for each in self.context or ())
+        options: TurnOptions = {**given, "session": self.thread_id, "idempotency_key": self._run(user), "user": user}
+        return {**options, "context": told} if told else options
+
+    def _run(self, user: str) -> str:
+        """Return the id of the durable run: two users may choose the same ids, and neither sees the other's run."""
+        return digest(user, self.thread_id, self.run_id)
+
+    def approvals(self) -> tuple[str, dict[str, bool]]:
+        """Return the run that is resumed, and the answers by the requests' ids. Raises `InvalidRequest` for answers to several runs."""
+        pairs = [(*answer.interrupt_id.partition("/")[::2], answer.is_approval) for answer in self.resume or ()]
+        runs = {run for run, _, _ in pairs}
+        if len(runs) != 1 or not all(request for _, request, _ in pairs):
+            raise InvalidRequest("resume answers no interrupts of one run", hint="send the ids of RUN_FINISHED's outcome as they came")
+        return runs.pop(), {request: is_approved for _, request, is_approved in pairs}
+
+
+def _message(given: Mapping[str, Any]) -> dict[str, Any]:
+    content = given.get("content")
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        content = [_part(part) for part in content]
+    message = {"role": given.get("role"), "content": content}
+    if given.get("role") == "tool":
+        return {**message, "tool_call_id": given.get("toolCallId"), "is_error": bool(given.get("error"))}
+    return {**message, "tool_calls": given.get("toolCalls") or []} if given.get("role") == "assistant" else message
+
+
+def _part(given: object) -> object:
+    """Return a part of a content in OpenAI's form; one that has none as it is, which is refused with its kind."""
+    match given:
+        case {"type": "image", "source": {"type": "url", "value": str(url)}}:
+            return {"type": "image_url", "image_url": {"url": url}}
+        case {"type": "image", "source": {"type": "data", "value": str(data), "mimeType": str(kind)}}:
+            return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}}
+        case {"type": "text", "text": str(text)}:
+            return {"type": "text", "text": text}
+    return given
+
+
+async def serve_agui(hybrid: Hybrid, request: AgUiRequest, options: TurnOptions, *, user: str = "") -> AsyncGenerator[AgUiEvent, None]:
+    """Serve a request and yield AG-UI's events. The run is durable where the `Hybrid` keeps runs, and its approvals are then interrupts.
+
+    Args:
+        hybrid: serves the turn.
+        request: what is asked, or how a run that stopped goes on.
+        options: those of the turn, as the caller's rights allow.
+        user: the caller, whose runs nobody else may resume.
+    """
+    shown = AgUiStream(request)
+    yield shown.started()
+    try:
+        async with aclosing(_events(hybrid, request, request.options(options, user), user)) as events:
+            async for event in events:
+                for piece in shown.show(event):
+                    yield piece
+    except ApprovalNeeded as error:
+        ending = shown.interrupted(error)
+    except Cancelled:
+        ending = shown.finished({"type": "cancelled"})
+    except NearfarError as error:
+        ending = iter([{"type": "RUN_ERROR", "message": str(error), "code": type(error).__name__}])
+    else:
+        return
+    for piece in ending:
+        yield piece
+
+
+def _events(hybrid: Hybrid, request: AgUiRequest, options: TurnOptions, user: str) -> AsyncGenerator[TaskEvent, None]:
+    if request.resume:
+        run, approvals = request.approvals()
+        return hybrid.follow(run, user=user, approvals=approvals)
+    tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
+    return hybrid.follow_turn(request.prompt, tools=tools, **options)
+
+
+class AgUiStream:
+    """The events of one run, in the order that the protocol demands: what was begun is ended before the run is."""
+
+    def __init__(self, request: AgUiRequest) -> None:
+        self._ids = {"threadId": request.thread_id, "runId": request.run_id}
+        self._announced = request.announced
+        self._message = _new_id("message")
+        """Id of the assistant's message of the last step: its text, and the calls that it makes."""
+        self._is_open = False
+        """The message's text is not ended."""
+        self._has_spoken = False
+        """The step has a text."""
+        self._has_text = False
+        self._steps: dict[str, str] = {}
+        """Agents of attempts that have not ended, by the names of their steps."""
+        self._attempts = 0
+
+    def started(self) -> AgUiEvent:
+        """Return the first event."""
+        return {"type": "RUN_STARTED", **self._ids, "protocolVersion": PROTOCOL}
+
+    def show(self, event: TaskEvent) -> Iterator[AgUiEvent]:
+        """Yield the events that tell of one of a task's."""
+        match event:
+            case AttemptStarted():
+                yield self._begin_attempt(event)
+            case AttemptEnded():
+                yield from self._end_attempt(event.attempt)
+            case AgentText():
+                yield from self._text(event.text)
+            case CallEnded():
+                yield from self._end_step()
+                yield _custom("nearfar.cost", _cost(event.call))
+            case ApprovalAsked():
+                yield from self._announce(request.call for request in event.requests)
+            case ToolStarted():
+                yield from self._announce([event.call])
+            case ToolFinished():
+                told = {"toolCallId": event.result.call_id, "content": event.result.content, "role": "tool"}
+                yield {"type": "TOOL_CALL_RESULT", "messageId": _new_id("result"), **told}
+            case TaskFinished():
+                yield from self._end(event.result)
+
+    def interrupted(self, error: ApprovalNeeded) -> Iterator[AgUiEvent]:
+        """Yield the end of a run that waits for approvals."""
+        interrupts = [
+            {
+                "id": f"{error.run}/{request.id}",
+                "reason": "tool_call",
+                "message": request.reason,
+                "toolCallId": request.call.id,
+                "responseSchema": _APPROVAL,
+            }
+            for request in error.requests
+        ]
+        return self.finished({"type": "interrupt", "interrupts": interrupts})
+
+    def finished(self, outcome: Mapping[str, object], **more: object) -> Iterator[AgUiEvent]:
+        """Yield the end of a run, and of all that it has begun."""
+        yield from self._end_text()
+        for step in self._steps:
+            yield {"type": "STEP_FINISHED", "stepName": step}
+        yield {"type": "RUN_FINISHED", **self._ids, "outcome": outcome, **more}
+
+    def _begin_attempt(self, event: AttemptStarted) -> AgUiEvent:
+        self._attempts += 1
+        name = f"{self._attempts}. {event.agent}"
+        self._steps[name] = event.agent
+        told = {"agent": event.agent, "side": event.side, "model": event.model}
+        return {"type": "STEP_STARTED", "stepName": name, "metadata": {"nearfar": told}}
+
+    def _end_attempt(self, attempt: Attempt) -> Iterator[AgUiEvent]:
+        name = next((name for name, agent in reversed(self._steps.items()) if agent == attempt.agent), None)
+        if name is None:
+            return
+        del self._steps[name]
+        yield from self._end_text()
+        told = {"outcome": attempt.outcome, "reason": attempt.reason, "confidence": attempt.confidence}
+        yield {"type": "STEP_FINISHED", "stepName": name, "metadata": {"nearfar": told}}
+
+    def _text(self, text: str) -> Iterator[AgUiEvent]:
+        if not self._is_open:
+            self._is_open, self._message = True, _new_id("message")
+            yield {"type": "TEXT_MESSAGE_START", "messageId": self._message, "role": "assistant"}
+        self._has_text = self._has_spoken = True
+        yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._message, "delta": text}
+
+    def _end_text(self) -> Iterator[AgUiEvent]:
+        if self._is_open:
+            self._is_open = False
+            yield {"type": "TEXT_MESSAGE_END", "messageId": self._message}
+
+    def _end_step(self) -> Iterator[AgUiEvent]:
+        yield from self._end_text()
+        if not self._has_spoken:
+            self._message = _new_id("message")
+        self._has_spoken = False
+
+    def _announce(self, calls: Iterable[ToolCall]) -> Iterator[AgUiEvent]:
+        """Yield the calls that the interface does not know yet: arguments are pieces, and would be put behind those that it has."""
+        new = [call for call in calls if call.id not in self._announced]
+        if new:
+            yield from self._end_text()
+        for call in new:
+            self._announced.add(call.id)
+            named = {"toolCallId": call.id}
+            yield {"type": "TOOL_CALL_START", **named, "toolCallName": call.name, "parentMessageId": self._message}
+            yield {"type": "TOOL_CALL_ARGS", **named, "delta": json.dumps(call.arguments, ensure_ascii=False)}
+            yield {"type": "TOOL_CALL_END", **named}
+
+    def _end(self, result: Result) -> Iterator[AgUiEvent]:
+        pending = result.messages[-1].tool_calls if result.messages else ()
+        if not self._has_text and result.text:
+            yield from self._text(result.text)
+        yield from self._announce(pending)
+        yield _custom("nearfar.result", _facts(result))
+        outcome = {"type": "success", **({"pendingToolCallIds": [call.id for call in pending]} if pending else {})}
+        yield from self.finished(outcome, usage=_usage(result.calls))
+
+
+def _new_id(kind: str) -> str:
+    return f"{kind}_{uuid4().hex}"
+
+
+def _custom(name: str, value: object) -> AgUiEvent:
+    return {"type": "CUSTOM", "name": name, "value": value}
+
+
+def _cost(call: Call) -> dict[str, object]:
+    dollars = None if call.dollars is None else float(call.dollars)
+    return {"agent": call.agent, "side": call.side, "model": call.model, "dollars": dollars, "seconds": call.seconds, **_tokens(call.usage)}
+
+
+def _facts(result: Result) -> dict[str, object]:
+    return {
+        "run": result.id,
+        "agent": result.agent,
+        "side": result.side,
+        "model": result.model,
+        "confidence": result.confidence,
+        "dollars": None if result.dollars is None else float(result.dollars),
+        "reasons": list(result.reasons),
+    }
+
+
+def _usage(calls: Sequence[Call]) -> list[dict[str, object]]:
+    """Return the tokens of each model."""
+    sums: dict[str, Usage] = defaultdict(Usage)
+    for call in calls:
+        sums[call.model] += call.usage
+    return [{"model": model, **_tokens(usage)} for model, usage in sums.items()]
+
+
+def _tokens(usage: Usage) -> dict[str, object]:
+    return {
+        "inputTokens": usage.input_tokens,
+        "outputTokens": usage.output_tokens,
+        "totalTokens": usage.total_tokens,
+        "reasoningTokens": usage.reasoning_tokens,
+        "cachedInputTokens": usage.cached_tokens,
+        "cacheWriteInputTokens": usage.cache_write_tokens,
+    }
