@@ -44,31 +44,37 @@ def _usage(usage: Usage) -> Json:
 
 
 class MessageWriter:
-    """Writes one message as events. Its head names the model, so it is written once the attempt that stands has begun to speak."""
+    """Writes one message as events. Its head names the model, so it is written when the attempt that stands begins to speak."""
 
     def __init__(self) -> None:
         """Begin nothing: the first event of the turn does."""
         self._blocks = 0
         self._is_in_text = False
         self._has_begun = False
+        self._calls: list[ToolCall] = []
 
-    def hear(self, event: TurnEvent, model: str) -> Iterator[Json]:
-        """Yield the events that an event of the turn stands for. `model`: the one that speaks."""
-        if not self._has_begun:
-            self._has_begun = True
-            yield {"type": "message_start", "message": _shell(model, Usage())}
+    def hear(self, event: TurnEvent) -> Iterator[Json]:
+        """Yield the events that an event of the turn stands for. Calls wait for the turn's end, which says whose they are."""
         match event:
             case TurnText():
+                yield from self._begin(event.by.model)
                 if not self._is_in_text:
                     yield self._start({"type": "text", "text": "", "citations": None})
                     self._is_in_text = True
                 yield self._delta({"type": "text_delta", "text": event.text})
             case TurnCall():
-                yield from self._end_text()
-                yield from self._call(event.call)
+                self._calls.append(event.call)
             case TurnFinished():
+                yield from self._begin(event.turn.model)
                 yield from self._end_text()
+                for call in self._calls:
+                    yield from self._call(call)
                 yield from self._finish(event.turn)
+
+    def _begin(self, model: str) -> Iterator[Json]:
+        if not self._has_begun:
+            self._has_begun = True
+            yield {"type": "message_start", "message": _shell(model, Usage())}
 
     def _end_text(self) -> Iterator[Json]:
         if self._is_in_text:

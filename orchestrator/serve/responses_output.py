@@ -8,7 +8,6 @@ from uuid import uuid4
 
 from ...protocols import FinishReason, ToolCall, Usage
 from ..task.turns import Turn, TurnCall, TurnEvent, TurnFinished, TurnText
-
 from .fields import Body
 
 Json = dict[str, Any]
@@ -60,7 +59,9 @@ class ResponseWriter:
 
     def whole(self, turn: Turn) -> Json:
         """Return the response that a turn is."""
-        for event in (*([TurnText(text=turn.text)] if turn.text else []), *(TurnCall(call=call) for call in turn.calls)):
+        said: list[TurnEvent] = [TurnText(text=turn.text, by=turn.speaker)] if turn.text else []
+        said += [TurnCall(call=call) for call in turn.calls]
+        for event in said:
             list(self.hear(event))
         *_, last = self.hear(TurnFinished(turn=turn))
         response: Json = last["response"]
@@ -120,7 +121,7 @@ class ResponseWriter:
         arguments, place = json.dumps(call.arguments, ensure_ascii=False), {"item_id": item["id"], "output_index": len(self._output)}
         yield self._event("response.output_item.added", output_index=place["output_index"], item=item)
         yield self._event("response.function_call_arguments.delta", **place, delta=arguments)
-        yield self._event("response.function_call_arguments.done", **place, name=call.name, arguments=arguments)
+        yield self._event("response.function_call_arguments.done", **place, arguments=arguments)
         self._output.append({**item, "status": "completed", "arguments": arguments})
         yield self._event("response.output_item.done", output_index=place["output_index"], item=self._output[-1])
 
