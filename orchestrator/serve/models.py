@@ -13,7 +13,6 @@ from ..agents.pool import AgentHandle
 from ..compose.hub import list_workers
 from ..hybrid.hybrid import Hybrid
 from .endpoint import Exchange
-from .errors import anthropic_error
 from .options import PREFIX, model_names
 
 _STARTED: Final = int(time.time())

@@ -171,5 +171,3 @@ def narrowed(limits: LimitsConfig, further: LimitsConfig) -> LimitsConfig:
 def _least(one: AmountsConfig, other: AmountsConfig) -> AmountsConfig:
     pairs = {name: (getattr(one, name), getattr(other, name)) for name in AmountsConfig.model_fields}
     return AmountsConfig(**{name: min((each for each in pair if each is not None), default=None) for name, pair in pairs.items()})
-
-

@@ -23,7 +23,7 @@ _NOT_SHOWN: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 _LONGEST_NAME: Final = 60
 
 
-class ClientLeft(Exception):  # noqa: N818 - it is no error of anyone's
+class ClientLeft(Exception):
     """The client has closed its connection: there is nobody to answer."""
 
 

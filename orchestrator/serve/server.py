@@ -10,8 +10,8 @@ import anyio
 
 from ...protocols import ConfigError
 from ...protocols.access import Access
-from ...protocols.address import Address, parse_address
-from ...protocols.limits import HANDSHAKE_SECONDS, UNREAD_SECONDS, most_connections
+from ...protocols.address import parse_address
+from ...protocols.limits import HANDSHAKE_SECONDS, UNREAD_SECONDS
 from ...protocols.security import check_exposure
 from ...protocols.tokens import Tokens
 from ..compose.http import ServeConfig
