@@ -7,7 +7,7 @@ is the `reason` of a google.rpc.ErrorInfo, so that both ends raise the same clas
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime
-from typing import Any, Final, NoReturn, TypeAlias, cast
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar, cast
 
 import anyio
 import grpc
@@ -24,6 +24,7 @@ from .tokens import Credentials, Scope, Tokens, credentials_of
 
 DOMAIN = "nearfar"
 
+Answer = TypeVar("Answer")
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 # All trailers of a call must stay below gRPC's 8 KiB. The message is sent twice, percent-encoded and in base64; the hint in base64.
@@ -192,7 +193,7 @@ class Access:
         request came in."""
         identity = self.admit(method, credentials_of(context))
         IDENTITY.set(identity)  # gRPC runs every call in a task of its own
-        return await self._run(_Call(identity), behaviour(request, context))
+        return await self.run(identity, behaviour(request, context))
 
     def admit(self, method: str, credentials: Credentials) -> Identity:
         """Return the caller's identity. Raise `Unauthenticated` for an unknown caller, `PermissionDenied` for one that may not make this
@@ -205,7 +206,9 @@ class Access:
             raise PermissionDenied(f"{method} is answered on the server's own machine only", hint="no token has a scope for it")
         return identity
 
-    async def _run(self, call: "_Call", answering: Awaitable[object]) -> object:
+    async def run(self, identity: Identity, answering: Awaitable[Answer]) -> Answer:
+        """Wait for the answer to a caller. Raise `Unauthenticated` when its token expires or is revoked meanwhile, and cancel the work."""
+        call = _Call(identity)
         self._calls.add(call)
         try:
             async with call.limit:

@@ -35,7 +35,10 @@ from .limits import (
     STRANGER_SECONDS,
 )
 from .secrets import log_defect
+from .security import Identity
 from .tokens import credentials_of
+
+logger = logging.getLogger(__name__)
 
 _HOMES_BITS = 64
 """Length of the IPv6 prefix that identifies a home; the rest of the address is free for its owner to choose."""
@@ -71,6 +74,19 @@ class FailedAttempts:
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
         self._right: OrderedDict[tuple[str, bytes], None] = OrderedDict()
         """Digests of tokens that were right, with their address."""
+
+    def identify(self, address: str, token: str, identify: Callable[[], Identity]) -> Identity:
+        """Return the identity of the caller at an address that shows this token, as `identify` finds it. Raise what it raises, and
+        `RateLimited` if the address has to wait."""
+        self.check(address, token)
+        try:
+            identity = identify()
+        except Unauthenticated:
+            if self.failed(address) == FREE_FAILURES:
+                logger.warning("%d wrong tokens came from %s, which has to wait from now on", FREE_FAILURES, address)
+            raise
+        self.succeeded(address, token)
+        return identity
 
     def check(self, address: str, token: str) -> None:
         """Raise `RateLimited` if this address has to wait before another token is looked at."""
@@ -127,8 +143,6 @@ def _digest(token: str) -> bytes:
     return sha256(token.encode()).digest()
 
 
-logger = logging.getLogger(__name__)
-
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Found: TypeAlias = "Awaitable[grpc.RpcMethodHandler[Any, Any] | None]"
 
@@ -159,6 +173,29 @@ class Share:
             self._bytes -= size
 
 
+class Shares:
+    """The shares of all callers of a server, as long as they have calls open."""
+
+    def __init__(self) -> None:
+        self._shares: dict[tuple[str, str], Share] = {}
+
+    @contextmanager
+    def call(self, key: tuple[str, str], most: int) -> Iterator[Share]:
+        """Count a call of the caller known by `key` while it is open. Raise `RateLimited` if `most` of them are open already."""
+        share = self._shares.get(key)
+        if share is None:
+            share = self._shares[key] = Share()
+        if share.calls >= most:
+            raise RateLimited(f"{most} calls of this caller are open", hint="close some of them", retry_after=_RETRY_AFTER)
+        share.calls += 1
+        try:
+            yield share
+        finally:
+            share.calls -= 1
+            if not share.calls:
+                self._shares.pop(key, None)
+
+
 class Entrance(grpc.aio.ServerInterceptor):
     """Admits calls with a valid token, within the limits of their caller, before their request is read.
 
@@ -170,7 +207,7 @@ class Entrance(grpc.aio.ServerInterceptor):
         self._attempts = FailedAttempts(monotonic)
         self._handlers: dict[str, Handler] = {}
         """The wrapped handlers, by method."""
-        self._shares: dict[tuple[str, str], Share] = {}
+        self._shares = Shares()
 
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Found], handler_call_details: grpc.HandlerCallDetails
@@ -206,22 +243,10 @@ class Entrance(grpc.aio.ServerInterceptor):
     @contextmanager
     def _admitted(self, method: str, context: Context) -> Iterator[Share]:
         """Count the call while it is open. Raise the error with which it is refused."""
-        if method.startswith(_FOR_STRANGERS):
-            key, most = ("stranger", home_of(context.peer()) or ""), CALLS_OF_A_STRANGER
-        else:
-            key, most = ("caller", self._caller(method, context)), CALLS_OF_A_CALLER
-        share = self._shares.get(key)
-        if share is None:
-            share = self._shares[key] = Share()
-        if share.calls >= most:
-            raise RateLimited(f"{most} calls of this caller are open", hint="close some of them", retry_after=_RETRY_AFTER)
-        share.calls += 1
-        try:
+        is_stranger = method.startswith(_FOR_STRANGERS)
+        key = ("stranger", home_of(context.peer()) or "") if is_stranger else ("caller", self._caller(method, context))
+        with self._shares.call(key, CALLS_OF_A_STRANGER if is_stranger else CALLS_OF_A_CALLER) as share:
             yield share
-        finally:
-            share.calls -= 1
-            if not share.calls:
-                self._shares.pop(key, None)
 
     def _caller(self, method: str, context: Context) -> str:
         credentials = credentials_of(context)
@@ -229,15 +254,7 @@ class Entrance(grpc.aio.ServerInterceptor):
         home = home_of(context.peer()) if shown else None
         if home is None:  # nothing is guessed, or only this machine's own user can
             return self._access.admit(method, credentials).caller
-        self._attempts.check(home, shown)
-        try:
-            identity = self._access.admit(method, credentials)
-        except Unauthenticated:
-            if self._attempts.failed(home) == FREE_FAILURES:
-                logger.warning("%d wrong tokens came from %s, which has to wait from now on", FREE_FAILURES, home)
-            raise
-        self._attempts.succeeded(home, shown)
-        return identity.caller
+        return self._attempts.identify(home, shown, lambda: self._access.admit(method, credentials)).caller
 
 
 class _Answering:

@@ -87,6 +87,10 @@ class Scope(StrEnum):
     """Read, write and synchronise a memory, as the user to whom the calling device belongs."""
     ATTACH = "attach"
     """Lend agents to a hub."""
+    TASKS = "tasks"
+    """Have tasks served, by a server of whole `Hybrid`s."""
+    METRICS = "metrics"
+    """Read the metrics of such a server."""
 
 
 EVERY_SCOPE: Final = frozenset(Scope)

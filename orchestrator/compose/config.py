@@ -38,6 +38,7 @@ from .agents import (
     how_to_set,
 )
 from .config_lines import key_lines, line_of
+from .http import ServeConfig
 from .hub import AgentName, AttachedConfig, HubConfig
 
 _CONTAINERS = (Mapping, Sequence, dict, list, tuple)
@@ -194,6 +195,8 @@ class Config(Value):
     """Further agents that other devices lend."""
     gateway: GatewayLimits = GatewayLimits()
     """Limits for the callers of `nearfar serve gateway`."""
+    serve: ServeConfig = ServeConfig()
+    """The HTTP server of `nearfar serve http`."""
     cache: CacheConfig | None = None
     """Answers that are kept; None: every task is computed."""
     memory: MemoryConfig | None = None
@@ -360,6 +363,7 @@ def _anchored(config: Config, folder: Path) -> Config:
         "other_near": {name: _anchored_near(near, folder) for name, near in config.other_near.items()},
         "other_far": {name: _anchored_far(far, folder) for name, far in config.other_far.items()},
         "hub": None if config.hub is None else config.hub.anchored(folder),
+        "serve": config.serve.anchored(folder),
         "cache": None if config.cache is None else config.cache.anchored(folder),
         "memory": None if config.memory is None else config.memory.anchored(folder),
         "runs": None if config.runs is None else config.runs.anchored(folder),

@@ -135,7 +135,8 @@ class Hybrid(ServesTurns):
         sides = {handle.name: handle.side for handle in self.pool}
         require_usable_policy(policy, sides)
         self._device_state: DeviceStateSource = read_device_state
-        self._hubs = frozenset(agent.socket for agent in (agents or {}).values() if isinstance(agent, AttachedConfig))
+        self.attached = {name: agent for name, agent in (agents or {}).items() if isinstance(agent, AttachedConfig)}
+        """Those of its agents that devices lend, by name."""
         self.observers = Observers()
         """The makers of spans and metrics of its tasks; see `instrument`."""
         self._approver = approver
@@ -388,7 +389,7 @@ class Hybrid(ServesTurns):
     @cached_property
     def metrics(self) -> Metrics:
         """The metrics of tasks and agents, for Prometheus: `await hybrid.metrics.text()`. Tasks are counted from the first use on."""
-        return Metrics(self._parts, self._hubs)
+        return Metrics(self._parts, {agent.socket for agent in self.attached.values()})
 
     async def cancel(self, run: str, *, user: str = "") -> None:
         """Let the `run` of a `user` end, in whatever process it is: within a second, or when its tools are done that are at work. Raises

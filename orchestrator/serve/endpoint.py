@@ -1,0 +1,197 @@
+"""Serve requests: who calls, what is asked, the answer in one piece or as events, and every error as its dialect words it."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
+
+import orjson
+from starlette.datastructures import Headers
+
+from ...protocols import InternalError, NearfarError
+from ...protocols.propagation import TRACEPARENT, continued_trace
+from ...protocols.secrets import log_defect
+from ...protocols.security import Identity
+from ...protocols.tokens import Scope
+from ..compose.http import ServeConfig
+from ..hybrid.hybrid import Hybrid
+from ..task.turns import Speaker, Turn, TurnFinished, TurnText
+from .callers import Callers
+from .dialect import AskedOfTurn, Dialect, Encoder, Incoming
+from .errors import Body, WrongMethod, openai_error, retry_headers, status_of
+from .metadata import common_headers, speaker_headers, turn_headers
+from .requests import ClientLeft, Receive, Send, read_object
+from .requests import Scope as Asgi
+from .sse import EventStream, encoded, while_connected
+
+logger = logging.getLogger(__name__)
+
+_JSON: Final = {"content-type": "application/json"}
+
+
+@dataclass(frozen=True, slots=True)
+class Face:
+    """What all endpoints of a server share."""
+
+    hybrid: Hybrid
+    config: ServeConfig
+    callers: Callers
+
+
+class Endpoint:
+    """An ASGI app that answers one path.
+
+    Args:
+        face: what it shares with the others.
+        answer: serves a request of a caller who may make it.
+        methods: the methods that it answers.
+        needed: the scope that the caller's token needs.
+        error_body: makes the body of errors.
+    """
+
+    def __init__(
+        self,
+        face: Face,
+        answer: "Callable[[Exchange], Awaitable[None]]",
+        *,
+        methods: tuple[str, ...] = ("POST",),
+        needed: Scope = Scope.TASKS,
+        error_body: Body = openai_error,
+    ) -> None:
+        self._face = face
+        self._answer = answer
+        self._methods = methods
+        self._needed = needed
+        self._error_body = error_body
+
+    async def __call__(self, scope: Asgi, receive: Receive, send: Send) -> None:
+        exchange = Exchange(self._face, scope, receive, send, self._error_body)
+        try:
+            if scope["method"] not in self._methods:
+                raise WrongMethod(f"{scope['path']} is not answered to {scope['method']}", hint=f"use {' or '.join(self._methods)}")
+            identity = self._face.callers.identify(scope, exchange.headers, self._needed)
+            with continued_trace(exchange.headers.get(TRACEPARENT)):
+                await self._face.callers.access.run(identity, self._answered(exchange, identity))
+        except ClientLeft:
+            logger.debug("a client left before it was answered")
+        except NearfarError as error:
+            await exchange.fail(error)
+        except Exception as defect:  # the boundary of a request: its client learns that it failed, and the log where
+            log_defect(logger, f"{scope['method']} {scope['path']} failed", defect)
+            await exchange.fail(InternalError("the request failed unexpectedly", hint="the server's log has the details"))
+
+    async def _answered(self, exchange: "Exchange", identity: Identity) -> None:
+        exchange.caller = identity.caller
+        with self._face.callers.call(identity) as share:
+            async with share.reading:
+                await exchange.read()
+            with share.holding(exchange.size):
+                await self._answer(exchange)
+
+
+class Exchange:
+    """One request, and the response to it."""
+
+    def __init__(self, face: Face, scope: Asgi, receive: Receive, send: Send, error_body: Body) -> None:
+        self.face = face
+        self.scope = scope
+        self.headers: Mapping[str, str] = Headers(scope=scope)
+        self.run = uuid4().hex
+        """Id of the request, and of the run that serves it."""
+        self.caller = ""
+        self.body: Mapping[str, Any] = {}
+        self.size = 0
+        """Bytes of the body."""
+        self._receive = receive
+        self._send = send
+        self._error_body = error_body
+        self._has_begun = False
+        self._stream: EventStream | None = None
+        self._encoder: Encoder | None = None
+
+    async def read(self) -> None:
+        """Read the body, if the method has one."""
+        if self.scope["method"] == "POST":
+            self.body, self.size = await read_object(self._receive, self.headers)
+
+    @property
+    def incoming(self) -> Incoming:
+        """Return the request as dialects read it."""
+        face, allowed = self.face, self.face.config.caller(self.caller)
+        return Incoming(run=self.run, hybrid=face.hybrid, caller=self.caller, allowed=allowed, headers=self.headers, body=self.body)
+
+    async def reply(self, body: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        """Send a whole response: bytes as they are, anything else as JSON."""
+        data = body if isinstance(body, bytes) else orjson.dumps(body)
+        told = {**_JSON, "content-length": str(len(data)), **(headers or {})}
+        self._has_begun = True
+        await self._send({"type": "http.response.start", "status": status, "headers": encoded(told)})
+        await self._send({"type": "http.response.body", "body": b"" if self.scope["method"] == "HEAD" else data})
+
+    async def fail(self, error: NearfarError) -> None:
+        """Tell the client of an error: by a status, or by an event where the stream has begun."""
+        if self._stream is not None and self._stream.has_begun:
+            assert self._encoder is not None, "a stream has one"
+            await self._stream.write(self._encoder.fail(error))
+            await self._stream.end()
+        elif not self._has_begun:
+            headers = {**retry_headers(error), "x-request-id": self.run, "request-id": self.run}
+            status = status_of(error, self._error_body)
+            await self.reply(self._error_body(error, self.run), status=status, headers=headers)
+
+    async def while_connected(self, work: Awaitable[Any]) -> Any:  # noqa: ANN401 - whatever the work returns
+        """Return the result of the work. Cancel it, and raise `ClientLeft`, when the client closes the connection."""
+        async with while_connected(self._receive) as scope:
+            return await work
+        assert scope.cancelled_caught
+        raise ClientLeft
+
+    async def serve_turn(self, dialect: Dialect) -> None:
+        """Serve the turn that the request asks for."""
+        incoming = self.incoming
+        asked = await dialect.read(incoming)
+        if asked.stream:
+            await self._stream_turn(dialect, incoming, asked)
+            return
+        serving = self.face.hybrid.turn(asked.prompt, tools=asked.tools, tool_choice=asked.tool_choice, **asked.options)
+        turn: Turn = await self.while_connected(serving)
+        await self.reply(dialect.whole(incoming, asked, turn), headers=_headers(self.run, asked, turn.speaker) | turn_headers(turn))
+
+    async def _stream_turn(self, dialect: Dialect, incoming: Incoming, asked: AskedOfTurn) -> None:
+        speaker: Speaker | None = None
+        turn: Turn | None = None
+
+        def headers() -> Mapping[str, str]:
+            return _headers(self.run, asked, speaker) | ({} if turn is None else turn_headers(turn))
+
+        stream = self._stream = EventStream(self._send, headers)
+        encoder = self._encoder = dialect.encoder(incoming, asked)
+        events = self.face.hybrid.stream_turn(asked.prompt, tools=asked.tools, tool_choice=asked.tool_choice, **asked.options)
+        async with while_connected(self._receive, stream.keep_alive), aclosing(events):
+            async for event in events:
+                if isinstance(event, TurnText):
+                    opening = b"" if speaker is not None else encoder.begin(event.by)
+                    speaker = event.by
+                    await stream.write(opening + encoder.text(event.text))
+                elif isinstance(event, TurnFinished):
+                    turn = event.turn
+                    opening = b"" if speaker is not None else encoder.begin(turn.speaker)
+                    speaker = speaker or turn.speaker
+                    await stream.write(opening + encoder.finish(turn))
+            await stream.end()
+
+
+def _headers(run: str, asked: AskedOfTurn, speaker: Speaker | None) -> dict[str, str]:
+    strategy = asked.options.get("strategy", "auto") if speaker is None else speaker.strategy
+    return common_headers(run, str(strategy), asked.warnings) | ({} if speaker is None else speaker_headers(speaker))
+
+
+def turn_endpoint(face: Face, dialect: Dialect) -> Endpoint:
+    """Return the endpoint that answers with turns in a dialect."""
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.serve_turn(dialect)
+
+    return Endpoint(face, answer, error_body=dialect.error_body)

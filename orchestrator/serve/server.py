@@ -1,0 +1,170 @@
+"""The HTTP server itself: where it listens, how long it waits for slow clients, and how it ends."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import anyio
+
+from ...protocols import ConfigError
+from ...protocols.access import Access
+from ...protocols.address import Address, parse_address
+from ...protocols.channel import server_tls
+from ...protocols.limits import HANDSHAKE_SECONDS, UNREAD_SECONDS, most_connections
+from ...protocols.security import check_exposure
+from ...protocols.tokens import Tokens
+from ..compose.http import ServeConfig
+from ..hybrid.hybrid import Hybrid
+
+try:
+    import uvicorn
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    from .app import make_app
+except ImportError as error:
+    raise ConfigError("serving HTTP needs starlette and uvicorn", hint="pip install 'nearfar[serve]'") from error
+
+IDLE_SECONDS: Final = 75
+"""Seconds for which a connection stays open between two requests: clients of both makers keep theirs for less."""
+_BACKLOG: Final = 1024
+
+
+class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen by uvicorn among its own
+    """A connection that ends if its client sends no request, or does not read what it is sent."""
+
+    _limit: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - as uvicorn types it
+        super().connection_made(transport)
+        self._end_after(HANDSHAKE_SECONDS)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None:
+            self._end_after(None)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._end_after(UNREAD_SECONDS)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end_after(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_after(None)
+        super().connection_lost(exc)
+
+    def _end_after(self, seconds: float | None) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+        self._limit = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self.transport.abort)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to its owner, and tells when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = anyio.Event()
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._serve(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listens.set()
+
+
+class HttpServer:
+    """A server that runs."""
+
+    def __init__(self, server: uvicorn.Server, address: str, access: Access) -> None:
+        self._server = server
+        self.address = address
+        """URL at which it listens."""
+        self.access = access
+        """Lets callers in."""
+
+    @property
+    def live_requests(self) -> int:
+        """Return the number of requests that are being served."""
+        return len(self._server.server_state.tasks)
+
+    def end_now(self) -> None:
+        """Cut off what is still being served when the server ends."""
+        self._server.force_exit = True
+
+
+@asynccontextmanager
+async def serve_hybrid(hybrid: Hybrid, config: ServeConfig, *, tokens: Tokens, drain: float = 0.0) -> AsyncIterator[HttpServer]:
+    """Serve a `hybrid` over HTTP until the context ends; requests that are being served then get `drain` seconds.
+
+    Raises `ConfigError` for an address that cannot be used, or that others can reach without TLS.
+    """
+    access = Access(tokens)
+    if access.authenticator.is_open:
+        raise ConfigError("serving HTTP needs a token", hint="any page in a browser on this machine could call the server otherwise")
+    address = parse_address(config.address)
+    tls = server_tls(config.certificate, config.key, None)
+    check_exposure(address, authenticator=access.authenticator, tls=tls, insecure=False)
+    settings = _settings(hybrid, config, access, drain)
+    listening = _listen(address)
+    server = _Server(settings)
+    url = _url(address, listening, is_secure=tls is not None)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(access.watch)
+        running = asyncio.create_task(server.serve([listening]))
+        try:
+            await server.listens.wait()
+            yield HttpServer(server, url, access)
+        finally:
+            server.should_exit = True
+            with anyio.CancelScope(shield=True):
+                await running
+        tasks.cancel_scope.cancel()
+
+
+def _listen(address: Address) -> socket.socket:
+    """Return a socket that listens at an address."""
+    if address.path:
+        raise ConfigError(f"HTTP is not served at {address}", hint="give host:port")
+    try:
+        family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        in_use = error.errno == errno.EADDRINUSE
+        hint = "another server listens there; port 0 takes any free one" if in_use else "give an address of this machine"
+        raise ConfigError(f"{address} cannot be used: {error.strerror or error}", hint=hint) from None
+
+
+def _url(address: Address, listening: socket.socket, *, is_secure: bool) -> str:
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"{'https' if is_secure else 'http'}://{host}:{listening.getsockname()[1]}"
+
+
+def _settings(hybrid: Hybrid, config: ServeConfig, access: Access, drain: float) -> uvicorn.Config:
+    settings = uvicorn.Config(
+        make_app(hybrid, config, access),
+        http=_Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        limit_concurrency=most_connections(),
+        timeout_keep_alive=IDLE_SECONDS,
+        timeout_graceful_shutdown=drain,  # type: ignore[arg-type]  # which is passed on to asyncio, and may be a fraction
+        ssl_certfile=config.certificate,
+        ssl_keyfile=config.key,
+    )
+    try:
+        settings.load()
+    except OSError as error:  # ssl's own errors are some of these
+        raise ConfigError(f"the certificate or its key cannot be used: {error}", hint="[serve] certificate and key are PEM files") from None
+    return settings

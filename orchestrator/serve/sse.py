@@ -1,0 +1,87 @@
+"""Server-sent events to one client, which may be slow, and may leave."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+
+from ..util.runtime import cancel_task
+from .requests import Receive, Send
+
+QUIET_SECONDS: Final = 5.0
+"""Seconds without an event until a comment line keeps the connection alive: two are at most twice as far apart."""
+_COMMENT: Final = b": wait\n\n"
+_HEAD: Final = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
+
+
+class EventStream:
+    """Writes events as they come. The head of the response waits for the first event, as long as the connection need not be kept alive."""
+
+    def __init__(self, send: Send, headers: Callable[[], Mapping[str, str]]) -> None:
+        """`headers`: returns the headers of the response; called when its head is sent."""
+        self._send = send
+        self._headers = headers
+        self._writing = asyncio.Lock()
+        self._latest = time.monotonic()
+        self.has_begun = False
+        """The head was sent, so that no other status can be."""
+
+    async def write(self, data: bytes) -> None:
+        """Send events. Waits while the client does not read; the server ends such connections."""
+        async with self._writing:
+            if not self.has_begun:
+                self.has_begun = True
+                await self._send({"type": "http.response.start", "status": 200, "headers": encoded({**_HEAD, **self._headers()})})
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            self._latest = time.monotonic()
+
+    async def end(self) -> None:
+        """End the response after its last event."""
+        async with self._writing:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def keep_alive(self) -> None:
+        """Send a comment line if nothing was sent for a while."""
+        if time.monotonic() - self._latest >= QUIET_SECONDS:
+            await self.write(_COMMENT)
+
+
+def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Return headers as ASGI takes them."""
+    return [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
+
+
+def event(data: bytes, *, name: str = "") -> bytes:
+    """Return one event with JSON `data`, of a type with this `name` if it has any."""
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), data) if name else b"data: %s\n\n" % data
+
+
+@asynccontextmanager
+async def while_connected(receive: Receive, tick: Callable[[], Awaitable[None]] | None = None) -> AsyncIterator[anyio.CancelScope]:
+    """Cancel the block when the client closes the connection: the scope that it yields tells. The whole request has been read before.
+
+    `tick` is called every few seconds.
+    """
+    with anyio.CancelScope() as scope:
+        watching = asyncio.create_task(_watch(receive, scope, tick))
+        try:
+            yield scope
+        finally:
+            await cancel_task(watching)
+
+
+async def _watch(receive: Receive, scope: anyio.CancelScope, tick: Callable[[], Awaitable[None]] | None) -> None:
+    while True:
+        try:
+            async with asyncio.timeout(None if tick is None else QUIET_SECONDS):
+                message = await receive()
+        except TimeoutError:
+            assert tick is not None, "else there is no timeout"
+            await tick()
+        else:
+            if message["type"] == "http.disconnect":
+                scope.cancel()
+                return
