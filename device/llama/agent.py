@@ -217,9 +217,6 @@ class LlamaAgent(LocalAgent):
         check_installed("llama_cpp", "llguidance", extra="llama")
         adapter_paths = {adapter: Path(await anyio.Path(file).absolute()) for adapter, file in (adapters or {}).items()}
         await anyio.to_thread.run_sync(check_adapters, adapter_paths, path)
-        projector_path = None if projector is None else Path(await anyio.Path(projector).absolute())
-        if projector_path is not None:
-            await anyio.to_thread.run_sync(check_projector, projector_path)
         options = LlamaOptions(
             path=str(path),
             context_tokens=context_tokens,
@@ -229,13 +226,20 @@ class LlamaAgent(LocalAgent):
             allow_fallback=allow_fallback,
             gpu_layers=gpu_layers,
             adapters={adapter: str(file) for adapter, file in adapter_paths.items()},
-            projector=None if projector_path is None else str(projector_path),
+            projector=None if projector is None else await _checked_projector(projector),
             tokens_per_second=await anyio.to_thread.run_sync(speeds_of, path),
             kv_bytes_per_token=header.kv_elements_per_token and header.kv_elements_per_token * _BYTES_PER_KV_ELEMENT,
         )
         worker, ready = await WorkerProcess.start(cls.worker_module, options)
         card = _card(name or path.stem, side, header, options, ready, prices or Prices.free("runs on this machine"))
         return cls(card, options, worker, adapter=adapter, call_adapter=call_adapter)
+
+
+async def _checked_projector(projector: Path | str) -> str:
+    """Return the absolute path of a projector. Raises `ModelNotFound` or `ModelError` if it is none."""
+    path = Path(await anyio.Path(projector).absolute())
+    await anyio.to_thread.run_sync(check_projector, path)
+    return str(path)
 
 
 def _card(name: str, side: Side, header: GgufHeader, options: LlamaOptions, ready: WorkerReady, prices: Prices | None) -> AgentCard:
