@@ -1,5 +1,7 @@
 """A request that is larger than any honest one is refused before anything is made of it."""
 
+from typing import Any
+
 import pytest
 from attached import PIXEL
 from hypothesis import given
@@ -25,9 +27,8 @@ def calling(count: int = 1, *, identity: str = "") -> pb.Message:
     return pb.Message(role=pb.ROLE_ASSISTANT, tool_calls=calls)
 
 
-def showing(count: int = 1, **fields: str) -> pb.Message:
-    image = pb.Attachment(**{"media_type": "image/png", "data": PIXEL.data, **fields})  # type: ignore[arg-type]  # fields of Attachment
-    return pb.Message(role=pb.ROLE_USER, attachments=[image] * count)
+def showing(count: int = 1, *, media_type: str = "image/png", data: bytes = PIXEL.data, name: str = "") -> pb.Message:
+    return pb.Message(role=pb.ROLE_USER, attachments=[pb.Attachment(media_type=media_type, data=data, name=name)] * count)
 
 
 def tools(count: int, parameters: str = OBJECT) -> list[pb.ToolSpec]:
@@ -60,7 +61,7 @@ def test_the_limit_itself_is_allowed_and_one_more_is_not(allowed: dict[str, obje
 @pytest.mark.parametrize(
     "fields", [{"media_type": "image/jpeg"}, {"media_type": "text/html"}, {"media_type": ""}, {"data": b""}, {"data": b"GIF"}]
 )
-def test_what_is_no_image_of_its_format_is_refused(fields: dict[str, str]) -> None:
+def test_what_is_no_image_of_its_format_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         read(messages=[showing(**fields)])
 
