@@ -176,7 +176,7 @@ def _request_state(context: Context) -> str | InputRequiredResult:
 
 
 def _multiple_inputs(context: Context) -> str | InputRequiredResult:
-    wanted = {
+    wanted: dict[str, Any] = {
         "user_name": asked("What is your name?", "name"),
         "greeting": sampled("Generate a greeting", 50),
         "client_roots": ListRootsRequest(),
@@ -209,7 +209,7 @@ def _capabilities(context: Context) -> str | InputRequiredResult:
 def _missing_capability(context: Context) -> str:
     can = context.client_capabilities
     if can is None or can.sampling is None:
-        data = {"requiredCapabilities": {"sampling": {}}}
+        data: dict[str, Any] = {"requiredCapabilities": {"sampling": {}}}
         raise MCPError(code=MISSING_REQUIRED_CLIENT_CAPABILITY, message="sampling is needed", data=data)
     return "it is there"
 
@@ -261,9 +261,11 @@ def add_prompts(server: MCPServer) -> None:
         question = asked("What context should the prompt use?", "context")
         return InputRequiredResult(input_requests={"user_context": question}) if given is None else f"In the context of {given}: begin."
 
-    @server.completion()
     async def complete(*_: object) -> Completion:
         return Completion(values=["paris", "park"])
+
+    decorate: Any = server.completion
+    decorate()(complete)
 
 
 async def main() -> None:

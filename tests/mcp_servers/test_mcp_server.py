@@ -1,11 +1,10 @@
 """A `Hybrid` as an MCP server, for hosts of both eras."""
 
 import json
-import logging
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, ElicitResult
 
-from nearfar import Hybrid, MemoryStore, Policy, RecallConfig, ScriptedAgent, Side, TaskMemory, Tier, ToolCall, tool
+from nearfar import Hybrid, MemoryStore, Mode, Policy, RecallConfig, ScriptedAgent, Sensitivity, Side, TaskMemory, Tier, ToolCall, tool
 from nearfar.orchestrator.serve.mcp_http import serving_mcp
 from nearfar.orchestrator.serve.mcp_server import mcp_server
 from nearfar.protocols import ConfigError
@@ -63,7 +62,7 @@ async def test_a_task_is_run_and_its_answer_says_what_it_cost_and_who_gave_it(mo
     async with Hybrid(near=ScriptedAgent(["hi there"], model="tiny")) as hybrid, Client(mcp_server(hybrid), mode=mode) as client:
         told: list[str | None] = []
 
-        async def progress(_done: float, _total: float | None, message: str | None) -> None:
+        async def progress(progress: float, total: float | None, message: str | None) -> None:
             told.append(message)
 
         result = await client.call_tool("run", {"prompt": "hello"}, progress_callback=progress)
@@ -78,9 +77,9 @@ async def test_a_task_is_run_and_its_answer_says_what_it_cost_and_who_gave_it(mo
     ("policy", "asked"),
     [
         (Policy(), {"sensitivity": "public"}),
-        (Policy(mode="only_on_device"), {"mode": "auto"}),
-        (Policy(mode="only_on_device"), {"mode": "only_in_cloud"}),
-        (Policy(mode="only_in_cloud", sensitivity="public"), {"mode": "prefer_on_device"}),
+        (Policy(mode=Mode.ONLY_ON_DEVICE), {"mode": "auto"}),
+        (Policy(mode=Mode.ONLY_ON_DEVICE), {"mode": "only_in_cloud"}),
+        (Policy(mode=Mode.ONLY_IN_CLOUD, sensitivity=Sensitivity.PUBLIC), {"mode": "prefer_on_device"}),
     ],
 )
 async def test_a_request_cannot_widen_what_the_policy_allows(policy: Policy, asked: dict[str, str]) -> None:
@@ -93,7 +92,7 @@ async def test_a_request_cannot_widen_what_the_policy_allows(policy: Policy, ask
 
 async def test_a_request_can_narrow_what_the_policy_allows() -> None:
     far = ScriptedAgent(["far"], name="far", side=Side.FAR)
-    policy = Policy(sensitivity="public", mode="prefer_in_cloud")
+    policy = Policy(sensitivity=Sensitivity.PUBLIC, mode=Mode.PREFER_IN_CLOUD)
     async with Hybrid(near=ScriptedAgent(["near", "near"]), far=far, policy=policy) as hybrid, Client(mcp_server(hybrid)) as client:
         answers = [await run(client, sensitivity="private"), await run(client, mode="only_on_device")]
     assert [answer.structured_content and answer.structured_content["side"] for answer in answers] == ["near", "near"]
@@ -144,13 +143,15 @@ async def test_a_call_that_needs_approval_is_put_to_the_user_of_the_host(mode: s
     near = ScriptedAgent([ToolCall(id="1", name="delete", arguments={"name": "a.txt"}), "done"])
     asked: list[str] = []
 
-    async def answer(_: object, params: Any) -> ElicitResult:  # noqa: ANN401 - forms and addresses
+    async def answer(context: object, params: Any) -> ElicitResult:  # noqa: ANN401 - forms and addresses
         asked.append(params.message)
         return ElicitResult(action="accept", content={"approve": says})
 
-    async with Hybrid(near=near, tools=[delete], records=tmp_path / "runs") as hybrid:
-        async with Client(mcp_server(hybrid), mode=mode, elicitation_callback=answer) as client:
-            result = await run(client)
+    async with (
+        Hybrid(near=near, tools=[delete], records=tmp_path / "runs") as hybrid,
+        Client(mcp_server(hybrid), mode=mode, elicitation_callback=answer) as client,
+    ):
+        result = await run(client)
     assert asked == ['delete needs approval: delete {"name": "a.txt"}']
     assert deleted == (["a.txt"] if says else [])
     assert result.structured_content is not None
@@ -217,9 +218,11 @@ async def served(hybrid: Hybrid, tokens: Any = None) -> AsyncIterator[str]:  # n
 @asynccontextmanager
 async def connected(url: str, token: str, mode: str = "auto") -> AsyncIterator[Client]:
     """Connect with a token."""
-    async with httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}) as http:
-        async with Client(streamable_http_client(url, http_client=http), mode=mode) as client:
-            yield client
+    async with (
+        httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}) as http,
+        Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+    ):
+        yield client
 
 
 @ERAS
@@ -286,3 +289,57 @@ async def test_an_address_that_is_taken_is_an_error_that_says_so() -> None:
         with pytest.raises(ConfigError, match="cannot be listened at"):
             async with serving_mcp(mcp_server(hybrid), taken, Authenticator(None)):
                 pass
+
+
+COMMAND = [sys.executable, "-c", "from nearfar.orchestrator.cli import main; main()", "serve", "mcp"]
+
+
+@ERAS
+async def test_nothing_but_the_protocol_is_on_standard_output_whatever_tools_print(mode: str) -> None:
+    program = Path(__file__).with_name("talkative_server.py")
+    host = StdioServerParameters(command=sys.executable, args=[str(program)], env=dict(os.environ))
+    async with Client(host, mode=mode) as client:
+        result = await run(client)
+    assert result.structured_content is not None
+    assert result.structured_content["text"] == "done"
+
+
+async def test_standard_output_has_no_line_that_is_not_the_protocol() -> None:
+    program = Path(__file__).with_name("talkative_server.py")
+    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "run", "arguments": {"prompt": "hello"}}}
+    messages = [INITIALIZE, {"jsonrpc": "2.0", "method": "notifications/initialized"}, call]
+    async with await anyio.open_process([sys.executable, str(program)], stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for message in messages:
+            await process.stdin.send(json.dumps(message).encode() + b"\n")
+        told = b""
+        with anyio.fail_after(30):
+            while b'"id":2' not in told:
+                told += await process.stdout.receive()
+            await process.stdin.aclose()
+            async for piece in process.stdout:
+                told += piece
+            errors = b"".join([piece async for piece in process.stderr])
+    assert [json.loads(line)["id"] for line in told.splitlines()] == [1, 2]
+    assert b"the tool prints" in errors
+    assert b"a child prints" in errors
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("leave", ["close", "terminate"])
+async def test_the_command_ends_when_the_host_leaves_and_at_a_signal(leave: str, tmp_path: Path) -> None:
+    command = [*COMMAND, "--near", "near"]
+    async with await anyio.open_process(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        await process.stdin.send(json.dumps(INITIALIZE).encode() + b"\n")
+        answer = json.loads(await process.stdout.receive())
+        assert answer["result"]["serverInfo"]["name"] == "nearfar"
+        if leave == "close":
+            await process.stdin.aclose()
+        else:
+            process.terminate()
+        with anyio.fail_after(20):
+            assert await process.wait() == (0 if leave == "close" else 130)
