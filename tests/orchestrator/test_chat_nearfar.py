@@ -16,6 +16,7 @@ from langchain_core.tools import tool as langchain_tool
 from pydantic import BaseModel
 
 from nearfar import (
+    Capabilities,
     ChatNearfar,
     Hybrid,
     InvalidRequest,
@@ -38,6 +39,7 @@ from nearfar.protocols.fakes import Script
 pytestmark = pytest.mark.anyio
 STATE = ProviderState(provider="p", model="scripted", parts=({"type": "reasoning", "encrypted": "x"},))
 PRICES = Prices(input=Decimal(1), output=Decimal(2), source="test", as_of=date(2026, 1, 1))
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 LOOK = ToolCall(id="call_1", name="look", arguments={"place": "Örb"})
 
 
@@ -147,6 +149,20 @@ async def test_a_part_that_no_agent_can_be_given_is_refused_and_not_dropped(mess
         with pytest.raises((InvalidRequest, Unsupported), match=r"messages\[2\]"):
             await ChatNearfar(hybrid=hybrid).ainvoke(history)
     assert agent.requests == []
+
+
+async def test_an_image_goes_to_an_agent_that_reads_images_and_else_to_none() -> None:
+    message = HumanMessage([{"type": "text", "text": "What is this?"}, {"type": "image", "base64": PNG, "mime_type": "image/png"}])
+    blind = ScriptedAgent(["a guess"], name="blind")
+    seeing = ScriptedAgent(["a dot"], name="seeing", capabilities=Capabilities(images=True))
+    async with Hybrid(near=blind) as hybrid:
+        with pytest.raises(Unsupported):
+            await ChatNearfar(hybrid=hybrid).ainvoke([message])
+        assert (ChatNearfar(hybrid=hybrid).profile or {})["image_inputs"] is False
+    async with Hybrid(near=blind, agents={"seeing": seeing}) as hybrid:
+        assert (await ChatNearfar(hybrid=hybrid).ainvoke([message])).text == "a dot"
+        assert (ChatNearfar(hybrid=hybrid).profile or {})["image_inputs"] is True
+    assert blind.requests == []
 
 
 class Town(BaseModel):
