@@ -250,6 +250,15 @@ def test_sync_and_async_calls_may_be_mixed() -> None:
         assert [each.text for each in model.batch(["Hello", "Hello"])] == ["ab", "ab"]
 
 
+async def test_loops_of_other_threads_may_call_it() -> None:
+    agent = ScriptedAgent(lambda request: ["a", "b"])
+    async with Hybrid(near=agent) as hybrid:
+        model = ChatNearfar(hybrid=hybrid)
+        assert (await model.ainvoke("Hello")).text == "ab"
+        assert (await asyncio.to_thread(lambda: asyncio.run(whole(model, "Hello")))).text == "ab"
+        assert (await asyncio.to_thread(model.invoke, "Hello")).text == "ab"
+
+
 class Watched(ScriptedAgent):
     """Tells other threads of the end of each step."""
 
