@@ -59,7 +59,7 @@ _PAIRS: Final = {
 
 
 def figures(folder: Path, *, quick: bool, cache: Path | None = None) -> dict[str, Any]:
-    """Points and APGR of each router on each set, and the least lead of ours. A quick run looks at some tasks of one, and installs nothing."""
+    """Points and APGR of each router on each set, and the least lead of ours. A quick run looks at a part of one, and installs nothing."""
     home = cache or cache_folder()
     sets = {name: traces for name, traces in recorded(folder).items() if not quick or name in QUICK_SETS}
     served = [Tasks.of(name, traces, folder, most=QUICK if quick else MOST) for name, traces in sets.items()]
