@@ -1,6 +1,6 @@
 """What the router reaches on recorded outcomes, and what a decision takes.
 
-    python benchmarks/routing.py --json --quick [--data FOLDER]     every figure from less data: under 45 seconds
+    python benchmarks/routing.py --json --quick [--data FOLDER]     every figure from less data: two minutes of one core
     python benchmarks/routing.py --json [--data FOLDER]             the figures of docs/benchmarks.md: minutes
 
 FOLDER holds mmlu.jsonl.gz, cruxeval.jsonl.gz, math_l5.jsonl.gz, bfcl.jsonl.gz and dcrouter_train.json.gz: real prompts with the recorded

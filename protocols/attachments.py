@@ -27,7 +27,7 @@ _MOST_IMAGE_TOKENS: Final = 5_000
 _LEAST_IMAGE_TOKENS: Final = 1_200
 """Upper bound of the tokens of a small image: Gemini 3 takes 1,120 whatever its size."""
 _PIXELS_PER_TOKEN: Final = 750
-"""As at Anthropic. Others take fewer tokens for as many pixels."""
+"""Anthropic's rule. Others take fewer tokens for as many pixels."""
 _PAGE_TOKENS: Final = 5_000
 """Upper bound of the tokens of one page of a document: its text, and its image where the provider shows both."""
 _PAGE_BYTES: Final = 8 * 1024

@@ -61,7 +61,7 @@ _SPACED_TOKEN = re.compile(r"\s*(?:\w+|[^\w\s])|\s+$")
 
 @lru_cache(maxsize=1024)  # each step counts the whole conversation
 def count_tokens(text: str) -> int:
-    """Count words and punctuation marks, which are the tokens of a `ScriptedAgent`."""
+    """Count words and punctuation marks, which are the tokens of a `ScriptedAgent`; an attachment is one, too."""
     return len(_TOKEN.findall(text))
 
 
@@ -297,7 +297,7 @@ def _up_to(items: Sequence[ScriptItem], end: int) -> tuple[ScriptItem, ...]:
 
 def _input_tokens(request: StepRequest) -> int:
     results = (message.tool_result.content for message in request.messages if message.tool_result)
-    attached = sum(attachment.most_tokens for message in request.messages for attachment in message.attachments)
+    attached = sum(len(message.attachments) for message in request.messages)
     return sum(count_tokens(message.text) for message in request.messages) + sum(map(count_tokens, results)) + attached
 
 

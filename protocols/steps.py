@@ -200,7 +200,7 @@ class FinishReason(StrEnum):
 
 
 _MOST_ALTERNATIVES: Final = 20
-"""As at OpenAI."""
+"""OpenAI's limit of `top_logprobs`."""
 MOST_TOKENS: Final = 10**12
 """Upper bound of the tokens of one step; sums of such counts fit the integers of databases and of the wire."""
 MOST_MEASURED: Final = 1e12

@@ -112,6 +112,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.labels import Integrity as Integrity
     from nearfar.orchestrator.task.labels import Label as Label
     from nearfar.orchestrator.task.labels import RecalledItem as RecalledItem
+    from nearfar.orchestrator.task.langchain_tools import ForeignTool as ForeignTool
     from nearfar.orchestrator.task.modes import Mode as Mode
     from nearfar.orchestrator.task.modes import Shape as Shape
     from nearfar.orchestrator.task.modes import Situation as Situation
@@ -170,7 +171,6 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.task import Task as Task
     from nearfar.orchestrator.task.tools import Approver as Approver
     from nearfar.orchestrator.task.tools import Effect as Effect
-    from nearfar.orchestrator.task.tools import ForeignTool as ForeignTool
     from nearfar.orchestrator.task.tools import Tool as Tool
     from nearfar.orchestrator.task.tools import ToolDeclaration as ToolDeclaration
     from nearfar.orchestrator.task.tools import ToolOptions as ToolOptions
@@ -349,6 +349,7 @@ _NAMES = {
     ),
     "orchestrator.task.evidence": "ActLook AnswerSource Arbitration ExtractedAnswer WeighedDraft",
     "orchestrator.task.labels": "Chosen Integrity Label RecalledItem",
+    "orchestrator.task.langchain_tools": "ForeignTool",
     "orchestrator.task.modes": "Mode Shape Situation Strategy TaskProfile",
     "orchestrator.task.policy": (
         "AutoConfig CompressionConfig CompressionUse GuardConfig MinionsConfig OnDoubt OnFinding Policy Preset PrivacyConfig "
@@ -366,7 +367,7 @@ _NAMES = {
         "CacheConfig CategoryConfig CategoryRules ConsolidationConfig MemoryConfig PeerConfig RecallConfig RunsConfig"
     ),
     "orchestrator.task.task": "ForeignMessage Needs Task",
-    "orchestrator.task.tools": "Approver Effect ForeignTool Tool ToolDeclaration ToolOptions tool",
+    "orchestrator.task.tools": "Approver Effect Tool ToolDeclaration ToolOptions tool",
     "orchestrator.task.turns": "CallerTools Speaker Turn TurnCall TurnEvent TurnFinished TurnText",
     "orchestrator.tracing.store": "TraceStore",
     "orchestrator.tracing.telemetry": "Observable instrument",

@@ -19,6 +19,8 @@ SECTIONS: Final = {
     "role": "Role",
     "mcp": "McpServerConfig",
     "mcp_tool": "McpToolConfig",
+    "serve": "ServeConfig",
+    "caller": "CallerConfig",
     "hub": "HubConfig",
     "worker": "WorkerConfig",
     "memory": "MemoryConfig",

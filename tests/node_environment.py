@@ -1,4 +1,4 @@
-"""The Node.js that `make node` installs, with buf and the gRPC packages for JavaScript."""
+"""The Node.js that `make node` installs, with buf, the gRPC packages for JavaScript, and the conformance suite of MCP."""
 
 from pathlib import Path
 from typing import Final

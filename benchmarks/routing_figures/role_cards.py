@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import permutations
 from pathlib import Path
 from typing import Final
@@ -44,6 +45,7 @@ and one whose least confident words have a probability of 0.12 in place of 0.5 l
 _OPINION: Final = Cost(seconds=1.0)
 
 
+@cache
 def role_examples(folder: Path, name: str) -> DraftExamples:
     """Return drafts of all small models of a set that are clearly worse than a far one, each with two opinions, drawn at random."""
     rows = read_rows(folder / f"{name.split()[0]}.jsonl.gz")

@@ -199,8 +199,7 @@ class LlamaAgent(LocalAgent):
         `threads`: CPU threads; by default one for every two logical CPUs that this process may use, up to all physical cores for batches
         where that is faster, and a single one for a model below 20 million parameters.
         `compute`: what to compute on: `fastest`, `lowest_power`, or the name of a backend of llama.cpp, such as `cpu`, `cuda` or `metal`.
-        The card's `execution` says what it came to.
-        `allow_fallback`: where that backend is absent, take another one instead of failing.
+        The card's `execution` says what it came to. `allow_fallback`: where that backend is absent, take another one instead of failing.
         `gpu_layers`: layers of the model to keep on a GPU or NPU, where `compute` is one; -1 for all; by default as many as fit its memory.
         `adapters`: LoRA adapters for this model by name, as GGUF files; `StepRequest.adapter` and `call_adapter` choose among them.
         `adapter`, `call_adapter`: those of requests that name none.
@@ -215,11 +214,6 @@ class LlamaAgent(LocalAgent):
         path = Path(await anyio.Path(model).absolute())
         header = await anyio.to_thread.run_sync(read_header, path)
         check_installed("llama_cpp", "llguidance", extra="llama")
-        adapter_paths = {adapter: Path(await anyio.Path(file).absolute()) for adapter, file in (adapters or {}).items()}
-        await anyio.to_thread.run_sync(check_adapters, adapter_paths, path)
-        projector_path = None if projector is None else Path(await anyio.Path(projector).absolute())
-        if projector_path is not None:
-            await anyio.to_thread.run_sync(check_projector, projector_path)
         options = LlamaOptions(
             path=str(path),
             context_tokens=context_tokens,
@@ -228,14 +222,28 @@ class LlamaAgent(LocalAgent):
             compute=compute,
             allow_fallback=allow_fallback,
             gpu_layers=gpu_layers,
-            adapters={adapter: str(file) for adapter, file in adapter_paths.items()},
-            projector=None if projector_path is None else str(projector_path),
+            adapters=await _checked_adapters(adapters or {}, path),
+            projector=None if projector is None else await _checked_projector(projector),
             tokens_per_second=await anyio.to_thread.run_sync(speeds_of, path),
             kv_bytes_per_token=header.kv_elements_per_token and header.kv_elements_per_token * _BYTES_PER_KV_ELEMENT,
         )
         worker, ready = await WorkerProcess.start(cls.worker_module, options)
         card = _card(name or path.stem, side, header, options, ready, prices or Prices.free("runs on this machine"))
         return cls(card, options, worker, adapter=adapter, call_adapter=call_adapter)
+
+
+async def _checked_adapters(adapters: Mapping[str, Path | str], base: Path) -> dict[str, str]:
+    """Return the absolute paths of adapters by name. Raises as `check_adapters` does."""
+    paths = {name: Path(await anyio.Path(file).absolute()) for name, file in adapters.items()}
+    await anyio.to_thread.run_sync(check_adapters, paths, base)
+    return {name: str(path) for name, path in paths.items()}
+
+
+async def _checked_projector(projector: Path | str) -> str:
+    """Return the absolute path of a projector. Raises `ModelNotFound` or `ModelError` if it is none."""
+    path = Path(await anyio.Path(projector).absolute())
+    await anyio.to_thread.run_sync(check_projector, path)
+    return str(path)
 
 
 def _card(name: str, side: Side, header: GgufHeader, options: LlamaOptions, ready: WorkerReady, prices: Prices | None) -> AgentCard:

@@ -34,6 +34,8 @@ def request_body(request: pb.StepRequest, *, context_tokens: int) -> JsonObject:
     """Raises `InvalidRequest` for what is malformed, and `Unsupported` for what llama-server could not keep to."""
     if request.HasField("adapter") or request.HasField("call_adapter"):
         raise Unsupported("this worker has no adapters", hint="leave adapter out, or ask another agent")
+    if any(message.attachments for message in request.messages):
+        raise Unsupported("this worker reads no images or documents", hint="ask another agent")
     # With tools, llama-server sends log-probabilities in a whole answer only, and the confidence is computed from them.
     is_streamed = not request.tools
     body: JsonObject = {

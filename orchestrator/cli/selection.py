@@ -16,9 +16,10 @@ from rich.text import Text
 from ...protocols import ApprovalRequest, ConfigError
 from ..compose.agents import EMBEDDED, EMBEDDED_CONFIDENCE, LlamaConfig, NearConfig, parse_far, parse_near
 from ..compose.config import Config, with_line
+from ..task.langchain_tools import as_tool
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
-from ..task.tools import Approver, Tool, as_tool
+from ..task.tools import Approver, Tool
 from ..util.escaping import spell_out
 from ..util.plugins import has_plugin
 from ..util.runtime import run_in_daemon_thread

@@ -49,7 +49,9 @@ Serving = Callable[..., AbstractAsyncContextManager[Server]]
 Address = Annotated[str, typer.Option(help="HOST:PORT (port 0: any free one) or unix:/path.")]
 Caller = Annotated[str, typer.Argument(help="Name of the device or person that the token is for.")]
 EditedTokens = Annotated[Path, typer.Option("--tokens", help="The token file of the server. `add` creates it.")]
-Scopes = Annotated[list[str] | None, typer.Option("--scope", help="What it allows: describe, steps, memory, attach, tasks or metrics. May be repeated.")]
+Scopes = Annotated[
+    list[str] | None, typer.Option("--scope", help="What it allows: describe, steps, memory, attach, tasks or metrics. May be repeated.")
+]
 Lifetime = Annotated[str, typer.Option("--expires", help="Time after which it expires: 12h, 30d, 8w. Default: never.")]
 _DEFAULT_FILE: Final = Path("tokens.toml")
 _FOR_AGENTS: Final = (Scope.DESCRIBE, Scope.STEPS)

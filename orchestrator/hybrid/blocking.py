@@ -183,11 +183,11 @@ class BlockingCalls:
             job.result()
 
     async def reach(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Await a coroutine in the loop that the `Hybrid` belongs to: in the own one, for a caller in another loop, else here.
+        """Await a coroutine in the loop that the `Hybrid` belongs to, which may run in another thread; if it belongs to none, here.
 
         Raises as `run` does.
         """
-        if not self.is_elsewhere:
+        if self._is_at_home():
             return await start()
         job = self._job(start)
         try:
@@ -197,7 +197,7 @@ class BlockingCalls:
 
     async def reach_stream(self, start: Callable[[], AsyncGenerator[Event, None]]) -> AsyncGenerator[Event, None]:
         """Yield what an asynchronous generator yields in the loop that `reach` says. Closing this one cancels the other."""
-        if not self.is_elsewhere:
+        if self._is_at_home():
             async with aclosing(start()) as given:
                 async for event in given:
                     yield event
@@ -234,6 +234,11 @@ class BlockingCalls:
                 self._own.end(None)
                 atexit.unregister(self._own.end)
             self._has_ended = True
+
+    def _is_at_home(self) -> bool:
+        """Return whether the running loop is the `Hybrid`'s, or may become it."""
+        home = self._home.loop
+        return home is asyncio.get_running_loop() or (home is None and not self.is_elsewhere)
 
     def _job(self, start: Callable[[], Coroutine[Any, Any, T]]) -> _Job[T]:
         if self._is_closed:

@@ -32,13 +32,14 @@ from ..runs.erasing import ErasedRuns, erased_of
 from ..runs.store import RunStore
 from ..task.decisions import RouteDecision, SelectionDecision
 from ..task.events import TaskEvent
+from ..task.langchain_tools import ForeignTool
 from ..task.modes import Strategy
 from ..task.policy import Policy
 from ..task.results import Result
 from ..task.roles import Role
 from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Prompt
-from ..task.tools import Approver, ForeignTool, Tool
+from ..task.tools import Approver, Tool
 from ..tracing.observing import Observers
 from ..tracing.store import TraceStore
 from ..util.arguments import Location, as_path, require, wrong_type

@@ -12,11 +12,11 @@ from ...protocols import FinishReason, InvalidRequest, Message, Side, ToolChoice
 from ...protocols.validation import check_schema
 from ..agents.pool import AgentPool
 from ..task.events import AgentText, AttemptStarted, CallEnded, Routed, TaskEvent, TaskFinished
-from ..task.langchain_tools import is_langchain_tool, langchain_spec
+from ..task.langchain_tools import ForeignTool, is_langchain_tool, langchain_spec
 from ..task.modes import Strategy
 from ..task.results import Call, Result
 from ..task.task import Prompt, as_messages
-from ..task.tools import ForeignTool, Tool
+from ..task.tools import Tool
 from ..task.turns import CallerTools, Speaker, Turn, TurnCall, TurnEvent, TurnFinished, TurnText
 from .arguments import TaskOptions, TurnOptions, check_options
 from .pipeline import Pipeline

@@ -74,10 +74,13 @@ class ChatNearfar(BaseChatModel):
         return params
 
     def _resolve_model_profile(self) -> ModelProfile:
+        cards = [each.card for each in self._candidates()]
+        claimed = [card.capabilities for card in cards if card is not None]
+        windows = [card.limits.context_tokens for card in cards if card is not None and card.limits.context_tokens is not None]
         profile = ModelProfile(text_inputs=True, text_outputs=True, tool_calling=True, tool_choice=True, structured_output=True)
-        windows = [None if each.card is None else each.card.limits.context_tokens for each in self._candidates()]
-        known = [window for window in windows if window is not None]
-        return {**profile, "max_input_tokens": max(known)} if known and len(known) == len(windows) else profile
+        profile["image_inputs"] = any(each.images for each in claimed)
+        profile["pdf_inputs"] = any(each.files for each in claimed)
+        return {**profile, "max_input_tokens": max(windows)} if windows and len(windows) == len(cards) else profile
 
     def _candidates(self) -> list[AgentHandle]:
         """Return the agents that may answer."""

@@ -1,16 +1,17 @@
 """The connection to one MCP server: opened with the first call, watched by a circuit breaker, and opened again after the server died."""
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import Context
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from pydantic import JsonValue, ValidationError
+from pydantic import ValidationError
 
 from ...protocols import (
     ApprovalRequest,
@@ -241,33 +242,33 @@ class McpConnection:
         return http_transport(self.config)
 
     async def _asked(self, context: "ClientRequestContext", params: "ElicitRequestParams") -> "ElicitResult | ErrorData":
-        """Answer a question of the server: the user is asked if it is one of yes or no. All other questions are declined."""
+        """Answer a question of the server: the user is asked if it can be answered by yes. All other questions are declined."""
         from mcp_types import ElicitRequestFormParams, ElicitResult
 
-        field = yes_no_field(params.requested_schema) if isinstance(params, ElicitRequestFormParams) else None
-        if field is None or len(self._under_way) != 1:  # of several calls, it is not known which one the server asks about
+        content = content_of_yes(params.requested_schema) if isinstance(params, ElicitRequestFormParams) else None
+        approver = self._under_way[0].approver if len(self._under_way) == 1 else None  # of several calls, it is not known which one asks
+        if content is None or approver is None:
             logger.info("a question of the MCP server %s was declined: %s", self.name, quote(params.message))
             return ElicitResult(action="decline")
         under_way = self._under_way[0]
-        request = ApprovalRequest(id=under_way.call.id, call=under_way.call, reason=f"the MCP server {self.name} asks: {params.message}")
-        if under_way.approver is None:
-            return ElicitResult(action="decline")
+        reason = f"the MCP server {self.name} asks: {params.message} (yes means {json.dumps(content)})"
+        request = ApprovalRequest(id=under_way.call.id, call=under_way.call, reason=reason)
         with _paused(under_way.limit):
-            answers = await under_way.approver([request])
+            answers = await approver([request])
         if answers.get(request.id) is not True:
             return ElicitResult(action="decline")
-        return ElicitResult(action="accept", content={field: True} if field else {})
+        return ElicitResult(action="accept", content=content)
 
 
-def yes_no_field(schema: Mapping[str, JsonValue]) -> str | None:
-    """Return the only field of a form, if that is a yes or no; "" for a form without fields, None for any other form."""
-    properties = schema.get("properties") or {}
-    if not properties:
-        return ""
-    if not isinstance(properties, Mapping) or len(properties) != 1:
-        return None
-    ((name, field),) = properties.items()
-    return name if isinstance(field, Mapping) and field.get("type") == "boolean" else None
+def content_of_yes(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the content of a form whose user says yes: its only field, if that is a yes or no, or the defaults of all fields. None for a
+    form that a user would have to fill in."""
+    fields = schema.get("properties") or {}
+    if len(fields) == 1 and all(field.get("type") == "boolean" for field in fields.values()):
+        return dict.fromkeys(fields, True)
+    if all("default" in field for field in fields.values()):
+        return {name: field["default"] for name, field in fields.items()}
+    return None
 
 
 @contextmanager

@@ -101,15 +101,12 @@ class AgUiRequest(_Wire):
         calls = [call for message in self.messages for call in message.get("toolCalls") or () if isinstance(call, Mapping)]
         return {str(call.get("id")) for call in calls}
 
-    def options(self, given: TurnOptions, user: str) -> TurnOptions:
+    def options(self, given: TurnOptions) -> TurnOptions:
         """Return the options of the turn: those `given`, and what the request says."""
         told = "\n\n".join(f"{each.description}:\n{each.value}" for each in self.context or ())
-        options: TurnOptions = {**given, "session": self.thread_id, "idempotency_key": self._run(user), "user": user}
+        run = digest(given.get("user", ""), self.thread_id, self.run_id)  # two users may choose the same ids
+        options: TurnOptions = {**given, "session": self.thread_id, "idempotency_key": run}
         return {**options, "context": told} if told else options
-
-    def _run(self, user: str) -> str:
-        """Return the id of the durable run: two users may choose the same ids, and neither sees the other's run."""
-        return digest(user, self.thread_id, self.run_id)
 
     def approvals(self) -> tuple[str, dict[str, bool]]:
         """Return the run that is resumed, and the answers by the requests' ids. Raises `InvalidRequest` for answers to several runs."""
@@ -142,19 +139,18 @@ def _part(given: object) -> object:
     return given
 
 
-async def serve_agui(hybrid: Hybrid, request: AgUiRequest, options: TurnOptions, *, user: str = "") -> AsyncGenerator[AgUiEvent, None]:
+async def serve_agui(hybrid: Hybrid, request: AgUiRequest, options: TurnOptions) -> AsyncGenerator[AgUiEvent, None]:
     """Serve a request and yield AG-UI's events. The run is durable where the `Hybrid` keeps runs, and its approvals are then interrupts.
 
     Args:
         hybrid: serves the turn.
         request: what is asked, or how a run that stopped goes on.
-        options: those of the turn, as the caller's rights allow.
-        user: the caller, whose runs nobody else may resume.
+        options: those of the turn, as the caller's rights allow; `user` alone may resume its run.
     """
     shown = AgUiStream(request)
     yield shown.started()
     try:
-        async with aclosing(_events(hybrid, request, request.options(options, user), user)) as events:
+        async with aclosing(_events(hybrid, request, options)) as events:
             async for event in events:
                 for piece in shown.show(event):
                     yield piece
@@ -170,12 +166,12 @@ async def serve_agui(hybrid: Hybrid, request: AgUiRequest, options: TurnOptions,
         yield piece
 
 
-def _events(hybrid: Hybrid, request: AgUiRequest, options: TurnOptions, user: str) -> AsyncGenerator[TaskEvent, None]:
+def _events(hybrid: Hybrid, request: AgUiRequest, options: TurnOptions) -> AsyncGenerator[TaskEvent, None]:
     if request.resume:
         run, approvals = request.approvals()
-        return hybrid.follow(run, user=user, approvals=approvals)
+        return hybrid.follow(run, user=options.get("user", ""), approvals=approvals)
     tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
-    return hybrid.follow_turn(request.prompt, tools=tools, **options)
+    return hybrid.follow_turn(request.prompt, tools=tools, **request.options(options))
 
 
 class AgUiStream:

@@ -37,8 +37,11 @@ def make_app(hybrid: Hybrid, config: ServeConfig, access: Access) -> Starlette:
     hosts = (*config.hosts, parse_address(config.address).host or "")
     guards = [Middleware(OriginCheck, hosts=hosts, origins=config.origins)]
     if config.origins:
-        cors = {"allow_origins": config.origins, "allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": _TOLD}
-        guards.append(Middleware(CORSMiddleware, **cors))
+        anything = ["*"]
+        pages = Middleware(
+            CORSMiddleware, allow_origins=config.origins, allow_methods=anything, allow_headers=anything, expose_headers=_TOLD
+        )
+        guards.append(pages)
     return Starlette(routes=[*_routes(face), Route("/{path:path}", Endpoint(face, _unknown, methods=_ANY))], middleware=guards)
 
 

@@ -155,10 +155,8 @@ class Exchange:
         if asked.stream:
             await self._stream_turn(dialect, incoming, asked)
             return
-        hybrid = self.face.hybrid
-        turn: Turn = await self.while_connected(
-            hybrid.turn(asked.prompt, tools=asked.tools, tool_choice=asked.tool_choice, **asked.options)
-        )
+        serving = self.face.hybrid.turn(asked.prompt, tools=asked.tools, tool_choice=asked.tool_choice, **asked.options)
+        turn: Turn = await self.while_connected(serving)
         written = dialect.whole(incoming, asked, turn)
         await dialect.keep(incoming, written)
         await self.reply(written, headers=_headers(self.run, asked, turn.speaker) | turn_headers(turn))

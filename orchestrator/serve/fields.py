@@ -1,13 +1,75 @@
-"""Reads parts of a request's body: objects, lists, texts and JSON Schemas. Each error names the field."""
+"""Fields that several APIs share: objects and texts, sampling, effort, schemas, and how a conversation begins."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
+from pydantic import ValidationError
+
+from ...protocols import Effort
+from ..task.sampling import Sampling
 from .errors import BadField
 from .requests import field
 
 Fields = Mapping[str, Any]
 """A JSON object that a client has sent."""
+
+_SEEDS: Final = 2**31
+_BETWEEN: Final = {"type": "text", "text": "\n\n"}
+
+
+def sampling_of(given: Mapping[str, tuple[str, Any]]) -> Sampling:
+    """Return the sampling of a turn. Raise `BadField` for a value that cannot be used.
+
+    Args:
+        given: by our names, the name of the client's field and its value.
+    """
+    values = {ours: _value(ours, value) for ours, (_, value) in given.items()}
+    try:
+        return Sampling.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        theirs = given[str(first["loc"][0])][0]
+        raise BadField(f"{theirs}: {first['msg']}", param=theirs) from None
+
+
+def _value(name: str, value: Any) -> Any:  # noqa: ANN401 - as it came
+    if name == "seed" and isinstance(value, int):
+        return value % _SEEDS
+    return (value,) if name == "stop" and isinstance(value, str) else value
+
+
+def effort_of(given: object, param: str) -> Effort | None:
+    """Return how long the model may think; None: the policy decides. Raise `BadField` that names `param`."""
+    if given is None:
+        return None
+    try:
+        return Effort(str(given))
+    except ValueError:
+        raise BadField(f"{param} is one of {', '.join(Effort)}", param=param) from None
+
+
+def with_one_system(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return messages of which only the first may be a system message: those at the beginning are joined, and later ones become the
+    user's, as chat templates of many models refuse a second one."""
+    first = next((place for place, message in enumerate(messages) if message["role"] != "system"), len(messages))
+    later = [{**message, "role": "user"} if message["role"] == "system" else message for message in messages[first:]]
+    if first < 2:
+        return [*messages[:first], *later]
+    parts = [part for message in messages[:first] for part in (_BETWEEN, *_parts(message["content"]))]
+    return [{"role": "system", "content": parts[1:]}, *later]
+
+
+def _parts(content: object) -> list[object]:
+    return content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+
+
+def opening_of(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return how a conversation begins: its system message, and the first one of the user."""
+    roles: dict[str, Any] = {}
+    for message in messages:
+        if message["role"] in ("system", "user"):
+            roles.setdefault(message["role"], message["content"])
+    return sorted(roles.items())
 
 
 def wrong(param: str, problem: str, *, hint: str = "") -> BadField:
@@ -36,18 +98,6 @@ def required_text(body: Fields, name: str, param: str) -> str:
     return value
 
 
-def number(body: Fields, name: str) -> float | None:
-    """Return a number; None where it is left out."""
-    value: float | None = field(body, name, (int, float), "a number")
-    return value
-
-
-def whole_number(body: Fields, name: str) -> int | None:
-    """Return a whole number; None where it is left out."""
-    value: int | None = field(body, name, int, "a whole number")
-    return value
-
-
 def choice_of(value: object, known: Sequence[str], param: str) -> str:
     """Return a text that has to be one of those `known`."""
     if value not in known:
@@ -55,14 +105,8 @@ def choice_of(value: object, known: Sequence[str], param: str) -> str:
     return str(value)
 
 
-def sampling_of(**given: object) -> dict[str, Any]:
-    """Return the option `sampling` with what was given; no option if nothing was."""
-    known = {name: value for name, value in given.items() if value is not None}
-    return {"sampling": known} if known else {}
-
-
-def read_schema(given: object, param: str) -> dict[str, Any] | None:
-    """Return the JSON Schema of an answer, from `text.format` or `response_format`; None for free text."""
+def schema_of(given: object, param: str) -> dict[str, Any] | None:
+    """Return the JSON Schema of an answer that has the schema in its format; None for free text."""
     if given is None:
         return None
     wanted = as_object(given, param)
@@ -72,22 +116,14 @@ def read_schema(given: object, param: str) -> dict[str, Any] | None:
     return {"type": "object"} if kind == "json_object" else dict(as_object(wanted.get("schema"), f"{param}.schema"))
 
 
-def joined_system(messages: Sequence[Fields]) -> list[Fields]:
-    """Return the messages with all instructions in one system message in front: chat templates of many models refuse a second one."""
-    texts = [text for message in messages if message["role"] == "system" if (text := plain(message["content"])).strip()]
-    rest = [message for message in messages if message["role"] != "system" and (message["content"] or message["role"] != "user")]
-    return [*([{"role": "system", "content": "\n\n".join(texts)}] if texts else []), *rest]
-
-
-def opening_of(messages: Sequence[Fields]) -> list[Any]:
-    """Return how a conversation begins: its instructions and the user's first message."""
-    first = next((message["content"] for message in messages if message["role"] == "user"), "")
-    return [message["content"] for message in messages if message["role"] == "system"] + [first]
-
-
 def plain(content: object) -> str:
     """Return the text of a content: a text, or a list of parts."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
     return "\n\n".join(str(part["text"]) for part in parts if isinstance(part, Mapping) and part.get("text"))
+
+
+def given_fields(body: Fields, names: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
+    """Return what `sampling_of` takes, from the client's `names` of samplers to ours."""
+    return {ours: (name, body[name]) for name, ours in names.items() if body.get(name) is not None}

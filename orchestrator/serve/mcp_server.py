@@ -17,7 +17,7 @@ from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, Inpu
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import BaseModel, Field
 
-from ...protocols import ApprovalNeeded, ApprovalRequest, NearfarError, NotFound, PermissionDenied, Sensitivity, Side
+from ...protocols import ApprovalNeeded, ApprovalRequest, ConfigError, NearfarError, NotFound, PermissionDenied, Sensitivity, Side
 from ...protocols.security import IDENTITY, Identity
 from ...protocols.tokens import Scope
 from ..hybrid.arguments import TaskOptions
@@ -161,18 +161,26 @@ class McpFace:
 
 
 def mcp_server(hybrid: Hybrid) -> MCPServer:
-    """Return a server with the tools `run` and, if the `Hybrid` has a memory, `recall`, and with the caller's runs and traces as
-    resources."""
+    """Return a server with the tools `run` and, if the `Hybrid` has a memory, `recall`; with the caller's runs and traces as resources,
+    if they are kept."""
     face = McpFace(hybrid)
     server = MCPServer("nearfar", version=version("nearfar"), instructions=_INSTRUCTIONS, middleware=[_identify], log_level="WARNING")
     server.add_tool(face.run, annotations=ToolAnnotations(read_only_hint=False, open_world_hint=True))
     if hybrid.memory is not None:
         server.add_tool(face.recall, annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False))
-    json_type = "application/json"
-    server.resource("nearfar://runs", mime_type=json_type)(face.runs)
-    server.resource("nearfar://runs/{run}", mime_type=json_type)(face.show_run)
-    server.resource("nearfar://traces/{run}", mime_type=json_type)(face.show_trace)
+    if _keeps_runs(hybrid):
+        json_type = "application/json"
+        server.resource("nearfar://runs", mime_type=json_type)(face.runs)
+        server.resource("nearfar://runs/{run}", mime_type=json_type)(face.show_run)
+        server.resource("nearfar://traces/{run}", mime_type=json_type)(face.show_trace)
     return server
+
+
+def _keeps_runs(hybrid: Hybrid) -> bool:
+    try:
+        return bool(hybrid.runs)
+    except ConfigError:
+        return False
 
 
 def narrowed(policy: Policy, *, sensitivity: str | None, mode: Mode | None) -> TaskOptions:

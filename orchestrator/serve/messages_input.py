@@ -9,22 +9,29 @@ from .fields import (
     as_object,
     as_objects,
     choice_of,
-    joined_system,
-    number,
+    effort_of,
+    given_fields,
     plain,
     required_text,
     sampling_of,
-    whole_number,
+    with_one_system,
     wrong,
 )
 from .requests import field, ignored, warning
-from .responses_input import ReadRequest, effort_option
+from .responses_input import ReadRequest
 
 _KNOWN: Final = (
     *("cache_control", "context_management", "max_tokens", "messages", "metadata", "model", "nearfar", "output_config", "output_format"),
     *("stop_sequences", "stream", "system", "temperature", "thinking", "tool_choice", "tools", "top_k", "top_p"),
 )
 """Fields that are read, or save the provider's work and change no answer; others are named in the warnings."""
+_SAMPLING: Final = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "max_tokens": "max_output_tokens",
+    "stop_sequences": "stop",
+}
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none", "tool": "tool"}
 _NOT_SAID: Final = ("thinking", "redacted_thinking")
 _ATTACHED: Final = ("image", "document")
@@ -37,8 +44,9 @@ def read_messages(body: Fields) -> ReadRequest:
     choice = as_object(body.get("tool_choice") or {"type": "auto"}, "tool_choice")
     said = [each for place, given in enumerate(as_objects(body, "messages")) for each in _message(given, f"messages[{place}]", warnings)]
     one_call = {"parallel_calls": False} if choice.get("disable_parallel_tool_use") else {}
+    system = plain(body.get("system"))
     return ReadRequest(
-        messages=joined_system([{"role": "system", "content": plain(body.get("system"))}, *said]),
+        messages=with_one_system([*([{"role": "system", "content": system}] if system else []), *said]),
         tools=tools,
         tool_choice=_choice(choice, tools),
         options=_options(body) | one_call,
@@ -48,16 +56,10 @@ def read_messages(body: Fields) -> ReadRequest:
 
 
 def _options(body: Fields) -> dict[str, Any]:
-    options = sampling_of(
-        temperature=number(body, "temperature"),
-        top_p=number(body, "top_p"),
-        top_k=whole_number(body, "top_k"),
-        max_output_tokens=whole_number(body, "max_tokens"),
-        stop=field(body, "stop_sequences", list, "a list of texts") or None,
-    )
+    options: dict[str, Any] = {"sampling": sampling_of(given_fields(body, _SAMPLING))}
     config: Fields = field(body, "output_config", dict, "an object", {})
-    if (effort := config.get("effort")) is not None:
-        options |= effort_option(effort, "output_config.effort")
+    if (effort := effort_of(config.get("effort"), "output_config.effort")) is not None:
+        options["effort"] = effort
     if (wanted := config.get("format") or body.get("output_format")) is not None:
         schema = as_object(as_object(wanted, "output_config.format").get("schema"), "output_config.format.schema")
         options["output"] = dict(schema)

@@ -24,7 +24,7 @@ _LONGEST_NAME: Final = 60
 
 
 class ClientLeft(Exception):
-    """The client has closed its connection: there is nobody to answer."""
+    """The client has closed its connection: no one reads an answer."""
 
 
 async def read_object(receive: Receive, headers: Mapping[str, str]) -> tuple[dict[str, Any], int]:
@@ -69,7 +69,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 
 def _is_deeper(value: object, most: int) -> bool:
-    level: list[object] = [value]
+    level: list[Any] = [value]
     for _ in range(most):
         level = [part for each in level for part in (each.values() if isinstance(each, dict) else each) if isinstance(part, (dict, list))]
         if not level:

@@ -4,18 +4,17 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ...protocols import Effort
 from .fields import (
     Fields,
     as_object,
     as_objects,
     choice_of,
-    joined_system,
-    number,
-    read_schema,
+    effort_of,
+    given_fields,
     required_text,
     sampling_of,
-    whole_number,
+    schema_of,
+    with_one_system,
     wrong,
 )
 from .requests import field, ignored, warning
@@ -26,6 +25,7 @@ _KNOWN: Final = (
     *("stream_options", "temperature", "text", "tool_choice", "tools", "top_p", "truncation", "user"),
 )
 """Fields that are read, told back, or of no consequence; others are named in the warnings."""
+_SAMPLING: Final = {"temperature": "temperature", "top_p": "top_p", "max_output_tokens": "max_output_tokens"}
 _ROLES: Final = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 
 
@@ -58,7 +58,7 @@ def read_responses(body: Fields, earlier: Sequence[Fields] = ()) -> ReadRequest:
     instructions = field(body, "instructions", str, "a text", "")
     messages = list(_messages([*earlier, *input_items(body)], warnings))
     return ReadRequest(
-        messages=joined_system([{"role": "system", "content": instructions}, *messages]),
+        messages=with_one_system([*([{"role": "system", "content": instructions}] if instructions else []), *messages]),
         tools=tools,
         tool_choice=choice,
         options=_options(body),
@@ -76,21 +76,11 @@ def input_items(body: Fields) -> Sequence[Fields]:
 
 
 def _options(body: Fields) -> dict[str, Any]:
-    options = sampling_of(
-        temperature=number(body, "temperature"), top_p=number(body, "top_p"), max_output_tokens=whole_number(body, "max_output_tokens")
-    )
-    if not field(body, "parallel_tool_calls", bool, "true or false", True):
-        options["parallel_calls"] = False
-    effort = field(body, "reasoning", dict, "an object", {}).get("effort")
-    if effort is not None:
-        options |= effort_option(effort, "reasoning.effort")
-    schema = read_schema(field(body, "text", dict, "an object", {}).get("format"), "text.format")
-    return options if schema is None else {**options, "output": schema}
-
-
-def effort_option(given: object, param: str) -> dict[str, Any]:
-    """Return the option for a thinking effort: a policy of its own is not needed, the steps take it."""
-    return {"effort": choice_of(given, tuple(Effort), param)}
+    options: dict[str, Any] = {"sampling": sampling_of(given_fields(body, _SAMPLING))}
+    options["parallel_calls"] = field(body, "parallel_tool_calls", bool, "true or false", True)
+    effort = effort_of(field(body, "reasoning", dict, "an object", {}).get("effort"), "reasoning.effort")
+    schema = schema_of(field(body, "text", dict, "an object", {}).get("format"), "text.format")
+    return options | ({} if effort is None else {"effort": effort}) | ({} if schema is None else {"output": schema})
 
 
 def _tools(given: Sequence[Fields], warnings: list[str]) -> Iterator[Fields]:

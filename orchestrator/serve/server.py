@@ -1,6 +1,7 @@
 """The HTTP server itself: where it listens, how long it waits for slow clients, and how it ends."""
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,8 +11,9 @@ import anyio
 
 from ...protocols import ConfigError
 from ...protocols.access import Access
-from ...protocols.address import parse_address
-from ...protocols.limits import HANDSHAKE_SECONDS, UNREAD_SECONDS
+from ...protocols.address import Address, parse_address
+from ...protocols.channel import server_tls
+from ...protocols.limits import HANDSHAKE_SECONDS, UNREAD_SECONDS, most_connections
 from ...protocols.security import check_exposure
 from ...protocols.tokens import Tokens
 from ..compose.http import ServeConfig
@@ -63,10 +65,18 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to its owner."""
+    """Leaves signals to its owner, and tells when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = anyio.Event()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         await self._serve(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listens.set()
 
 
 class HttpServer:
@@ -99,25 +109,62 @@ async def serve_hybrid(hybrid: Hybrid, config: ServeConfig, *, tokens: Tokens, d
     if access.authenticator.is_open:
         raise ConfigError("serving HTTP needs a token", hint="any page in a browser on this machine could call the server otherwise")
     address = parse_address(config.address)
+    tls = server_tls(config.certificate, config.key, None)
+    check_exposure(address, authenticator=access.authenticator, tls=tls, insecure=False)
+    settings = _settings(hybrid, config, access, drain)
     listening = _listen(address)
-    tls = _tls(config)
-    try:
-        check_exposure(address, authenticator=access.authenticator, tls=tls, insecure=False)
-        settings = _settings(hybrid, config, access, drain)
-    except ConfigError:
-        listening.close()
-        raise
     server = _Server(settings)
-    url = f"{'http' if tls is None else 'https'}://{_name(address)}:{listening.getsockname()[1]}"
+    url = _url(address, listening, is_secure=tls is not None)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(access.watch)
         running = asyncio.create_task(server.serve([listening]))
         try:
-            while not server.started and not running.done():
-                await anyio.sleep(0.001)
+            await server.listens.wait()
             yield HttpServer(server, url, access)
         finally:
             server.should_exit = True
             with anyio.CancelScope(shield=True):
                 await running
         tasks.cancel_scope.cancel()
+
+
+def _listen(address: Address) -> socket.socket:
+    """Return a socket that listens at an address."""
+    if address.path:
+        raise ConfigError(f"HTTP is not served at {address}", hint="give host:port")
+    try:
+        family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        in_use = error.errno == errno.EADDRINUSE
+        hint = "another server listens there; port 0 takes any free one" if in_use else "give an address of this machine"
+        raise ConfigError(f"{address} cannot be used: {error.strerror or error}", hint=hint) from None
+
+
+def _url(address: Address, listening: socket.socket, *, is_secure: bool) -> str:
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"{'https' if is_secure else 'http'}://{host}:{listening.getsockname()[1]}"
+
+
+def _settings(hybrid: Hybrid, config: ServeConfig, access: Access, drain: float) -> uvicorn.Config:
+    settings = uvicorn.Config(
+        make_app(hybrid, config, access),
+        http=_Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        limit_concurrency=most_connections(),
+        timeout_keep_alive=IDLE_SECONDS,
+        timeout_graceful_shutdown=drain,  # type: ignore[arg-type]  # which is passed on to asyncio, and may be a fraction
+        ssl_certfile=config.certificate,
+        ssl_keyfile=config.key,
+    )
+    try:
+        settings.load()
+    except OSError as error:  # ssl's own errors are some of these
+        raise ConfigError(f"the certificate or its key cannot be used: {error}", hint="[serve] certificate and key are PEM files") from None
+    return settings

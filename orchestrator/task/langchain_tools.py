@@ -1,7 +1,7 @@
 """Tools of LangChain as tools that agents may call: the schema is LangChain's, the declarations are ours."""
 
 import sys
-from typing import TYPE_CHECKING, Any, Final, TypeGuard, Unpack
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeGuard, Unpack
 
 from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
@@ -16,6 +16,21 @@ if TYPE_CHECKING:
 
 _CALL_ID: Final = "nearfar call id"
 """Keyword by which a call's id reaches the tool; no argument of a tool has such a name."""
+
+
+class ForeignTool(Protocol):
+    """A tool of LangChain."""
+
+    @property
+    def name(self) -> str:
+        """Return the name that models call it by."""
+
+    @property
+    def description(self) -> str:
+        """Return what models are told of it."""
+
+    async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: ANN401 - as LangChain has it
+        """Run one call: `input` is the call, `config` and `kwargs` are LangChain's own."""
 
 
 def is_langchain_tool(given: object) -> "TypeGuard[BaseTool]":
@@ -63,6 +78,11 @@ class LangChainTool(Tool):
         """Return a call as LangChain has it."""
         call_id = keywords.pop(_CALL_ID, "direct")
         return {"type": "tool_call", "name": self._given.name, "args": keywords, "id": call_id}
+
+
+def as_tool(given: object) -> Tool | None:
+    """Return a tool of ours or LangChain's as ours; None for anything else."""
+    return given if isinstance(given, Tool) else LangChainTool(given) if is_langchain_tool(given) else None
 
 
 def _is_async(given: "BaseTool") -> bool:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal, Protocol, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
@@ -23,6 +23,9 @@ from ..util.arguments import as_tuple, require, wrong_type
 from ..util.runtime import run_in_daemon_thread
 from .context import context_parameter, current_context
 from .labels import OPEN, Integrity, Label, is_prose, takes_addresses
+
+if TYPE_CHECKING:
+    from .langchain_tools import ForeignTool
 
 NOT_RUN: Final = "not run: "
 """Prefix of an error result whose tool was not started."""
@@ -40,23 +43,6 @@ DEFAULT_RESULT_LIMIT = 20_000
 _CUT: Final = "[cut: {:,} characters, the first {:,} are shown]"
 _IS_CUT: Final = re.compile(r"\n\[cut: [\d,]+ characters, the first [\d,]+ are shown\]\Z", re.ASCII)
 ToolFunction = Callable[..., object]
-
-
-class ForeignTool(Protocol):
-    """A tool of LangChain."""
-
-    @property
-    def name(self) -> str:
-        """Return the name that models call it by."""
-
-    @property
-    def description(self) -> str:
-        """Return what models are told of it."""
-
-    async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: ANN401 - as LangChain has it
-        """Run one call."""
-
-
 _Choice = TypeVar("_Choice", bound=StrEnum)
 Approver = Callable[[Sequence[ApprovalRequest]], Awaitable[Mapping[str, bool]]]
 """Decides about tool calls that need approval; returns, by the request's id, whether the call may run. A missing id means no."""
@@ -292,14 +278,14 @@ class Tool:
 
 
 @overload
-def tool(function: ToolFunction | ForeignTool, /, **options: Unpack[ToolOptions]) -> Tool: ...
+def tool(function: "ToolFunction | ForeignTool", /, **options: Unpack[ToolOptions]) -> Tool: ...
 @overload
-def tool(**options: Unpack[ToolOptions]) -> Callable[[ToolFunction | ForeignTool], Tool]: ...
+def tool(**options: Unpack[ToolOptions]) -> "Callable[[ToolFunction | ForeignTool], Tool]": ...
 
 
 def tool(
-    function: ToolFunction | ForeignTool | None = None, /, **options: Unpack[ToolOptions]
-) -> Tool | Callable[[ToolFunction | ForeignTool], Tool]:
+    function: "ToolFunction | ForeignTool | None" = None, /, **options: Unpack[ToolOptions]
+) -> "Tool | Callable[[ToolFunction | ForeignTool], Tool]":
     """Make a tool of a typed `function`, sync or async. Its annotations become the schema, its docstring the description.
 
     The `options` are those of `ToolOptions`: limits, effects, and where its data come from and go to. A tool of LangChain keeps its own
@@ -315,19 +301,12 @@ def tool(
     return make if function is None else make(function)
 
 
-def _make(options: ToolOptions, given: ToolFunction | ForeignTool) -> Tool:
+def _make(options: ToolOptions, given: "ToolFunction | ForeignTool") -> Tool:
     from .langchain_tools import LangChainTool, is_langchain_tool
 
     if is_langchain_tool(given):
         return LangChainTool(given, **options)
     return Tool(cast(ToolFunction, given), **options)
-
-
-def as_tool(given: object) -> Tool | None:
-    """Return a tool of ours or LangChain's as ours; None for anything else."""
-    from .langchain_tools import LangChainTool, is_langchain_tool
-
-    return given if isinstance(given, Tool) else LangChainTool(given) if is_langchain_tool(given) else None
 
 
 def is_cut(content: str) -> bool:

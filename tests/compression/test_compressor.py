@@ -173,7 +173,7 @@ def test_text_from_a_tool_stays_a_tool_result() -> None:
 
 
 def test_fixed_parts_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ContextOverflow, match="the last message need"):
+    with pytest.raises(ContextOverflow, match="the last message and attachments need"):
         compress([Message.system("Be brief. " * 100), Message.user("Hello.")], budget=50)
 
 

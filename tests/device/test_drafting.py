@@ -224,10 +224,23 @@ def test_values_of_past_calls_are_drafted_again() -> None:
     assert bench.drafted.drafts["history"]["accepted"] > 0
 
 
-def test_nothing_is_drafted_where_tokens_are_drawn() -> None:
+@pytest.mark.parametrize("sampling", [{"temperature": 0.5, "seed": 1}, {"presence_penalty": 0.1}, {"frequency_penalty": 0.1}])
+def test_nothing_is_drafted_where_tokens_are_drawn_or_penalized(sampling: dict[str, float]) -> None:
     bench = Bench(NEAR)
-    events(bench.drafted, [ask(QUESTION, tools=(OPEN,), tool_choice=ToolChoice.REQUIRED, temperature=0.5, seed=1)])
+    events(bench.drafted, [ask(QUESTION, tools=(OPEN,), tool_choice=ToolChoice.REQUIRED, **sampling)])
     assert bench.drafted.drafts == {}
+
+
+def test_drafts_change_neither_the_text_nor_its_log_probabilities() -> None:
+    bench = Bench(NEAR)
+    schema = {"type": "object", "properties": {"answer": {"enum": ["yes", "no"]}, "reason": {"const": "it is so"}}}
+    request = ask(QUESTION, output_schema={**schema, "required": ["answer", "reason"]}, top_logprobs=2, top_k=5, top_p=0.9)
+    drafted, plain = (events(scheduler, [request])[0] for scheduler in (bench.drafted, bench.plain))
+    assert drafted[:-1] == plain[:-1]
+    sure, expected = (told[-1][-1]["logprobs"] for told in (drafted, plain))  # type: ignore[index]  # the payload of a step's end
+    assert [token["token"] for token in sure] == [token["token"] for token in expected]
+    assert [token["logprob"] for token in sure] == pytest.approx([token["logprob"] for token in expected], abs=1e-3)
+    assert bench.drafted.drafts
 
 
 def test_cancelling_between_passes_leaves_a_clean_cache() -> None:

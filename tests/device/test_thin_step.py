@@ -7,6 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import anyio
 import pytest
+from attached import PIXEL
 from http_server import Exchange, http_server, sse
 from hypothesis import given
 from hypothesis import strategies as st
@@ -279,6 +280,23 @@ async def test_adapters_are_refused_before_anything_is_sent() -> None:
         with pytest.raises(Unsupported):
             await run(LlamaServer(phone.url), asking(adapter="mine"))
     assert phone.bodies == []
+
+
+@pytest.mark.anyio
+async def test_images_are_refused_before_anything_is_sent() -> None:
+    async with llama_http(ScriptedAgent(["Yes."])) as phone:
+        with pytest.raises(Unsupported, match="no images"):
+            await run(LlamaServer(phone.url), asking(Message.user("What is this?", (PIXEL,))))
+    assert phone.bodies == []
+
+
+@pytest.mark.anyio
+async def test_samplers_reach_llama_server_and_log_probabilities_come_back() -> None:
+    samplers = {"top_p": 0.5, "top_k": 7, "min_p": 0.25, "presence_penalty": 0.5, "frequency_penalty": -0.5}
+    async with llama_http(ScriptedAgent([["Good ", "morning."]])) as phone:
+        *_, last = await run(LlamaServer(phone.url), asking(**samplers, top_logprobs=1))
+    assert samplers.items() <= phone.bodies[0].items()
+    assert [(token.token, token.logprob) for token in last.finished.logprobs] == [("Good ", LOGPROB), ("morning.", LOGPROB)]
 
 
 JSON = st.recursive(

@@ -3,9 +3,11 @@
 Runs in the environment of the judge `langchain`, started by `test_langchain.py`: the suite brings plugins of pytest that ours do without.
 """
 
+import base64
 import json
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +18,11 @@ from langchain_core.tools import tool
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 
-from nearfar import ChatNearfar, Hybrid, ScriptedAgent, StepRequest, ToolCall, ToolChoice
+from nearfar import Capabilities, ChatNearfar, Hybrid, ScriptedAgent, StepRequest, ToolCall, ToolChoice
 from nearfar.protocols.fakes import Reply
 
+PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+PDF = b"%PDF-1.4\n%%EOF\n"
 QUOTED = re.compile("'([^']+)'")
 NUMBER = re.compile(r"\((\d+)\)")
 
@@ -54,7 +58,7 @@ def filled(schema: dict[str, Any], root: dict[str, Any], prompt: str) -> Any:  #
 class Claims:
     """The claims that both suites hold `ChatNearfar` to."""
 
-    has_tool_calling = has_tool_choice = has_structured_output = supports_json_mode = True
+    supports_image_inputs = supports_pdf_inputs = has_tool_calling = has_tool_choice = has_structured_output = supports_json_mode = True
     returns_usage_metadata = supports_model_override = True
     chat_model_class = ChatNearfar
     model_override_value = "second"
@@ -66,9 +70,17 @@ class Claims:
     @pytest.fixture(autouse=True)
     def hybrid(self) -> Iterator[None]:
         """A `Hybrid` for each test, closed behind it."""
-        first, second = (ScriptedAgent(reply, name=name, model=f"{name}-model", confidence=0.9) for name in ("first", "second"))
+        claimed = Capabilities(tools=True, json_schema=True, cancellation=True, images=True, files=True)
+        first, second = (
+            ScriptedAgent(reply, name=name, model=f"{name}-model", confidence=0.9, capabilities=claimed) for name in ("first", "second")
+        )
         with Hybrid(near=first, agents={"second": second}) as self._hybrid:
             yield
+
+    @pytest.fixture(autouse=True)
+    def files(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What the suite would fetch from the web: an image and a document."""
+        monkeypatch.setattr("httpx.get", lambda url, **_: SimpleNamespace(content=PDF if url.endswith(".pdf") else PNG))
 
     @property
     def chat_model_params(self) -> dict[str, Any]:

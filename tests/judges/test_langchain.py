@@ -11,8 +11,8 @@ import pytest
 from scripts.judges import JudgeMissingError, python_of
 
 SUITE = Path(__file__).with_name("langchain_suite.py")
-MOST_SKIPPED = 10
-"""Kinds of parts that the agents here do not read (6), what this model does not offer (3), and the small model without llama.cpp."""
+MOST_SKIPPED = 8
+"""Kinds of parts that no agent reads (4), what this model does not offer (3), and the small model where llama.cpp is absent."""
 OPTIONS = (
     *("-c", "/dev/null", "--rootdir", str(SUITE.parent), "--noconftest", "-rA", "-q"),
     *("-p", "no:anyio", "-p", "no:cacheprovider", "-p", "no:xdist", "--benchmark-disable"),
@@ -33,5 +33,5 @@ def test_the_standard_suites_and_the_prebuilt_agent_pass_without_a_network(tmp_p
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     passed, skipped = (re.findall(rf"^{outcome}\b.*$", done.stdout, re.MULTILINE) for outcome in ("PASSED", "SKIPPED"))
-    assert len(passed) >= 51
+    assert len(passed) >= 53
     assert len(skipped) <= MOST_SKIPPED

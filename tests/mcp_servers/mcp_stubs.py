@@ -38,7 +38,7 @@ class Caller:
     async def __aexit__(self, *_: object) -> None:
         await self.servers.release()
 
-    async def call(self, name: str, **arguments: Any) -> ToolResult:  # noqa: ANN401 - any JSON
+    async def call(self, name: str, /, **arguments: Any) -> ToolResult:  # noqa: ANN401 - any JSON
         """Call a tool by the name that the server gives it."""
         with asking(self._approver), anyio.fail_after(60):
             return await self.tools[f"stub__{name}"].run(ToolCall(id="1", name=f"stub__{name}", arguments=arguments))

@@ -205,7 +205,7 @@ async def test_a_question_of_yes_or_no_is_put_to_the_user(era: tuple[str, ...], 
     person = Person(says)
     async with Caller(config, person) as stub:
         assert (await stub.call("ask")).content == answer
-    assert [request.reason for request in person.asked] == ["the MCP server stub asks: delete 3 files?"]
+    assert [request.reason for request in person.asked] == ['the MCP server stub asks: delete 3 files? (yes means {"sure": true})']
 
 
 @ERAS

@@ -16,6 +16,7 @@ from langchain_core.tools import tool as langchain_tool
 from pydantic import BaseModel
 
 from nearfar import (
+    Capabilities,
     ChatNearfar,
     Hybrid,
     InvalidRequest,
@@ -38,6 +39,7 @@ from nearfar.protocols.fakes import Script
 pytestmark = pytest.mark.anyio
 STATE = ProviderState(provider="p", model="scripted", parts=({"type": "reasoning", "encrypted": "x"},))
 PRICES = Prices(input=Decimal(1), output=Decimal(2), source="test", as_of=date(2026, 1, 1))
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 LOOK = ToolCall(id="call_1", name="look", arguments={"place": "Örb"})
 
 
@@ -149,6 +151,20 @@ async def test_a_part_that_no_agent_can_be_given_is_refused_and_not_dropped(mess
     assert agent.requests == []
 
 
+async def test_an_image_goes_to_an_agent_that_reads_images_and_else_to_none() -> None:
+    message = HumanMessage([{"type": "text", "text": "What is this?"}, {"type": "image", "base64": PNG, "mime_type": "image/png"}])
+    blind = ScriptedAgent(["a guess"], name="blind")
+    seeing = ScriptedAgent(["a dot"], name="seeing", capabilities=Capabilities(images=True))
+    async with Hybrid(near=blind) as hybrid:
+        with pytest.raises(Unsupported):
+            await ChatNearfar(hybrid=hybrid).ainvoke([message])
+        assert (ChatNearfar(hybrid=hybrid).profile or {})["image_inputs"] is False
+    async with Hybrid(near=blind, agents={"seeing": seeing}) as hybrid:
+        assert (await ChatNearfar(hybrid=hybrid).ainvoke([message])).text == "a dot"
+        assert (ChatNearfar(hybrid=hybrid).profile or {})["image_inputs"] is True
+    assert blind.requests == []
+
+
 class Town(BaseModel):
     """A town."""
 
@@ -232,6 +248,15 @@ def test_sync_and_async_calls_may_be_mixed() -> None:
         assert asyncio.run(whole(model, "Hello")).text == "ab"
         assert "".join(piece.text for piece in model.stream("Hello")) == "ab"
         assert [each.text for each in model.batch(["Hello", "Hello"])] == ["ab", "ab"]
+
+
+async def test_loops_of_other_threads_may_call_it() -> None:
+    agent = ScriptedAgent(lambda request: ["a", "b"])
+    async with Hybrid(near=agent) as hybrid:
+        model = ChatNearfar(hybrid=hybrid)
+        assert (await model.ainvoke("Hello")).text == "ab"
+        assert (await asyncio.to_thread(lambda: asyncio.run(whole(model, "Hello")))).text == "ab"
+        assert (await asyncio.to_thread(model.invoke, "Hello")).text == "ab"
 
 
 class Watched(ScriptedAgent):

@@ -15,6 +15,7 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
+from langchain_core.messages.content import create_image_block, create_text_block
 
 from nearfar import Hybrid, InvalidRequest, Message, ProviderState, ScriptedAgent, ToolCall, ToolResult
 from nearfar.orchestrator.task.task import STATE, as_messages
@@ -104,6 +105,11 @@ async def test_a_task_takes_them_side_by_side_with_ours() -> None:
 def test_what_agents_cannot_be_told_is_refused_with_its_place(message: BaseMessage, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         as_messages([HumanMessage("Hello?"), message])
+
+
+def test_images_in_langchains_blocks_are_read() -> None:
+    blocks = [create_text_block("What is this?"), create_image_block(base64=PIXEL.base64, mime_type="image/png")]
+    assert as_messages([HumanMessage(content_blocks=blocks)]) == (Message.user("What is this?", (PIXEL,)),)
 
 
 @pytest.mark.parametrize("calls", [5, [5], [{}], [None]])

@@ -151,6 +151,14 @@ async def test_it_serves_hybrids_tasks_and_roles() -> None:
     assert ['{"Orb": 12}' in result.content for result in told if result is not None] == [True] * 3
 
 
+async def test_it_may_be_a_callers_tool_of_a_turn() -> None:
+    call = ToolCall(id="c1", name="capital", arguments={"country": "Aldara"})
+    agent = ScriptedAgent([call])
+    async with Hybrid(near=agent) as hybrid:
+        assert (await hybrid.turn("Which?", tools=[capital])).calls == (call,)
+    assert agent.requests[0].tools[0].description == "Look up a country's capital."
+
+
 async def test_a_private_task_asks_before_it_shows_it_what_the_user_did_not_say() -> None:
     agent = ScriptedAgent([ToolCall(id="c1", name="population", arguments={"city": "Orb"}), "unknown"])
     async with Hybrid(near=agent, tools=[population]) as hybrid:

@@ -51,7 +51,7 @@ async def test_without_a_near_agent_that_reads_it_the_task_is_refused_with_the_r
 async def test_a_task_that_is_itself_declared_public_shows_its_images() -> None:
     near, far = pair()
     async with Hybrid(near=near, far=far, policy=public()) as hybrid:
-        assert (await hybrid.run([ASKED], sensitivity="public", **FAR)).side is Side.FAR
+        assert (await hybrid.run([ASKED], sensitivity="public", mode="prefer_in_cloud", strategy="route")).side is Side.FAR
     assert far.requests[0].messages[-1].attachments == (PIXEL, PAGE)
 
 
@@ -75,7 +75,7 @@ async def test_the_session_does_not_carry_an_image_out_later() -> None:
     async with Hybrid(near=near, far=far, policy=public()) as hybrid:
         chat = hybrid.session("ana")
         await chat.send([ASKED], mode="only_on_device")
-        result = await chat.send("And the colour?", unstick=True, **FAR)
+        result = await chat.send("And the colour?", unstick=True, mode="prefer_in_cloud", strategy="route")
     assert (result.side, far.requests) == (Side.NEAR, [])
 
 

@@ -1,11 +1,14 @@
 """A request that is larger than any honest one is refused before anything is made of it."""
 
+from typing import Any
+
 import pytest
+from attached import PIXEL
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.protocols import InvalidRequest
-from nearfar.protocols.limits import CALLS_OF_A_MESSAGE, JSON_DEPTH, MESSAGES, NAME_LENGTH, SCHEMA_LENGTH, TOOLS
+from nearfar.protocols.limits import ATTACHMENTS, CALLS_OF_A_MESSAGE, JSON_DEPTH, MESSAGES, NAME_LENGTH, SCHEMA_LENGTH, TOOLS
 from nearfar.protocols.v1 import agent_pb2 as pb
 from nearfar.protocols.validation import parse_json
 from nearfar.protocols.wire import request_from_proto
@@ -24,6 +27,10 @@ def calling(count: int = 1, *, identity: str = "") -> pb.Message:
     return pb.Message(role=pb.ROLE_ASSISTANT, tool_calls=calls)
 
 
+def showing(count: int = 1, *, media_type: str = "image/png", data: bytes = PIXEL.data, name: str = "") -> pb.Message:
+    return pb.Message(role=pb.ROLE_USER, attachments=[pb.Attachment(media_type=media_type, data=data, name=name)] * count)
+
+
 def tools(count: int, parameters: str = OBJECT) -> list[pb.ToolSpec]:
     return [pb.ToolSpec(name=f"tool{number}", parameters_json=parameters) for number in range(count)]
 
@@ -40,12 +47,23 @@ def nested(levels: int) -> str:
     ({"stop": ["x" * NAME_LENGTH]}, {"stop": ["x" * (NAME_LENGTH + 1)]}),
     ({"adapter": "x" * NAME_LENGTH}, {"adapter": "x" * (NAME_LENGTH + 1)}),
     ({"output_schema_json": OBJECT.ljust(SCHEMA_LENGTH)}, {"output_schema_json": OBJECT.ljust(SCHEMA_LENGTH + 1)}),
+    ({"messages": [showing(ATTACHMENTS)]}, {"messages": [showing(ATTACHMENTS - 1), showing(2)]}),
+    ({"messages": [showing(name="x" * 200)]}, {"messages": [showing(name="x" * 201)]}),
+    ({"top_logprobs": 20}, {"top_logprobs": 21}),
     ({"tools": tools(1, nested(JSON_DEPTH))}, {"tools": tools(1, nested(JSON_DEPTH + 1))}),
-], ids=["messages", "tools", "calls", "ids", "stops", "adapter", "schema", "depth"])  # fmt: skip
+], ids=["messages", "tools", "calls", "ids", "stops", "adapter", "schema", "attachments", "file names", "logprobs", "depth"])  # fmt: skip
 def test_the_limit_itself_is_allowed_and_one_more_is_not(allowed: dict[str, object], refused: dict[str, object]) -> None:
     read(**allowed)
     with pytest.raises(InvalidRequest):
         read(**refused)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"media_type": "image/jpeg"}, {"media_type": "text/html"}, {"media_type": ""}, {"data": b""}, {"data": b"GIF"}]
+)
+def test_what_is_no_image_of_its_format_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        read(messages=[showing(**fields)])
 
 
 @given(st.lists(st.sampled_from("[{"), min_size=1, max_size=200))

@@ -35,7 +35,7 @@ def answer(request: StepRequest) -> Reply:
 
 
 def scripted(**options: object) -> Agent:
-    claimed = Capabilities(tools=True, json_schema=True, seed=True, cancellation=True)
+    claimed = Capabilities(tools=True, json_schema=True, seed=True, cancellation=True, logprobs=True, images=True)
     defaults: dict[str, object] = {"capabilities": claimed, "limits": Limits(context_tokens=500, concurrency=4), "confidence": 0.5}
     return ScriptedAgent(answer, pace=checkpoint, **{**defaults, **options})  # type: ignore[arg-type]  # options are free here
 

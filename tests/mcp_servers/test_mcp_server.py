@@ -1,0 +1,345 @@
+"""A `Hybrid` as an MCP server, for hosts of both eras."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+pytest.importorskip("mcp", reason="MCP is an extra: pip install 'nearfar[mcp]'")
+
+import httpx2
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult, ElicitResult
+
+from nearfar import Hybrid, MemoryStore, Mode, Policy, RecallConfig, ScriptedAgent, Sensitivity, Side, TaskMemory, Tier, ToolCall, tool
+from nearfar.orchestrator.serve.mcp_http import serving_mcp
+from nearfar.orchestrator.serve.mcp_server import mcp_server
+from nearfar.protocols import ConfigError
+from nearfar.protocols.address import Address
+from nearfar.protocols.security import Authenticator
+from nearfar.protocols.tokens import Scope, TokenRecord, hashed
+
+pytestmark = pytest.mark.anyio
+ERAS = pytest.mark.parametrize("mode", ["auto", "legacy"], ids=["2026-07-28", "2025-11-25"])
+LOOPBACK = Address(host="127.0.0.1", port=0)
+TOKENS = {"ann": "a" * 40, "bob": "b" * 40}
+
+
+def deleting() -> tuple[Any, list[str]]:
+    """Return a tool that needs approval, and the list of what it has deleted."""
+    deleted: list[str] = []
+
+    @tool(approval=True)
+    def delete(name: str) -> str:
+        """Delete a file."""
+        deleted.append(name)
+        return "deleted"
+
+    return delete, deleted
+
+
+async def run(client: Client, prompt: str = "hello", **arguments: Any) -> CallToolResult:  # noqa: ANN401 - any JSON
+    """Call the tool `run`."""
+    with anyio.fail_after(30):
+        return await client.call_tool("run", {"prompt": prompt, **arguments})
+
+
+def text_of(result: CallToolResult) -> str:
+    """Return the text of a result."""
+    return "".join(block.text for block in result.content if block.type == "text")
+
+
+@ERAS
+async def test_a_task_is_run_and_its_answer_says_what_it_cost_and_who_gave_it(mode: str) -> None:
+    async with Hybrid(near=ScriptedAgent(["hi there"], model="tiny")) as hybrid, Client(mcp_server(hybrid), mode=mode) as client:
+        told: list[str | None] = []
+
+        async def progress(progress: float, total: float | None, message: str | None) -> None:
+            told.append(message)
+
+        result = await client.call_tool("run", {"prompt": "hello"}, progress_callback=progress)
+    answer = result.structured_content
+    assert answer is not None
+    assert (answer["text"], answer["side"], answer["model"]) == ("hi there", "near", "tiny")
+    assert answer["run"].startswith("mcp-")
+    assert told == ["scripted (near: tiny) works on it"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked"),
+    [
+        (Policy(), {"sensitivity": "public"}),
+        (Policy(mode=Mode.ONLY_ON_DEVICE), {"mode": "auto"}),
+        (Policy(mode=Mode.ONLY_ON_DEVICE), {"mode": "only_in_cloud"}),
+        (Policy(mode=Mode.ONLY_IN_CLOUD, sensitivity=Sensitivity.PUBLIC), {"mode": "prefer_on_device"}),
+    ],
+)
+async def test_a_request_cannot_widen_what_the_policy_allows(policy: Policy, asked: dict[str, str]) -> None:
+    far = ScriptedAgent(["far"], name="far", side=Side.FAR)
+    async with Hybrid(near=ScriptedAgent(["near"]), far=far, policy=policy) as hybrid, Client(mcp_server(hybrid)) as client:
+        result = await run(client, **asked)
+    assert result.is_error
+    assert "PermissionDenied" in text_of(result)
+
+
+async def test_a_request_can_narrow_what_the_policy_allows() -> None:
+    far = ScriptedAgent(["far"], name="far", side=Side.FAR)
+    policy = Policy(sensitivity=Sensitivity.PUBLIC, mode=Mode.PREFER_IN_CLOUD)
+    async with Hybrid(near=ScriptedAgent(["near", "near"]), far=far, policy=policy) as hybrid, Client(mcp_server(hybrid)) as client:
+        answers = [await run(client, sensitivity="private"), await run(client, mode="only_on_device")]
+    assert [answer.structured_content and answer.structured_content["side"] for answer in answers] == ["near", "near"]
+
+
+async def test_no_text_goes_to_the_cloud_unless_the_owner_has_said_so() -> None:
+    far = ScriptedAgent(["far"], name="far", side=Side.FAR)
+    async with Hybrid(far=far) as hybrid, Client(mcp_server(hybrid)) as client:
+        result = await run(client)
+    assert result.is_error
+    assert "private" in text_of(result)
+
+
+async def test_an_error_of_a_task_is_told_as_an_error() -> None:
+    async with Hybrid(near=ScriptedAgent([])) as hybrid, Client(mcp_server(hybrid)) as client:
+        result = await run(client)
+    assert result.is_error
+    assert "NotFound" in text_of(result)
+
+
+async def test_a_host_that_leaves_cancels_its_task() -> None:
+    began, cancelled = anyio.Event(), anyio.Event()
+
+    @tool(effect="read")
+    async def wait() -> str:
+        """Wait."""
+        began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.set()
+        return ""
+
+    near = ScriptedAgent([ToolCall(id="1", name="wait")])
+    async with Hybrid(near=near, tools=[wait]) as hybrid, Client(mcp_server(hybrid), mode="legacy") as client:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run, client)
+            await began.wait()
+            tasks.cancel_scope.cancel()
+        with anyio.fail_after(10):
+            await cancelled.wait()
+
+
+@pytest.mark.parametrize("says", [True, False])
+@ERAS
+async def test_a_call_that_needs_approval_is_put_to_the_user_of_the_host(mode: str, says: bool, tmp_path: Path) -> None:
+    delete, deleted = deleting()
+    near = ScriptedAgent([ToolCall(id="1", name="delete", arguments={"name": "a.txt"}), "done"])
+    asked: list[str] = []
+
+    async def answer(context: object, params: Any) -> ElicitResult:  # noqa: ANN401 - forms and addresses
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"approve": says})
+
+    async with (
+        Hybrid(near=near, tools=[delete], records=tmp_path / "runs") as hybrid,
+        Client(mcp_server(hybrid), mode=mode, elicitation_callback=answer) as client,
+    ):
+        result = await run(client)
+    assert asked == ['delete needs approval: delete {"name": "a.txt"}']
+    assert deleted == (["a.txt"] if says else [])
+    assert result.structured_content is not None
+    assert result.structured_content["text"] == "done"
+
+
+@ERAS
+async def test_a_host_that_cannot_ask_is_told_that_approval_is_needed(mode: str, tmp_path: Path) -> None:
+    delete, deleted = deleting()
+    near = ScriptedAgent([ToolCall(id="1", name="delete", arguments={"name": "a.txt"}), "done"])
+    async with Hybrid(near=near, tools=[delete], records=tmp_path / "runs") as hybrid, Client(mcp_server(hybrid), mode=mode) as client:
+        result = await run(client)
+    assert "ApprovalNeeded" in text_of(result)
+    assert not deleted
+
+
+async def test_runs_and_traces_are_resources(tmp_path: Path) -> None:
+    async with Hybrid(near=ScriptedAgent(["secret answer", "other"]), records=tmp_path / "runs") as hybrid:
+        await hybrid.run("another app's task", idempotency_key="other-app")
+        async with Client(mcp_server(hybrid)) as client:
+            answer = (await run(client)).structured_content
+            assert answer is not None
+            listed = json.loads(await read(client, "nearfar://runs"))
+            assert [each["id"] for each in listed] == [answer["run"]]
+            shown = json.loads(await read(client, f"nearfar://runs/{answer['run']}"))
+            assert (shown["prompt"], shown["answer"]) == ("hello", "other")
+            trace = await read(client, f"nearfar://traces/{answer['run']}")
+            assert "step" in {row["kind"] for row in json.loads(trace)}
+            assert "hello" not in trace
+            for kind in ("runs", "traces"):
+                with pytest.raises(MCPError, match="there is no run"):
+                    await read(client, f"nearfar://{kind}/other-app")
+
+
+async def read(client: Client, uri: str) -> str:
+    """Return the text of a resource."""
+    return "".join(getattr(content, "text", "") for content in (await client.read_resource(uri)).contents)
+
+
+async def test_memory_is_recalled_as_far_as_it_may_leave_the_device(tmp_path: Path) -> None:
+    with MemoryStore.open(tmp_path / "memory.db", embedder=None) as store:
+        store.put(("notes",), "1", {"text": "the boat is called Albatross"}, tier=Tier.SHARED)
+        store.put(("notes",), "2", {"text": "the boat costs 90 a day"}, tier=Tier.DEVICE)
+        memory = TaskMemory(store, recall=RecallConfig())
+        async with Hybrid(near=ScriptedAgent([]), memory=memory) as hybrid, Client(mcp_server(hybrid)) as client:
+            found = text_of(await client.call_tool("recall", {"query": "boat"}))
+    assert "Albatross" in found
+    assert "90" not in found
+
+
+async def test_without_memory_and_records_neither_is_offered() -> None:
+    async with Hybrid(near=ScriptedAgent([])) as hybrid, Client(mcp_server(hybrid)) as client:
+        assert [each.name for each in (await client.list_tools()).tools] == ["run"]
+        assert not (await client.list_resources()).resources
+
+
+@asynccontextmanager
+async def served(hybrid: Hybrid, tokens: Any = None) -> AsyncIterator[str]:  # noqa: ANN401 - any form of tokens
+    """Serve by HTTP, and yield the URL."""
+    async with serving_mcp(mcp_server(hybrid), LOOPBACK, Authenticator(tokens)) as url:
+        yield url
+
+
+@asynccontextmanager
+async def connected(url: str, token: str, mode: str = "auto") -> AsyncIterator[Client]:
+    """Connect with a token."""
+    async with (
+        httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}) as http,
+        Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+    ):
+        yield client
+
+
+@ERAS
+async def test_callers_see_their_own_runs_alone(mode: str, tmp_path: Path) -> None:
+    async with Hybrid(near=ScriptedAgent(["for ann"]), records=tmp_path / "runs") as hybrid, served(hybrid, TOKENS) as url:
+        async with connected(url, TOKENS["ann"], mode) as ann:
+            answer = (await run(ann)).structured_content
+            assert answer is not None
+        async with connected(url, TOKENS["bob"], mode) as bob:
+            assert json.loads(await read(bob, "nearfar://runs")) == []
+            with pytest.raises(MCPError, match="there is no run"):
+                await read(bob, f"nearfar://runs/{answer['run']}")
+
+
+async def test_a_token_without_the_scope_runs_nothing() -> None:
+    record = TokenRecord(id="1", caller="eve", digest=hashed("e" * 40), scopes=frozenset({Scope.DESCRIBE}))
+    async with Hybrid(near=ScriptedAgent(["hi"])) as hybrid, served(hybrid, [record]) as url, connected(url, "e" * 40) as eve:
+        assert "lacks the scope 'steps'" in text_of(await run(eve))
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"authorization": "Bearer wrong"}, 401),
+        ({"authorization": f"Bearer {TOKENS['ann']}", "origin": "https://eve.example"}, 403),
+        ({"authorization": f"Bearer {TOKENS['ann']}", "origin": "null"}, 403),
+        ({"authorization": f"Bearer {TOKENS['ann']}", "host": "eve.example:80"}, 421),
+        ({"authorization": f"Bearer {TOKENS['ann']}", "origin": "http://localhost:3000"}, 200),
+    ],
+)
+async def test_requests_without_a_token_and_from_pages_of_other_hosts_are_refused(headers: dict[str, str], status: int) -> None:
+    async with Hybrid(near=ScriptedAgent([])) as hybrid, served(hybrid, TOKENS) as url, httpx2.AsyncClient() as http:
+        answer = await http.post(url, json=INITIALIZE, headers={"accept": "application/json, text/event-stream", **headers})
+    assert answer.status_code == status
+
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+
+
+async def test_a_body_that_is_too_long_is_refused() -> None:
+    async with Hybrid(near=ScriptedAgent([])) as hybrid, served(hybrid) as url, httpx2.AsyncClient() as http:
+        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+        answer = await http.post(url, content=b" " * 20_000_000, headers=headers)
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize("tokens", [None, TOKENS])
+async def test_no_address_outside_of_this_machine_is_served_in_plain_text(tokens: dict[str, str] | None) -> None:
+    async with Hybrid(near=ScriptedAgent([])) as hybrid:
+        with pytest.raises(ConfigError, match="needs TLS"):
+            async with serving_mcp(mcp_server(hybrid), Address(host="0.0.0.0", port=0), Authenticator(tokens)):
+                pass
+
+
+async def test_an_address_that_is_taken_is_an_error_that_says_so() -> None:
+    async with Hybrid(near=ScriptedAgent([])) as hybrid, served(hybrid) as url:
+        taken = Address(host="127.0.0.1", port=int(url.rpartition(":")[2].partition("/")[0]))
+        with pytest.raises(ConfigError, match="cannot be listened at"):
+            async with serving_mcp(mcp_server(hybrid), taken, Authenticator(None)):
+                pass
+
+
+COMMAND = [sys.executable, "-c", "from nearfar.orchestrator.cli import main; main()", "serve", "mcp"]
+
+
+@ERAS
+async def test_nothing_but_the_protocol_is_on_standard_output_whatever_tools_print(mode: str) -> None:
+    program = Path(__file__).with_name("talkative_server.py")
+    host = StdioServerParameters(command=sys.executable, args=[str(program)], env=dict(os.environ))
+    async with Client(host, mode=mode) as client:
+        result = await run(client)
+    assert result.structured_content is not None
+    assert result.structured_content["text"] == "done"
+
+
+async def test_standard_output_has_no_line_that_is_not_the_protocol() -> None:
+    program = Path(__file__).with_name("talkative_server.py")
+    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "run", "arguments": {"prompt": "hello"}}}
+    messages = [INITIALIZE, {"jsonrpc": "2.0", "method": "notifications/initialized"}, call]
+    async with await anyio.open_process([sys.executable, str(program)], stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for message in messages:
+            await process.stdin.send(json.dumps(message).encode() + b"\n")
+        told = b""
+        with anyio.fail_after(30):
+            while b'"id":2' not in told:
+                told += await process.stdout.receive()
+            await process.stdin.aclose()
+            async for piece in process.stdout:
+                told += piece
+            errors = b"".join([piece async for piece in process.stderr])
+    assert [json.loads(line)["id"] for line in told.splitlines()] == [1, 2]
+    assert b"the tool prints" in errors
+    assert b"a child prints" in errors
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("leave", ["close", "terminate"])
+async def test_the_command_ends_when_the_host_leaves_and_at_a_signal(leave: str, tmp_path: Path) -> None:
+    command = [*COMMAND, "--near", "near"]
+    async with await anyio.open_process(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        await process.stdin.send(json.dumps(INITIALIZE).encode() + b"\n")
+        answer = json.loads(await process.stdout.receive())
+        assert answer["result"]["serverInfo"]["name"] == "nearfar"
+        if leave == "close":
+            await process.stdin.aclose()
+        else:
+            process.terminate()
+        with anyio.fail_after(20):
+            assert await process.wait() == (0 if leave == "close" else 130)
