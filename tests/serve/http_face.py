@@ -21,10 +21,10 @@ CHAT = "/v1/chat/completions"
 
 
 @asynccontextmanager
-async def served(hybrid: Hybrid, allowed: CallerConfig = PUBLIC, **config: Any) -> AsyncIterator[HttpServer]:
+async def served(hybrid: Hybrid, allowed: CallerConfig = PUBLIC, *, drain: float = 0.0, **config: Any) -> AsyncIterator[HttpServer]:
     """Serve a `Hybrid` to a caller named `app` that may do what `allowed` says."""
     settings = ServeConfig(address="127.0.0.1:0", callers={"app": allowed}, **config)
-    async with serve_hybrid(hybrid, settings, tokens={"app": TOKEN}) as server:
+    async with serve_hybrid(hybrid, settings, tokens={"app": TOKEN}, drain=drain) as server:
         yield server
 
 
