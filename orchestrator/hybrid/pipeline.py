@@ -24,6 +24,7 @@ from ...protocols import (
     Side,
     StoreError,
 )
+from ..agents.pool import AgentPool
 from ..cache.plans import PlanCache
 from ..routing.eligibility import unknown_prices
 from ..routing.router import Router
@@ -226,6 +227,11 @@ class Pipeline:
         if self.runs is None:
             raise ConfigError("no runs are kept", hint='in nearfar.toml: [runs]; in Python: Hybrid(records="records")')
         return self.runs
+
+    @property
+    def pool(self) -> AgentPool:
+        """The agents."""
+        return self._parts.pool
 
     @cached_property
     def graphs(self) -> "Graphs":

@@ -151,11 +151,9 @@ async def turn_events(events: AsyncGenerator[TaskEvent, None], asked: AskedTurn,
         match event:
             case Routed():
                 strategy = event.decision.strategy
-            case AttemptStarted():
-                assert strategy is not None, "a task is routed before it is attempted"
+            case AttemptStarted() if strategy is not None:
                 by = Speaker(agent=event.agent, side=event.side, model=event.model, strategy=strategy)
-            case AgentText():
-                assert by is not None, "an attempt is announced before it is heard"
+            case AgentText() if by is not None:  # else the run is resumed: who speaks was told before, and all is told at the end
                 piece = f"{_BETWEEN}{event.text}" if is_between and heard else event.text
                 heard, is_between = heard + piece, False
                 yield TurnText(text=piece, by=by)
@@ -176,7 +174,6 @@ class ServesTurns:
     """Serves turns by the pipeline of a `Hybrid`."""
 
     _pipeline: Pipeline
-    pool: AgentPool
 
     async def turn(
         self,
@@ -203,7 +200,7 @@ class ServesTurns:
             options: the fields of `TurnOptions`.
         """
         asked = AskedTurn.of(prompt, tools, tool_choice, options)
-        return turn_of(await self._pipeline.run(asked.messages, asked.options, caller=asked.caller), asked, self.pool)
+        return turn_of(await self._pipeline.run(asked.messages, asked.options, caller=asked.caller), asked, self._pipeline.pool)
 
     async def stream_turn(
         self,
@@ -227,7 +224,7 @@ class ServesTurns:
         asked = AskedTurn.of(prompt, tools, tool_choice, options)
         async with (
             aclosing(self._pipeline.stream(asked.messages, asked.options, caller=asked.caller)) as events,
-            aclosing(turn_events(events, asked, self.pool)) as turn,
+            aclosing(turn_events(events, asked, self._pipeline.pool)) as turn,
         ):
             async for event in turn:
                 yield event

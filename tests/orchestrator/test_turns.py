@@ -1,7 +1,7 @@
 """Turns: one answer of a routed model whose tools the caller runs."""
 
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from datetime import date
 from decimal import Decimal
@@ -17,6 +17,7 @@ from pydantic import BaseModel, JsonValue
 
 from nearfar import (
     ApprovalNeeded,
+    ApprovalRequest,
     BudgetExceeded,
     Capabilities,
     Effort,
@@ -43,6 +44,7 @@ from nearfar import (
     ToolResult,
     ToolSpec,
     Turn,
+    TurnText,
     Unavailable,
     Unsupported,
     Usage,
@@ -499,6 +501,26 @@ async def test_a_turn_that_waits_for_an_approval_is_resumed(tmp_path: Path) -> N
         turn = await asked(hybrid, idempotency_key="one")
     assert [outcome.result for outcome in turn.result.tool_calls] == ["paid 5"]
     assert (turn.calls, turn.result.id) == ((call(2),), result.id)
+
+
+async def test_a_stream_that_resumes_a_turn_tells_all_of_it(tmp_path: Path) -> None:
+    @tool(approval=True)
+    def pay(amount: int) -> str:
+        """Pay an amount."""
+        return f"paid {amount}"
+
+    async def agree(requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
+        return {request.id: True for request in requests}
+
+    agent = near(["One moment.", call(1, "pay", amount=5)], ["It is ", "paid."])
+    options: dict[str, Any] = {"near": agent, "tools": [pay], "records": tmp_path / "records"}
+    async with Hybrid(**options) as hybrid:
+        with pytest.raises(ApprovalNeeded):
+            await asked(hybrid, idempotency_key="one")
+    async with Hybrid(**options, approver=agree) as hybrid:
+        stream = hybrid.stream_turn("Is it sunny in Oslo?", tools=[WEATHER], sensitivity="public", idempotency_key="one")
+        told = [event.text async for event in stream if isinstance(event, TurnText)]
+    assert told == ["One moment.\n\nIt is paid."]
 
 
 async def test_a_turn_is_explained_with_the_agent_that_it_names() -> None:
