@@ -58,13 +58,12 @@ class ResponseWriter:
         self.response: Json = {
             "id": id,
             "object": "response",
-            "created_at": self._created,
-            "model": body.get("model"),
+            "created_at": int(time.time()),
+            "model": body["model"],
             **echo,
             "tools": tools,
         }
         """The response, as far as it is known."""
-        self.response |= {**echo, "tools": tools}
         self._set("in_progress")
 
     def begin(self, model: str) -> Iterator[Json]:
@@ -95,7 +94,7 @@ class ResponseWriter:
         yield self._event(f"response.{status}", response=response)
 
     def fail(self, error: NearfarError) -> Iterator[Json]:
-        """End the response with an error."""
+        """End the response with an error. One that no agent has begun to answer names the model that was asked for."""
         told = openai_error(error)["error"]
         yield self._event("error", code=told["code"], message=told["message"], param=told["param"])
         code = "rate_limit_exceeded" if told["code"] in _LIMITS else "server_error"
