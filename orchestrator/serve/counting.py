@@ -11,6 +11,8 @@ from .dialect import Incoming
 from .responses_input import ReadRequest
 
 _PIECE: Final = re.compile(r"[A-Za-z]+|\s+|[\x21-\x7e]|[^\x00-\x7f]+")
+_SWITCH: Final = re.compile(r"(?<=[a-z])[A-Z]|(?<=[A-Z])[a-z]{1,2}(?=[A-Z])")
+"""A letter of the other case: where they are many, as in base64, tokens are short."""
 _LETTERS: Final = 4
 """Letters of a token, at most: longer tokens are common words, and shorter ones make up for them."""
 _BYTES: Final = 2
@@ -31,7 +33,7 @@ def _piece_tokens(piece: str) -> int:
     if piece.isspace():
         return 0 if piece == " " else 1 + piece.count("\n")
     if piece.isascii():
-        return math.ceil(len(piece) / _LETTERS)
+        return max(math.ceil(len(piece) / _LETTERS), 2 * len(_SWITCH.findall(piece)))
     return math.ceil(len(piece.encode(errors="surrogatepass")) / _BYTES)
 
 
