@@ -206,5 +206,5 @@ async def test_nothing_of_a_rejected_draft_is_streamed() -> None:
     ],
 )
 def test_the_count_is_not_below_that_of_large_models_tokenizers(text: str, tokens: int) -> None:
-    """`tokens`: of the text in cl100k_base (tiktoken 0.12) or the tokenizer that Anthropic published with Claude 2, whichever has more."""
+    """`tokens`: of the text in cl100k_base (tiktoken 0.14) or the tokenizer that Anthropic published with Claude 2, whichever has more."""
     assert tokens <= tokens_at_most(text) <= 2 * tokens
