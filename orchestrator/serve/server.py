@@ -18,6 +18,7 @@ from ...protocols.security import check_exposure
 from ...protocols.tokens import Tokens
 from ..compose.http import ServeConfig
 from ..hybrid.hybrid import Hybrid
+from ..util.runtime import cancel_task
 
 try:
     import uvicorn
@@ -30,6 +31,8 @@ except ImportError as error:
 IDLE_SECONDS: Final = 75
 """Seconds for which a connection stays open between two requests: clients of both makers keep theirs for less."""
 _BACKLOG: Final = 1024
+_LEAST_DRAIN: Final = 0.05
+"""Seconds in which connections without a request are closed."""
 
 
 class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen by uvicorn among its own
@@ -65,7 +68,7 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to its owner, and tells when it listens."""
+    """Leaves signals to its owner, and tells when it listens, or cannot."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -75,8 +78,10 @@ class _Server(uvicorn.Server):
         await self._serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.listens.set()
+        try:
+            await super().startup(sockets)
+        finally:
+            self.listens.set()
 
 
 class HttpServer:
@@ -115,17 +120,18 @@ async def serve_hybrid(hybrid: Hybrid, config: ServeConfig, *, tokens: Tokens, d
     listening = _listen(address)
     server = _Server(settings)
     url = _url(address, listening, is_secure=tls is not None)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(access.watch)
-        running = asyncio.create_task(server.serve([listening]))
-        try:
-            await server.listens.wait()
-            yield HttpServer(server, url, access)
-        finally:
-            server.should_exit = True
-            with anyio.CancelScope(shield=True):
-                await running
-        tasks.cancel_scope.cancel()
+    watching = asyncio.create_task(access.watch())
+    running = asyncio.create_task(server.serve([listening]))
+    try:
+        await server.listens.wait()
+        if not server.started:
+            await running
+        yield HttpServer(server, url, access)
+    finally:
+        server.should_exit = True
+        with anyio.CancelScope(shield=True):
+            await running
+            await cancel_task(watching)
 
 
 def _listen(address: Address) -> socket.socket:
@@ -159,7 +165,7 @@ def _settings(hybrid: Hybrid, config: ServeConfig, access: Access, drain: float)
         backlog=_BACKLOG,
         limit_concurrency=most_connections(),
         timeout_keep_alive=IDLE_SECONDS,
-        timeout_graceful_shutdown=drain,  # type: ignore[arg-type]  # which is passed on to asyncio, and may be a fraction
+        timeout_graceful_shutdown=max(drain, _LEAST_DRAIN),  # type: ignore[arg-type]  # which is passed on to asyncio, and may be a fraction
         ssl_certfile=config.certificate,
         ssl_keyfile=config.key,
     )
