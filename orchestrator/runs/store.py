@@ -18,6 +18,7 @@ from ..task.stores import RunsConfig
 from ..util.runtime import in_thread
 from .effects import TABLES as EFFECTS
 from .leases import LocalOwners, Owners, SharedOwners, check_lease
+from .responses import TABLES as RESPONSES
 from .run import VERSION, KeptTask, Lease, Run, RunFailure, RunState, damaged_run, parse_record, title
 from .sessions import TABLES as SESSIONS
 
@@ -65,7 +66,7 @@ NAMING: Final = Naming("run store", recovery="name another [runs] folder, or mov
 _COLUMNS: Final = "run, number, user_name, state, strategy, title, steps, epoch, owner, began, version"
 _ENDED: Final = (RunState.DONE, RunState.FAILED, RunState.CANCELLED)
 _SECONDS_PER_DAY: Final = 86_400
-_TABLES: Final = ("checkpoints", "pending", "effects", "tasks", "outcomes", "turns", "runs")
+_TABLES: Final = ("checkpoints", "pending", "effects", "tasks", "outcomes", "turns", "responses", "runs")
 
 
 class RunStore:
@@ -97,6 +98,7 @@ class RunStore:
         database.require(TABLES)
         database.require(EFFECTS)
         database.require(SESSIONS)
+        database.require(RESPONSES)
         self.writer = Writer(database)
 
     @classmethod

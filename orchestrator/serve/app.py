@@ -9,17 +9,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ...protocols import NotFound
+from ...protocols import ConfigError, NotFound
 from ...protocols.access import Access
 from ...protocols.address import parse_address
 from ...protocols.tokens import Scope
 from ..compose.http import ServeConfig
 from ..hybrid.hybrid import Hybrid
+from ..runs.responses import KeptResponses
+from ..runs.store import RunStore
 from .callers import Callers
 from .chat import Chat
 from .endpoint import Endpoint, Exchange, Face, turn_endpoint
+from .errors import anthropic_error
+from .messages import Messages, count_message_tokens
 from .models import list_models, tell_model
 from .origin import OriginCheck
+from .responses import Responses
 
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _TOLD: Final = ("x-nearfar-run", "x-nearfar-side", "x-nearfar-agent", "x-nearfar-model", "x-nearfar-cost", "x-request-id", "retry-after")
@@ -52,7 +57,30 @@ def _routes(face: Face) -> list[BaseRoute]:
         Route("/v1/models", Endpoint(face, list_models, methods=("GET",))),
         Route("/v1/models/{model:path}", Endpoint(face, tell_model, methods=("GET",))),
         Route("/v1/chat/completions", turn_endpoint(face, Chat())),
+        *_responses(face),
+        Route("/v1/messages", turn_endpoint(face, Messages())),
+        Route("/v1/messages/count_tokens", Endpoint(face, count_message_tokens, error_body=anthropic_error)),
     ]
+
+
+def _responses(face: Face) -> list[BaseRoute]:
+    responses = Responses(KeptResponses(_run_store(face.hybrid)))
+    one = "/v1/responses/{response}"
+    return [
+        Route("/v1/responses", turn_endpoint(face, responses)),
+        Route("/v1/responses/input_tokens", Endpoint(face, responses.count)),
+        Route(one, Endpoint(face, responses.show, methods=("GET", "DELETE"))),
+        Route(f"{one}/cancel", Endpoint(face, responses.cancel)),
+        Route(f"{one}/input_items", Endpoint(face, responses.items, methods=("GET",))),
+    ]
+
+
+def _run_store(hybrid: Hybrid) -> RunStore | None:
+    """Return the store of the runs; None where none are kept."""
+    try:
+        return hybrid.runs
+    except ConfigError:
+        return None
 
 
 async def _alive(_request: Request) -> Response:

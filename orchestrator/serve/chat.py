@@ -10,7 +10,7 @@ from ...protocols import FinishReason, JsonSchema, NearfarError, ToolCall, ToolC
 from ..task.turns import Speaker, Turn
 from .dialect import AskedOfTurn, Dialect, Encoder, Incoming
 from .errors import BadField, UnsupportedField, openai_error
-from .fields import effort_of, opening_of, sampling_of, with_one_system
+from .fields import effort_of, given_fields, opening_of, sampling_of, with_one_system
 from .metadata import turn_object
 from .requests import field, ignored, warning
 from .sse import event
@@ -67,7 +67,7 @@ class Chat(Dialect):
         messages = with_one_system(list(_messages(body, warnings)))
         options, asked, more = incoming.options(opening=opening_of(messages))
         tools, choice = read_tools(body, warnings)
-        options["sampling"] = sampling_of({ours: (name, body[name]) for name, ours in _SAMPLING.items() if body.get(name) is not None})
+        options["sampling"] = sampling_of(given_fields(body, _SAMPLING))
         options["parallel_calls"] = field(body, "parallel_tool_calls", bool, "true or false", True)
         if (effort := effort_of(body.get("reasoning_effort"), "reasoning_effort")) is not None:
             options["effort"] = effort

@@ -157,7 +157,9 @@ class Exchange:
             return
         serving = self.face.hybrid.turn(asked.prompt, tools=asked.tools, tool_choice=asked.tool_choice, **asked.options)
         turn: Turn = await self.while_connected(serving)
-        await self.reply(dialect.whole(incoming, asked, turn), headers=_headers(self.run, asked, turn.speaker) | turn_headers(turn))
+        written = dialect.whole(incoming, asked, turn)
+        await dialect.keep(incoming, written)
+        await self.reply(written, headers=_headers(self.run, asked, turn.speaker) | turn_headers(turn))
 
     async def _stream_turn(self, dialect: Dialect, incoming: Incoming, asked: AskedOfTurn) -> None:
         speaker: Speaker | None = None
@@ -179,7 +181,9 @@ class Exchange:
                     turn = event.turn
                     opening = b"" if speaker is not None else encoder.begin(turn.speaker)
                     speaker = speaker or turn.speaker
-                    await stream.write(opening + encoder.finish(turn))
+                    ending = encoder.finish(turn)
+                    await dialect.keep(incoming, encoder)
+                    await stream.write(opening + ending)
             await stream.end()
 
 

@@ -1,4 +1,4 @@
-"""Fields that several APIs share: sampling, effort, and how a conversation begins."""
+"""Fields that several APIs share: objects and texts, sampling, effort, schemas, and how a conversation begins."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -8,6 +8,10 @@ from pydantic import ValidationError
 from ...protocols import Effort
 from ..task.sampling import Sampling
 from .errors import BadField
+from .requests import field
+
+Fields = Mapping[str, Any]
+"""A JSON object that a client has sent."""
 
 _SEEDS: Final = 2**31
 _BETWEEN: Final = {"type": "text", "text": "\n\n"}
@@ -66,3 +70,60 @@ def opening_of(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
         if message["role"] in ("system", "user"):
             roles.setdefault(message["role"], message["content"])
     return sorted(roles.items())
+
+
+def wrong(param: str, problem: str, *, hint: str = "") -> BadField:
+    """Return the error of the field at `param`, such as `tools[0].name`."""
+    return BadField(f"{param}: {problem}", param=param, hint=hint)
+
+
+def as_object(value: object, param: str) -> Fields:
+    """Return a value that has to be an object."""
+    if not isinstance(value, Mapping):
+        raise wrong(param, f"it must be an object, not {type(value).__name__}")
+    return value
+
+
+def as_objects(body: Fields, name: str) -> Sequence[Fields]:
+    """Return a list of objects; an empty one where it is left out."""
+    given: list[object] = field(body, name, list, "a list", [])
+    return [as_object(each, f"{name}[{place}]") for place, each in enumerate(given)]
+
+
+def required_text(body: Fields, name: str, param: str) -> str:
+    """Return a text that has to be there; `param` is the place of the object that holds it."""
+    value = body.get(name)
+    if not isinstance(value, str) or not value:
+        raise wrong(f"{param}.{name}", "it must be a text that is not empty")
+    return value
+
+
+def choice_of(value: object, known: Sequence[str], param: str) -> str:
+    """Return a text that has to be one of those `known`."""
+    if value not in known:
+        raise wrong(param, f"{value!r} is none of {', '.join(known)}")
+    return str(value)
+
+
+def schema_of(given: object, param: str) -> dict[str, Any] | None:
+    """Return the JSON Schema of an answer that has the schema in its format; None for free text."""
+    if given is None:
+        return None
+    wanted = as_object(given, param)
+    kind = choice_of(wanted.get("type"), ("text", "json_object", "json_schema"), f"{param}.type")
+    if kind == "text":
+        return None
+    return {"type": "object"} if kind == "json_object" else dict(as_object(wanted.get("schema"), f"{param}.schema"))
+
+
+def plain(content: object) -> str:
+    """Return the text of a content: a text, or a list of parts."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "\n\n".join(str(part["text"]) for part in parts if isinstance(part, Mapping) and part.get("text"))
+
+
+def given_fields(body: Fields, names: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
+    """Return what `sampling_of` takes, from the client's `names` of samplers to ours."""
+    return {ours: (name, body[name]) for name, ours in names.items() if body.get(name) is not None}

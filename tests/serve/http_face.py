@@ -13,7 +13,7 @@ from nearfar import Hybrid
 from nearfar.orchestrator.compose.http import CallerConfig, ServeConfig
 from nearfar.orchestrator.serve.server import HttpServer, serve_hybrid
 
-TOKEN = "t" * 32
+TOKEN, OTHER = "t" * 32, "o" * 32
 PUBLIC = CallerConfig(sensitivity="public")
 HEADERS = {"authorization": f"Bearer {TOKEN}"}
 ASK = {"model": "nearfar/auto", "messages": [{"role": "user", "content": "Look at it."}]}
@@ -22,9 +22,9 @@ CHAT = "/v1/chat/completions"
 
 @asynccontextmanager
 async def served(hybrid: Hybrid, allowed: CallerConfig = PUBLIC, *, drain: float = 0.0, **config: Any) -> AsyncIterator[HttpServer]:
-    """Serve a `Hybrid` to a caller named `app` that may do what `allowed` says."""
+    """Serve a `Hybrid` to a caller named `app` that may do what `allowed` says, and to one named `other`."""
     settings = ServeConfig(address="127.0.0.1:0", callers={"app": allowed}, **config)
-    async with serve_hybrid(hybrid, settings, tokens={"app": TOKEN}, drain=drain) as server:
+    async with serve_hybrid(hybrid, settings, tokens={"app": TOKEN, "other": OTHER}, drain=drain) as server:
         yield server
 
 
@@ -35,8 +35,8 @@ async def raw_client(server: HttpServer, headers: dict[str, str] = HEADERS) -> A
 
 
 @asynccontextmanager
-async def openai_client(server: HttpServer, **options: Any) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{server.address}/v1", api_key=TOKEN, **options) as client:
+async def openai_client(server: HttpServer, *, token: str = TOKEN, **options: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{server.address}/v1", api_key=token, **options) as client:
         yield client
 
 

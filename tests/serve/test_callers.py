@@ -21,7 +21,9 @@ def pair() -> tuple[ScriptedAgent, ScriptedAgent]:
     return near, ScriptedAgent(lambda _: "Far.", name="far", side=Side.FAR, model="big")
 
 
-async def status(hybrid: Hybrid, allowed: CallerConfig = PUBLIC, headers: dict[str, str] | None = None, **change: object) -> tuple[int, str]:
+async def status(
+    hybrid: Hybrid, allowed: CallerConfig = PUBLIC, headers: dict[str, str] | None = None, **change: object
+) -> tuple[int, str]:
     """Return the status of a request, and its model or its error."""
     async with served(hybrid, allowed) as server, raw_client(server) as client:
         response = await client.post(CHAT, json={**ASK, **change}, headers=headers or {})
@@ -144,7 +146,11 @@ async def test_requests_of_foreign_pages_are_refused(headers: dict[str, str], ex
 
 
 async def test_no_page_may_read_anything_unless_its_origin_is_configured() -> None:
-    preflight = {"origin": "https://app.example", "access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    preflight = {
+        "origin": "https://app.example",
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization",
+    }
     async with Hybrid(near=pair()[0]) as hybrid:
         async with served(hybrid) as server, raw_client(server, {}) as client:
             assert (await client.options(CHAT, headers=preflight)).status_code == 403

@@ -166,7 +166,9 @@ async def test_one_call_at_most_where_parallel_calls_are_off() -> None:
 
 
 async def test_an_answer_that_is_cut_short_says_so() -> None:
-    cut = Finished(reason=FinishReason.LENGTH, usage=Usage(input_tokens=4, output_tokens=2, cached_tokens=3, reasoning_tokens=1), model="small")
+    cut = Finished(
+        reason=FinishReason.LENGTH, usage=Usage(input_tokens=4, output_tokens=2, cached_tokens=3, reasoning_tokens=1), model="small"
+    )
     async with Hybrid(near=near(["One ", cut])) as hybrid, served(hybrid) as server, raw_client(server) as client:
         body = (await client.post(CHAT, json=ASK)).json()
     assert body["choices"][0]["finish_reason"] == "length"
@@ -212,7 +214,14 @@ async def test_unknown_fields_tools_and_roles_become_warnings() -> None:
     body = {"model": "near", "messages": messages, "store": True, "user": "me", "tools": [{"type": "custom"}, LOOK], "metadata": {}}
     async with Hybrid(near=near("Here.")) as hybrid, served(hybrid) as server, raw_client(server) as client:
         response = await client.post(CHAT, json={**body, "nearfar": {"colour": "red"}})
-    told = ["ignored;store", "ignored;user", "ignored;messages.mood", "unknown;role;critic", "dropped;tool;custom", "ignored;nearfar.colour"]
+    told = [
+        "ignored;store",
+        "ignored;user",
+        "ignored;messages.mood",
+        "unknown;role;critic",
+        "dropped;tool;custom",
+        "ignored;nearfar.colour",
+    ]
     assert response.headers["x-nearfar-warnings"].split(", ") == told
     assert response.json()["nearfar"]["warnings"] == told
 

@@ -29,7 +29,9 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def asked_by_hand(server: HttpServer, body: object = STREAM, *, buffer: int = 0) -> AsyncIterator[tuple[asyncio.StreamReader, socket.socket]]:
+async def asked_by_hand(
+    server: HttpServer, body: object = STREAM, *, buffer: int = 0
+) -> AsyncIterator[tuple[asyncio.StreamReader, socket.socket]]:
     """Send a request over a socket of our own."""
     host, port = server.address.removeprefix("http://").split(":")
     ours = socket.socket()

@@ -87,10 +87,10 @@ async def test_no_random_request_of_a_private_token_reaches_the_far_agent() -> N
     hybrid = Hybrid(near=world.near, far=world.far, agents={"second": world.second}, policy={"sensitivity": "public"})
     async with hybrid, served(hybrid, CallerConfig(sensitivity="private")) as server, raw_client(server) as client:
         for _ in range(200):
-            asked = choose.choice(({}, {"sensitivity": "public"}, {"mode": "only_in_cloud"}, {"strategy": "cloud"}, {"mode": "prefer_in_cloud"}))
+            asked = choose.choice(
+                ({}, {"sensitivity": "public"}, {"mode": "only_in_cloud"}, {"strategy": "cloud"}, {"mode": "prefer_in_cloud"})
+            )
             model = choose.choice((*MODELS, "far", "nearfar/far"))
             await client.post(CHAT, json={**ASK, "model": model, "nearfar": asked, "stream": choose.random() < 0.5})
     assert world.far.requests == []
     assert world.near.requests
-
-

@@ -1,0 +1,102 @@
+"""`/v1/responses`: OpenAI's Responses API, with responses that are kept, continued, read again and deleted."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...protocols import InvalidRequest
+from ..runs.responses import KeptResponse, KeptResponses
+from ..task.turns import Turn
+from .counting import count_tokens
+from .dialect import AskedOfTurn, Dialect, Encoder, Incoming
+from .endpoint import Exchange
+from .errors import openai_error
+from .fields import Fields, opening_of
+from .requests import field
+from .responses_input import ReadRequest, input_items, read_responses
+from .responses_output import ResponseEncoder, ResponseWriter, whole_response
+
+_MOST_ITEMS = 100
+"""Items of a response's input that one request lists."""
+
+
+class Responses(Dialect):
+    """Reads requests for responses, and writes the responses."""
+
+    error_body = staticmethod(openai_error)
+
+    def __init__(self, kept: KeptResponses) -> None:
+        """Continue responses that are `kept`, and keep those that are made."""
+        self._kept = kept
+
+    async def read(self, incoming: Incoming) -> AskedOfTurn:
+        read, chain = await self._read(incoming)
+        options, asked, warnings = incoming.options(chain=chain, opening=opening_of(read.messages))
+        return AskedOfTurn(
+            prompt=read.messages,
+            options=options | dict(read.options),  # type: ignore[arg-type]  # they are checked when the turn begins
+            tools=read.tools,
+            tool_choice=read.tool_choice,
+            stream=read.stream,
+            debug=asked.debug,
+            warnings=[*dict.fromkeys([*read.warnings, *warnings])],
+        )
+
+    async def _read(self, incoming: Incoming) -> tuple[ReadRequest, str]:
+        """Return what is asked, and the id of the response with which its chain began; empty: it begins one."""
+        before: str = field(incoming.body, "previous_response_id", str, "the id of a response", "")
+        user = _owner(incoming)
+        earlier = await self._kept.chain(before, user) if before else ()
+        return read_responses(incoming.body, earlier), await self._kept.first(before, user) if before else ""
+
+    def whole(self, incoming: Incoming, asked: AskedOfTurn, turn: Turn) -> Mapping[str, Any]:
+        return whole_response(_writer(incoming), asked, turn)
+
+    def encoder(self, incoming: Incoming, asked: AskedOfTurn) -> Encoder:
+        return ResponseEncoder(_writer(incoming), asked)
+
+    async def keep(self, incoming: Incoming, written: Encoder | Mapping[str, Any]) -> None:
+        """Keep a complete response, unless the request says `"store": false`."""
+        if not field(incoming.body, "store", bool, "true or false", True):
+            return
+        response = written.response if isinstance(written, ResponseEncoder) else dict(written)  # type: ignore[arg-type]  # whole returns one
+        items = tuple({**item} for item in input_items(incoming.body))
+        await self._kept.keep(KeptResponse(run=incoming.run, input=items, response=response), _owner(incoming))
+
+    async def count(self, exchange: Exchange) -> None:
+        """Answer with the number of tokens of a request's input."""
+        incoming = exchange.incoming
+        read, _ = await self._read(incoming)
+        await exchange.reply({"object": "response.input_tokens", "input_tokens": await count_tokens(incoming, read)})
+
+    async def show(self, exchange: Exchange) -> None:
+        """Answer with a kept response, or delete it."""
+        name, user = exchange.scope["path_params"]["response"], _owner(exchange.incoming)
+        if exchange.scope["method"] == "DELETE":
+            await self._kept.delete(name, user)
+            await exchange.reply({"id": name, "object": "response", "deleted": True})
+        else:
+            await exchange.reply((await self._kept.get(name, user)).response)
+
+    async def cancel(self, exchange: Exchange) -> None:
+        """Refuse to cancel: a response is kept when it is complete, and closing the connection cancels one that is not."""
+        await self._kept.get(exchange.scope["path_params"]["response"], _owner(exchange.incoming))
+        raise InvalidRequest("only a background response can be cancelled, and this one is complete", hint="close the connection instead")
+
+    async def items(self, exchange: Exchange) -> None:
+        """Answer with the items of a kept response's input, the newest first unless `order=asc`."""
+        kept = await self._kept.get(exchange.scope["path_params"]["response"], _owner(exchange.incoming))
+        listed: Sequence[Fields] = [{"id": f"item_{place}", **item} for place, item in enumerate(kept.input)]
+        if b"order=asc" not in exchange.scope.get("query_string", b""):
+            listed = listed[::-1]
+        page = listed[:_MOST_ITEMS]
+        ends = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
+        await exchange.reply({"object": "list", "data": page, "has_more": len(listed) > len(page), **ends})
+
+
+def _owner(incoming: Incoming) -> str:
+    """Return the user whose responses a caller may see."""
+    return incoming.allowed.user or incoming.caller
+
+
+def _writer(incoming: Incoming) -> ResponseWriter:
+    return ResponseWriter(f"resp_{incoming.run}", incoming.body)
