@@ -15,6 +15,7 @@ from ...protocols.address import parse_address
 from ...protocols.tokens import Scope
 from ..compose.http import ServeConfig
 from ..hybrid.hybrid import Hybrid
+from .agui import answer_agui
 from .callers import Callers
 from .chat import Chat
 from .endpoint import Endpoint, Exchange, Face, turn_endpoint
@@ -52,6 +53,7 @@ def _routes(face: Face) -> list[BaseRoute]:
         Route("/v1/models", Endpoint(face, list_models, methods=("GET",))),
         Route("/v1/models/{model:path}", Endpoint(face, tell_model, methods=("GET",))),
         Route("/v1/chat/completions", turn_endpoint(face, Chat())),
+        Route("/agui", Endpoint(face, answer_agui)),
     ]
 
 

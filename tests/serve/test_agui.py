@@ -44,7 +44,9 @@ def asked(*messages: dict[str, Any], run: str = "r1", **more: Any) -> dict[str, 
 
 async def events_of(hybrid: Hybrid, body: dict[str, Any], *, user: str = "ana", **options: Any) -> list[AgUiEvent]:  # noqa: ANN401 - a turn's
     """The events of a request, each checked, as JSON brings them."""
-    sent = [event async for event in serve_agui(hybrid, AgUiRequest.parse(body), {"user": user, **options})]  # type: ignore[typeddict-item]  # a turn's
+    request = AgUiRequest.parse(body)
+    given: Any = {"user": user, **options}
+    sent = [event async for event in serve_agui(hybrid, request, request.options(given))]
     found = [json.loads(json.dumps(event)) for event in sent]
     for event in found:
         check_no_extras(EVENTS.validate_python(event))
