@@ -194,6 +194,20 @@ async def test_an_error_ends_the_run_with_its_class() -> None:
     assert (refused[-1]["type"], refused[-1]["code"]) == ("RUN_ERROR", "InvalidRequest")
 
 
+async def test_a_run_that_is_cancelled_elsewhere_says_so(tmp_path: Path) -> None:
+    waiting = anyio.Event()
+    agent = ScriptedAgent([["I look.", waiting, call("look", place="Orb")], "It is small."])
+    request = AgUiRequest.parse(asked())
+    options = request.options({"user": "ana", "strategy": "device"})
+    async with Hybrid(near=agent, tools=[look], records=tmp_path) as hybrid, aclosing(serve_agui(hybrid, request, options)) as events:
+        async for event in events:
+            if event["type"] == "STEP_STARTED":
+                await hybrid.cancel(options["idempotency_key"], user="ana")
+                waiting.set()
+            last = event
+    assert (last["type"], last["outcome"]) == ("RUN_FINISHED", {"type": "cancelled"})
+
+
 async def test_the_situation_that_the_interface_tells_stands_behind_the_prompt() -> None:
     agent = ScriptedAgent(["hi"])
     async with Hybrid(near=agent) as hybrid:
