@@ -185,6 +185,12 @@ async def test_a_request_that_is_repeated_is_answered_from_its_run(tmp_path: Pat
     assert len(agent.requests) == 1
 
 
+async def test_two_users_may_choose_the_same_ids(tmp_path: Path) -> None:
+    async with Hybrid(near=ScriptedAgent(["for ana", "for eve"]), records=tmp_path) as hybrid:
+        assert text_of(await events_of(hybrid, asked(), user="ana")) == "for ana"
+        assert text_of(await events_of(hybrid, asked(), user="eve")) == "for eve"
+
+
 async def test_an_error_ends_the_run_with_its_class() -> None:
     async with Hybrid(near=ScriptedAgent([]), policy={"strategy": "device"}) as hybrid:
         events = await events_of(hybrid, asked())
