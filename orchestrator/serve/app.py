@@ -17,6 +17,7 @@ from ..compose.http import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..runs.responses import KeptResponses
 from ..runs.store import RunStore
+from .agui import answer_agui
 from .callers import Callers
 from .chat import Chat
 from .endpoint import Endpoint, Exchange, Face, turn_endpoint
@@ -60,6 +61,7 @@ def _routes(face: Face) -> list[BaseRoute]:
         *_responses(face),
         Route("/v1/messages", turn_endpoint(face, Messages())),
         Route("/v1/messages/count_tokens", Endpoint(face, count_message_tokens, error_body=anthropic_error)),
+        Route("/agui", Endpoint(face, answer_agui)),
     ]
 
 

@@ -1,7 +1,7 @@
 """Serve requests: who calls, what is asked, the answer in one piece or as events, and every error as its dialect words it."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,7 +19,7 @@ from ..compose.http import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..task.turns import Speaker, Turn, TurnFinished, TurnText
 from .callers import Callers
-from .dialect import AskedOfTurn, Dialect, Encoder, Incoming
+from .dialect import AskedOfTurn, Dialect, Incoming
 from .errors import Body, WrongMethod, openai_error, retry_headers, status_of
 from .metadata import common_headers, speaker_headers, turn_headers
 from .requests import ClientLeft, Receive, Send, read_object
@@ -109,7 +109,8 @@ class Exchange:
         self._error_body = error_body
         self._has_begun = False
         self._stream: EventStream | None = None
-        self._encoder: Encoder | None = None
+        self._failure: Callable[[NearfarError], bytes] | None = None
+        """Writes the event that ends a stream with an error."""
 
     async def read(self) -> None:
         """Read the body, if the method has one."""
@@ -133,8 +134,8 @@ class Exchange:
     async def fail(self, error: NearfarError) -> None:
         """Tell the client of an error: by a status, or by an event where the stream has begun."""
         if self._stream is not None and self._stream.has_begun:
-            assert self._encoder is not None, "a stream has one"
-            await self._stream.write(self._encoder.fail(error))
+            assert self._failure is not None, "a stream has one"
+            await self._stream.write(self._failure(error))
             await self._stream.end()
         elif not self._has_begun:
             headers = {**retry_headers(error), "x-request-id": self.run, "request-id": self.run}
@@ -147,6 +148,20 @@ class Exchange:
             return await work
         assert scope.cancelled_caught
         raise ClientLeft
+
+    async def send_events(
+        self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str], *, failure: Callable[[NearfarError], bytes]
+    ) -> None:
+        """Send events as they come, and keep the connection alive between them. When the client closes it, `events` are closed.
+
+        `failure`: writes the event that ends them with an error.
+        """
+        stream = self._stream = EventStream(self._send, lambda: headers)
+        self._failure = failure
+        async with while_connected(self._receive, stream.keep_alive), aclosing(events):
+            async for data in events:
+                await stream.write(data)
+            await stream.end()
 
     async def serve_turn(self, dialect: Dialect) -> None:
         """Serve the turn that the request asks for."""
@@ -169,7 +184,8 @@ class Exchange:
             return _headers(self.run, asked, speaker) | ({} if turn is None else turn_headers(turn))
 
         stream = self._stream = EventStream(self._send, headers)
-        encoder = self._encoder = dialect.encoder(incoming, asked)
+        encoder = dialect.encoder(incoming, asked)
+        self._failure = encoder.fail
         events = self.face.hybrid.stream_turn(asked.prompt, tools=asked.tools, tool_choice=asked.tool_choice, **asked.options)
         async with while_connected(self._receive, stream.keep_alive), aclosing(events):
             async for event in events:

@@ -22,7 +22,9 @@ def give_up(turn: AgentTurn, error: NearfarError, runtime: TaskRuntime, *, is_fi
     if not is_last:
         return ended
     if standby is not None:
-        return {**ended, "messages": standby, "attempts": [_reinstated(attempt, turn.handle.name) for attempt in ended["attempts"]]}
+        place = turn.state["standby_attempt"]
+        attempts = [*ended["attempts"][:place], _reinstated(ended["attempts"][place], turn.handle.name), *ended["attempts"][place + 1 :]]
+        return {**ended, "messages": standby, "attempts": attempts}
     for attempt in turn.state["attempts"]:
         error.add_note(f"before that, {attempt['agent']} {attempt['outcome']}: {attempt['reason']}")
     if done := done_note(turn.state, may_read=True):
@@ -56,7 +58,5 @@ def _said(turn: AgentTurn) -> list[Json]:
 
 
 def _reinstated(attempt: Json, failed: str) -> Json:
-    """Return a rejected attempt as the accepted one; any other unchanged."""
-    if attempt["outcome"] != "rejected":
-        return attempt
+    """Return a rejected attempt as the accepted one."""
     return {**attempt, "outcome": "accepted", "reason": f"{attempt['reason']}, but {failed} failed, so the draft stands"}

@@ -120,6 +120,7 @@ class TaskNodes:
             "world": as_json(world),
             "chosen": as_json(task.planned),
             "standby": None,
+            "standby_attempt": 0,
             "calls": [],
             "tool_calls": [],
             "reasons": [],

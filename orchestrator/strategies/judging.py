@@ -273,7 +273,7 @@ async def judged(turn: AgentTurn, draft: Attempt, nodes: "TaskNodes", context: T
     if reason is None:
         return {**turn.end(draft, "accepted", judging.praise, runtime), "calls": log.as_json}
     ended: TaskState = {**turn.end(draft, "rejected", reason, runtime), "calls": log.as_json}
-    return {**ended, "standby": turn.state["messages"]} if (draft.answer or "").strip() else ended
+    return {**ended, **turn.standing_by(turn.state["messages"])} if (draft.answer or "").strip() else ended
 
 
 def draft_choice(turn: AgentTurn, following: AgentHandle, context: TaskContext, router: Router, *, is_free: bool = True) -> DraftChoice:

@@ -162,6 +162,8 @@ class TaskState(TypedDict, total=False):
     """The attempts that ended."""
     standby: list[Json] | None
     """The conversation of a rejected draft, which stands after all where every later agent fails."""
+    standby_attempt: int
+    """Place of that draft among the attempts."""
     calls: list[Json]
     """Every call of an agent so far, as `Call`s."""
     reasons: list[str]

@@ -43,7 +43,7 @@ from ..task.task import Task, read_output
 from ..task.tools import Effect
 from ..task.turns import CallerTools
 from .calls import CallLog, TaskRuntime, emit, is_heard
-from .state import TaskContext, TaskState, as_json, done_note, fresh_start, label_of, step_request, value_of
+from .state import Json, TaskContext, TaskState, as_json, done_note, fresh_start, label_of, step_request, value_of
 
 
 class AgentTurn:
@@ -244,6 +244,10 @@ class AgentTurn:
     def go_on(self, *, doubt: str | None = None, look: str | None = None) -> TaskState:
         """Let the calls of the last message run; `doubt`: only after the far side was asked, `look`: after that agent's opinion."""
         return {"act_doubt": doubt, "act_look": look, "draft": as_json(self.elapsed())}
+
+    def standing_by(self, conversation: list[Json]) -> TaskState:
+        """Return the update of the state that keeps the conversation of the attempt that is rejected now."""
+        return {"standby": conversation, "standby_attempt": len(self.state["attempts"])}
 
     def elapsed(self) -> Attempt:
         """Return the draft, with the time of this look added."""

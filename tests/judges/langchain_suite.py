@@ -17,6 +17,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
+from pydantic import BaseModel
 
 from nearfar import Capabilities, ChatNearfar, Hybrid, ScriptedAgent, StepRequest, ToolCall, ToolChoice
 from nearfar.protocols.fakes import Reply
@@ -115,6 +116,22 @@ class TestIntegration(Claims, ChatModelIntegrationTests):
 def open(title: str, section: str) -> str:
     """Open a section of a passage about a person, company, city or country."""
     return {("Ines Falk", "employer"): "Orbix Labs", ("Orbix Labs", "city"): "Port Selby"}.get((title, section), "not stated")
+
+
+class Joke(BaseModel):
+    """A joke."""
+
+    setup: str
+    punchline: str
+
+
+async def test_the_prebuilt_agent_calls_tools_and_then_answers_by_a_schema() -> None:
+    scripted = ScriptedAgent(reply)
+    async with Hybrid(near=scripted) as hybrid:
+        agent = create_agent(ChatNearfar(hybrid=hybrid), [open], response_format=Joke)
+        told = await agent.ainvoke({"messages": [HumanMessage("Look it up.")]})
+    assert told["structured_response"] == Joke(setup="a text", punchline="a text")
+    assert [bool(request.tools) for request in scripted.requests] == [True, True]
 
 
 async def test_the_prebuilt_agent_answers_with_the_small_model_on_this_device() -> None:

@@ -578,3 +578,12 @@ async def test_a_turn_reports_log_probabilities_by_the_agents_that_know_them() -
     (asked,) = telling.requests
     assert {name: getattr(asked, name) for name in sampling} == sampling
     assert silent.requests == []
+
+
+async def test_the_draft_that_stands_in_the_end_is_the_last_one_and_named_so() -> None:
+    near, second = (ScriptedAgent([f"{name}."], name=name, model=f"model of {name}", confidence=0.1) for name in ("near", "second"))
+    far = ScriptedAgent([Unavailable("gone")], name="far", side=Side.FAR)
+    async with Hybrid(near=near, far=far, agents={"second": second}, policy={"fallback": {"order": ["second", "far"]}}) as hybrid:
+        turn = await hybrid.turn("Look at it.", sensitivity="public")
+    assert f"model of {turn.text}" == f"{turn.model}."
+    assert [attempt.outcome for attempt in turn.result.attempts] == ["rejected", "accepted", "failed"]

@@ -44,7 +44,9 @@ def asked(*messages: dict[str, Any], run: str = "r1", **more: Any) -> dict[str, 
 
 async def events_of(hybrid: Hybrid, body: dict[str, Any], *, user: str = "ana", **options: Any) -> list[AgUiEvent]:  # noqa: ANN401 - a turn's
     """The events of a request, each checked, as JSON brings them."""
-    sent = [event async for event in serve_agui(hybrid, AgUiRequest.parse(body), {"user": user, **options})]  # type: ignore[typeddict-item]  # a turn's
+    request = AgUiRequest.parse(body)
+    given: Any = {"user": user, **options}
+    sent = [event async for event in serve_agui(hybrid, request, request.options(given))]
     found = [json.loads(json.dumps(event)) for event in sent]
     for event in found:
         check_no_extras(EVENTS.validate_python(event))
@@ -183,6 +185,12 @@ async def test_a_request_that_is_repeated_is_answered_from_its_run(tmp_path: Pat
     assert len(agent.requests) == 1
 
 
+async def test_two_users_may_choose_the_same_ids(tmp_path: Path) -> None:
+    async with Hybrid(near=ScriptedAgent(["for ana", "for eve"]), records=tmp_path) as hybrid:
+        assert text_of(await events_of(hybrid, asked(), user="ana")) == "for ana"
+        assert text_of(await events_of(hybrid, asked(), user="eve")) == "for eve"
+
+
 async def test_an_error_ends_the_run_with_its_class() -> None:
     async with Hybrid(near=ScriptedAgent([]), policy={"strategy": "device"}) as hybrid:
         events = await events_of(hybrid, asked())
@@ -190,6 +198,20 @@ async def test_an_error_ends_the_run_with_its_class() -> None:
         refused = await events_of(hybrid, asked({"id": "m1", "role": "user", "content": [{"type": "text", "text": "Hear."}, image]}))
     assert (events[-1]["type"], events[-1]["code"]) == ("RUN_ERROR", "NotFound")
     assert (refused[-1]["type"], refused[-1]["code"]) == ("RUN_ERROR", "InvalidRequest")
+
+
+async def test_a_run_that_is_cancelled_elsewhere_says_so(tmp_path: Path) -> None:
+    waiting = anyio.Event()
+    agent = ScriptedAgent([["I look.", waiting, call("look", place="Orb")], "It is small."])
+    request = AgUiRequest.parse(asked())
+    options = request.options({"user": "ana", "strategy": "device"})
+    async with Hybrid(near=agent, tools=[look], records=tmp_path) as hybrid, aclosing(serve_agui(hybrid, request, options)) as events:
+        async for event in events:
+            if event["type"] == "STEP_STARTED":
+                await hybrid.cancel(options["idempotency_key"], user="ana")
+                waiting.set()
+            last = event
+    assert (last["type"], last["outcome"]) == ("RUN_FINISHED", {"type": "cancelled"})
 
 
 async def test_the_situation_that_the_interface_tells_stands_behind_the_prompt() -> None:

@@ -53,6 +53,7 @@ def told(response: httpx.Response) -> tuple[list[str], str, dict[str, Any]]:
     return [body["model"]], f"{message['content'] or ''}{message.get('tool_calls') or ''}", body["nearfar"]
 
 
+@pytest.mark.timeout(400)
 async def test_a_thousand_cascades_name_the_right_model_and_show_no_rejected_draft() -> None:
     whole = streamed = failed = 0
     for seed in range(50):
