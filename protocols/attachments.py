@@ -1,6 +1,7 @@
 """Images and documents that a message carries, with their bytes. A link is no attachment: this package never fetches one."""
 
 import binascii
+import re
 from base64 import b64decode, b64encode
 from functools import cached_property
 from hashlib import sha256
@@ -30,8 +31,12 @@ _PIXELS_PER_TOKEN: Final = 750
 """Anthropic's rule. Others take fewer tokens for as many pixels."""
 _PAGE_TOKENS: Final = 5_000
 """Upper bound of the tokens of one page of a document: its text, and its image where the provider shows both."""
+_PAGE: Final = re.compile(rb"/Type\s*/Page(?![A-Za-z])")
+"""The object of a page in a PDF. Some files compress it."""
 _PAGE_BYTES: Final = 8 * 1024
-"""Bytes of a page of plain text in a PDF, about. A scanned page has far more, and counts as several."""
+"""Bytes of a page where the pages cannot be counted. A scanned page has far more, and counts as several."""
+_MOST_PAGES: Final = 1_000
+"""Pages that Google accepts, more than the others."""
 _SIGNATURES: Final[dict[MediaType, tuple[int, tuple[bytes, ...]]]] = {
     "image/png": (0, (b"\x89PNG\r\n\x1a\n",)),
     "image/jpeg": (0, (b"\xff\xd8\xff",)),
@@ -124,7 +129,7 @@ class Attachment(Value):
     def most_tokens(self) -> int:
         """Return an upper bound of the tokens that it takes in a prompt, for estimates before it is sent."""
         if not self.is_image:
-            return _PAGE_TOKENS * -(-len(self.data) // _PAGE_BYTES)
+            return _PAGE_TOKENS * min(len(_PAGE.findall(self.data)) or -(-len(self.data) // _PAGE_BYTES), _MOST_PAGES)
         tokens = self.pixels / _PIXELS_PER_TOKEN
         return round(min(max(tokens, _LEAST_IMAGE_TOKENS), _MOST_IMAGE_TOKENS))
 

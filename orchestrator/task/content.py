@@ -75,9 +75,9 @@ def _decoded(data: str, media_type: str, where: str) -> tuple[str, bytes]:
     head, is_url, body = data.partition(",")
     try:
         if not (is_url and head.lower().startswith("data:")):
-            return media_type, b64decode(data, validate=True)
+            return media_type, b64decode("".join(data.split()), validate=True)
         named, *options = head[len("data:") :].lower().split(";")
-        return named, b64decode(body, validate=True) if "base64" in options else unquote_to_bytes(body)
+        return named, b64decode("".join(body.split()), validate=True) if "base64" in options else unquote_to_bytes(body)
     except (NotBase64, ValueError):
         is_link = "://" in data[:20] or not data.strip()
     if is_link:

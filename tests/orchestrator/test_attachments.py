@@ -53,6 +53,7 @@ def read(*parts: object) -> Message:
         {"type": "image", "source_type": "base64", "data": DATA, "mime_type": "image/png"},
         {"type": "media", "data": PIXEL.data, "mime_type": "image/png"},
         {"type": "image", "base64": DATA},
+        {"type": "image", "base64": f"{DATA[:40]}\r\n{DATA[40:]}\n"},
         PIXEL,
     ],
 )
@@ -144,6 +145,14 @@ def jpeg(width: int, height: int) -> bytes:
 )
 def test_tokens_of_an_image_are_bounded_by_its_size(data: bytes, tokens: int) -> None:
     assert Attachment.of(data).most_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("body", "pages"),
+    [(b"<< /Type /Page >> << /Type/Page\n>> << /Type /Pages /Count 2 >>", 2), (b"", 1), (bytes(20_000), 3), (b"/Type /Page " * 2000, 1000)],
+)
+def test_tokens_of_a_document_are_bounded_by_its_pages(body: bytes, pages: int) -> None:
+    assert Attachment.of(b"%PDF-1.7\n" + body).most_tokens == 5000 * pages
 
 
 def request(*messages: Message) -> StepRequest:
