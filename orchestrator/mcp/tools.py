@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
 from ...protocols import (
-    ConfigError,
     DeadlineExceeded,
     InvalidOutput,
     InvalidRequest,
@@ -186,13 +185,13 @@ class McpServers:
 
 
 def _approved_tools(connection: McpConnection) -> list[McpTool]:
-    """Return the tools that the user has approved. Raises `ConfigError` for pins that cannot be read, and wrong declarations."""
+    """Return the tools that the user has approved. Raises `ConfigError` for pins that cannot be read, and unusable declarations."""
     pins = read_pins(connection.config)
     if pins is None or not pins.tools:
         logger.warning("no tool of the MCP server %s is approved, so it is not used: run `nearfar mcp review`", connection.name)
         return []
     by_name = pins.by_name
-    if unknown := sorted(set(connection.config.tools) - set(by_name)):
+    for unknown in sorted(set(connection.config.tools) - set(by_name)):
         known = ", ".join(by_name) or "none"
-        raise ConfigError(f"mcp.{connection.name}.tools.{unknown[0]}: no such tool is approved", hint=f"approved tools: {known}")
+        logger.warning("mcp.%s.tools.%s: no such tool is approved; approved tools: %s", connection.name, unknown, known)
     return [McpTool(connection, pinned) for pinned in by_name.values()]
