@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 import anyio
 from pydantic import ValidationError
-from pydantic_core import PydanticCustomError
 
 from ...protocols import (
     DeadlineExceeded,
-    InvalidOutput,
     InvalidRequest,
     NearfarError,
     StepLost,
@@ -23,7 +21,7 @@ from ...protocols import (
     ToolSpec,
 )
 from ...protocols.steps import JsonSchema
-from ...protocols.validation import check_arguments, check_schema
+from ...protocols.validation import check_schema
 from ..task.context import current_approver
 from ..task.tools import NOT_RUN, UNKNOWN, Effect, Tool, ToolOptions, explain_arguments
 from .config import McpServerConfig
@@ -80,15 +78,6 @@ class McpTool(Tool):
         self._context = None
         spec = ToolSpec(name=tool_name(connection.name, pinned.name), description=pinned.description, parameters=arguments_schema(pinned))
         self._describe(self._text_of_call, spec, _options(connection.config, pinned.name))
-
-    def arguments(self, call: ToolCall) -> dict[str, object]:
-        """Return the arguments of a `call`. Raises pydantic's `ValidationError` if they do not fit the tool's schema."""
-        try:
-            check_arguments(call, [self.spec])
-        except InvalidOutput as error:
-            problem = PydanticCustomError("schema", "{problem}", {"problem": error.message})
-            raise ValidationError.from_exception_data(self.name, [{"type": problem, "input": None}]) from error
-        return dict(call.arguments)
 
     async def run(
         self, call: ToolCall, *, effect_key: str = "", overdue: "Callable[[asyncio.Task[ToolResult]], None] | None" = None

@@ -127,7 +127,8 @@ async def test_an_error_of_a_task_is_told_as_an_error() -> None:
     assert "NotFound" in text_of(result)
 
 
-async def test_a_host_that_leaves_cancels_its_task() -> None:
+@ERAS
+async def test_a_host_that_cancels_or_leaves_ends_its_task(mode: str) -> None:
     began, cancelled = anyio.Event(), anyio.Event()
 
     @tool(effect="read")
@@ -141,7 +142,7 @@ async def test_a_host_that_leaves_cancels_its_task() -> None:
         return ""
 
     near = ScriptedAgent([ToolCall(id="1", name="wait")])
-    async with Hybrid(near=near, tools=[wait]) as hybrid, Client(mcp_server(hybrid), mode="legacy") as client:
+    async with Hybrid(near=near, tools=[wait]) as hybrid, served(hybrid, TOKENS) as url, connected(url, TOKENS["ann"], mode) as client:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run, client)
             await began.wait()
