@@ -6,19 +6,15 @@ from importlib.util import find_spec
 from json import dumps
 from pathlib import Path
 from shlex import join
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import typer
 from rich.text import Text
 
 from ...protocols import ConfigError
-from ...protocols.address import parse_address
-from ...protocols.channel import server_tls
-from ...protocols.security import Authenticator
-from ...protocols.token_file import follow_tokens
-from ...protocols.tokens import Tokens
-from ..compose.agents import caller_tokens
+from ...protocols.token_file import follow_tokens, read_tokens
+from ..compose.http import ServeConfig
 from ..mcp.config import McpServerConfig
 from ..mcp.pins import PinnedTool, Pins, read_pins
 from ..mcp.review import McpToolOffer, review_mcp_server
@@ -33,7 +29,6 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
 app = typer.Typer(no_args_is_help=True)
-_MISSING: Final = "serving MCP needs the Python package mcp"
 
 
 @app.command("list")
@@ -83,48 +78,43 @@ def serve_mcp(
     address: Annotated[str, typer.Option(help="HOST:PORT for HTTP. Default: standard input and output, for a host that starts it.")] = "",
     certificate: options.Certificate = None,
     key: options.PrivateKey = None,
-    client_authority: options.ClientAuthority = None,
-    tokens: options.TokenFile = None,
-    insecure: options.Insecure = False,
+    tokens: Annotated[Path | None, typer.Option("--tokens", help="File of tokens, see `serve token`. Default: [serve] tokens.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Let MCP hosts run tasks, recall memories, and see their runs, until the host leaves or Ctrl-C."""
     selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
-    listening = options.Listening(address, certificate, key, tokens, insecure, client_authority)
 
     async def work() -> None:
         if find_spec("mcp") is None:
-            raise ConfigError(_MISSING, hint="pip install 'nearfar[mcp]'")
+            raise ConfigError("serving MCP needs the Python package mcp", hint="pip install 'nearfar[mcp]'")
         from ..serve.mcp_server import mcp_server
         from ..serve.mcp_stdio import serve_stdio
 
-        async with open_hybrid(selection, chosen_config(selection)) as hybrid:
-            server = mcp_server(hybrid)
+        chosen = chosen_config(selection)
+        given = {"address": address, "certificate": certificate, "key": key, "tokens": tokens}
+        serving = chosen.serve.model_copy(update={name: value for name, value in given.items() if value})
+        async with open_hybrid(selection, chosen) as hybrid:
+            server = mcp_server(hybrid, serving)
             if address:
-                await _serve_http(server, listening, as_json=as_json)
+                await _serve_http(server, serving, as_json=as_json)
             else:
                 await serve_stdio(server)
 
     execute(work(), as_json=as_json)
 
 
-async def _serve_http(server: "MCPServer", listening: options.Listening, *, as_json: bool) -> None:
+async def _serve_http(server: "MCPServer", config: ServeConfig, *, as_json: bool) -> None:
+    from ...protocols.access import Access  # with gRPC
     from ..serve.mcp_http import serving_mcp
     from .serve import until_stopped
 
-    authenticator = Authenticator(caller_tokens(listening.tokens))
-    tls = server_tls(listening.certificate, listening.key, listening.client_authority)
-    where = parse_address(listening.address)
-
-    def replace(fresh: Tokens) -> None:
-        authenticator.replace(fresh)
-
-    async with serving_mcp(server, where, authenticator, tls=tls, insecure=listening.insecure) as url, anyio.create_task_group() as tasks:
-        guard = "any local process may call it; --tokens FILE changes that" if authenticator.is_open else "callers need a token"
-        told = Note(f"serving MCP at {url} ({guard}); stop with Ctrl-C", "")
-        show({"url": url, "token": not authenticator.is_open}, [told], as_json=as_json)
-        if listening.tokens is not None:
-            tasks.start_soon(follow_tokens, listening.tokens, replace)
+    access = Access({} if config.tokens is None else read_tokens(config.tokens))
+    is_open = access.authenticator.is_open
+    async with serving_mcp(server, config, access) as url, anyio.create_task_group() as tasks:
+        guard = "any local program may call it; --tokens FILE changes that" if is_open else "callers need a token"
+        show({"url": url, "token": not is_open}, [Note(f"serving MCP at {url} ({guard}); stop with Ctrl-C", "")], as_json=as_json)
+        if config.tokens is not None:
+            tasks.start_soon(follow_tokens, config.tokens, access.replace_tokens)
         await until_stopped()
         tasks.cancel_scope.cancel()
 

@@ -314,6 +314,8 @@ def _variables(section: Mapping[str, Any], above: str) -> Iterator[tuple[str, st
             yield from _variables(value, f"{above}{name}.")
         elif isinstance(value, str) and name.endswith(_VARIABLE):
             yield f"{above}{name}", value
+        elif isinstance(value, list) and name == "variables":
+            yield from ((f"{above}{name}.{place}", variable) for place, variable in enumerate(value))
 
 
 def with_line(error: ConfigError, path: Path) -> ConfigError:

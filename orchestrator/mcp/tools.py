@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 import anyio
 from pydantic import ValidationError
-from pydantic_core import PydanticCustomError
 
 from ...protocols import (
-    ConfigError,
     DeadlineExceeded,
-    InvalidOutput,
     InvalidRequest,
     NearfarError,
     StepLost,
@@ -24,7 +21,7 @@ from ...protocols import (
     ToolSpec,
 )
 from ...protocols.steps import JsonSchema
-from ...protocols.validation import check_arguments, check_schema
+from ...protocols.validation import check_schema
 from ..task.context import current_approver
 from ..task.tools import NOT_RUN, UNKNOWN, Effect, Tool, ToolOptions, explain_arguments
 from .config import McpServerConfig
@@ -81,15 +78,6 @@ class McpTool(Tool):
         self._context = None
         spec = ToolSpec(name=tool_name(connection.name, pinned.name), description=pinned.description, parameters=arguments_schema(pinned))
         self._describe(self._text_of_call, spec, _options(connection.config, pinned.name))
-
-    def arguments(self, call: ToolCall) -> dict[str, object]:
-        """Return the arguments of a `call`. Raises pydantic's `ValidationError` if they do not fit the tool's schema."""
-        try:
-            check_arguments(call, [self.spec])
-        except InvalidOutput as error:
-            problem = PydanticCustomError("schema", "{problem}", {"problem": error.message})
-            raise ValidationError.from_exception_data(self.name, [{"type": problem, "input": None}]) from error
-        return dict(call.arguments)
 
     async def run(
         self, call: ToolCall, *, effect_key: str = "", overdue: "Callable[[asyncio.Task[ToolResult]], None] | None" = None
@@ -186,13 +174,13 @@ class McpServers:
 
 
 def _approved_tools(connection: McpConnection) -> list[McpTool]:
-    """Return the tools that the user has approved. Raises `ConfigError` for pins that cannot be read, and wrong declarations."""
+    """Return the tools that the user has approved. Raises `ConfigError` for pins that cannot be read, and unusable declarations."""
     pins = read_pins(connection.config)
     if pins is None or not pins.tools:
         logger.warning("no tool of the MCP server %s is approved, so it is not used: run `nearfar mcp review`", connection.name)
         return []
     by_name = pins.by_name
-    if unknown := sorted(set(connection.config.tools) - set(by_name)):
+    for unknown in sorted(set(connection.config.tools) - set(by_name)):
         known = ", ".join(by_name) or "none"
-        raise ConfigError(f"mcp.{connection.name}.tools.{unknown[0]}: no such tool is approved", hint=f"approved tools: {known}")
+        logger.warning("mcp.%s.tools.%s: no such tool is approved; approved tools: %s", connection.name, unknown, known)
     return [McpTool(connection, pinned) for pinned in by_name.values()]

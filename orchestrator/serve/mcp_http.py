@@ -1,11 +1,10 @@
-"""Serve the MCP server by Streamable HTTP: who may call, from which pages, and at which address."""
+"""Serve the MCP server by Streamable HTTP, to the callers that the server for clients of OpenAI and Anthropic lets in, too."""
 
+import asyncio
 import socket
-import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Final
 
 import anyio
 import uvicorn
@@ -15,100 +14,89 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ...protocols import ConfigError, NearfarError, PermissionDenied
-from ...protocols.address import Address, is_loopback
-from ...protocols.channel import ServerTls
-from ...protocols.errors import MAPPINGS
-from ...protocols.security import Authenticator, check_exposure
-from ...protocols.tokens import Credentials
+from ...protocols import ConfigError, NearfarError
+from ...protocols.access import Access
+from ...protocols.address import Address, parse_address
+from ...protocols.channel import server_tls
+from ...protocols.security import check_exposure
+from ...protocols.tokens import Scope as TokenScope
+from ..compose.http import ServeConfig
+from .callers import Callers
+from .errors import openai_error, refusal_of
 from .mcp_server import IDENTITY_KEY
+from .origin import OriginCheck
 
 PATH: Final = "/mcp"
 _LARGEST_BODY: Final = 4 * 1024 * 1024
-_LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 _LEAVING_SECONDS: Final = 5
 """Time for open requests to end when the server is stopped."""
 
 
 class TokenGate:
-    """Admits requests with a valid token, and refuses those of pages of other hosts.
+    """Admits requests with a valid token.
 
     Args:
         app: answers what is admitted. The caller's identity stands in its scope.
-        authenticator: knows the tokens.
+        callers: knows the tokens.
     """
 
-    def __init__(self, app: ASGIApp, authenticator: Authenticator) -> None:
+    def __init__(self, app: ASGIApp, callers: Callers) -> None:
         self._app = app
-        self._authenticator = authenticator
+        self._callers = callers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
         try:
-            _check_origin(headers)
-            identity = self._authenticator.identify(Credentials(headers.get("authorization", "")))
+            identity = self._callers.identify(scope, Headers(scope=scope), TokenScope.STEPS)
+            with self._callers.call(identity):
+                await self._app({**scope, IDENTITY_KEY: identity}, receive, send)
         except NearfarError as error:
             await _refusal(error)(scope, receive, send)
-            return
-        await self._app({**scope, IDENTITY_KEY: identity}, receive, send)
-
-
-def _check_origin(headers: Mapping[str, str]) -> None:
-    """Raise `PermissionDenied` for a page of another host, which a browser may have been led to by DNS rebinding."""
-    origin = headers.get("origin", "")
-    if origin and not is_loopback(urlsplit(origin).hostname or ""):
-        raise PermissionDenied("pages of other hosts may not call this server", hint="call it from a program")
 
 
 def _refusal(error: NearfarError) -> JSONResponse:
-    status = MAPPINGS[type(error)].http_status
-    headers = {"www-authenticate": "Bearer"} if status == 401 else None
-    return JSONResponse({"error": {"type": type(error).__name__, "message": error.message, "hint": error.hint}}, status, headers)
+    status = refusal_of(error).status
+    return JSONResponse(openai_error(error), status, {"www-authenticate": "Bearer"} if status == 401 else None)
 
 
-def mcp_app(server: MCPServer, address: Address, authenticator: Authenticator) -> ASGIApp:
+def mcp_app(server: MCPServer, config: ServeConfig, access: Access) -> ASGIApp:
     """Return the ASGI app of a server, whose only path is `/mcp`."""
-    # On loopback the Host header must name this machine: no page can then reach the server by a name of its own. Elsewhere a token is
-    # needed, which no page has.
-    hosts = [host for name in _LOCAL_HOSTS for host in (name, f"{name}:*")]
-    origins = [f"http://{host}" for host in hosts]
-    security = TransportSecuritySettings(
-        enable_dns_rebinding_protection=is_loopback(address.host), allowed_hosts=hosts, allowed_origins=origins
-    )
-    app = server.streamable_http_app(streamable_http_path=PATH, max_request_body_size=_LARGEST_BODY, transport_security=security)
-    return TokenGate(app, authenticator)
+    unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # `OriginCheck` knows the names of [serve], too
+    app = server.streamable_http_app(streamable_http_path=PATH, max_request_body_size=_LARGEST_BODY, transport_security=unchecked)
+    hosts = (*config.hosts, parse_address(config.address).host)
+    return OriginCheck(TokenGate(app, Callers(access)), hosts=hosts, origins=config.origins)
 
 
 @asynccontextmanager
-async def serving_mcp(
-    server: MCPServer, address: Address, authenticator: Authenticator, *, tls: ServerTls | None = None, insecure: bool = False
-) -> AsyncGenerator[str]:
-    """Serve within the block, and yield the URL. Raises `ConfigError` for an address that would expose the server, or is taken."""
-    check_exposure(address, authenticator=authenticator, tls=tls, insecure=insecure)
-    if address.path:
-        raise ConfigError(f"an MCP server does not listen at {address}", hint="give HOST:PORT, or leave --address out for a program")
-    files: dict[str, Any] = {}
-    if tls is not None:
-        files = {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.private_key}
-        if tls.client_roots is not None:
-            files |= {"ssl_ca_certs": tls.client_roots, "ssl_cert_reqs": ssl.CERT_REQUIRED}
-    app = mcp_app(server, address, authenticator)
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=_LEAVING_SECONDS, server_header=False, **files
+async def serving_mcp(server: MCPServer, config: ServeConfig, access: Access) -> AsyncGenerator[str]:
+    """Serve at the address of `config` within the block, and yield the URL.
+
+    Without tokens, any program on this machine may call. Raises `ConfigError` for an address that would expose the server, or is taken.
+    """
+    address, tls = parse_address(config.address), server_tls(config.certificate, config.key, None)
+    check_exposure(address, authenticator=access.authenticator, tls=tls, insecure=False)
+    settings = uvicorn.Config(
+        mcp_app(server, config, access),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=_LEAVING_SECONDS,
+        ssl_certfile=config.certificate,
+        ssl_keyfile=config.key,
     )
-    listening = _listen(address)
-    serving = _Server(config)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(serving.serve, [listening])
-        try:
-            await serving.ready.wait()
-            host, port = listening.getsockname()[:2]
-            yield f"http{'s' if tls else ''}://{Address(host=host, port=port)}{PATH}"
-        finally:
-            serving.should_exit = True
+    listening, serving = _listen(address), _Server(settings)
+    running = asyncio.create_task(serving.serve([listening]))
+    try:
+        await serving.ready.wait()
+        host, port = listening.getsockname()[:2]
+        yield f"http{'s' if tls else ''}://{Address(host=host, port=port)}{PATH}"
+    finally:
+        serving.should_exit = True
+        with anyio.CancelScope(shield=True):
+            await running
 
 
 class _Server(uvicorn.Server):
@@ -127,6 +115,8 @@ class _Server(uvicorn.Server):
 
 
 def _listen(address: Address) -> socket.socket:
+    if address.path:
+        raise ConfigError(f"an MCP server does not listen at {address}", hint="give HOST:PORT, or leave --address out for a program")
     try:
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         return socket.create_server((address.host, address.port), family=family)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 from uuid import uuid4
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -17,20 +17,21 @@ from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, Inpu
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import BaseModel, Field
 
-from ...protocols import ApprovalNeeded, ApprovalRequest, ConfigError, NearfarError, NotFound, PermissionDenied, Sensitivity, Side
+from ...protocols import ApprovalNeeded, ApprovalRequest, ConfigError, NearfarError, NotFound, Sensitivity, Side
 from ...protocols.security import IDENTITY, Identity
 from ...protocols.tokens import Scope
+from ..compose.http import ServeConfig
 from ..hybrid.arguments import TaskOptions
 from ..hybrid.hybrid import Hybrid
 from ..memory.in_tasks import memory_tools
 from ..runs.leases import read_details
 from ..task.events import AttemptStarted, TaskEvent, TaskFinished, ToolStarted
 from ..task.modes import Mode
-from ..task.policy import Policy
 from ..task.results import Result
 from ..tracing.page import rows_of
 from ..util.escaping import spell_out
 from ..util.runtime import in_thread
+from .options import BY_POLICY, RequestOptions, turn_options
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -39,8 +40,6 @@ IDENTITY_KEY: Final = "nearfar.identity"
 """Key of an ASGI scope under which the caller's identity stands, once its token was checked."""
 _PREFIX: Final = "mcp-"
 """Beginning of the ids of the runs that were begun here. A host sees no others."""
-_SIDES: Final = {Mode.ONLY_ON_DEVICE: frozenset({Side.NEAR}), Mode.ONLY_IN_CLOUD: frozenset({Side.FAR})}
-_BOTH: Final = frozenset(Side)
 _LISTED: Final = 100
 _INSTRUCTIONS: Final = (
     "`run` gives a task to a model on this device, which asks a model in the cloud where the owner's policy allows it and it pays. "
@@ -70,11 +69,13 @@ class McpFace:
     """The tools and resources of the server.
 
     Args:
-        hybrid: serves the tasks. A request can only narrow what its policy allows.
+        hybrid: serves the tasks.
+        config: says what each caller may do. A request can only narrow that, and what the policy allows.
     """
 
-    def __init__(self, hybrid: Hybrid) -> None:
+    def __init__(self, hybrid: Hybrid, config: ServeConfig) -> None:
         self._hybrid = hybrid
+        self._config = config
 
     async def run(
         self,
@@ -82,9 +83,10 @@ class McpFace:
         prompt: Annotated[str, Field(description="The task, with everything that it needs to know.")],
         instructions: Annotated[str, Field(description="How to work on it, in addition to the owner's instructions.")] = "",
         sensitivity: Annotated[
-            Literal["private", "public"] | None, Field(description="private: the text stays on the device. Default: the owner's policy.")
+            Sensitivity | None, Field(description="private: the text stays on the device. Default: the owner's policy.")
         ] = None,
         mode: Annotated[Mode | None, Field(description="The sides that may serve the task. Default: the owner's policy.")] = None,
+        task_class: Annotated[str, Field(description="Kind of task, from coarse to fine, such as billing/refund.")] = "",
         timeout: Annotated[float | None, Field(gt=0, description="Seconds for the whole task.")] = None,
     ) -> McpAnswer | InputRequiredResult:
         """Run a task with the owner's models and tools, and return the answer, with the side and the model that gave it, and its cost."""
@@ -93,10 +95,10 @@ class McpFace:
             caller.require(Scope.STEPS)
             if context.request_state is not None:
                 return await self._resume(context, context.request_state, caller)
-            options: TaskOptions = {"user": caller.caller, "idempotency_key": f"{_PREFIX}{uuid4().hex}", "timeout": timeout}
-            options |= narrowed(self._hybrid.policy, sensitivity=sensitivity, mode=mode)
-            if instructions:
-                options["instructions"] = instructions
+            asked = RequestOptions(sensitivity=sensitivity, mode=mode, task_class=task_class)
+            allowed = self._config.caller(caller.caller)
+            options = cast(TaskOptions, turn_options(self._hybrid, caller.caller, allowed, BY_POLICY, asked))
+            options |= {"idempotency_key": f"{_PREFIX}{uuid4().hex}", "timeout": timeout, "instructions": instructions}
             if _can_ask(context):
                 options["approver"] = partial(_ask, context)
             try:
@@ -121,7 +123,7 @@ class McpFace:
         given = context.input_responses or {}
         approvals = {request: _is_approved(answer) for request, answer in given.items()}
         try:
-            return _answer(await self._hybrid.resume(run, user=caller.caller, approvals=approvals))
+            return _answer(await self._hybrid.resume(run, user=self._user(caller), approvals=approvals))
         except ApprovalNeeded as needed:
             return _question(context, needed)
 
@@ -135,35 +137,39 @@ class McpFace:
         assert memory is not None, "the tool is offered only where there is one"
         with _as_tool_errors():
             caller.require(Scope.MEMORY)
-            _, look_up = memory_tools(memory.store.for_user(caller.caller), recall=memory.recalls)
+            _, look_up = memory_tools(memory.store.for_user(self._user(caller)), recall=memory.recalls)
             found: str = await in_thread(look_up, query)
             return found
 
     async def runs(self) -> str:
         """Return the newest runs that the caller has begun here, as JSON."""
         with _as_resource_errors():
-            found = await in_thread(self._hybrid.runs.list, user=IDENTITY.get().caller, limit=_LISTED)
+            found = await in_thread(self._hybrid.runs.list, user=self._user(IDENTITY.get()), limit=_LISTED)
         mine = [run for run in found if run.id.startswith(_PREFIX)]
         return json.dumps([{"id": run.id, "state": run.state, "title": run.title, "began": run.began} for run in mine])
 
     async def show_run(self, run: str) -> str:
         """Return a run of the caller as JSON: its prompt, state, attempts, and answer."""
         with _as_resource_errors():
-            details = await in_thread(read_details, self._hybrid.runs, _own(run), user=IDENTITY.get().caller)
+            details = await in_thread(read_details, self._hybrid.runs, _own(run), user=self._user(IDENTITY.get()))
         return details.model_dump_json()
 
     async def show_trace(self, run: str) -> str:
         """Return the steps of a run of the caller as JSON: sides, decisions and costs, without the texts that the agents were told."""
         with _as_resource_errors():
-            entries = await in_thread(self._hybrid.traces.entries, _own(run), user=IDENTITY.get().caller)
+            entries = await in_thread(self._hybrid.traces.entries, _own(run), user=self._user(IDENTITY.get()))
         rows = [{"kind": row.kind, "title": row.title, "side": row.side, "figures": row.figures} for row in rows_of(entries)]
         return json.dumps(rows)
 
+    def _user(self, caller: Identity) -> str:
+        """Return on whose behalf the tasks of a caller are served."""
+        return self._config.caller(caller.caller).user or caller.caller
 
-def mcp_server(hybrid: Hybrid) -> MCPServer:
+
+def mcp_server(hybrid: Hybrid, config: ServeConfig = ServeConfig()) -> MCPServer:  # noqa: B008 - immutable
     """Return a server with the tools `run` and, if the `Hybrid` has a memory, `recall`; with the caller's runs and traces as resources,
     if they are kept."""
-    face = McpFace(hybrid)
+    face = McpFace(hybrid, config)
     server = MCPServer("nearfar", version=version("nearfar"), instructions=_INSTRUCTIONS, middleware=[_identify], log_level="WARNING")
     server.add_tool(face.run, annotations=ToolAnnotations(read_only_hint=False, open_world_hint=True))
     if hybrid.memory is not None:
@@ -181,20 +187,6 @@ def _keeps_runs(hybrid: Hybrid) -> bool:
         return bool(hybrid.runs)
     except ConfigError:
         return False
-
-
-def narrowed(policy: Policy, *, sensitivity: str | None, mode: Mode | None) -> TaskOptions:
-    """Return the options of a request. Raises `PermissionDenied` for what the owner's policy does not allow."""
-    options: TaskOptions = {}
-    if sensitivity is not None:
-        if sensitivity == Sensitivity.PUBLIC and policy.sensitivity is Sensitivity.PRIVATE:
-            raise PermissionDenied("tasks are private here", hint="the owner may start the server with --public")
-        options["sensitivity"] = sensitivity
-    if mode is not None:
-        if not _SIDES.get(mode, _BOTH) <= _SIDES.get(policy.mode, _BOTH):
-            raise PermissionDenied(f"the mode {mode} is not allowed here", hint=f"the owner's policy says {policy.mode}")
-        options["mode"] = mode
-    return options
 
 
 async def _identify(ctx: "ServerRequestContext[Any, Any]", call_next: "CallNext") -> "HandlerResult":

@@ -4,11 +4,9 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeGuard, Unpack
 
 from pydantic import ValidationError
-from pydantic_core import PydanticCustomError
 
-from ...protocols import ConfigError, InvalidOutput, ToolCall, ToolResult, ToolSpec
+from ...protocols import ConfigError, ToolCall, ToolResult, ToolSpec
 from ...protocols.items import Source, Tier
-from ...protocols.validation import check_arguments
 from .tools import Tool, ToolOptions
 
 if TYPE_CHECKING:
@@ -55,15 +53,6 @@ class LangChainTool(Tool):
         _require_complete(given)
         declared: ToolOptions = {"source": Source.EXTERNAL_TOOL, "sends": Tier.SHARED, **options}
         self._describe(self._call_async if _is_async(given) else self._call, langchain_spec(given, options.get("name")), declared)
-
-    def arguments(self, call: ToolCall) -> dict[str, object]:
-        """Return the arguments of a `call`. Raises pydantic's `ValidationError` if they do not fit the tool's schema."""
-        try:
-            check_arguments(call, [self.spec])
-        except InvalidOutput as error:
-            problem = PydanticCustomError("schema", "{problem}", {"problem": error.message})
-            raise ValidationError.from_exception_data(self.name, [{"type": problem, "input": None}]) from error
-        return dict(call.arguments)
 
     async def _outcome(self, call: ToolCall, keywords: dict[str, object]) -> ToolResult:
         return await super()._outcome(call, {**keywords, _CALL_ID: call.id})

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, Typ
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
-from ...protocols import ApprovalRequest, ConfigError, ToolCall, ToolResult, ToolSpec
+from ...protocols import ApprovalRequest, ConfigError, InvalidOutput, ToolCall, ToolResult, ToolSpec
 from ...protocols.items import Source, Tier
+from ...protocols.validation import check_arguments
 from ..util.arguments import as_tuple, require, wrong_type
 from ..util.runtime import run_in_daemon_thread
 from .context import context_parameter, current_context
@@ -141,6 +142,9 @@ class Tool:
     Made by `@tool`; still callable like the function itself.
     """
 
+    _arguments_type: type[BaseModel] | None = None
+    """None: the tool has a schema that was made elsewhere, and no Python signature."""
+
     def __init__(self, function: ToolFunction, **options: Unpack[ToolOptions]) -> None:
         """Make a tool of a typed `function`, sync or async; `options` are those of `ToolOptions`. The decorator `tool` does the same."""
         _check_options(function, options)
@@ -196,6 +200,8 @@ class Tool:
 
     def arguments(self, call: ToolCall) -> dict[str, object]:
         """Return the arguments of a `call` as the function takes them. Raises pydantic's `ValidationError` if the call does not fit."""
+        if self._arguments_type is None:
+            return _fitting(call, self.spec)
         arguments = self._arguments_type.model_validate(call.arguments)
         return {parameter.name: getattr(arguments, f"argument_{number}") for number, parameter in enumerate(self._parameters)}
 
@@ -471,6 +477,16 @@ def _to_text(value: object) -> str:
     if isinstance(value, bytes):
         raise TypeError("the tool returned bytes; return text or JSON")
     return to_json(value).decode()
+
+
+def _fitting(call: ToolCall, spec: ToolSpec) -> dict[str, object]:
+    """Return the arguments of a call that fit a schema. Raises pydantic's `ValidationError` if they do not."""
+    try:
+        check_arguments(call, [spec])
+    except InvalidOutput as error:
+        problem = PydanticCustomError("schema", "{problem}", {"problem": error.message})
+        raise ValidationError.from_exception_data(spec.name, [{"type": problem, "input": None}]) from error
+    return dict(call.arguments)
 
 
 def explain_arguments(error: ValidationError) -> str:

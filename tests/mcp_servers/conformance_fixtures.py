@@ -31,10 +31,10 @@ from mcp_types import (
 )
 
 from nearfar import Hybrid, ScriptedAgent
+from nearfar.orchestrator.compose.http import ServeConfig
 from nearfar.orchestrator.serve.mcp_http import serving_mcp
 from nearfar.orchestrator.serve.mcp_server import mcp_server
-from nearfar.protocols.address import Address
-from nearfar.protocols.security import Authenticator
+from nearfar.protocols.access import Access
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
@@ -274,7 +274,7 @@ async def main() -> None:
         server = mcp_server(hybrid)
         for add in (add_content, add_questions, add_resources, add_prompts):
             add(server)
-        async with serving_mcp(server, Address(host="127.0.0.1", port=0), Authenticator(None)) as url:
+        async with serving_mcp(server, ServeConfig(address="127.0.0.1:0"), Access(None)) as url:
             sys.stdout.write(f"{url}\n")
             sys.stdout.flush()
             await anyio.to_thread.run_sync(sys.stdin.read)

@@ -68,11 +68,12 @@ def test_a_tool_is_a_writing_untrusted_one_that_tells_others_unless_the_file_say
     assert write.declared.label(write.name).integrity is Integrity.UNTRUSTED
 
 
-def test_a_declaration_of_an_unknown_tool_is_refused(tmp_path: Path) -> None:
+def test_a_declaration_of_an_unknown_tool_is_reported_and_declares_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = config_of('[mcp.files]\ncommand = "a"\n[mcp.files.tools.reed]\neffect = "read"', tmp_path)
     write_pins(config, [READ])
-    with pytest.raises(ConfigError, match="mcp.files.tools.reed"):
-        McpServers({"files": config})
+    (tool,) = McpServers({"files": config}).tools
+    assert tool.declared.effect is Effect.AT_MOST_ONCE
+    assert "mcp.files.tools.reed: no such tool is approved; approved tools: read" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp_stubs import Caller, approve
 
 from nearfar import ConfigError, McpServerConfig, Unavailable
+from nearfar.orchestrator.compose.http import ServeConfig
 from nearfar.orchestrator.serve.mcp_http import serving_mcp
-from nearfar.protocols.address import Address
-from nearfar.protocols.security import Authenticator
+from nearfar.protocols.access import Access
 
 pytestmark = pytest.mark.anyio
-LOOPBACK = Address(host="127.0.0.1", port=0)
+LOOPBACK = ServeConfig(address="127.0.0.1:0")
 TOKEN = "t" * 40
 
 
@@ -47,7 +47,7 @@ def stub() -> MCPServer:
 @asynccontextmanager
 async def served(tokens: dict[str, str] | None = None) -> AsyncIterator[McpServerConfig]:
     """Serve the stub, and yield a configuration for it."""
-    async with serving_mcp(stub(), LOOPBACK, Authenticator(tokens)) as url:
+    async with serving_mcp(stub(), LOOPBACK, Access(tokens)) as url:
         yield McpServerConfig(url=url, token_variable="STUB_TOKEN" if tokens else None, call_seconds=20)
 
 

@@ -20,16 +20,16 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, ElicitResult
 
 from nearfar import Hybrid, MemoryStore, Mode, Policy, RecallConfig, ScriptedAgent, Sensitivity, Side, TaskMemory, Tier, ToolCall, tool
+from nearfar.orchestrator.compose.http import CallerConfig, ServeConfig
 from nearfar.orchestrator.serve.mcp_http import serving_mcp
 from nearfar.orchestrator.serve.mcp_server import mcp_server
 from nearfar.protocols import ConfigError
-from nearfar.protocols.address import Address
-from nearfar.protocols.security import Authenticator
+from nearfar.protocols.access import Access
 from nearfar.protocols.tokens import Scope, TokenRecord, hashed
 
 pytestmark = pytest.mark.anyio
 ERAS = pytest.mark.parametrize("mode", ["auto", "legacy"], ids=["2026-07-28", "2025-11-25"])
-LOOPBACK = Address(host="127.0.0.1", port=0)
+LOOPBACK = ServeConfig(address="127.0.0.1:0")
 TOKENS = {"ann": "a" * 40, "bob": "b" * 40}
 
 
@@ -90,6 +90,20 @@ async def test_a_request_cannot_widen_what_the_policy_allows(policy: Policy, ask
     assert "PermissionDenied" in text_of(result)
 
 
+async def test_a_caller_may_do_what_its_section_says_and_no_more() -> None:
+    near, far = ScriptedAgent(["near"]), ScriptedAgent(["far"], name="far", side=Side.FAR)
+    bob = CallerConfig(sensitivity=Sensitivity.PUBLIC, mode=Mode.ONLY_IN_CLOUD)
+    config = LOOPBACK.model_copy(update={"callers": {"bob": bob}})
+    async with Hybrid(near=near, far=far) as hybrid, served(hybrid, TOKENS, config) as url:
+        async with connected(url, TOKENS["bob"]) as client:
+            answer = (await run(client)).structured_content
+        async with connected(url, TOKENS["ann"]) as client:
+            refused = await run(client, sensitivity="public")
+    assert answer is not None
+    assert answer["side"] == "far"
+    assert refused.is_error
+
+
 async def test_a_request_can_narrow_what_the_policy_allows() -> None:
     far = ScriptedAgent(["far"], name="far", side=Side.FAR)
     policy = Policy(sensitivity=Sensitivity.PUBLIC, mode=Mode.PREFER_IN_CLOUD)
@@ -113,7 +127,8 @@ async def test_an_error_of_a_task_is_told_as_an_error() -> None:
     assert "NotFound" in text_of(result)
 
 
-async def test_a_host_that_leaves_cancels_its_task() -> None:
+@ERAS
+async def test_a_host_that_cancels_or_leaves_ends_its_task(mode: str) -> None:
     began, cancelled = anyio.Event(), anyio.Event()
 
     @tool(effect="read")
@@ -127,7 +142,7 @@ async def test_a_host_that_leaves_cancels_its_task() -> None:
         return ""
 
     near = ScriptedAgent([ToolCall(id="1", name="wait")])
-    async with Hybrid(near=near, tools=[wait]) as hybrid, Client(mcp_server(hybrid), mode="legacy") as client:
+    async with Hybrid(near=near, tools=[wait]) as hybrid, served(hybrid, TOKENS) as url, connected(url, TOKENS["ann"], mode) as client:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run, client)
             await began.wait()
@@ -209,9 +224,9 @@ async def test_without_memory_and_records_neither_is_offered() -> None:
 
 
 @asynccontextmanager
-async def served(hybrid: Hybrid, tokens: Any = None) -> AsyncIterator[str]:  # noqa: ANN401 - any form of tokens
+async def served(hybrid: Hybrid, tokens: Any = None, config: ServeConfig = LOOPBACK) -> AsyncIterator[str]:  # noqa: ANN401 - any form of tokens
     """Serve by HTTP, and yield the URL."""
-    async with serving_mcp(mcp_server(hybrid), LOOPBACK, Authenticator(tokens)) as url:
+    async with serving_mcp(mcp_server(hybrid, config), config, Access(tokens)) as url:
         yield url
 
 
@@ -237,10 +252,13 @@ async def test_callers_see_their_own_runs_alone(mode: str, tmp_path: Path) -> No
                 await read(bob, f"nearfar://runs/{answer['run']}")
 
 
-async def test_a_token_without_the_scope_runs_nothing() -> None:
+async def test_a_token_without_the_scope_is_refused() -> None:
     record = TokenRecord(id="1", caller="eve", digest=hashed("e" * 40), scopes=frozenset({Scope.DESCRIBE}))
-    async with Hybrid(near=ScriptedAgent(["hi"])) as hybrid, served(hybrid, [record]) as url, connected(url, "e" * 40) as eve:
-        assert "lacks the scope 'steps'" in text_of(await run(eve))
+    headers = {"authorization": f"Bearer {'e' * 40}"}
+    async with Hybrid(near=ScriptedAgent([])) as hybrid, served(hybrid, [record]) as url, httpx2.AsyncClient() as http:
+        answer = await http.post(url, json=INITIALIZE, headers=headers)
+    assert answer.status_code == 403
+    assert "lacks the scope 'steps'" in answer.text
 
 
 @pytest.mark.parametrize(
@@ -250,8 +268,9 @@ async def test_a_token_without_the_scope_runs_nothing() -> None:
         ({"authorization": "Bearer wrong"}, 401),
         ({"authorization": f"Bearer {TOKENS['ann']}", "origin": "https://eve.example"}, 403),
         ({"authorization": f"Bearer {TOKENS['ann']}", "origin": "null"}, 403),
-        ({"authorization": f"Bearer {TOKENS['ann']}", "host": "eve.example:80"}, 421),
-        ({"authorization": f"Bearer {TOKENS['ann']}", "origin": "http://localhost:3000"}, 200),
+        ({"authorization": f"Bearer {TOKENS['ann']}", "host": "eve.example:80"}, 403),
+        ({"authorization": f"Bearer {TOKENS['ann']}", "origin": "http://localhost:3000"}, 403),
+        ({"authorization": f"Bearer {TOKENS['ann']}"}, 200),
     ],
 )
 async def test_requests_without_a_token_and_from_pages_of_other_hosts_are_refused(headers: dict[str, str], status: int) -> None:
@@ -279,15 +298,15 @@ async def test_a_body_that_is_too_long_is_refused() -> None:
 async def test_no_address_outside_of_this_machine_is_served_in_plain_text(tokens: dict[str, str] | None) -> None:
     async with Hybrid(near=ScriptedAgent([])) as hybrid:
         with pytest.raises(ConfigError, match="needs TLS"):
-            async with serving_mcp(mcp_server(hybrid), Address(host="0.0.0.0", port=0), Authenticator(tokens)):
+            async with serving_mcp(mcp_server(hybrid), ServeConfig(address="0.0.0.0:0"), Access(tokens)):
                 pass
 
 
 async def test_an_address_that_is_taken_is_an_error_that_says_so() -> None:
     async with Hybrid(near=ScriptedAgent([])) as hybrid, served(hybrid) as url:
-        taken = Address(host="127.0.0.1", port=int(url.rpartition(":")[2].partition("/")[0]))
+        taken = ServeConfig(address=url.removeprefix("http://").removesuffix("/mcp"))
         with pytest.raises(ConfigError, match="cannot be listened at"):
-            async with serving_mcp(mcp_server(hybrid), taken, Authenticator(None)):
+            async with serving_mcp(mcp_server(hybrid), taken, Access(None)):
                 pass
 
 

@@ -1,5 +1,6 @@
 """Tools of real MCP servers, which do well, hang, die, flood, change and ask."""
 
+import asyncio
 import json
 import os
 import random
@@ -254,3 +255,21 @@ async def test_a_hybrid_calls_the_tools_and_treats_their_results_as_untrusted() 
     assert (first.outcome, second.outcome) == ("done", "not_run")
     assert "kept: milk" in first.result
     assert "untrusted content" in person.asked[0].reason
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="processes are watched as Linux does")
+def test_a_server_ends_with_each_event_loop_and_with_synchronous_use() -> None:
+    config = stub_config()
+    anyio.run(approve, config)
+    told: list[int] = []
+
+    script: list[ToolCall | str] = [ToolCall(id="1", name="stub__process"), "done"]
+    hybrid = Hybrid(near=ScriptedAgent([*script, *script]), mcp={"stub": config})
+    for _ in range(2):
+        told.append(int(asyncio.run(hybrid.run("who are you?")).tool_calls[0].result))
+    with Hybrid(near=ScriptedAgent(script), mcp={"stub": config}) as synchronous:
+        told.append(int(synchronous.run_sync("who are you?").tool_calls[0].result))
+    assert len(set(told)) == 3
+    for process in told:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
