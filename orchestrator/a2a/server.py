@@ -8,12 +8,16 @@ from typing import Any, Final
 
 import grpc
 import orjson
-from a2a.server.request_handlers.grpc_handler import GrpcHandler
+from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers.grpc_handler import GrpcHandler, GrpcServerCallContextBuilder
+from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes.agent_card_routes import create_agent_card_routes
 from a2a.server.routes.jsonrpc_routes import create_jsonrpc_routes
 from a2a.server.routes.rest_routes import create_rest_routes
 from a2a.types import AgentCard, a2a_pb2
-from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
+from a2a.utils.constants import A2A_JSON_MEDIA_TYPE, AGENT_CARD_WELL_KNOWN_PATH, PROTOCOL_VERSION_0_3, VERSION_HEADER
+from a2a.utils.error_handlers import build_rest_error_payload
+from a2a.utils.errors import ContentTypeNotSupportedError, VersionNotSupportedError
 from google.protobuf.message_factory import GetMessageClass
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -45,6 +49,9 @@ logger = logging.getLogger(__name__)
 
 _SERVICE: Final = a2a_pb2.DESCRIPTOR.services_by_name["A2AService"]
 _CARD_CACHE: Final = "public, max-age=300"
+_JSON: Final = ("application/json", A2A_JSON_MEDIA_TYPE)
+_UNKNOWN_CALLER: Final = 401
+_UNSUPPORTED_TYPE: Final = 415
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,9 @@ class A2aGate:
             return
         answer = _Answer(send)
         headers = Headers(scope=scope)
+        if scope["method"] == "POST" and _media_type(headers) not in _JSON:
+            await answer.refuse_type(scope["path"])
+            return
         try:
             identity = self._callers.identify(scope, headers, Scope.TASKS)
             await self._callers.access.run(identity, self._answered(identity, scope, headers, receive, answer))
@@ -110,12 +120,28 @@ class _Answer:
         if self._has_begun:
             return
         body = orjson.dumps(openai_error(error))
-        status = status_of(error, openai_error)
+        await self._reply(body, status_of(error, openai_error))
+
+    async def refuse_type(self, path: str) -> None:
+        """Refuse a request whose body is announced as something else than JSON, as a page's form is."""
+        error = ContentTypeNotSupportedError("the body must be JSON: content-type application/json")
+        if path.startswith(REST_PATH):
+            payload = build_rest_error_payload(error)
+            payload["error"]["code"] = _UNSUPPORTED_TYPE
+        else:
+            payload = build_error_response(None, error)
+        await self._reply(orjson.dumps(payload), _UNSUPPORTED_TYPE)
+
+    async def _reply(self, body: bytes, status: int) -> None:
         headers = {"content-type": "application/json", "content-length": str(len(body))}
-        if status == 401:
+        if status == _UNKNOWN_CALLER:
             headers["www-authenticate"] = "Bearer"
         await self.send({"type": "http.response.start", "status": status, "headers": encoded(headers)})
         await self.send({"type": "http.response.body", "body": body})
+
+
+def _media_type(headers: Headers) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
@@ -136,9 +162,21 @@ def make_a2a_app(handler: A2aHandler, card: AgentCard, config: ServeConfig, call
     return Starlette(routes=routes, middleware=guards)
 
 
+class VersionCheck(GrpcServerCallContextBuilder):
+    """Refuses calls of another major version, which the package checks over HTTP only."""
+
+    def build(self, context: Context) -> ServerCallContext:
+        """Return the context of a call."""
+        given = next((value for key, value in context.invocation_metadata() or () if key == VERSION_HEADER.lower()), "")
+        version = str(given or PROTOCOL_VERSION_0_3)
+        if version.partition(".")[0] != "1":
+            raise VersionNotSupportedError(f"A2A version {version!r} is not supported: this agent speaks 1.0")
+        return ServerCallContext()
+
+
 def grpc_handlers(handler: A2aHandler) -> grpc.GenericRpcHandler:
     """Return the RPCs of the service."""
-    servicer = GrpcHandler(handler)
+    servicer = GrpcHandler(handler, VersionCheck())
     methods = {method.name: _rpc(method, getattr(servicer, method.name)) for method in _SERVICE.methods}
     return grpc.method_handlers_generic_handler(_SERVICE.full_name, methods)
 
