@@ -136,6 +136,17 @@ REQUIRED: Final[Mapping[str, Scope | None]] = {
     "/nearfar.v1.MemoryService/Pull": Scope.MEMORY,
     "/nearfar.v1.MemoryService/Push": Scope.MEMORY,
     "/nearfar.v1.MemoryService/Watch": Scope.MEMORY,
+    "/lf.a2a.v1.A2AService/SendMessage": Scope.TASKS,
+    "/lf.a2a.v1.A2AService/SendStreamingMessage": Scope.TASKS,
+    "/lf.a2a.v1.A2AService/GetTask": Scope.TASKS,
+    "/lf.a2a.v1.A2AService/ListTasks": Scope.TASKS,
+    "/lf.a2a.v1.A2AService/CancelTask": Scope.TASKS,
+    "/lf.a2a.v1.A2AService/SubscribeToTask": Scope.TASKS,
+    "/lf.a2a.v1.A2AService/CreateTaskPushNotificationConfig": Scope.TASKS,
+    "/lf.a2a.v1.A2AService/GetTaskPushNotificationConfig": Scope.TASKS,
+    "/lf.a2a.v1.A2AService/ListTaskPushNotificationConfigs": Scope.TASKS,
+    "/lf.a2a.v1.A2AService/DeleteTaskPushNotificationConfig": Scope.TASKS,
+    "/lf.a2a.v1.A2AService/GetExtendedAgentCard": Scope.TASKS,
 }
 """The scope that each RPC needs. An RPC with None is answered only by a server without tokens, such as one on a unix socket."""
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "rooms.svg"
 FLOORS = (
     ("cli",),
-    ("serve",),
+    ("serve", "a2a"),
     ("lab",),
     ("hybrid", "compose", "langchain"),
     ("strategies",),

@@ -39,6 +39,7 @@ from ..compose.gateway_child import open_far_in_process, serve_far
 from ..compose.hub import HubConfig, accept_workers
 from ..compose.memory import open_memory
 from . import options
+from .a2a import serve_a2a
 from .mcp import serve_mcp
 from .memory_store import StoreChoice, chosen_memory
 from .printing import Line, Note, notes, show, table
@@ -364,5 +365,6 @@ def _parse_duration(text: str) -> timedelta:
     return length
 
 
+app.command("a2a")(serve_a2a)
 app.command("mcp")(serve_mcp)
 app.add_typer(token_app, name="token")

@@ -159,6 +159,8 @@ class _Turns:
         self._state = state
         self._options = options
         self._blocking = blocking
+        self.is_resumable = False
+        """A turn whose stream is cancelled is left as one whose process has died: `Hybrid.follow` resumes it. Set by servers."""
 
     def _asked(self, prompt: Prompt, options: TaskOptions) -> tuple[tuple[Message, ...], TaskOptions]:
         """Return the turn's own messages, and its options with those of the session."""
@@ -185,8 +187,9 @@ class _Turns:
             try:
                 yield self._state.messages(before=run)
             except BaseException as error:  # raised again
+                is_stopped = isinstance(error, (asyncio.CancelledError, GeneratorExit)) and not self.is_resumable
                 with anyio.CancelScope(shield=True):
-                    await self._give_up(run, is_cancelled=isinstance(error, (asyncio.CancelledError, GeneratorExit)))
+                    await self._give_up(run, is_cancelled=is_stopped)
                 raise
 
     async def _interrupted(self) -> list[str]:

@@ -62,6 +62,8 @@ class Run(Value):
     """Its process has died: it can be resumed."""
     began: float
     """Seconds since 1970 by the clock of the process that began it; nothing is ordered by it."""
+    ended: float | None = None
+    """Seconds since 1970 by the clock of the process that ended it; None: it has not ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 FILE: Final = "runs.db"
 NAMING: Final = Naming("run store", recovery="name another [runs] folder, or move the file away: its runs are then forgotten")
-_COLUMNS: Final = "run, number, user_name, state, strategy, title, steps, epoch, owner, began, version"
+_COLUMNS: Final = "run, number, user_name, state, strategy, title, steps, epoch, owner, began, ended_at, version"
 _ENDED: Final = (RunState.DONE, RunState.FAILED, RunState.CANCELLED)
 _SECONDS_PER_DAY: Final = 86_400
 _TABLES: Final = ("checkpoints", "pending", "effects", "tasks", "outcomes", "turns", "responses", "runs")
@@ -423,11 +423,11 @@ class RunStore:
         return runs
 
     def _run(self, session: DatabaseSession, row: Sequence[Any]) -> Run:
-        run, number, user, state, strategy, said, steps, epoch, owner, began, _ = row
+        run, number, user, state, strategy, said, steps, epoch, owner, began, ended, _ = row
         is_orphaned = state == RunState.RUNNING and not self._is_worked_on(session, owner, Lease(run, epoch))
         known = {"id": run, "number": number, "user": user, "state": state, "strategy": strategy, "title": said, "steps": steps}
         try:
-            return Run.model_validate({**known, "epoch": epoch, "owner": owner, "is_orphaned": is_orphaned, "began": began})
+            return Run.model_validate({**known, "epoch": epoch, "owner": owner, "is_orphaned": is_orphaned, "began": began, "ended": ended})
         except ValueError as error:
             raise damaged_run(run) from error
 

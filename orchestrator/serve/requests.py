@@ -28,14 +28,19 @@ class ClientLeft(Exception):
 
 
 async def read_object(receive: Receive, headers: Mapping[str, str]) -> tuple[dict[str, Any], int]:
-    """Read the body of a request, a JSON object, and return it with its bytes. Raise `InvalidRequest` for anything else, `BodyTooLarge`,
-    `DeadlineExceeded` for one that does not arrive in time, and `ClientLeft`."""
+    """Read the body of a request, a JSON object, and return it with its bytes. Raise `InvalidRequest` for anything else, and what
+    `read_body` raises."""
+    data = await read_body(receive, headers)
+    return parse_object(data), len(data)
+
+
+async def read_body(receive: Receive, headers: Mapping[str, str]) -> bytes:
+    """Read the body of a request. Raise `BodyTooLarge`, `DeadlineExceeded` for one that does not arrive in time, and `ClientLeft`."""
     try:
         async with asyncio.timeout(FIRST_MESSAGE_SECONDS):
-            data = await _read(receive, int(headers.get("content-length", "0")))
+            return await _read(receive, int(headers.get("content-length", "0")))
     except TimeoutError:
         raise DeadlineExceeded(f"the request did not arrive within {FIRST_MESSAGE_SECONDS:g} s", hint="check the network") from None
-    return parse_object(data), len(data)
 
 
 async def _read(receive: Receive, announced: int) -> bytes:

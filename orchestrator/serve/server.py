@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from ..util.runtime import cancel_task
 
 try:
     import uvicorn
+    from starlette.types import ASGIApp
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     from .app import make_app
@@ -116,22 +117,36 @@ async def serve_hybrid(hybrid: Hybrid, config: ServeConfig, *, tokens: Tokens, d
     address = parse_address(config.address)
     tls = server_tls(config.certificate, config.key, None)
     check_exposure(address, authenticator=access.authenticator, tls=tls, insecure=False)
-    settings = _settings(hybrid, config, access, drain)
-    listening = _listen(address)
-    server = _Server(settings)
-    url = _url(address, listening, is_secure=tls is not None)
     watching = asyncio.create_task(access.watch())
+    try:
+        async with serve_app(lambda _: make_app(hybrid, config, access), address, config, drain=drain) as (server, url):
+            yield HttpServer(server, url, access)
+    finally:
+        await cancel_task(watching)
+
+
+@asynccontextmanager
+async def serve_app(
+    make: Callable[[str], ASGIApp], address: Address, config: ServeConfig, *, drain: float
+) -> AsyncIterator[tuple[uvicorn.Server, str]]:
+    """Serve an app at an address, and yield the server and its URL, with which `make` made the app. Raises `ConfigError`."""
+    listening = _listen(address)
+    url = _url(address, listening, is_secure=config.certificate is not None)
+    try:
+        server = _Server(_settings(make(url), config, drain))
+    except BaseException:
+        listening.close()
+        raise
     running = asyncio.create_task(server.serve([listening]))
     try:
         await server.listens.wait()
         if not server.started:
             await running
-        yield HttpServer(server, url, access)
+        yield server, url
     finally:
         server.should_exit = True
         with anyio.CancelScope(shield=True):
             await running
-            await cancel_task(watching)
 
 
 def _listen(address: Address) -> socket.socket:
@@ -152,9 +167,9 @@ def _url(address: Address, listening: socket.socket, *, is_secure: bool) -> str:
     return f"{'https' if is_secure else 'http'}://{host}:{listening.getsockname()[1]}"
 
 
-def _settings(hybrid: Hybrid, config: ServeConfig, access: Access, drain: float) -> uvicorn.Config:
+def _settings(app: ASGIApp, config: ServeConfig, drain: float) -> uvicorn.Config:
     settings = uvicorn.Config(
-        make_app(hybrid, config, access),
+        app,
         http=_Connection,
         ws="none",
         lifespan="off",

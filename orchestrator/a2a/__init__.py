@@ -1,0 +1,1 @@
+"""Serve a `Hybrid` as an agent of the A2A protocol 1.0."""
