@@ -35,7 +35,7 @@ LABELS: Final = (100, 200, 400)
 DRAWS: Final = 5
 MOST: Final = 1500
 """Prompts of a set that are drawn from."""
-QUICK: Final = 250
+QUICK: Final = 500
 QUICK_DRAWS: Final = 1
 QUICK_LABELS: Final = (100,)
 QUICK_SETS: Final = ("mmlu", "bfcl")

@@ -88,6 +88,12 @@ def naming_plugin(task: Task) -> AbstractContextManager[None]:
     return nullcontext() if name in _OWN_STRATEGIES else find_plugin("strategies", name).blamed("has failed")
 
 
+def observed(work: Work) -> AbstractContextManager[None]:
+    """Let the observers of the work know in the end that it has ended, whatever became of it."""
+    trace = work.context.trace
+    return nullcontext() if trace is None else trace.observed_to_its_end()
+
+
 def note_tool_calls(error: NearfarError, context: TaskContext) -> None:
     """Let the error tell which tool calls stay done."""
     if done := told_of(context.outcomes or (), OPEN):
@@ -297,7 +303,8 @@ class Pipeline:
         started = time.monotonic()
         with self._awake():
             async with self.durable.resume(run, user, partial(self._equip_again, options=options)) as work:
-                yield work, started
+                with observed(work):
+                    yield work, started
 
     async def asks_for(self, run: str, output: object) -> bool:
         """Return whether a durable run was begun with this `output`, or one of the same JSON Schema."""
@@ -371,10 +378,13 @@ class Pipeline:
 
         with self._awake():
             if self.runs is None:
-                yield Work(*await prepare()), started
+                work = Work(*await prepare())
+                with observed(work):
+                    yield work, started
                 return
             async with self.runs.begin(asked, prepare, partial(self._equip_again, options=options)) as work:
-                yield work, started
+                with observed(work):
+                    yield work, started
 
     def _equip_again(self, task: Task, options: TaskOptions) -> TaskContext:
         """Return the context of a resumed task. Raises `InvalidRequest` for another output than the task's, or lacking dependencies."""

@@ -173,6 +173,7 @@ class ObservedRun:
         self._asked = time.time()
         self._started = time.monotonic()
         self._recalled: tuple[float, int] | None = None
+        self._is_open = False
 
     def recalled(self, seconds: float, items: int) -> None:
         """Note that the memory was read just now, for so many `seconds`, before the run was prepared."""
@@ -183,6 +184,7 @@ class ObservedRun:
     @contextmanager
     def begun(self) -> Iterator[None]:
         """Begin the run; within the block, its span is the current one."""
+        self._is_open = True
         span = None if self._spans is None else _told(self._spans.begin, self._asked, self._recalled)
         with self.current(span):
             yield
@@ -232,7 +234,10 @@ class ObservedRun:
             _told(meter.egress_blocked, agent, role)
 
     def end(self, outcome: str, *, result: Result | None = None, error: BaseException | None = None) -> None:
-        """Tell that the work on the run has ended."""
+        """Tell that the work on the run has ended. Only the first end counts."""
+        if not self._is_open:
+            return
+        self._is_open = False
         seconds = time.monotonic() - self._started
         run = EndedRun(task=self._task, seconds=seconds, result=result, error=error, outcome=outcome)
         if self._spans is not None:

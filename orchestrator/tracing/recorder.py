@@ -232,6 +232,19 @@ class RunTrace:
             self._end("stopped", error)
             raise
 
+    @contextmanager
+    def observed_to_its_end(self) -> Iterator[None]:
+        """Tell the observers at the end of the block that the run has ended, if it has no result by then: its reader may have left."""
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as caught:  # told, and raised again
+            error = caught
+            raise
+        finally:
+            if self.observed is not None:
+                self.observed.end("failed" if isinstance(error, NearfarError) else "stopped", error=error)
+
     def conclude(self, result: Result) -> None:
         """Record the outcome."""
         fields = result.model_dump(include={"text", "agent", "side", "reasons", "label", "recalled"})

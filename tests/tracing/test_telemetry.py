@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -10,6 +11,7 @@ from in_memory_engine import InMemoryEngine
 from traced_tasks import FREE, LOOKUP, PAID, PUBLIC, hybrid, lookup
 
 from nearfar import Hybrid, MemoryStore, Source, Tier, instrument, tool
+from nearfar.orchestrator.task.events import AttemptEnded
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import SupervisionConfig
 from nearfar.protocols import Attachment, Capabilities, ConfigError, Message, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable
@@ -211,6 +213,18 @@ async def test_a_cancelled_run_leaves_no_span_open(exporter: InMemorySpanExporte
     root = spans["invoke_workflow device"].attributes
     assert root is not None
     assert (root["nearfar.outcome"], root["error.type"]) == ("stopped", "CancelledError")
+
+
+async def test_a_reader_that_leaves_before_the_result_leaves_no_span_open(exporter: InMemorySpanExporter, provider: TracerProvider) -> None:
+    async with hybrid(["ok"], []) as agents:
+        instrument(agents, tracer_provider=provider)
+        async with aclosing(agents.stream("Hi", strategy="device")) as events:
+            async for event in events:
+                if isinstance(event, AttemptEnded):
+                    break
+    root = by_name(exporter)["invoke_workflow device"].attributes
+    assert root is not None
+    assert root["nearfar.outcome"] == "stopped"
 
 
 async def test_observers_that_fail_fail_no_run(caplog: pytest.LogCaptureFixture) -> None:
