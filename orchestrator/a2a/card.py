@@ -65,7 +65,9 @@ def extended_card(card: AgentCard, hybrid: Hybrid) -> AgentCard:
     extended = AgentCard()
     extended.CopyFrom(card)
     params = ParseDict({"agents": [_told(handle) for handle in hybrid.pool]}, Struct())
-    listed = AgentExtension(uri=AGENTS_EXTENSION, description="The agents, with side, model, and US dollars per million tokens.", params=params)
+    listed = AgentExtension(
+        uri=AGENTS_EXTENSION, description="The agents, with side, model, and US dollars per million tokens.", params=params
+    )
     extended.capabilities.extensions.append(listed)
     return extended
 

@@ -107,7 +107,10 @@ def _about(event: TaskEvent) -> dict[str, Any] | None:
         case AttemptStarted():
             return {"event": event.type, "agent": event.agent, "side": str(event.side), "model": event.model}
         case AttemptEnded(attempt=attempt):
-            return {"event": event.type, **_chosen(attempt, "agent", "side", "model", "outcome", "reason", "confidence", "seconds", "dollars")}
+            return {
+                "event": event.type,
+                **_chosen(attempt, "agent", "side", "model", "outcome", "reason", "confidence", "seconds", "dollars"),
+            }
         case CallEnded(call=call):
             tokens = {"input_tokens": call.usage.input_tokens, "output_tokens": call.usage.output_tokens}
             return {"event": event.type, **_chosen(call, "role", "agent", "side", "model", "seconds", "dollars"), **tokens}

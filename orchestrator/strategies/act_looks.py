@@ -144,7 +144,9 @@ class ActJudging:
         rejected = self._turn.reject(doubt, runtime)
         caller = self._turn.task.caller
         is_for_caller = caller is not None and all(caller.has(call.name) for call in self._calls)
-        return {**rejected, **self._turn.standing_by(self._standby)} if is_for_caller else rejected  # the caller may still decide about them
+        return (
+            {**rejected, **self._turn.standing_by(self._standby)} if is_for_caller else rejected
+        )  # the caller may still decide about them
 
     @cached_property
     def _far(self) -> list[AgentHandle]:

@@ -14,7 +14,11 @@ pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("transport", TRANSPORTS
 
 
 async def test_a_message_is_answered_by_an_artifact_of_its_task(transport: str, tmp_path: Path) -> None:
-    async with Hybrid(near=ScriptedAgent(["It is small."]), records=tmp_path) as hybrid, served(hybrid) as server, calling(server, transport) as ana:
+    async with (
+        Hybrid(near=ScriptedAgent(["It is small."]), records=tmp_path) as hybrid,
+        served(hybrid) as server,
+        calling(server, transport) as ana,
+    ):
         task = await ana.send("How is it?")
         assert (task.status.state, answer(task)) == (TaskState.TASK_STATE_COMPLETED, "It is small.")
         assert (await ana.get(task.id)) == task
