@@ -40,6 +40,7 @@ from ..compose.hub import HubConfig, accept_workers
 from ..compose.memory import open_memory
 from . import options
 from .a2a import serve_a2a
+from .http import serve_http
 from .mcp import serve_mcp
 from .memory_store import StoreChoice, chosen_memory
 from .printing import Line, Note, notes, show, table
@@ -81,7 +82,7 @@ def serve_gateway(
     async def work() -> None:
         chosen, loaded = _chosen_far(config, far), options.read_config(config)
         serving = partial(serve_far, limits=None if loaded is None else loaded.gateway)
-        await _serve(lambda: open_far_in_process(chosen), listening, serving, drain=drain, as_json=as_json)
+        await _serve(lambda: open_far_in_process(chosen), listening, serving, seconds=drain, as_json=as_json)
 
     execute(work(), as_json=as_json)
 
@@ -104,7 +105,7 @@ def serve_agent(
 
     async def work() -> None:
         chosen = chosen_near(config, near)
-        await _serve(lambda: open_near(chosen, name="near"), listening, serve_near, drain=drain, as_json=as_json)
+        await _serve(lambda: open_near(chosen, name="near"), listening, serve_near, seconds=drain, as_json=as_json)
 
     execute(work(), as_json=as_json)
 
@@ -127,7 +128,7 @@ def serve_hub(
     listening = options.Listening(address, certificate, key, tokens, insecure, client_authority)
 
     async def work() -> None:
-        _log_to_stderr()
+        log_to_stderr()
         ask_for_open_files()
         chosen = chosen_hub(config, listening)
         async with AsyncExitStack() as stack:
@@ -183,14 +184,15 @@ def _chosen_far(config: Path | None, far: str | None) -> FarConfig:
     return loaded.far
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
+    """Write the log of a server to standard error."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
 
 
 async def _serve(
-    open_agent: Callable[[], Awaitable[Agent]], listening: options.Listening, serving: Serving, *, drain: float, as_json: bool
+    open_agent: Callable[[], Awaitable[Agent]], listening: options.Listening, serving: Serving, *, seconds: float, as_json: bool
 ) -> None:
-    _log_to_stderr()
+    log_to_stderr()
     ask_for_open_files()
     tokens = caller_tokens(listening.tokens)
     tls = server_tls(listening.certificate, listening.key, listening.client_authority)
@@ -202,22 +204,22 @@ async def _serve(
                 if listening.tokens is not None:
                     tasks.start_soon(follow_tokens, listening.tokens, server.replace_tokens)
                 await until_stopped()
-                await _drain(server, drain)
+                await drain(server.drain(seconds), f"{server.live_steps} steps", seconds)
                 tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
             await agent.aclose()
 
 
-async def _drain(server: Server, seconds: float) -> None:
-    """Let running steps finish for up to `seconds`; a second signal ends them."""
+async def drain(ending: Awaitable[None], live: str, seconds: float) -> None:
+    """Let what is running (`live`: named, with its number) finish for up to `seconds`, as `ending` does; a second signal ends it."""
 
     async def finish() -> None:
-        await server.drain(seconds)
+        await ending
         tasks.cancel_scope.cancel()
 
-    if server.live_steps:
-        notes.print(f"{server.live_steps} steps are running and have {seconds:g} s; stop them with Ctrl-C", style="dim")
+    if not live.startswith("0 "):
+        notes.print(f"{live} are running and have {seconds:g} s; stop them with Ctrl-C", style="dim")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(finish)
         await until_stopped()
@@ -366,5 +368,6 @@ def _parse_duration(text: str) -> timedelta:
 
 
 app.command("a2a")(serve_a2a)
+app.command("http")(serve_http)
 app.command("mcp")(serve_mcp)
 app.add_typer(token_app, name="token")

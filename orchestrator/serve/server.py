@@ -74,9 +74,13 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.listens = anyio.Event()
+        self.has_ended = anyio.Event()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._serve(sockets)
+        try:
+            await self._serve(sockets)
+        finally:
+            self.has_ended.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
@@ -88,7 +92,7 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """A server that runs."""
 
-    def __init__(self, server: uvicorn.Server, address: str, access: Access) -> None:
+    def __init__(self, server: _Server, address: str, access: Access) -> None:
         self._server = server
         self.address = address
         """URL at which it listens."""
@@ -100,9 +104,16 @@ class HttpServer:
         """Return the number of requests that are being served."""
         return len(self._server.server_state.tasks)
 
+    async def drain(self) -> None:
+        """Stop listening, let requests finish as long as the server was told to, and end."""
+        self._server.should_exit = True
+        await self._server.has_ended.wait()
+
     def end_now(self) -> None:
-        """Cut off what is still being served when the server ends."""
-        self._server.force_exit = True
+        """Cut off all requests."""
+        self._server.should_exit = self._server.force_exit = True
+        for task in tuple(self._server.server_state.tasks):
+            task.cancel()
 
 
 @asynccontextmanager
@@ -128,7 +139,7 @@ async def serve_hybrid(hybrid: Hybrid, config: ServeConfig, *, tokens: Tokens, d
 @asynccontextmanager
 async def serve_app(
     make: Callable[[str], ASGIApp], address: Address, config: ServeConfig, *, drain: float
-) -> AsyncIterator[tuple[uvicorn.Server, str]]:
+) -> AsyncIterator[tuple[_Server, str]]:
     """Serve an app at an address, and yield the server and its URL, with which `make` made the app. Raises `ConfigError`."""
     listening = _listen(address)
     url = _url(address, listening, is_secure=config.certificate is not None)

@@ -1,0 +1,93 @@
+"""`nearfar serve http`: let clients of OpenAI and Anthropic have their turns served."""
+
+import logging
+import secrets
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Final
+
+import anyio
+import typer
+
+from ...protocols import ConfigError
+from ...protocols.limits import ask_for_open_files
+from ...protocols.token_file import follow_tokens, load_tokens
+from ...protocols.tokens import Scope, TokenRecord, hashed
+from ..compose.http import ServeConfig
+from . import options
+from .printing import Line, Note, show
+from .running import execute
+from .selection import chosen_config, open_hybrid
+
+_CALLER: Final = "local"
+"""Name of the caller that the token of a server without a token file is made for."""
+_PACKAGES: Final = ("starlette", "uvicorn")
+
+
+def serve_http(
+    config: options.Config = None,
+    near: options.Near = None,
+    far: options.Far = None,
+    tools: options.Tools = None,
+    strategy: options.StrategyName = None,
+    mode: options.ModeName = None,
+    public: options.Public = False,
+    address: Annotated[str, typer.Option(help="HOST:PORT (port 0: any free one). Default: [serve] address.")] = "",
+    certificate: options.Certificate = None,
+    key: options.PrivateKey = None,
+    tokens: Annotated[
+        Path | None, typer.Option(help="File of tokens, see `serve token`. Default: [serve] tokens, else one token is made and printed.")
+    ] = None,
+    drain: options.Drain = 30.0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Let clients of OpenAI and Anthropic have their turns served, until Ctrl-C or SIGTERM."""
+    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
+
+    async def work() -> None:
+        if any(find_spec(package) is None for package in _PACKAGES):
+            raise ConfigError("serving HTTP needs starlette and uvicorn", hint="pip install 'nearfar[serve]'")
+        chosen = chosen_config(selection)
+        given = {"address": address or None, "certificate": certificate, "key": key, "tokens": tokens}
+        serve = chosen.serve.model_copy(update={name: value for name, value in given.items() if value is not None})
+        ask_for_open_files()
+        await _serve(selection, serve, drain, as_json=as_json)
+
+    execute(work(), as_json=as_json)
+
+
+async def _serve(selection: options.AgentChoice, serve: ServeConfig, seconds: float, *, as_json: bool) -> None:
+    from ..serve.server import serve_hybrid
+    from .serve import drain, log_to_stderr, until_stopped
+
+    log_to_stderr()
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    made = "" if serve.tokens is not None else secrets.token_hex(32)
+    records = load_tokens(serve.tokens) if serve.tokens is not None else (_record(made),)
+    async with (
+        open_hybrid(selection, chosen_config(selection)) as hybrid,
+        serve_hybrid(hybrid, serve, tokens=records, drain=seconds) as server,
+        anyio.create_task_group() as tasks,
+    ):
+        agents = [handle.name for handle in hybrid.pool]
+        show({"url": server.address, "agents": agents, "token": made or None}, _lines(server.address, agents, made), as_json=as_json)
+        if serve.tokens is not None:
+            tasks.start_soon(follow_tokens, serve.tokens, server.access.replace_tokens)
+        await until_stopped()
+        await drain(server.drain(), f"{server.live_requests} requests", seconds)
+        server.end_now()
+        tasks.cancel_scope.cancel()
+
+
+def _record(token: str) -> TokenRecord:
+    return TokenRecord(id=_CALLER, caller=_CALLER, digest=hashed(token), scopes=frozenset({Scope.TASKS, Scope.METRICS}))
+
+
+def _lines(url: str, agents: list[str], token: str) -> Iterator[Line]:
+    yield Note(f"serving {', '.join(agents)} at {url}; callers need a token", "")
+    yield Note("to point OpenAI's or Anthropic's clients at it, with the model nearfar/auto:", "")
+    shown = token or "TOKEN"
+    yield f"export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={shown}"
+    yield f"export ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={shown}"
+    yield Note("stop with Ctrl-C")
