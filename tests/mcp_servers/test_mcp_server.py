@@ -305,7 +305,7 @@ async def test_no_address_outside_of_this_machine_is_served_in_plain_text(tokens
 async def test_an_address_that_is_taken_is_an_error_that_says_so() -> None:
     async with Hybrid(near=ScriptedAgent([])) as hybrid, served(hybrid) as url:
         taken = ServeConfig(address=url.removeprefix("http://").removesuffix("/mcp"))
-        with pytest.raises(ConfigError, match="cannot be listened at"):
+        with pytest.raises(ConfigError, match="cannot be used"):
             async with serving_mcp(mcp_server(hybrid), taken, Access(None)):
                 pass
 
