@@ -84,7 +84,7 @@ class A2aGate:
             return
         answer = _Answer(send)
         headers = Headers(scope=scope)
-        if scope["method"] == "POST" and _media_type(headers) not in _JSON:
+        if _media_type(headers) not in ("", *_JSON):
             await answer.refuse_type(scope["path"])
             return
         try:

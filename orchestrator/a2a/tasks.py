@@ -180,10 +180,11 @@ class A2aTasks:
         return cast(TaskOptions, given)
 
     async def _begun(self, live: LiveTask, prompt: str, options: TaskOptions) -> AsyncGenerator[TaskEvent, None]:
-        rest = {name: value for name, value in options.items() if name != "user"}
+        given: dict[str, Any] = {**options, "idempotency_key": live.task.id}
+        del given["user"]
         session = self.hybrid.session(live.task.context_id, user=live.user)
         session.is_resumable = True
-        async with aclosing(session.stream(prompt, idempotency_key=live.task.id, **cast(TaskOptions, rest))) as events:
+        async with aclosing(session.stream(prompt, **cast(TaskOptions, given))) as events:
             async for event in events:
                 yield event
 

@@ -12,6 +12,7 @@ from a2a.client.card_resolver import A2ACardResolver
 from a2a.types import (
     AgentCard,
     CancelTaskRequest,
+    GetExtendedAgentCardRequest,
     GetTaskRequest,
     ListTasksRequest,
     ListTasksResponse,
@@ -24,6 +25,9 @@ from a2a.types import (
     SubscribeToTaskRequest,
     Task,
 )
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.struct_pb2 import Struct
 
 from nearfar import Hybrid
 from nearfar.orchestrator.a2a.server import A2aServer, serve_a2a
@@ -72,6 +76,9 @@ class Caller:
     async def cancel(self, task: str) -> Task:
         return await self.client.cancel_task(CancelTaskRequest(id=task), context=self.context)
 
+    async def extended_card(self) -> AgentCard:
+        return await self.client.get_extended_agent_card(GetExtendedAgentCardRequest(), context=self.context)
+
     async def subscribe(self, task: str) -> AsyncIterator[StreamResponse]:
         async for response in self.client.subscribe(SubscribeToTaskRequest(id=task), context=self.context):
             yield response
@@ -96,3 +103,9 @@ def said(text: str, *, message: str = "", task: str = "", context: str = "") -> 
 def answer(task: Task) -> str:
     """Return the text of all artifacts."""
     return "".join(part.text for artifact in task.artifacts for part in artifact.parts)
+
+
+def facts(metadata: Struct) -> dict[str, Any]:
+    """Return what an update tells under `nearfar`."""
+    told: dict[str, Any] = MessageToDict(metadata).get("nearfar", {})
+    return told
