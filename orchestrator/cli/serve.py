@@ -211,7 +211,7 @@ async def _serve(
             await agent.aclose()
 
 
-async def drain(ending: Awaitable[None], live: str, seconds: float) -> None:
+async def drain(ending: Awaitable[object], live: str, seconds: float) -> None:
     """Let what is running (`live`: named, with its number) finish for up to `seconds`, as `ending` does; a second signal ends it."""
 
     async def finish() -> None:

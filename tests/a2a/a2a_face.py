@@ -25,7 +25,6 @@ from a2a.types import (
     SubscribeToTaskRequest,
     Task,
 )
-
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 

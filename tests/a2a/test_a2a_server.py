@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 pytest.importorskip("a2a", reason="A2A is an extra: pip install 'nearfar[a2a]'")
+import anyio.lowlevel
 from a2a.types import Message, Part, Role, TaskState
 from a2a.utils.errors import (
     ContentTypeNotSupportedError,
@@ -112,7 +113,7 @@ async def test_a_task_that_is_under_way_goes_on_in_the_next_server(transport: st
     async with Hybrid(near=agent, records=tmp_path) as hybrid, served(hybrid) as server, calling(server, transport) as ana:
         begun = await ana.send(message=said("Hello.", message="m1", context="talk"), wait=False)
         while not agent.requests:
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
     async with Hybrid(near=ScriptedAgent(["Done now."]), records=tmp_path) as hybrid, served(hybrid) as server:
         async with calling(server, transport) as ana:
             task = await ana.send(message=said("Hello.", message="m1", context="talk"))
@@ -151,7 +152,7 @@ async def test_cancelling_a_task_stops_its_agent(transport: str, tmp_path: Path)
     async with Hybrid(near=agent, records=tmp_path) as hybrid, served(hybrid) as server, calling(server, transport) as ana:
         task = await ana.send(wait=False)
         while not agent.live_steps:
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
         assert (await ana.cancel(task.id)).status.state == TaskState.TASK_STATE_CANCELED
         assert (agent.live_steps, agent.cancelled_steps) == (0, 1)
         with pytest.raises(TaskNotCancelableError):
@@ -163,7 +164,7 @@ async def test_a_task_that_waits_for_its_turn_can_be_cancelled(transport: str, t
     async with Hybrid(near=agent, records=tmp_path) as hybrid, served(hybrid) as server, calling(server, transport) as ana:
         await ana.send(message=said("First.", context="talk"), wait=False)
         while not agent.live_steps:
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
         second = await ana.send(message=said("Second.", context="talk"), wait=False)
         assert (await ana.cancel(second.id)).status.state == TaskState.TASK_STATE_CANCELED
     assert len(agent.requests) == 1
