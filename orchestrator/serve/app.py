@@ -20,6 +20,8 @@ from ..runs.store import RunStore
 from .agui import answer_agui
 from .callers import Callers
 from .chat import Chat
+from .decisions import decide
+from .embeddings import embed
 from .endpoint import Endpoint, Exchange, Face, turn_endpoint
 from .errors import anthropic_error
 from .messages import Messages, count_message_tokens
@@ -58,6 +60,8 @@ def _routes(face: Face) -> list[BaseRoute]:
         Route("/v1/models", Endpoint(face, list_models, methods=("GET",))),
         Route("/v1/models/{model:path}", Endpoint(face, tell_model, methods=("GET",))),
         Route("/v1/chat/completions", turn_endpoint(face, Chat())),
+        Route("/v1/embeddings", Endpoint(face, embed)),
+        Route("/v1/systemone", Endpoint(face, decide)),
         *_responses(face),
         Route("/v1/messages", turn_endpoint(face, Messages())),
         Route("/v1/messages/count_tokens", Endpoint(face, count_message_tokens, error_body=anthropic_error)),
