@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from uuid import uuid4
 
-import anyio
+import anyio.lowlevel
 from a2a.server.context import ServerCallContext
 from a2a.types import Artifact, Message, SendMessageRequest, Task
 from google.protobuf.json_format import Parse
@@ -52,7 +52,7 @@ def proceed() -> str:
 
 
 async def _pause() -> None:
-    await anyio.sleep(0)
+    await anyio.lowlevel.checkpoint()
 
 
 def _reply(request: StepRequest) -> str | ToolCall:

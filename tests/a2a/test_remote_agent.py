@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 pytest.importorskip("a2a", reason="A2A is an extra: pip install 'nearfar[a2a]'")
-from a2a_face import TOKENS, served
+from a2a_face import TOKENS, served, until
 
 from nearfar import ConfigError, Hybrid, PrivacyViolation, RequestRefused, ScriptedAgent, Side, ToolCall, Unavailable, Unsupported, tool
 from nearfar.cloud.a2a import PublicTransport, RemoteTaskAgent
@@ -91,8 +91,7 @@ async def test_leaving_a_step_cancels_the_remote_task(tmp_path: Path) -> None:
     worker = ScriptedAgent([[anyio.Event(), "never"]])
     async with remote(tmp_path, worker) as server, connected(server) as agent:
         asked = asyncio.create_task(complete(agent, asking("How is it?")))
-        while not worker.live_steps:
-            await anyio.sleep(0)
+        await until(lambda: bool(worker.live_steps))
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asked
