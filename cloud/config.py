@@ -25,6 +25,48 @@ _ENDPOINT = re.compile(r"/(?:chat/completions|completions|responses|messages|mod
 """Endpoint paths that the dialects append to the root themselves."""
 
 
+class A2aAgentConfig(BaseModel):
+    """A `[far]` section of an agent that is reached by the A2A protocol: it takes whole tasks, and answers in text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    provider: Literal["a2a"]
+    """`a2a`: an agent of the A2A protocol 1.0."""
+    url: str
+    """Address below which its card is found. A host of the user's own network may be named here; the card leads to public ones only."""
+    card: str = Field(default="", pattern=r"^(sha256:[0-9a-f]{64})?$")
+    """Hash of the card that the user has accepted. An agent without one, or with a card that has changed since, is refused; the error
+    tells its hash."""
+    token_variable: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """Environment variable, or keyring entry, with its bearer token; None: it needs none."""
+    concurrency: int = Field(default=16, gt=0, le=1024)
+    """Tasks that it is given at the same time; further ones wait."""
+    connect_timeout: float = Field(default=10.0, gt=0)
+    """Seconds to connect."""
+    idle_timeout: float = Field(default=300.0, gt=0)
+    """Seconds of silence after which a step fails."""
+    step_timeout: float = Field(default=600.0, gt=0)
+    """Seconds for a whole step."""
+    instructions: str = ""
+    """Instructions in front of each step that this agent takes for a task, before those of the file and of the task."""
+
+    @field_validator("url")
+    @classmethod
+    def _address_is_complete(cls, value: str) -> str:
+        return api_root(value)
+
+    @model_validator(mode="after")
+    def _token_is_not_shown(self) -> Self:
+        if self.token_variable is not None and self.url.startswith("http:") and not is_this_machine(self.host):
+            raise ValueError("token_variable needs a url with https: the token would cross the network in plain text")
+        return self
+
+    @property
+    def host(self) -> str:
+        """Return the host of the url."""
+        return (urlsplit(self.url).hostname or "").lower()
+
+
 class ProviderConfig(BaseModel):
     """One model at one provider, as in a configuration file. It names a key's variable, never the key."""
 

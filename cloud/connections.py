@@ -44,10 +44,10 @@ class NearTransport(httpx.AsyncBaseTransport):
         *others, last = await near_addresses(url.scheme, url.host, url.port, trusted=self._trusted)
         for address in others:
             try:
-                return await self._transport.handle_async_request(_at(request, address))
+                return await self._transport.handle_async_request(at_address(request, address))
             except httpx.ConnectError:
                 continue  # many servers listen at one of the two addresses of localhost only
-        return await self._transport.handle_async_request(_at(request, last))
+        return await self._transport.handle_async_request(at_address(request, last))
 
     async def aclose(self) -> None:
         await self._transport.aclose()
@@ -87,7 +87,7 @@ def tls_context() -> ssl.SSLContext:
         return httpx.create_ssl_context()
 
 
-def _at(request: httpx.Request, address: IpAddress) -> httpx.Request:
+def at_address(request: httpx.Request, address: IpAddress) -> httpx.Request:
     """Return the request for an IP address, with the host's name in its headers and for the check of the certificate."""
     extensions = {**request.extensions, "sni_hostname": request.url.host}
     url = request.url.copy_with(host=str(address))

@@ -71,12 +71,15 @@ class AgentHandle:
         prices: Callable[[], Prices | None] | None = None,
         model: str = "",
         instructions: str = "",
+        is_foreign: bool = False,
     ) -> None:
         """`pace`: looks for what was measured of its model on this device; `prices`, `model`: those that its card will tell."""
         self.name = name
         self.side = side
         self.instructions = instructions
         """The app's instructions for this agent, in front of each step that it takes for a task."""
+        self.is_foreign = is_foreign
+        """Other people run it, so that its words are untrusted content."""
         self.is_elsewhere = is_elsewhere
         """It runs on another machine, so that what must never leave this device is not for it, on whichever side it is."""
         self.place = place

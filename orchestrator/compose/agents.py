@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypedDict, Unpack
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, field_validator
 
 from ...cloud.admission import GatewayLimits as GatewayLimits
-from ...cloud.config import ProviderConfig, prices_of
+from ...cloud.config import A2aAgentConfig, ProviderConfig, prices_of
 from ...cloud.near_server import PROGRAMS, open_server, parse_server
 from ...cloud.near_server import NearServerConfig as NearServerConfig
 from ...cloud.near_server import find_servers as find_servers
@@ -169,10 +169,11 @@ FarConfig = Annotated[
     Annotated[ProviderConfig, Tag("openai")]
     | Annotated[LocalFarConfig, Tag("llama")]
     | Annotated[GatewayConfig, Tag("gateway")]
+    | Annotated[A2aAgentConfig, Tag("a2a")]
     | Annotated[FarPluginConfig, Tag(PLUGIN_TAG)],
     Discriminator(provider_tag),
 ]
-FAR_CONFIGS: Final = (ProviderConfig, LocalFarConfig, GatewayConfig, FarPluginConfig)
+FAR_CONFIGS: Final = (ProviderConfig, LocalFarConfig, GatewayConfig, A2aAgentConfig, FarPluginConfig)
 """The classes that `FarConfig` stands for."""
 
 
@@ -259,7 +260,8 @@ def other_handle(name: str, other: Agent | NearSection | FarConfig | AttachedCon
         return AgentHandle(name, Side.NEAR, partial(open_near, other, name=name), model=other.model, instructions=other.instructions)
     if isinstance(other, FAR_CONFIGS):
         model = (other.model or "") if isinstance(other, ProviderConfig) else ""
-        return AgentHandle(name, Side.FAR, _far_opener(other), prices=_expected_prices(other), model=model, instructions=other.instructions)
+        handle = partial(AgentHandle, name, Side.FAR, _far_opener(other), prices=_expected_prices(other), model=model)
+        return handle(instructions=other.instructions, is_foreign=isinstance(other, A2aAgentConfig))
     if isinstance(other, AttachedConfig):
         return AgentHandle(name, other.side, partial(open_attached, other), is_elsewhere=True, instructions=other.instructions)
     return AgentHandle(name, other.card.side, other, is_elsewhere=_is_elsewhere(other))

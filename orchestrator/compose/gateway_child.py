@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Unpack
 from pydantic import TypeAdapter
 
 from ...cloud.admission import GatewayLimits
-from ...cloud.config import build_provider
+from ...cloud.config import A2aAgentConfig, build_provider
 from ...protocols import Agent, ConfigError, NearfarError, Side
 from ...protocols.limits import ask_for_open_files
 from ..storage.owners import remove_abandoned
@@ -41,6 +41,10 @@ async def open_far_in_process(config: FarConfig) -> Agent:
         return await open_local(config, name="far", side=Side.FAR)
     if isinstance(config, FarPluginConfig):
         return await open_plugin_agent(config, name="far", side=Side.FAR)
+    if isinstance(config, A2aAgentConfig):
+        from ...cloud.a2a import RemoteTaskAgent
+
+        return await RemoteTaskAgent.connect(config, name="far")
     if config.model is None:
         from ...cloud.server_info import with_only_model
 

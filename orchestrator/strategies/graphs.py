@@ -24,7 +24,7 @@ from ..safety.guard import CallContext
 from ..safety.labels import initial_label
 from ..task.context import asking, calling_for
 from ..task.events import ApprovalAsked, Routed, ToolFinished
-from ..task.labels import Chosen, Label, join_labels
+from ..task.labels import Chosen, Label, join_labels, label_of_stranger
 from ..task.modes import Strategy
 from ..task.results import Call
 from ..task.roles import HandOff, Team
@@ -216,6 +216,8 @@ class TaskNodes:
         if settled["draft"] is None:  # the draft was rejected
             return {**settled, "calls": made}
         noted = {**noted, "reasons": [*noted["reasons"], *left_out(reply.message, said)]}
+        if turn.handle.is_foreign:
+            noted["label"] = as_json(label_of(turn.state).joined(label_of_stranger(turn.handle.name)))
         return {"messages": [*before, as_json(said)], "calls": made, **noted, **settled}
 
     async def _hedged(self, turn: AgentTurn, hedge: Hedge, log: CallLog, runtime: TaskRuntime) -> TaskState:

@@ -37,7 +37,7 @@ from ..task.events import (
     ToolFinished,
     ToolStarted,
 )
-from ..task.labels import OPEN, Chosen, Label, join_labels
+from ..task.labels import OPEN, Chosen, Integrity, Label, join_labels
 from ..task.policy import Policy, SubtasksConfig
 from ..task.results import Attempt, Call, ToolOutcome
 from ..task.routing_policy import FALLBACK_ERRORS, AmountsConfig, LimitsConfig
@@ -109,6 +109,9 @@ class RunningParts:
         finally:
             if self.context.outcomes is not None:
                 self.context.outcomes.extend(self.outcomes.get(name, ()))
+        label = Label.model_validate(final["label"])
+        if label.integrity is Integrity.UNTRUSTED:  # by the words of an agent of other people's, too
+            self.told[name] = self.told.get(name, OPEN).joined(label.model_copy(update={"tier": OPEN.tier}))
         # The attempts at the task's own answer are told by the result itself.
         attempts = [Attempt.model_validate(attempt) for attempt in final["attempts"]] if not is_heard else []
         self.reasons.extend(f"{name}: {attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts)

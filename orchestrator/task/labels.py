@@ -99,6 +99,11 @@ OF_CONTEXT: Final = Label(integrity=Integrity.UNTRUSTED, origins=("the context",
 """The label of a document that a task is about: untrusted content."""
 
 
+def label_of_stranger(agent: str) -> Label:
+    """Return the label of the words of an agent that other people run."""
+    return Label(integrity=Integrity.UNTRUSTED, origins=(f"agent {agent}",))
+
+
 def join_labels(labels: Iterable[Label]) -> Label:
     """Return the label of what is made of all these."""
     return reduce(Label.joined, labels, OPEN)

@@ -16,7 +16,7 @@ from ...protocols.steps import Value
 
 PluginKind = Literal["agents", "tools", "strategies", "detectors"]
 KINDS: Final[tuple[PluginKind, ...]] = ("agents", "tools", "strategies", "detectors")
-_PROVIDERS: Final = ("openai", "anthropic", "gemini", "llama", "gateway", "ollama", "lmstudio", "llama-server", "vllm")
+_PROVIDERS: Final = ("openai", "anthropic", "gemini", "llama", "gateway", "a2a", "ollama", "lmstudio", "llama-server", "vllm")
 TAKEN: Final = {"agents": (*_PROVIDERS, "near", "far", "hf", "http", "https", "unix")}
 """Names that mean something else where a plugin is named, by kind."""
 PLUGIN_TAG: Final = "a plugin"

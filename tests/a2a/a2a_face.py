@@ -1,10 +1,11 @@
 """An A2A server on loopback in front of a `Hybrid`, and the package's own client on each transport."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
+import anyio.lowlevel
 import grpc
 import httpx
 from a2a.client import Client, ClientCallContext, ClientConfig, ClientFactory
@@ -39,7 +40,7 @@ LOOPBACK = Address(host="127.0.0.1", port=0)
 
 
 @asynccontextmanager
-async def served(hybrid: Hybrid, config: ServeConfig | None = None, **options: Any) -> AsyncIterator[A2aServer]:
+async def served(hybrid: Hybrid, config: ServeConfig | None = None, **options: Any) -> AsyncIterator[A2aServer]:  # noqa: ANN401 - those of `serve_a2a`
     """Serve a `Hybrid` to the callers `ana` and `bob`."""
     given = {"address": LOOPBACK, "grpc_port": 0, "tokens": TOKENS, **options}
     async with serve_a2a(hybrid, config or ServeConfig(), **given) as server:
@@ -69,7 +70,7 @@ class Caller:
     async def get(self, task: str) -> Task:
         return await self.client.get_task(GetTaskRequest(id=task), context=self.context)
 
-    async def list(self, **asked: Any) -> ListTasksResponse:
+    async def list(self, **asked: Any) -> ListTasksResponse:  # noqa: ANN401 - the fields of a request
         return await self.client.list_tasks(ListTasksRequest(**asked), context=self.context)
 
     async def cancel(self, task: str) -> Task:
@@ -91,6 +92,19 @@ async def calling(server: A2aServer, transport: str, name: str = "ana") -> Async
         config = ClientConfig(httpx_client=http, grpc_channel_factory=grpc.aio.insecure_channel, supported_protocol_bindings=[transport])
         async with ClientFactory(config).create(card) as client:
             yield Caller(client, card, TOKENS[name])
+
+
+@asynccontextmanager
+async def both(server: A2aServer, transport: str) -> AsyncIterator[tuple[Caller, Caller]]:
+    """Connect as two callers."""
+    async with calling(server, transport, "ana") as ana, calling(server, transport, "bob") as bob:
+        yield ana, bob
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let others work until the condition holds."""
+    while not condition():
+        await anyio.lowlevel.checkpoint()
 
 
 def said(text: str, *, message: str = "", task: str = "", context: str = "") -> Message:

@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from uuid import uuid4
 
-import anyio
 import anyio.lowlevel
 from a2a.server.context import ServerCallContext
 from a2a.types import Artifact, Message, SendMessageRequest, Task

@@ -8,7 +8,6 @@ import anyio
 import pytest
 
 pytest.importorskip("a2a", reason="A2A is an extra: pip install 'nearfar[a2a]'")
-import anyio.lowlevel
 from a2a.types import Message, Part, Role, TaskState
 from a2a.utils.errors import (
     ContentTypeNotSupportedError,
@@ -18,7 +17,7 @@ from a2a.utils.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
-from a2a_face import TRANSPORTS, answer, calling, facts, said, served
+from a2a_face import TRANSPORTS, answer, both, calling, facts, said, served, until
 
 from nearfar import Hybrid, ScriptedAgent, Side, ToolCall, tool
 from nearfar.orchestrator.compose.http import CallerConfig, ServeConfig
@@ -112,11 +111,13 @@ async def test_a_task_that_is_under_way_goes_on_in_the_next_server(transport: st
     agent = ScriptedAgent([[anyio.Event(), "never"]])
     async with Hybrid(near=agent, records=tmp_path) as hybrid, served(hybrid) as server, calling(server, transport) as ana:
         begun = await ana.send(message=said("Hello.", message="m1", context="talk"), wait=False)
-        while not agent.requests:
-            await anyio.lowlevel.checkpoint()
-    async with Hybrid(near=ScriptedAgent(["Done now."]), records=tmp_path) as hybrid, served(hybrid) as server:
-        async with calling(server, transport) as ana:
-            task = await ana.send(message=said("Hello.", message="m1", context="talk"))
+        await until(lambda: bool(agent.requests))
+    async with (
+        Hybrid(near=ScriptedAgent(["Done now."]), records=tmp_path) as hybrid,
+        served(hybrid) as server,
+        calling(server, transport) as ana,
+    ):
+        task = await ana.send(message=said("Hello.", message="m1", context="talk"))
     assert (task.id, answer(task), task.context_id) == (begun.id, "Done now.", "talk")
 
 
@@ -137,13 +138,19 @@ async def test_an_approval_is_asked_and_the_next_message_decides(transport: str,
 
 async def test_an_approval_is_given_after_a_restart(transport: str, tmp_path: Path) -> None:
     call = ToolCall(id="c1", name="pay", arguments={"amount": 5})
-    async with Hybrid(near=ScriptedAgent([call]), tools=[pay], records=tmp_path) as hybrid, served(hybrid) as server:
-        async with calling(server, transport) as ana:
-            asked = await ana.send("Pay it.")
-    async with Hybrid(near=ScriptedAgent(["It is settled."]), tools=[pay], records=tmp_path) as hybrid, served(hybrid) as server:
-        async with calling(server, transport) as ana:
-            assert await ana.get(asked.id) == asked
-            task = await ana.send(message=said("yes", task=asked.id))
+    async with (
+        Hybrid(near=ScriptedAgent([call]), tools=[pay], records=tmp_path) as hybrid,
+        served(hybrid) as server,
+        calling(server, transport) as ana,
+    ):
+        asked = await ana.send("Pay it.")
+    async with (
+        Hybrid(near=ScriptedAgent(["It is settled."]), tools=[pay], records=tmp_path) as hybrid,
+        served(hybrid) as server,
+        calling(server, transport) as ana,
+    ):
+        assert await ana.get(asked.id) == asked
+        task = await ana.send(message=said("yes", task=asked.id))
     assert (answer(task), PAID) == ("It is settled.", [5])
 
 
@@ -151,8 +158,7 @@ async def test_cancelling_a_task_stops_its_agent(transport: str, tmp_path: Path)
     agent = ScriptedAgent([[anyio.Event(), "never"]])
     async with Hybrid(near=agent, records=tmp_path) as hybrid, served(hybrid) as server, calling(server, transport) as ana:
         task = await ana.send(wait=False)
-        while not agent.live_steps:
-            await anyio.lowlevel.checkpoint()
+        await until(lambda: bool(agent.live_steps))
         assert (await ana.cancel(task.id)).status.state == TaskState.TASK_STATE_CANCELED
         assert (agent.live_steps, agent.cancelled_steps) == (0, 1)
         with pytest.raises(TaskNotCancelableError):
@@ -163,30 +169,35 @@ async def test_a_task_that_waits_for_its_turn_can_be_cancelled(transport: str, t
     agent = ScriptedAgent([[anyio.Event(), "never"]])
     async with Hybrid(near=agent, records=tmp_path) as hybrid, served(hybrid) as server, calling(server, transport) as ana:
         await ana.send(message=said("First.", context="talk"), wait=False)
-        while not agent.live_steps:
-            await anyio.lowlevel.checkpoint()
+        await until(lambda: bool(agent.live_steps))
         second = await ana.send(message=said("Second.", context="talk"), wait=False)
         assert (await ana.cancel(second.id)).status.state == TaskState.TASK_STATE_CANCELED
     assert len(agent.requests) == 1
 
 
 async def test_a_stranger_finds_no_task_of_others(transport: str, tmp_path: Path) -> None:
-    async with Hybrid(near=paying(), tools=[pay], records=tmp_path) as hybrid, served(hybrid) as server:
-        async with calling(server, transport) as ana, calling(server, transport, "bob") as bob:
-            task = await ana.send(message=said("Pay it.", message="m1"))
-            for call in (bob.get(task.id), bob.cancel(task.id), bob.send(message=said("yes", task=task.id)), anext(bob.subscribe(task.id))):
-                with pytest.raises(TaskNotFoundError):
-                    await call
-            assert not (await bob.list()).tasks
-            assert (await ana.get(task.id)).status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+    async with (
+        Hybrid(near=paying(), tools=[pay], records=tmp_path) as hybrid,
+        served(hybrid) as server,
+        both(server, transport) as (ana, bob),
+    ):
+        task = await ana.send(message=said("Pay it.", message="m1"))
+        for call in (bob.get(task.id), bob.cancel(task.id), bob.send(message=said("yes", task=task.id)), anext(bob.subscribe(task.id))):
+            with pytest.raises(TaskNotFoundError):
+                await call
+        assert not (await bob.list()).tasks
+        assert (await ana.get(task.id)).status.state == TaskState.TASK_STATE_INPUT_REQUIRED
     assert not PAID
 
 
 async def test_the_same_message_id_of_another_caller_is_another_task(transport: str, tmp_path: Path) -> None:
-    async with Hybrid(near=ScriptedAgent(["For Ana.", "For Bob."]), records=tmp_path) as hybrid, served(hybrid) as server:
-        async with calling(server, transport) as ana, calling(server, transport, "bob") as bob:
-            assert answer(await ana.send(message=said("Hello.", message="m1"))) == "For Ana."
-            assert answer(await bob.send(message=said("Hello.", message="m1"))) == "For Bob."
+    async with (
+        Hybrid(near=ScriptedAgent(["For Ana.", "For Bob."]), records=tmp_path) as hybrid,
+        served(hybrid) as server,
+        both(server, transport) as (ana, bob),
+    ):
+        assert answer(await ana.send(message=said("Hello.", message="m1"))) == "For Ana."
+        assert answer(await bob.send(message=said("Hello.", message="m1"))) == "For Bob."
 
 
 async def test_a_context_is_a_conversation(transport: str, tmp_path: Path) -> None:
@@ -247,12 +258,15 @@ async def test_a_caller_asks_for_no_more_than_its_token_allows(transport: str, t
     public = said("Hello.")
     public.metadata.update({"nearfar": {"sensitivity": "public", "mode": "only_in_cloud"}})
     config = ServeConfig(callers={"bob": CallerConfig(sensitivity="public")})
-    async with Hybrid(near=near, far=far, records=tmp_path) as hybrid, served(hybrid, config) as server:
-        async with calling(server, transport) as ana, calling(server, transport, "bob") as bob:
-            with pytest.raises(InvalidRequestError, match="private"):
-                await ana.send(message=public)
-            assert answer(await ana.send()) == "Here."
-            assert answer(await bob.send(message=public)) == "There."
+    async with (
+        Hybrid(near=near, far=far, records=tmp_path) as hybrid,
+        served(hybrid, config) as server,
+        both(server, transport) as (ana, bob),
+    ):
+        with pytest.raises(InvalidRequestError, match="private"):
+            await ana.send(message=public)
+        assert answer(await ana.send()) == "Here."
+        assert answer(await bob.send(message=public)) == "There."
 
 
 async def test_a_file_is_refused(transport: str, tmp_path: Path) -> None:
