@@ -1,7 +1,5 @@
-"""The input and output of a task's graph: its state, the values given with it, and the labels of what flows through them.
-
-The state is plain JSON. Labels say how private the data of a conversation, and of the world that the tools act on, are, and whether
-untrusted content is in them.
+"""The input and output of a task's graph: its state, which is plain JSON, the values given with it, and the labels of what flows through
+them: how private the data of a conversation, and of the world that the tools act on, are, and whether untrusted content is in them.
 """
 
 import json

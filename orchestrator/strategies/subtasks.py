@@ -446,10 +446,9 @@ class SubtasksNodes:
         panel = Panel(state, runtime, self._nodes.pool, log)
         task = panel.task
         results = [work.results[subtask.id] for subtask in work.plan.subtasks]
-        form = json_answer_note(task.output_schema) if task.output_schema is not None else ""
         question = Question(
             "aggregate",
-            aggregate_request(task_text(task) + form, results),
+            aggregate_request(task_text(task) + (json_answer_note(task.output_schema) if task.output_schema is not None else ""), results),
             partial(_read_answer, output_schema=task.output_schema, output_model=self._nodes.context(runtime).output_model),
             key="aggregate",
             schema=task.output_schema,
@@ -468,16 +467,14 @@ class SubtasksNodes:
         }
 
     def _side_by_side(self, error: BudgetExceeded, state: TaskState, results: Sequence[SubtaskResult]) -> Answered[str]:
-        """Return the results side by side if the budget ended before one answer was made of them. Raises the error if they cannot be an
-        answer."""
+        """Return the results side by side where the budget ended before the answer. Raises the error if they cannot be one."""
         calls = [value_of(Call, call) for call in state["calls"]]
         done = [result for result in results if not result.is_failed]
         worked = [call for call in calls if call.role == "execute" and call.error is None]
         if not done or not worked or state["task"]["output_schema"] is not None:
             raise error
         handle = self._nodes.pool[worked[-1].agent]
-        own = [call for call in worked if call.agent == handle.name]
-        attempt = attempt_with(handle, own, error, "the results of the subtasks stand")
+        attempt = attempt_with(handle, [call for call in worked if call.agent == handle.name], error, "the results of the subtasks stand")
         return Answered("\n\n".join(result.answer for result in done), (attempt,))
 
     def _parts(self, state: TaskState, runtime: TaskRuntime) -> RunningParts:
