@@ -169,17 +169,21 @@ async def _turn(hybrid: Hybrid) -> float:
 async def _at_once(programs: Mapping[str, Program], effort: Effort) -> dict[str, float]:
     """Return the answers per second over all connections: the median of rounds that the programs have by turns."""
     rates: dict[str, list[float]] = {name: [] for name in programs}
-    async with AsyncExitStack() as stack:
-        connections = {
-            name: [await stack.enter_async_context(_Connection.to(program)) for _ in range(CONNECTIONS)] for name, program in programs.items()
-        }
-        for number in range(effort.rounds + 1):
-            for name, own in connections.items():
-                began = time.perf_counter()
-                await asyncio.gather(*(connection.ask_often(effort.answers) for connection in own))
-                if number:  # the first round warms up
-                    rates[name].append(CONNECTIONS * effort.answers / (time.perf_counter() - began))
+    for number in range(effort.rounds + 1):
+        for name, program in programs.items():
+            rate = await _rate(program, effort.answers)
+            if number:  # the first round warms up
+                rates[name].append(rate)
     return {name: statistics.median(each) for name, each in rates.items()}
+
+
+async def _rate(program: Program, answers: int) -> float:
+    """Return a program's answers per second in one round, over new connections: LiteLLM closes idle ones after 5 s."""
+    async with AsyncExitStack() as stack:
+        connections = [await stack.enter_async_context(_Connection.to(program)) for _ in range(CONNECTIONS)]
+        began = time.perf_counter()
+        await asyncio.gather(*(connection.ask_often(answers) for connection in connections))
+        return CONNECTIONS * answers / (time.perf_counter() - began)
 
 
 class _Connection:

@@ -107,6 +107,10 @@ class AgentHandle:
         if self._agent is not None:
             self._agent = wrapper(self._agent)
 
+    def open_by(self, opener: Callable[[], Awaitable[Agent]]) -> None:
+        """Open the agent by another function. To be called before the first task."""
+        self._source = opener
+
     @property
     def capabilities(self) -> Capabilities | None:
         """None until the agent was opened."""
