@@ -189,7 +189,7 @@ class RemoteTaskAgent:
 
 
 class _RemoteWork:
-    """What has become of one task."""
+    """Follows one task and what came of it."""
 
     def __init__(self) -> None:
         self.task = ""
@@ -271,7 +271,7 @@ def _http_client(config: A2aAgentConfig) -> httpx.AsyncClient:
     if config.token_variable is not None:
         headers["authorization"] = f"Bearer {_token(config.token_variable)}"
     timeout = httpx.Timeout(config.connect_timeout, read=None)  # each step has a deadline of its own
-    return httpx.AsyncClient(headers=headers, transport=PublicTransport(config.url), timeout=timeout, trust_env=False)
+    return httpx.AsyncClient(headers=headers, transport=A2aTransport(config.url), timeout=timeout, trust_env=False)
 
 
 def _token(variable: str) -> str:
@@ -281,7 +281,7 @@ def _token(variable: str) -> str:
     return key.reveal()
 
 
-class PublicTransport(httpx.AsyncBaseTransport):
+class A2aTransport(httpx.AsyncBaseTransport):
     """Sends requests to one host, wherever it is, and to public addresses: a card cannot lead into the user's own network.
 
     The address that was checked is the one that is connected to. Nothing but a `url` of the user's with http:// is asked in plain text,

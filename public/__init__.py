@@ -10,6 +10,7 @@ from nearfar.protocols.lazy import lazy_names
 
 if TYPE_CHECKING:
     from nearfar.cloud.admission import GatewayLimits as GatewayLimits
+    from nearfar.cloud.config import A2aAgentConfig as A2aAgentConfig
     from nearfar.cloud.config import ProviderConfig as ProviderConfig
     from nearfar.cloud.near_server import NearServerConfig as NearServerConfig
     from nearfar.device.llama.agent import LlamaAgent as LlamaAgent
@@ -297,7 +298,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "cloud.admission": "GatewayLimits",
-    "cloud.config": "ProviderConfig",
+    "cloud.config": "A2aAgentConfig ProviderConfig",
     "cloud.near_server": "NearServerConfig",
     "device.llama.agent": "LlamaAgent",
     "device.onnx.agent": "OnnxAgent",

@@ -66,12 +66,16 @@ async def test_pages_of_other_sites_and_large_bodies_are_refused(headers: dict[s
 
 
 async def test_another_version_is_refused_by_grpc_too(tmp_path: Path) -> None:
-    async with Hybrid(near=ScriptedAgent([]), records=tmp_path) as hybrid, served(hybrid, tokens=None) as server:
-        async with grpc.aio.insecure_channel(server.grpc_address) as channel:
-            for version in ("99.0", "0.3"):
-                with pytest.raises(grpc.aio.AioRpcError, match="is not supported") as refused:
-                    await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(GetTaskRequest(id="x"), metadata=(("a2a-version", version),))
-                assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    near = ScriptedAgent([])
+    async with (
+        Hybrid(near=near, records=tmp_path) as hybrid,
+        served(hybrid, tokens=None) as server,
+        grpc.aio.insecure_channel(server.grpc_address) as channel,
+    ):
+        for version in ("99.0", "0.3"):
+            with pytest.raises(grpc.aio.AioRpcError, match="is not supported") as refused:
+                await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(GetTaskRequest(id="x"), metadata=(("a2a-version", version),))
+            assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
 @pytest.mark.parametrize("transport", ["GRPC", "JSONRPC", "HTTP+JSON"])

@@ -32,19 +32,16 @@ _LEAST_PASSED = 188
 @pytest.mark.skipif(not KIT, reason="A2A_TCK names no checkout of a2aproject/a2a-tck")
 @pytest.mark.timeout(600)
 def test_the_kit_finds_nothing_but_its_own_mistakes(tmp_path: Path) -> None:
-    here = Path(__file__).parent
-    agent = subprocess.Popen(
-        [sys.executable, str(here / "tck_agent.py"), "0", "0", str(tmp_path / "runs")], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert agent.stdout is not None
-        report = tmp_path / "report.xml"
-        python = os.environ.get("A2A_TCK_PYTHON", sys.executable)
-        command = [python, "run_tck.py", "--sut-host", agent.stdout.readline().strip(), "--level", "must"]
-        subprocess.run([*command, "--transport", "grpc,jsonrpc,http_json", "--", f"--junitxml={report}"], cwd=KIT, check=False, timeout=500)
-    finally:
-        agent.terminate()
-        agent.wait(30)
+    command = [sys.executable, str(Path(__file__).parent / "tck_agent.py"), "0", "0", str(tmp_path / "runs")]
+    report = tmp_path / "report.xml"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as agent:
+        try:
+            assert agent.stdout is not None
+            python, url = os.environ.get("A2A_TCK_PYTHON", sys.executable), agent.stdout.readline().strip()
+            kit = [python, "run_tck.py", "--sut-host", url, "--level", "must", "--transport", "grpc,jsonrpc,http_json"]
+            subprocess.run([*kit, "--", f"--junitxml={report}"], cwd=KIT, check=False, timeout=500)
+        finally:
+            agent.terminate()
     cases = list(ElementTree.parse(report).iter("testcase"))
     failed = {case.get("name") for case in cases if case.find("failure") is not None or case.find("error") is not None}
     skipped = [case for case in cases if case.find("skipped") is not None]

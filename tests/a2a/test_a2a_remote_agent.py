@@ -12,7 +12,7 @@ pytest.importorskip("a2a", reason="A2A is an extra: pip install 'nearfar[a2a]'")
 from a2a_face import TOKENS, served, until
 
 from nearfar import ConfigError, Hybrid, PrivacyViolation, RequestRefused, ScriptedAgent, Side, ToolCall, Unavailable, Unsupported, tool
-from nearfar.cloud.a2a import PublicTransport, RemoteTaskAgent
+from nearfar.cloud.a2a import A2aTransport, RemoteTaskAgent
 from nearfar.cloud.config import A2aAgentConfig
 from nearfar.orchestrator.a2a.server import A2aServer
 from nearfar.orchestrator.task.labels import Integrity
@@ -136,7 +136,7 @@ async def test_a_server_that_is_gone_is_unavailable(tmp_path: Path) -> None:
 async def test_a_card_leads_to_no_private_address(url: str) -> None:
     import httpx
 
-    async with httpx.AsyncClient(transport=PublicTransport("https://agents.example")) as client:
+    async with httpx.AsyncClient(transport=A2aTransport("https://agents.example")) as client:
         with pytest.raises(ConfigError, match="no public address"):
             await client.get(url)
         with pytest.raises(ConfigError, match="without TLS"):
