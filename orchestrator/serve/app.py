@@ -99,4 +99,4 @@ async def _metrics(exchange: Exchange) -> None:
 
 
 async def _unknown(exchange: Exchange) -> None:
-    raise NotFound(f"there is no {exchange.scope['path']}", hint="see docs/serve.md")
+    raise NotFound(f"there is no {exchange.scope['path']}", hint="docs/interoperate.md lists the paths")

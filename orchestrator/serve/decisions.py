@@ -74,7 +74,8 @@ async def decide(exchange: Exchange) -> None:
 
 
 async def _answers(exchange: Exchange, state: str, questions: Mapping[str, _Asked], options: TurnOptions) -> dict[str, Any]:
-    hybrid, usage, models, answers = exchange.face.hybrid, Usage(), set(), {}
+    hybrid, usage, answers = exchange.face.hybrid, Usage(), dict[str, Any]()
+    models: set[str] = set()
     agents = {handle.name for handle in hybrid.pool}
     for number, (name, asked) in enumerate(questions.items()):
         if asked.kind == "choice" and asked.labels.keys() <= agents:
@@ -91,7 +92,7 @@ async def _answers(exchange: Exchange, state: str, questions: Mapping[str, _Aske
 def _routed(hybrid: Hybrid, state: str, labels: Sequence[str], options: TurnOptions) -> dict[str, float]:
     """Return how likely each agent is the one to take, by the router's estimates of their success; 0 for those that may not have it."""
     decision = hybrid.explain_route(state, **cast(TaskOptions, options))
-    likely = {name: 0.0 for name in labels}
+    likely = dict.fromkeys(labels, 0.0)
     for name in decision.candidates:
         estimate = decision.estimate_of(name)
         if name in likely:
