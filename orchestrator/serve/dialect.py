@@ -81,7 +81,7 @@ class Encoder(ABC):
         """Return the events that end a stream with an `error`, before or after `begin`."""
 
 
-class Dialect(ABC):
+class TurnDialect(ABC):
     """One endpoint that answers with turns."""
 
     error_body: Body

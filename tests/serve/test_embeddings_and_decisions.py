@@ -41,12 +41,12 @@ async def test_an_embedding_is_valid_in_every_field_and_wrong_input_is_named() -
     async with Hybrid(near=near()) as hybrid, served(hybrid) as server, raw_client(server) as client:
         body = {"model": "nearfar/embedding", "input": "A cat."}
         strictly(CreateEmbeddingResponse, (await client.post("/v1/embeddings", json=body)).json())
-        changes: list[dict[str, object]] = [
-            {"input": [1, 2]},
-            {"input": ""},
-            {"input": []},
-            {"dimensions": 1000},
-            {"encoding_format": "int8"},
+        changes: list[tuple[str, object]] = [
+            ("input", [1, 2]),
+            ("input", ""),
+            ("input", []),
+            ("dimensions", 1000),
+            ("encoding_format", "int8"),
         ]
         for name, value in changes:
             response = await client.post("/v1/embeddings", json={**body, name: value})
