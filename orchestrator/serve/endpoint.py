@@ -33,7 +33,7 @@ _JSON: Final = {"content-type": "application/json"}
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """What all endpoints of a server share."""
+    """The parts that all endpoints of a server share."""
 
     hybrid: Hybrid
     config: ServeConfig
