@@ -173,7 +173,7 @@ class Share:
             self._bytes -= size
 
 
-class Shares:
+class CallerShares:
     """The shares of all callers of a server, as long as they have calls open."""
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class Entrance(grpc.aio.ServerInterceptor):
         self._attempts = FailedAttempts(monotonic)
         self._handlers: dict[str, Handler] = {}
         """The wrapped handlers, by method."""
-        self._shares = Shares()
+        self._shares = CallerShares()
 
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Found], handler_call_details: grpc.HandlerCallDetails

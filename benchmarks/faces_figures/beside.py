@@ -18,7 +18,8 @@ import psutil
 from benchmarks.gateway_figures.programs import listener, megabytes
 from benchmarks.gateway_figures.provider import provider
 from nearfar import Hybrid
-from nearfar.orchestrator.compose.config import load_config
+from nearfar.orchestrator.compose.config import Config, load_config
+from nearfar.orchestrator.compose.gateway_child import ask_providers_here
 from scripts.judges import JudgeMissingError
 from scripts.litellm_proxy import litellm_proxy
 
@@ -85,7 +86,7 @@ async def _figures(folder: Path, effort: Effort) -> dict[str, Any]:
         base_url = await stack.enter_async_context(provider())
         config = folder / "nearfar.toml"
         config.write_text(_CONFIG.format(base_url=base_url), encoding="utf-8")
-        hybrid = await stack.enter_async_context(Hybrid.from_config(load_config(config)))
+        hybrid = await stack.enter_async_context(_hybrid(load_config(config)))
         programs = {"nearfar": await stack.enter_async_context(_nearfar(config))}
         try:
             programs["litellm"] = await _litellm(base_url, folder, stack)
@@ -107,6 +108,13 @@ async def _figures(folder: Path, effort: Effort) -> dict[str, Any]:
         "turn_first_word_ms": round(firsts["turn"], 2),
         **({"litellm_missing": missing} if missing else {}),
     }
+
+
+def _hybrid(config: Config) -> Hybrid:
+    """Return what the server serves."""
+    hybrid = Hybrid.from_config(config)
+    ask_providers_here(hybrid.pool, {"far": config.far})
+    return hybrid
 
 
 def _ratio(values: Mapping[str, float]) -> float | None:

@@ -3,7 +3,6 @@
 import logging
 import secrets
 from collections.abc import Iterator
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
@@ -11,14 +10,11 @@ from typing import Annotated, Final
 import anyio
 import typer
 
-from ...cloud.config import ProviderConfig
 from ...protocols import ConfigError
 from ...protocols.limits import ask_for_open_files
 from ...protocols.token_file import follow_tokens, load_tokens
 from ...protocols.tokens import Scope, TokenRecord, hashed
-from ..agents.pool import AgentPool
-from ..compose.config import Config
-from ..compose.gateway_child import open_far_in_process
+from ..compose.gateway_child import ask_providers_here
 from ..compose.http import ServeConfig
 from . import options
 from .printing import Line, Note, show
@@ -76,7 +72,7 @@ async def _serve(selection: options.AgentChoice, serve: ServeConfig, seconds: fl
         serve_hybrid(hybrid, serve, tokens=records, drain=seconds) as server,
         anyio.create_task_group() as tasks,
     ):
-        _ask_providers_here(hybrid.pool, config)
+        ask_providers_here(hybrid.pool, {"far": config.far, **config.other_far})
         agents = [handle.name for handle in hybrid.pool]
         show({"url": server.address, "agents": agents, "token": made or None}, _lines(server.address, agents, made), as_json=as_json)
         if serve.tokens is not None:
@@ -85,13 +81,6 @@ async def _serve(selection: options.AgentChoice, serve: ServeConfig, seconds: fl
         await drain(server.drain(), f"{server.live_requests} requests", seconds)
         server.end_now()
         tasks.cancel_scope.cancel()
-
-
-def _ask_providers_here(pool: AgentPool, config: Config) -> None:
-    """Open the providers' agents in this process: it is a gateway itself, whose callers hold a token and no provider's key."""
-    for name, far in {"far": config.far, **config.other_far}.items():
-        if isinstance(far, ProviderConfig):
-            pool[name].open_by(partial(open_far_in_process, far))
 
 
 def _record(token: str) -> TokenRecord:

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Unpack
 from pydantic import TypeAdapter
 
 from ...cloud.admission import GatewayLimits
-from ...cloud.config import A2aAgentConfig, build_provider
+from ...cloud.config import A2aAgentConfig, ProviderConfig, build_provider
 from ...protocols import Agent, ConfigError, NearfarError, Side
 from ...protocols.limits import ask_for_open_files
+from ..agents.pool import AgentPool
 from ..storage.owners import remove_abandoned
 from ..util.plugins import FarPluginConfig, open_plugin_agent
 from ..util.runtime import run_in_daemon_thread
@@ -50,6 +52,14 @@ async def open_far_in_process(config: FarConfig) -> Agent:
 
         config = await with_only_model(config)
     return build_provider(config)
+
+
+def ask_providers_here(pool: AgentPool, configs: Mapping[str, FarConfig | None]) -> None:
+    """Let the agents of a pool that ask a provider do so from this process, for one that is a gateway itself: its callers hold a token
+    and no provider's key. To be called before the first task."""
+    for name, far in configs.items():
+        if isinstance(far, ProviderConfig):
+            pool[name].open_by(partial(open_far_in_process, far))
 
 
 def serve_far(

@@ -46,7 +46,7 @@ class ServeConfig(Value):
     origins: tuple[str, ...] = ()
     """Origins of web pages that may call it from a browser, such as `https://app.example`."""
     callers: Mapping[CallerName, CallerConfig] = {}
-    """What callers may do. Those without a section may do what the policy allows."""
+    """The rights of callers. A caller without a section may do what the policy allows."""
 
     @model_validator(mode="after")
     def _has_both_files(self) -> Self:

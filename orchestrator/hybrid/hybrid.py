@@ -137,7 +137,7 @@ class Hybrid(ServesTurns):
         require_usable_policy(policy, sides)
         self._device_state: DeviceStateSource = read_device_state
         self.attached = {name: agent for name, agent in (agents or {}).items() if isinstance(agent, AttachedConfig)}
-        """Those of its agents that devices lend, by name."""
+        """The agents that devices lend, by name."""
         self.observers = Observers()
         """The makers of spans and metrics of its tasks; see `instrument`."""
         self._approver = approver

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from ...protocols.access import Access
-from ...protocols.entrance import FailedAttempts, Share, Shares, home_of
+from ...protocols.entrance import CallerShares, FailedAttempts, Share, home_of
 from ...protocols.limits import CALLS_OF_A_CALLER
 from ...protocols.security import Identity
 from ...protocols.tokens import Credentials, Scope
@@ -22,7 +22,7 @@ class Callers:
     def __init__(self, access: Access, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.access = access
         self._attempts = FailedAttempts(monotonic)
-        self._shares = Shares()
+        self._shares = CallerShares()
 
     def identify(self, asgi: Asgi, headers: Mapping[str, str], needed: Scope) -> Identity:
         """Return the caller of a request.

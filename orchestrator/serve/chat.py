@@ -8,7 +8,7 @@ import orjson
 
 from ...protocols import FinishReason, JsonSchema, NearfarError, ToolCall, ToolChoice, Usage
 from ..task.turns import Speaker, Turn
-from .dialect import AskedOfTurn, Dialect, Encoder, Incoming
+from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect
 from .errors import BadField, UnsupportedField, openai_error
 from .fields import effort_of, given_fields, opening_of, sampling_of, with_one_system
 from .metadata import turn_object
@@ -55,7 +55,7 @@ _REASONS: Final = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", Fin
 _ANY_OBJECT: Final[JsonSchema] = {"type": "object"}
 
 
-class Chat(Dialect):
+class Chat(TurnDialect):
     """The dialect of chat completions."""
 
     error_body = staticmethod(openai_error)

@@ -32,7 +32,7 @@ class _Asked:
     kind: str
     instructions: str
     labels: Mapping[str, object]
-    """What each label means."""
+    """The labels, with their meanings."""
 
     @property
     def prompt(self) -> str:

@@ -25,7 +25,7 @@ class Incoming:
     caller: str
     """Name of the caller."""
     allowed: CallerConfig
-    """What the caller may do."""
+    """The caller's rights."""
     headers: Mapping[str, str]
     """By their names in lower case."""
     body: Mapping[str, Any]
@@ -56,9 +56,9 @@ class AskedOfTurn:
     debug: bool = False
     """Tell everything in the object `nearfar`."""
     warnings: Sequence[str] = ()
-    """What of the request has no effect, as `warning` writes it."""
+    """The parts of the request that have no effect, as `warning` writes them."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """What the dialect itself needs again to write the response."""
+    """Values that the dialect itself needs again to write the response."""
 
 
 class Encoder(ABC):
@@ -81,7 +81,7 @@ class Encoder(ABC):
         """Return the events that end a stream with an `error`, before or after `begin`."""
 
 
-class Dialect(ABC):
+class TurnDialect(ABC):
     """One endpoint that answers with turns."""
 
     error_body: Body

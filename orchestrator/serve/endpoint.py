@@ -19,7 +19,7 @@ from ..compose.http import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..task.turns import Speaker, Turn, TurnFinished, TurnText
 from .callers import Callers
-from .dialect import AskedOfTurn, Dialect, Incoming
+from .dialect import AskedOfTurn, Incoming, TurnDialect
 from .errors import Body, WrongMethod, openai_error, retry_headers, status_of
 from .metadata import common_headers, speaker_headers, turn_headers
 from .requests import ClientLeft, Receive, Send, read_object
@@ -33,7 +33,7 @@ _JSON: Final = {"content-type": "application/json"}
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """What all endpoints of a server share."""
+    """The parts that all endpoints of a server share."""
 
     hybrid: Hybrid
     config: ServeConfig
@@ -163,7 +163,7 @@ class Exchange:
                 await stream.write(data)
             await stream.end()
 
-    async def serve_turn(self, dialect: Dialect) -> None:
+    async def serve_turn(self, dialect: TurnDialect) -> None:
         """Serve the turn that the request asks for."""
         incoming = self.incoming
         asked = await dialect.read(incoming)
@@ -176,7 +176,7 @@ class Exchange:
         await dialect.keep(incoming, written)
         await self.reply(written, headers=_headers(self.run, asked, turn.speaker) | turn_headers(turn))
 
-    async def _stream_turn(self, dialect: Dialect, incoming: Incoming, asked: AskedOfTurn) -> None:
+    async def _stream_turn(self, dialect: TurnDialect, incoming: Incoming, asked: AskedOfTurn) -> None:
         speaker: Speaker | None = None
         turn: Turn | None = None
 
@@ -208,7 +208,7 @@ def _headers(run: str, asked: AskedOfTurn, speaker: Speaker | None) -> dict[str,
     return common_headers(run, str(strategy), asked.warnings) | ({} if speaker is None else speaker_headers(speaker))
 
 
-def turn_endpoint(face: Face, dialect: Dialect) -> Endpoint:
+def turn_endpoint(face: Face, dialect: TurnDialect) -> Endpoint:
     """Return the endpoint that answers with turns in a dialect."""
 
     async def answer(exchange: Exchange) -> None:

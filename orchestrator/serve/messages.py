@@ -9,7 +9,7 @@ import orjson
 from ...protocols import FinishReason, NearfarError, ToolCall, Usage
 from ..task.turns import Speaker, Turn
 from .counting import count_tokens
-from .dialect import AskedOfTurn, Dialect, Encoder, Incoming
+from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect
 from .endpoint import Exchange
 from .errors import anthropic_error
 from .fields import opening_of
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 _REASONS: Final = {FinishReason.STOP: "end_turn", FinishReason.TOOL_CALLS: "tool_use", FinishReason.LENGTH: "max_tokens"}
 
 
-class Messages(Dialect):
+class Messages(TurnDialect):
     """Reads requests for messages, and writes the messages."""
 
     error_body = staticmethod(anthropic_error)

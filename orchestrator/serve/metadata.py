@@ -1,4 +1,4 @@
-"""What Nearfar tells of an answer: response headers, and the object `nearfar` in the body."""
+"""Facts about an answer: response headers, and the object `nearfar` in the body."""
 
 from collections.abc import Sequence
 from decimal import Decimal

@@ -34,7 +34,7 @@ _LISTS: Final = ("tags", "allowed_tools")
 
 
 class RequestOptions(Value):
-    """What a request says about how it is served: the object `nearfar` of its body, or headers of the same names."""
+    """The options that a request states: the object `nearfar` of its body, or headers of the same names."""
 
     mode: Mode | None = None
     """Sides that may serve it."""

@@ -18,7 +18,7 @@ Scope = MutableMapping[str, Any]
 BODY_BYTES: Final = 20_000_000
 """Most bytes of a body: a million tokens and an image take about eight."""
 _DISCARDED_BYTES: Final = 4 * BODY_BYTES
-"""Of a body that is too large, read and dropped, so that its sender gets to read why it is refused."""
+"""Most bytes of a body that is too large to be read and dropped, so that its sender gets to read why it is refused."""
 _NOT_SHOWN: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 _LONGEST_NAME: Final = 60
 

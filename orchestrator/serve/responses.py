@@ -7,7 +7,7 @@ from ...protocols import InvalidRequest
 from ..runs.responses import KeptResponse, KeptResponses
 from ..task.turns import Turn
 from .counting import count_tokens
-from .dialect import AskedOfTurn, Dialect, Encoder, Incoming
+from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect
 from .endpoint import Exchange
 from .errors import openai_error
 from .fields import Fields, opening_of
@@ -19,7 +19,7 @@ _MOST_ITEMS = 100
 """Items of a response's input that one request lists."""
 
 
-class Responses(Dialect):
+class Responses(TurnDialect):
     """Reads requests for responses, and writes the responses."""
 
     error_body = staticmethod(openai_error)

@@ -9,19 +9,30 @@ import openai
 import orjson
 from pydantic import BaseModel
 
-from nearfar import Hybrid
+from nearfar import Hybrid, Sensitivity
 from nearfar.orchestrator.compose.http import CallerConfig, ServeConfig
 from nearfar.orchestrator.serve.server import HttpServer, serve_hybrid
 
 TOKEN, OTHER = "t" * 32, "o" * 32
-PUBLIC = CallerConfig(sensitivity="public")
+PUBLIC = CallerConfig(sensitivity=Sensitivity.PUBLIC)
 HEADERS = {"authorization": f"Bearer {TOKEN}"}
-ASK = {"model": "nearfar/auto", "messages": [{"role": "user", "content": "Look at it."}]}
+ASK: dict[str, Any] = {"model": "nearfar/auto", "messages": [{"role": "user", "content": "Look at it."}]}
 CHAT = "/v1/chat/completions"
 
 
+def may(**allowed: Any) -> CallerConfig:  # noqa: ANN401 - as in a file
+    """Return what a caller may do, as its section says it."""
+    return CallerConfig(**allowed)
+
+
 @asynccontextmanager
-async def served(hybrid: Hybrid, allowed: CallerConfig = PUBLIC, *, drain: float = 0.0, **config: Any) -> AsyncIterator[HttpServer]:
+async def served(
+    hybrid: Hybrid,
+    allowed: CallerConfig = PUBLIC,
+    *,
+    drain: float = 0.0,
+    **config: Any,  # noqa: ANN401 - keys of the section
+) -> AsyncIterator[HttpServer]:
     """Serve a `Hybrid` to a caller named `app` that may do what `allowed` says, and to one named `other`."""
     settings = ServeConfig(address="127.0.0.1:0", callers={"app": allowed}, **config)
     async with serve_hybrid(hybrid, settings, tokens={"app": TOKEN, "other": OTHER}, drain=drain) as server:
@@ -35,12 +46,17 @@ async def raw_client(server: HttpServer, headers: dict[str, str] = HEADERS) -> A
 
 
 @asynccontextmanager
-async def openai_client(server: HttpServer, *, token: str = TOKEN, **options: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+async def openai_client(
+    server: HttpServer,
+    *,
+    token: str = TOKEN,
+    **options: Any,  # noqa: ANN401 - of the client
+) -> AsyncIterator[openai.AsyncOpenAI]:
     async with openai.AsyncOpenAI(base_url=f"{server.address}/v1", api_key=token, **options) as client:
         yield client
 
 
-def strictly(kind: type[BaseModel], data: Any) -> Any:
+def strictly(kind: type[BaseModel], data: Any) -> Any:  # noqa: ANN401 - JSON, and an object of any type
     """Return the object that data stands for in the types of its maker. Raise where a field is missing, wrong, or none of these types'."""
     value = kind.model_validate(data)
     assert not (found := list(_extras(value, kind.__name__))), found

@@ -1,9 +1,11 @@
 """Callers of the HTTP server: what their tokens allow, what their requests may narrow, and where requests come from."""
 
+from typing import Any
+
 import anyio
 import openai
 import pytest
-from http_face import ASK, CHAT, HEADERS, PUBLIC, TOKEN, openai_client, raw_client, served
+from http_face import ASK, CHAT, HEADERS, PUBLIC, TOKEN, may, openai_client, raw_client, served
 
 from nearfar import ConfigError, Hybrid, ScriptedAgent, Side
 from nearfar.orchestrator.compose.http import CallerConfig, ServeConfig
@@ -63,24 +65,24 @@ async def test_guesses_of_tokens_have_to_wait() -> None:
 
 async def test_a_private_token_makes_no_call_to_far() -> None:
     near, far = pair()
-    async with Hybrid(near=near, far=far) as hybrid, served(hybrid, CallerConfig()) as server, openai_client(server) as client:
+    async with Hybrid(near=near, far=far) as hybrid, served(hybrid, may()) as server, openai_client(server) as client:
         for model in ("nearfar/auto", "nearfar/cascade", "nearfar/route", "nearfar/device"):
-            answer = await client.chat.completions.create(model=model, messages=ASK["messages"])  # type: ignore[call-overload]
+            answer = await client.chat.completions.create(model=model, messages=ASK["messages"])
             assert answer.model == "small"
         for model in ("nearfar/far", "nearfar/cloud", "far"):
             with pytest.raises(openai.PermissionDeniedError) as raised:
-                await client.chat.completions.create(model=model, messages=ASK["messages"])  # type: ignore[call-overload]
+                await client.chat.completions.create(model=model, messages=ASK["messages"])
             assert raised.value.code == "privacy_violation"
         with pytest.raises(openai.PermissionDeniedError):
             await client.chat.completions.create(
                 model="nearfar/auto", messages=ASK["messages"], extra_body={"nearfar": {"sensitivity": "public"}}
-            )  # type: ignore[call-overload]
+            )
     assert far.requests == []
 
 
 async def test_a_request_narrows_what_its_token_allows_and_never_widens_it() -> None:
     near, far = pair()
-    only_near = CallerConfig(sensitivity="public", mode="only_on_device")
+    only_near = may(sensitivity="public", mode="only_on_device")
     async with Hybrid(near=near, far=far) as hybrid:
         assert await status(hybrid) == (200, "big")
         assert await status(hybrid, nearfar={"sensitivity": "private"}) == (200, "small")
@@ -93,17 +95,17 @@ async def test_a_request_narrows_what_its_token_allows_and_never_widens_it() -> 
 
 async def test_a_token_may_name_the_models_that_it_opens() -> None:
     near, far = pair()
-    allowed = CallerConfig(sensitivity="public", models=("near", "nearfar/near"))
+    allowed = may(sensitivity="public", models=("near", "nearfar/near"))
     async with Hybrid(near=near, far=far) as hybrid, served(hybrid, allowed) as server, openai_client(server) as client:
         assert [model.id async for model in client.models.list()] == ["nearfar/near", "near"]
         with pytest.raises(openai.NotFoundError) as raised:
-            await client.chat.completions.create(model="far", messages=ASK["messages"])  # type: ignore[call-overload]
+            await client.chat.completions.create(model="far", messages=ASK["messages"])
     assert (raised.value.code, far.requests) == ("model_not_found", [])
 
 
 async def test_limits_of_token_policy_and_request_hold_together() -> None:
     near, far = pair()
-    allowed = CallerConfig(sensitivity="public", limits={"task": {"tokens": 1}})
+    allowed = may(sensitivity="public", limits={"task": {"tokens": 1}})
     async with Hybrid(near=near, far=far) as hybrid:
         assert (await status(hybrid, allowed))[0] == 429
         assert (await status(hybrid, nearfar={"limits": {"task": {"tokens": 1}}}))[0] == 429
@@ -118,7 +120,7 @@ async def test_users_are_the_callers_unless_their_entry_names_one() -> None:
     near = ScriptedAgent(lambda _: "word " * 300, name="near")
     async with Hybrid(near=near, policy={"limits": {"user": {"tokens": 400}}}) as hybrid:
         mine = [await status(hybrid) for _ in range(3)]
-        other = await status(hybrid, CallerConfig(user="other"))
+        other = await status(hybrid, may(user="other"))
     assert (mine[0][0], mine[-1], other[0]) == (200, (429, "insufficient_quota"), 200)
 
 
@@ -138,9 +140,9 @@ async def test_users_are_the_callers_unless_their_entry_names_one() -> None:
     ],
 )
 async def test_requests_of_foreign_pages_are_refused(headers: dict[str, str], expected: int) -> None:
-    async with Hybrid(near=pair()[0]) as hybrid:
-        async with served(hybrid, hosts=("proxy.example",), origins=("https://app.example",)) as server, raw_client(server) as client:
-            response = await client.post(CHAT, json=ASK, headers=headers)
+    names: dict[str, Any] = {"hosts": ("proxy.example",), "origins": ("https://app.example",)}
+    async with Hybrid(near=pair()[0]) as hybrid, served(hybrid, **names) as server, raw_client(server) as client:
+        response = await client.post(CHAT, json=ASK, headers=headers)
     assert response.status_code == expected
     assert ("access-control-allow-origin" in response.headers) is (headers.get("origin") == "https://app.example")
 
@@ -160,7 +162,7 @@ async def test_no_page_may_read_anything_unless_its_origin_is_configured() -> No
 
 
 async def test_a_body_that_is_too_large_is_refused_and_the_client_learns_why() -> None:
-    body = {**ASK, "messages": [{"role": "user", "content": "a" * BODY_BYTES}]}
+    body: dict[str, Any] = {**ASK, "messages": [{"role": "user", "content": "a" * BODY_BYTES}]}
     near = pair()[0]
     async with Hybrid(near=near) as hybrid, served(hybrid) as server, openai_client(server) as client:
         with pytest.raises(openai.APIStatusError) as raised:
@@ -187,19 +189,19 @@ async def test_unknown_models_paths_and_methods_are_told() -> None:
 async def test_two_hundred_requests_at_once_stay_below_one_cap() -> None:
     near = ScriptedAgent(lambda _: "Here.", name="near")
     tokens = 0
-    async with Hybrid(near=near, policy={"limits": {"user": {"tokens": 400}}}) as hybrid, served(hybrid) as server:
-        async with raw_client(server) as client:
-            replies: list[int] = []
+    replies: list[int] = []
+    policy = {"limits": {"user": {"tokens": 400}}}
+    async with Hybrid(near=near, policy=policy) as hybrid, served(hybrid) as server, raw_client(server) as client:
 
-            async def ask() -> None:
-                response = await client.post(CHAT, json=ASK)
-                replies.append(response.status_code)
-                nonlocal tokens
-                tokens += response.json()["usage"]["total_tokens"] if response.status_code == 200 else 0
+        async def ask() -> None:
+            response = await client.post(CHAT, json=ASK)
+            replies.append(response.status_code)
+            nonlocal tokens
+            tokens += response.json()["usage"]["total_tokens"] if response.status_code == 200 else 0
 
-            async with anyio.create_task_group() as tasks:
-                for _ in range(200):
-                    tasks.start_soon(ask)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(200):
+                tasks.start_soon(ask)
     assert set(replies) == {200, 429}
     assert len(replies) == 200
     assert tokens <= 400

@@ -1,5 +1,7 @@
 """Chat completions, as OpenAI's own client asks for them and its types describe them."""
 
+from typing import Any
+
 import anyio
 import anyio.to_thread
 import openai
@@ -14,7 +16,7 @@ from nearfar.protocols.steps import Finished, FinishReason
 
 pytestmark = pytest.mark.anyio
 
-LOOK = {
+LOOK: Any = {
     "type": "function",
     "function": {
         "name": "look",
@@ -23,7 +25,7 @@ LOOK = {
         "strict": True,
     },
 }
-ASKED = [{"role": "user", "content": "Look at it."}]
+ASKED: list[Any] = [{"role": "user", "content": "Look at it."}]
 
 
 def near(*script: Reply, confidence: float | None = 0.9) -> ScriptedAgent:
@@ -103,10 +105,11 @@ async def test_the_client_runs_a_loop_of_tools() -> None:
         served(hybrid) as server,
         openai_client(server) as client,
     ):
-        first = (await client.chat.completions.create(model="near", messages=ASKED, tools=[LOOK])).choices[0].message  # type: ignore[call-overload]  # our own dict
+        first = (await client.chat.completions.create(model="near", messages=ASKED, tools=[LOOK])).choices[0].message
+        assert first.tool_calls
         result = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "a ship"}
-        messages = [*ASKED, first.to_dict(), result]
-        last = await client.chat.completions.create(model="near", messages=messages, tools=[LOOK])  # type: ignore[call-overload]
+        messages: list[Any] = [*ASKED, first.to_dict(), result]
+        last = await client.chat.completions.create(model="near", messages=messages, tools=[LOOK])
     assert last.choices[0].message.content == "I saw a ship."
 
 
@@ -122,9 +125,13 @@ async def test_structured_output_is_parsed_by_the_client() -> None:
 
 
 async def test_a_stream_of_structured_output_is_parsed_by_the_client() -> None:
-    async with Hybrid(near=near('{"name": "Ulm", "people": 126000}')) as hybrid, served(hybrid) as server, openai_client(server) as client:
-        async with client.chat.completions.stream(model="near", messages=ASKED, response_format=Town) as stream:
-            answer = await stream.get_final_completion()
+    async with (
+        Hybrid(near=near('{"name": "Ulm", "people": 126000}')) as hybrid,
+        served(hybrid) as server,
+        openai_client(server) as client,
+        client.chat.completions.stream(model="near", messages=ASKED, response_format=Town) as stream,
+    ):
+        answer = await stream.get_final_completion()
     assert answer.choices[0].message.parsed == Town(name="Ulm", people=126000)
 
 
@@ -148,7 +155,7 @@ async def test_samplers_tools_and_limits_reach_the_agent() -> None:
 
 
 async def test_only_allowed_tools_are_offered() -> None:
-    other = {**LOOK, "function": {**LOOK["function"], "name": "buy"}}  # type: ignore[dict-item]  # a dict
+    other = {**LOOK, "function": {**LOOK["function"], "name": "buy"}}
     choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "look"}}]}}
     agent = near(ToolCall(id="a", name="look", arguments={"at": "sea"}))
     async with Hybrid(near=agent) as hybrid, served(hybrid) as server, raw_client(server) as client:
@@ -247,17 +254,21 @@ async def test_several_system_messages_become_one() -> None:
 
 
 async def test_results_of_calls_that_were_never_made_are_refused() -> None:
-    messages = [*ASKED, {"role": "tool", "tool_call_id": "none", "content": "a ship"}]
+    messages: list[Any] = [*ASKED, {"role": "tool", "tool_call_id": "none", "content": "a ship"}]
     async with Hybrid(near=near()) as hybrid, served(hybrid) as server, openai_client(server) as client:
         with pytest.raises(openai.BadRequestError, match="names no call"):
-            await client.chat.completions.create(model="near", messages=messages)  # type: ignore[arg-type]  # our own dicts
+            await client.chat.completions.create(model="near", messages=messages)
 
 
 async def test_the_client_tries_again_when_that_may_help_and_else_does_not() -> None:
     busy, lost = RateLimited("slow down", retry_after=0.01), Unavailable("gone")
-    async with Hybrid(near=near(busy, "Here."), policy={"fallback": {"triggers": []}}) as hybrid, served(hybrid) as server:
-        async with openai_client(server, max_retries=1) as client:
-            assert (await client.chat.completions.create(model="near", messages=ASKED)).choices[0].message.content == "Here."
+    policy: dict[str, Any] = {"fallback": {"triggers": []}}
+    async with (
+        Hybrid(near=near(busy, "Here."), policy=policy) as hybrid,
+        served(hybrid) as server,
+        openai_client(server, max_retries=1) as client,
+    ):
+        assert (await client.chat.completions.create(model="near", messages=ASKED)).choices[0].message.content == "Here."
     agent = near(lost)
     async with Hybrid(near=agent) as hybrid, served(hybrid) as server, openai_client(server, max_retries=5) as client:
         with pytest.raises(openai.NotFoundError):

@@ -1,12 +1,13 @@
 """Embeddings as OpenAI's client asks for them, and typed questions as LangChain's decision models ask them."""
 
+import json
+
 import openai
 import pytest
-from http_face import openai_client, raw_client, served, strictly
+from http_face import may, openai_client, raw_client, served, strictly
 from openai.types import CreateEmbeddingResponse
 
 from nearfar import Hybrid, ScriptedAgent, Side, StepRequest
-from nearfar.orchestrator.compose.http import CallerConfig
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +18,7 @@ ASK = "/v1/systemone"
 def near(confidence: float | None = 0.8) -> ScriptedAgent:
     def answer(request: StepRequest) -> Reply:
         assert request.output_schema is not None
-        return '{"answer": "%s"}' % request.output_schema["properties"]["answer"]["enum"][-1]
+        return json.dumps({"answer": request.output_schema["properties"]["answer"]["enum"][-1]})
 
     return ScriptedAgent(answer, name="near", model="small", confidence=confidence)
 
@@ -40,9 +41,16 @@ async def test_an_embedding_is_valid_in_every_field_and_wrong_input_is_named() -
     async with Hybrid(near=near()) as hybrid, served(hybrid) as server, raw_client(server) as client:
         body = {"model": "nearfar/embedding", "input": "A cat."}
         strictly(CreateEmbeddingResponse, (await client.post("/v1/embeddings", json=body)).json())
-        for change in ({"input": [1, 2]}, {"input": ""}, {"input": []}, {"dimensions": 1000}, {"encoding_format": "int8"}):
-            response = await client.post("/v1/embeddings", json={**body, **change})
-            assert (response.status_code, response.json()["error"]["param"]) == (400, next(iter(change)))
+        changes: list[tuple[str, object]] = [
+            ("input", [1, 2]),
+            ("input", ""),
+            ("input", []),
+            ("dimensions", 1000),
+            ("encoding_format", "int8"),
+        ]
+        for name, value in changes:
+            response = await client.post("/v1/embeddings", json={**body, name: value})
+            assert (response.status_code, response.json()["error"]["param"]) == (400, name)
     async with Hybrid(near=near()) as hybrid, served(hybrid) as server, openai_client(server) as client:
         with pytest.raises(openai.NotFoundError):
             await client.embeddings.create(model="text-embedding-3-small", input="A cat.")
@@ -74,7 +82,7 @@ async def test_a_choice_among_agents_is_the_routers_and_asks_none() -> None:
     async with Hybrid(near=agent, far=far) as hybrid:
         async with served(hybrid) as server, raw_client(server) as client:
             public = (await client.post(ASK, json=body)).json()
-        async with served(hybrid, CallerConfig()) as server, raw_client(server) as client:
+        async with served(hybrid, may()) as server, raw_client(server) as client:
             private = (await client.post(ASK, json=body)).json()
     assert set(public["answers"]["agent"]["probabilities"]) == {"near", "far"}
     assert private["answers"]["agent"]["probabilities"] == {"near": 1.0, "far": 0.0}

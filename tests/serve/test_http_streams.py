@@ -53,7 +53,7 @@ async def test_pieces_arrive_as_they_are_said() -> None:
     gate = anyio.Event()
     far = ScriptedAgent([["One ", gate, "two."]], name="far", side=Side.FAR)
     async with Hybrid(far=far) as hybrid, served(hybrid) as server, openai_client(server) as client:
-        stream = await client.chat.completions.create(model="far", messages=ASK["messages"], stream=True)  # type: ignore[call-overload]
+        stream = await client.chat.completions.create(model="far", messages=ASK["messages"], stream=True)
         async for chunk in stream:
             if chunk.choices[0].delta.content == "One ":
                 break
@@ -112,14 +112,18 @@ async def test_a_quiet_stream_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sse, "QUIET_SECONDS", 0.01)
     gate = anyio.Event()
     near = ScriptedAgent([[gate, "One."]], name="near")
-    async with Hybrid(near=near) as hybrid, served(hybrid) as server, raw_client(server) as client:
-        async with client.stream("POST", CHAT, json=STREAM) as response:
-            assert response.headers["x-nearfar-run"]
-            assert "x-nearfar-agent" not in response.headers
-            lines = response.aiter_lines()
-            assert [await anext(lines) for _ in range(3)] == [": wait", "", ": wait"]
-            gate.set()
-            rest = "\n".join([line async for line in lines])
+    async with (
+        Hybrid(near=near) as hybrid,
+        served(hybrid) as server,
+        raw_client(server) as client,
+        client.stream("POST", CHAT, json=STREAM) as response,
+    ):
+        assert response.headers["x-nearfar-run"]
+        assert "x-nearfar-agent" not in response.headers
+        lines = response.aiter_lines()
+        assert [await anext(lines) for _ in range(3)] == [": wait", "", ": wait"]
+        gate.set()
+        rest = "\n".join([line async for line in lines])
     assert [data for _, data in events(rest)][-1] == "[DONE]"
 
 
@@ -141,7 +145,7 @@ async def test_an_error_before_the_first_piece_is_a_status() -> None:
 async def test_an_error_after_the_first_piece_is_an_event() -> None:
     far = ScriptedAgent([["One ", StepLost("gone")]], name="far", side=Side.FAR)
     async with Hybrid(far=far) as hybrid, served(hybrid) as server, openai_client(server) as client:
-        stream = await client.chat.completions.create(model="far", messages=ASK["messages"], stream=True)  # type: ignore[call-overload]
+        stream = await client.chat.completions.create(model="far", messages=ASK["messages"], stream=True)
         with pytest.raises(openai.APIError, match="gone"):
             async for _ in stream:
                 pass
@@ -150,7 +154,7 @@ async def test_an_error_after_the_first_piece_is_an_event() -> None:
 async def test_a_revoked_token_ends_its_streams() -> None:
     far = ScriptedAgent([["One ", anyio.Event()]], name="far", side=Side.FAR)
     async with Hybrid(far=far) as hybrid, served(hybrid) as server, openai_client(server) as client:
-        stream = await client.chat.completions.create(model="far", messages=ASK["messages"], stream=True)  # type: ignore[call-overload]
+        stream = await client.chat.completions.create(model="far", messages=ASK["messages"], stream=True)
         await anext(stream)
         server.access.replace_tokens({"other": "o" * 32})
         with pytest.raises(openai.APIError, match="revoked"):

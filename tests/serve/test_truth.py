@@ -5,10 +5,9 @@ from typing import Any
 
 import httpx
 import pytest
-from http_face import ASK, CHAT, events, raw_client, served
+from http_face import ASK, CHAT, events, may, raw_client, served
 
 from nearfar import Hybrid, InternalError, InvalidOutput, RateLimited, ScriptedAgent, Side, StepLost, ToolCall, Unavailable
-from nearfar.orchestrator.compose.http import CallerConfig
 from nearfar.protocols.fakes import Reply, ScriptItem
 
 pytestmark = pytest.mark.anyio
@@ -85,7 +84,7 @@ async def test_no_random_request_of_a_private_token_reaches_the_far_agent() -> N
     choose = random.Random(7)
     world = World(choose)
     hybrid = Hybrid(near=world.near, far=world.far, agents={"second": world.second}, policy={"sensitivity": "public"})
-    async with hybrid, served(hybrid, CallerConfig(sensitivity="private")) as server, raw_client(server) as client:
+    async with hybrid, served(hybrid, may(sensitivity="private")) as server, raw_client(server) as client:
         for _ in range(200):
             asked = choose.choice(
                 ({}, {"sensitivity": "public"}, {"mode": "only_in_cloud"}, {"strategy": "cloud"}, {"mode": "prefer_in_cloud"})
