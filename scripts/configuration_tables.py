@@ -16,6 +16,7 @@ SECTIONS: Final = {
     "prices": "Prices",
     "llama": "LocalFarConfig",
     "gateway": "GatewayConfig",
+    "a2a": "A2aAgentConfig",
     "role": "Role",
     "mcp": "McpServerConfig",
     "mcp_tool": "McpToolConfig",
