@@ -71,6 +71,8 @@ _CANCEL_SECONDS: Final = 5.0
 """Seconds for the other side to hear that its answer is not needed any more."""
 _POLL_SECONDS: Final = (0.2, 5.0)
 """Seconds between two looks at a task: at first, and at most."""
+_TOKEN: Final = 4
+"""Characters of a token, about."""
 _LONGEST_QUOTE: Final = 300
 """Characters of what the other side says that an error repeats."""
 _WORKING: Final = frozenset({TaskState.TASK_STATE_UNSPECIFIED, TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING})
@@ -89,6 +91,7 @@ class RemoteTaskAgent:
         self._http = http
         self._config = config
         self._streams = streams
+        self._free = anyio.Semaphore(config.concurrency)
         self._is_closed = False
 
     @classmethod
@@ -128,10 +131,11 @@ class RemoteTaskAgent:
         if self._is_closed:
             raise Unavailable(f"agent {self._card.name!r} is closed")
         seconds = min(request.timeout or self._config.step_timeout, self._config.step_timeout)
-        text = await self._answer(request, seconds)
+        text, reason = _limited(await self._answer(request, seconds), request)
         if text:
             yield TextDelta(text=text)
-        yield Finished(reason=FinishReason.STOP, usage=Usage(), model=self._card.model)
+        usage = Usage(input_tokens=sum(map(_tokens, _texts(request.messages))), output_tokens=_tokens(text))
+        yield Finished(reason=reason, usage=usage, model=self._card.model)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -141,7 +145,7 @@ class RemoteTaskAgent:
 
     async def _answer(self, request: StepRequest, seconds: float) -> str:
         work = _RemoteWork()
-        working = asyncio.create_task(self._work(work, request))
+        working = asyncio.create_task(self._work_in_turn(work, request))
         try:
             with _errors(self._config):
                 async with asyncio.timeout(seconds):
@@ -156,15 +160,20 @@ class RemoteTaskAgent:
 
     async def _leave(self, work: "_RemoteWork", working: "asyncio.Task[None]") -> None:
         """Cancel a task whose answer is not needed any more."""
+        naming = asyncio.create_task(work.is_named.wait())  # a task that was just sent has no id yet, and cannot be cancelled without one
         try:
-            naming = asyncio.create_task(work.is_named.wait())  # a task without an id cannot be cancelled: it was just sent
-            await asyncio.wait({naming, working}, return_when=asyncio.FIRST_COMPLETED)
-            naming.cancel()
+            if work.was_sent:
+                await asyncio.wait({naming, working}, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            naming.cancel()
             working.cancel()
-        await asyncio.wait({working})
+        await asyncio.gather(working, return_exceptions=True)
         if work.is_open:
             await self._cancel(work.task)
+
+    async def _work_in_turn(self, work: "_RemoteWork", request: StepRequest) -> None:
+        async with self._free:
+            await self._work(work, request)
 
     async def _work(self, work: "_RemoteWork", request: StepRequest) -> None:
         parts = [Part(text=text, media_type="text/plain") for text in _texts(request.messages)]
@@ -172,6 +181,7 @@ class RemoteTaskAgent:
         asked = SendMessageRequest(message=message, configuration=SendMessageConfiguration(accepted_output_modes=["text/plain"]))
         if not self._streams:
             asked.configuration.return_immediately = True
+        work.was_sent = True
         async with aclosing(_patient(self._client.send_message(asked), self._config.idle_timeout)) as responses:
             async for response in responses:
                 work.hear(response)
@@ -193,6 +203,7 @@ class _RemoteWork:
 
     def __init__(self) -> None:
         self.task = ""
+        self.was_sent = False
         self.is_named = asyncio.Event()
         """The id of the task is known, or that there is none."""
         self._status = TaskStatus()
@@ -374,6 +385,21 @@ def _texts(messages: tuple[Message, ...]) -> list[str]:
         return [messages[0].text]
     names: Mapping[str, str] = {"system": "Instructions", "user": "User", "assistant": "Assistant", "tool": "Tool"}
     return [f"{names[message.role]}: {message.text}" for message in messages if message.text]
+
+
+def _limited(text: str, request: StepRequest) -> tuple[str, FinishReason]:
+    """Return an answer up to a stop sequence and the limit of output, which the agent is not told, and why it ends there."""
+    for stop in request.stop:
+        text = text.partition(stop)[0]
+    most = request.max_output_tokens
+    if most is None or _tokens(text) <= most:
+        return text, FinishReason.STOP
+    return text[: most * _TOKEN], FinishReason.LENGTH
+
+
+def _tokens(text: str) -> int:
+    """Estimate the tokens of a text: the protocol counts none."""
+    return -(-len(text) // _TOKEN)
 
 
 def _text_of(parts: Any) -> str:  # noqa: ANN401 - protobuf's repeated field

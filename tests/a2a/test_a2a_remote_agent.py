@@ -17,6 +17,7 @@ from nearfar.cloud.config import A2aAgentConfig
 from nearfar.orchestrator.a2a.server import A2aServer
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.protocols import Message, Sensitivity, StepRequest, complete
+from nearfar.protocols.testing.agent_conformance import CHECKS, Check, Subject, run_check
 
 pytestmark = pytest.mark.anyio
 VARIABLE = "REMOTE_TOKEN"
@@ -150,3 +151,19 @@ async def test_a_hybrid_asks_a_remote_agent_and_takes_its_words_for_a_strangers(
             result = await hybrid.run("How is it?", agent="helper")
     assert (result.text, result.side, result.dollars) == ("From afar.", Side.FAR, None)
     assert (result.label.integrity, result.label.origins) == (Integrity.UNTRUSTED, ("agent helper",))
+
+
+STREAMS = ("text_streams_and_ends_with_one_finished", "concurrent_steps_interleave")
+"""Checks that need pieces of an answer: this agent gives it whole, since an artifact may be replaced to its end."""
+
+
+@pytest.mark.parametrize("check", [check for check in CHECKS if check.__name__ not in STREAMS], ids=lambda check: check.__name__)
+async def test_a_remote_agent_keeps_the_contract_of_agents(check: Check, tmp_path: Path) -> None:
+    worker = ScriptedAgent(lambda request: "One two three. " * 20, pace=0.001)
+    async with remote(tmp_path, worker) as server:
+        config = await accepted(server.url)
+
+        async def create() -> RemoteTaskAgent:
+            return await RemoteTaskAgent.connect(config, name="helper")
+
+        await run_check(check, Subject(create=create, prompt="How is it?", long_prompt="Tell me all."))
