@@ -306,10 +306,19 @@ _HOSTED = {
 
 def provider_name(dialect: str, base_url: str) -> str:
     """Return the name that OpenTelemetry's conventions give a provider: that of its host, else that of the API it speaks."""
-    host = urlsplit(base_url).hostname or ""
+    host, _ = server_of(base_url)
     if host.endswith(".openai.azure.com"):
         return "azure.ai.openai"
     return _HOSTED.get(host, _PROVIDERS[dialect])
+
+
+def server_of(base_url: str) -> tuple[str, int]:
+    """Return host and port of an address; no host where it cannot be used, which its first step says."""
+    try:
+        parts = urlsplit(base_url)
+        return parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443)
+    except ValueError:
+        return "", 0
 
 
 def bare_name(model: str) -> str:

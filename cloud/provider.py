@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -39,7 +38,7 @@ from ..protocols.secrets import Key
 from ..protocols.security import IDENTITY
 from ..protocols.validation import check_request
 from .connections import Connections, near_client, unpacks_bounded
-from .dialect import Decoder, Dialect, EndedEarly, Ending, JsonObject, provider_name
+from .dialect import Decoder, Dialect, EndedEarly, Ending, JsonObject, provider_name, server_of
 from .failures import (
     Deadline,
     Pause,
@@ -137,8 +136,7 @@ class ProviderAgent:
     @property
     def server(self) -> tuple[str, int]:
         """Return host and port of the API, for telemetry."""
-        parts = urlsplit(self._base_url)
-        return parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443)
+        return server_of(self._base_url)
 
     async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
         """Run one step. Its call is repeated only while nothing has arrived, see `RetryPolicy`."""

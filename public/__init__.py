@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.compose.agents import NearConfig as NearConfig
     from nearfar.orchestrator.compose.config import Config as Config
     from nearfar.orchestrator.compose.config import load_config as load_config
+    from nearfar.orchestrator.compose.http import CallerConfig as CallerConfig
+    from nearfar.orchestrator.compose.http import ServeConfig as ServeConfig
     from nearfar.orchestrator.compose.hub import AttachedConfig as AttachedConfig
     from nearfar.orchestrator.compose.hub import HubConfig as HubConfig
     from nearfar.orchestrator.compose.hub import WorkerConfig as WorkerConfig
@@ -306,6 +308,7 @@ _NAMES = {
     "orchestrator.cache.answers": "AnswerCache",
     "orchestrator.compose.agents": "FarConfig GatewayConfig LocalFarConfig NearConfig",
     "orchestrator.compose.config": "Config load_config",
+    "orchestrator.compose.http": "CallerConfig ServeConfig",
     "orchestrator.compose.hub": "AttachedConfig HubConfig WorkerConfig",
     "orchestrator.compose.policy_file": "PolicyFile",
     "orchestrator.hybrid.arguments": "HybridArguments ResumeOptions TaskOptions TurnOptions",

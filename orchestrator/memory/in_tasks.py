@@ -123,7 +123,7 @@ class TaskMemory:
 
     @property
     def recalls(self) -> RecallConfig:
-        """What is looked up, and how far it may go, for those who ask without a task."""
+        """The bounds of a recall without a task: what is looked up, and how far it may go."""
         return self._recall or RecallConfig()
 
     def recall(self, task: Task, *, may_stay: bool, stays_here: bool) -> Task:

@@ -53,7 +53,7 @@ def agent(*texts: str) -> ScriptedAgent:
     return ScriptedAgent([*(texts or ("hi",))])
 
 
-PARTS = ("near", "far", "agents", "instructions", "tools", "approver", "policy", "memory", "records")
+PARTS = ("near", "far", "agents", "instructions", "tools", "approver", "policy", "memory", "records", "mcp")
 KEPT = ("where", "runs", "budgets", "privacy", "traces", "cache", "checkpointer")
 
 

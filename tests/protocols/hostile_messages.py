@@ -22,7 +22,7 @@ INPUTS: dict[str, Descriptor] = {
     f"/{service.full_name}/{method.name}": method.input_type for service in _SERVICES for method in service.methods
 }
 """What each RPC of every server takes, by its method."""
-assert set(REQUIRED) <= set(INPUTS)
+assert {method for method in REQUIRED if method.startswith("/nearfar.")} <= set(INPUTS)
 
 _DEEP = '{"a":' * 3000 + "1" + "}" * 3000
 _JSON = st.sampled_from(
