@@ -1,6 +1,5 @@
 """`nearfar serve http`: let clients of OpenAI and Anthropic have their turns served."""
 
-import gc
 import logging
 import secrets
 from collections.abc import Iterator
@@ -24,8 +23,6 @@ from .selection import chosen_config, open_hybrid
 
 _CALLER: Final = "local"
 """Name of the caller that the token of a server without a token file is made for."""
-_OBJECTS: Final = 10_000
-"""New objects until Python looks for garbage: with its usual 700, a server of many turns spends a tenth of its time on that."""
 _PACKAGES: Final = ("starlette", "uvicorn")
 
 
@@ -67,7 +64,6 @@ async def _serve(selection: options.AgentChoice, serve: ServeConfig, seconds: fl
 
     log_to_stderr()
     load_langgraph()
-    gc.set_threshold(_OBJECTS)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     made = "" if serve.tokens is not None else secrets.token_hex(32)
     records = load_tokens(serve.tokens) if serve.tokens is not None else (_record(made),)
