@@ -18,7 +18,7 @@ from ..compose.gateway_child import ask_providers_here
 from ..compose.http import ServeConfig
 from . import options
 from .printing import Line, Note, show
-from .running import execute
+from .running import execute, load_langgraph
 from .selection import chosen_config, open_hybrid
 
 _CALLER: Final = "local"
@@ -63,6 +63,7 @@ async def _serve(selection: options.AgentChoice, serve: ServeConfig, seconds: fl
     from .serve import drain, log_to_stderr, until_stopped
 
     log_to_stderr()
+    load_langgraph()
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     made = "" if serve.tokens is not None else secrets.token_hex(32)
     records = load_tokens(serve.tokens) if serve.tokens is not None else (_record(made),)

@@ -81,6 +81,8 @@ class Endpoint:
         except Exception as defect:  # the boundary of a request: its client learns that it failed, and the log where
             log_defect(logger, f"{scope['method']} {scope['path']} failed", defect)
             await exchange.fail(InternalError("the request failed unexpectedly", hint="the server's log has the details"))
+        finally:
+            await exchange.aclose()
 
     async def _answered(self, exchange: "Exchange", identity: Identity) -> None:
         exchange.caller = identity.caller
@@ -141,6 +143,11 @@ class Exchange:
             headers = {**retry_headers(error), "x-request-id": self.run, "request-id": self.run}
             status = status_of(error, self._error_body)
             await self.reply(self._error_body(error, self.run), status=status, headers=headers)
+
+    async def aclose(self) -> None:
+        """Send nothing more."""
+        if self._stream is not None:
+            await self._stream.aclose()
 
     async def while_connected(self, work: Awaitable[Any]) -> Any:  # noqa: ANN401 - whatever the work returns
         """Return the result of the work. Cancel it, and raise `ClientLeft`, when the client closes the connection."""

@@ -13,40 +13,65 @@ from .requests import Receive, Send
 
 QUIET_SECONDS: Final = 5.0
 """Seconds without an event until a comment line keeps the connection alive: two are at most twice as far apart."""
+_MOST_WAITING: Final = 64 * 1024
+"""Bytes that wait to be sent until the turn has to wait, too."""
 _COMMENT: Final = b": wait\n\n"
 _HEAD: Final = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 class EventStream:
-    """Writes events as they come. The head of the response waits for the first event, as long as the connection need not be kept alive."""
+    """Writes events as they come; those that come at once are sent together. The head of the response waits for the first event, as long
+    as the connection need not be kept alive."""
 
     def __init__(self, send: Send, headers: Callable[[], Mapping[str, str]]) -> None:
         """`headers`: returns the headers of the response; called when its head is sent."""
         self._send = send
         self._headers = headers
-        self._writing = asyncio.Lock()
+        self._waiting: list[bytes] = []
+        self._size = 0
+        self._sending: asyncio.Task[None] | None = None
+        self._is_over = False
         self._latest = time.monotonic()
+        self._has_head = False
         self.has_begun = False
-        """The head was sent, so that no other status can be."""
+        """An event was written, so that no other status can be sent."""
 
     async def write(self, data: bytes) -> None:
         """Send events. Waits while the client does not read; the server ends such connections."""
-        async with self._writing:
-            if not self.has_begun:
-                self.has_begun = True
-                await self._send({"type": "http.response.start", "status": 200, "headers": encoded({**_HEAD, **self._headers()})})
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
-            self._latest = time.monotonic()
+        self.has_begun = True
+        self._waiting.append(data)
+        self._size += len(data)
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send_waiting())
+        if self._size > _MOST_WAITING:
+            await asyncio.wait({self._sending})
 
     async def end(self) -> None:
         """End the response after its last event."""
-        async with self._writing:
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        self._is_over = True
+        if self._sending is not None:
+            await self._sending
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def aclose(self) -> None:
+        """Send nothing more."""
+        if self._sending is not None:
+            await cancel_task(self._sending)
 
     async def keep_alive(self) -> None:
         """Send a comment line if nothing was sent for a while."""
-        if time.monotonic() - self._latest >= QUIET_SECONDS:
+        if time.monotonic() - self._latest >= QUIET_SECONDS and not self._is_over:
             await self.write(_COMMENT)
+
+    async def _send_waiting(self) -> None:
+        while self._waiting:
+            data = b"".join(self._waiting)
+            self._waiting, self._size = [], 0
+            if not self._has_head:
+                self._has_head = True
+                await self._send({"type": "http.response.start", "status": 200, "headers": encoded({**_HEAD, **self._headers()})})
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            self._latest = time.monotonic()
 
 
 def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
