@@ -60,5 +60,5 @@ class ServeConfig(Value):
         return self.model_copy(update={name: folder / file.expanduser() for name, file in files.items() if file is not None})
 
     def caller(self, name: str) -> CallerConfig:
-        """Return what the caller with this name may do."""
+        """Return what the caller called `name` may do."""
         return self.callers.get(name) or CallerConfig()
