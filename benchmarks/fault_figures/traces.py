@@ -181,7 +181,7 @@ async def _run(world: SearchWorld, task: WorldTask, store: TraceStore, agent: Pr
 def _recorded(entries: int) -> dict[str, Any]:
     """What an entry takes of the run's own time, and of the processor with all that the writing thread does."""
     with tempfile.TemporaryDirectory() as folder, closing(open_traces(RunsConfig(folder=Path(folder)))) as store:
-        trace = RunTrace.of(store, Task(messages=(Message.user("a task"),)), {})
+        trace = RunTrace.of(Task(messages=(Message.user("a task"),)), {}, store=store, observers=None)
         event = AttemptStarted(agent="near", side=Side.NEAR, model="a model")
         used, started = time.process_time(), time.perf_counter()
         for _ in range(entries):

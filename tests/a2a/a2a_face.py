@@ -1,6 +1,6 @@
 """An A2A server on loopback in front of a `Hybrid`, and the package's own client on each transport."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
@@ -65,7 +65,8 @@ class Caller:
         """Send a message, and return the task as it is in the end."""
         asked = SendMessageRequest(message=message or said(text), configuration=SendMessageConfiguration(return_immediately=not wait))
         transport = self.client._transport  # type: ignore[attr-defined]  # the client would stream
-        return (await transport.send_message(asked, context=self.context)).task
+        task: Task = (await transport.send_message(asked, context=self.context)).task
+        return task
 
     async def get(self, task: str) -> Task:
         return await self.client.get_task(GetTaskRequest(id=task), context=self.context)
@@ -79,7 +80,7 @@ class Caller:
     async def extended_card(self) -> AgentCard:
         return await self.client.get_extended_agent_card(GetExtendedAgentCardRequest(), context=self.context)
 
-    async def subscribe(self, task: str) -> AsyncIterator[StreamResponse]:
+    async def subscribe(self, task: str) -> AsyncGenerator[StreamResponse, None]:
         async for response in self.client.subscribe(SubscribeToTaskRequest(id=task), context=self.context):
             yield response
 

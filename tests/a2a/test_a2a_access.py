@@ -22,6 +22,10 @@ VERSION = {"a2a-version": "1.0"}
 ANA = VERSION | {"authorization": f"Bearer {TOKENS['ana']}"}
 
 
+def stub_of(channel: grpc.aio.Channel) -> a2a_pb2_grpc.A2AServiceStub:
+    return a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]  # generated, and without annotations
+
+
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wrong"}])
 async def test_everyone_may_read_the_card_and_nothing_else(headers: dict[str, str], tmp_path: Path) -> None:
     async with Hybrid(near=ScriptedAgent([]), records=tmp_path) as hybrid, served(hybrid) as server:
@@ -32,7 +36,7 @@ async def test_everyone_may_read_the_card_and_nothing_else(headers: dict[str, st
                 assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
         async with grpc.aio.insecure_channel(server.grpc_address) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(GetTaskRequest(id="a2a-1"), metadata=tuple((VERSION | headers).items()))
+                await stub_of(channel).GetTask(GetTaskRequest(id="a2a-1"), metadata=tuple((VERSION | headers).items()))
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -43,7 +47,7 @@ async def test_a_token_needs_the_scope_of_tasks(tmp_path: Path) -> None:
             assert (await client.post("/", json=ASK)).status_code == 403
         async with grpc.aio.insecure_channel(server.grpc_address) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(GetTaskRequest(id="a2a-1"), metadata=tuple(ANA.items()))
+                await stub_of(channel).GetTask(GetTaskRequest(id="a2a-1"), metadata=tuple(ANA.items()))
             assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
@@ -74,7 +78,7 @@ async def test_another_version_is_refused_by_grpc_too(tmp_path: Path) -> None:
     ):
         for version in ("99.0", "0.3"):
             with pytest.raises(grpc.aio.AioRpcError, match="is not supported") as refused:
-                await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(GetTaskRequest(id="x"), metadata=(("a2a-version", version),))
+                await stub_of(channel).GetTask(GetTaskRequest(id="x"), metadata=(("a2a-version", version),))
             assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 

@@ -19,7 +19,7 @@ from a2a.utils.errors import (
 )
 from a2a_face import TRANSPORTS, answer, both, calling, facts, said, served, until
 
-from nearfar import Hybrid, ScriptedAgent, Side, ToolCall, tool
+from nearfar import Hybrid, ScriptedAgent, Sensitivity, Side, ToolCall, tool
 from nearfar.orchestrator.compose.http import CallerConfig, ServeConfig
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("transport", TRANSPORTS)]
@@ -56,7 +56,7 @@ async def test_a_stream_tells_attempts_and_gives_a_long_answer_in_pieces(transpo
     text = "small " * 1000
     near = ScriptedAgent(["a bad draft"], name="little", confidence=0.01)
     far = ScriptedAgent([text], name="large", side=Side.FAR, model="deep")
-    config = ServeConfig(callers={"ana": CallerConfig(sensitivity="public")})
+    config = ServeConfig(callers={"ana": CallerConfig(sensitivity=Sensitivity.PUBLIC)})
     async with Hybrid(near=near, far=far, records=tmp_path) as hybrid, served(hybrid, config) as server, calling(server, transport) as ana:
         events = [event async for event in ana.stream("How is it?")]
     assert events[0].task.status.state == TaskState.TASK_STATE_SUBMITTED
@@ -257,7 +257,7 @@ async def test_a_caller_asks_for_no_more_than_its_token_allows(transport: str, t
     near, far = ScriptedAgent(["Here."], name="near"), ScriptedAgent(["There."], name="far", side=Side.FAR)
     public = said("Hello.")
     public.metadata.update({"nearfar": {"sensitivity": "public", "mode": "only_in_cloud"}})
-    config = ServeConfig(callers={"bob": CallerConfig(sensitivity="public")})
+    config = ServeConfig(callers={"bob": CallerConfig(sensitivity=Sensitivity.PUBLIC)})
     async with (
         Hybrid(near=near, far=far, records=tmp_path) as hybrid,
         served(hybrid, config) as server,

@@ -25,6 +25,7 @@ from nearfar import (
     PrivacyViolation,
     ProviderState,
     ScriptedAgent,
+    Sensitivity,
     Side,
     StepEvent,
     StepRequest,
@@ -223,7 +224,7 @@ async def test_private_is_the_default_and_an_option_opens_it() -> None:
 async def test_nothing_of_a_rejected_draft_is_streamed() -> None:
     near = ScriptedAgent([["a bad ", "draft"]], confidence=0.01)
     far = ScriptedAgent([["a good ", "answer"]], name="far", side=Side.FAR)
-    async with Hybrid(near=near, far=far, policy=Policy(sensitivity="public")) as hybrid:
+    async with Hybrid(near=near, far=far, policy=Policy(sensitivity=Sensitivity.PUBLIC)) as hybrid:
         answer = await whole(ChatNearfar(hybrid=hybrid), "Which is it?")
     assert (answer.text, answer.response_metadata["side"], answer.response_metadata["attempts"]) == ("a good answer", "far", 2)
 
@@ -244,7 +245,7 @@ def test_sync_and_async_calls_may_be_mixed() -> None:
     with Hybrid(near=agent) as hybrid:
         model = ChatNearfar(hybrid=hybrid)
         assert model.invoke("Hello").text == "ab"
-        assert asyncio.run(model.ainvoke("Hello")).text == "ab"  # type: ignore[arg-type]  # it is a coroutine
+        assert asyncio.run(model.ainvoke("Hello")).text == "ab"
         assert asyncio.run(whole(model, "Hello")).text == "ab"
         assert "".join(piece.text for piece in model.stream("Hello")) == "ab"
         assert [each.text for each in model.batch(["Hello", "Hello"])] == ["ab", "ab"]
@@ -300,7 +301,7 @@ async def test_a_node_of_langgraph_names_the_session_by_its_thread() -> None:
 
     near = ScriptedAgent(["unsure", "unsure"], confidence=0.01)
     far = ScriptedAgent(["sure", "sure again"], name="far", side=Side.FAR)
-    async with Hybrid(near=near, far=far, policy=Policy(sensitivity="public")) as hybrid:
+    async with Hybrid(near=near, far=far, policy=Policy(sensitivity=Sensitivity.PUBLIC)) as hybrid:
         model = ChatNearfar(hybrid=hybrid)
 
         async def chat(state: MessagesState) -> dict[str, Any]:

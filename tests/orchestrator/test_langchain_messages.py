@@ -1,6 +1,7 @@
 """Prompts as LangChain's messages, as a LangGraph app has them at hand."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from attached import PIXEL
@@ -108,7 +109,7 @@ def test_what_agents_cannot_be_told_is_refused_with_its_place(message: BaseMessa
 
 
 def test_images_in_langchains_blocks_are_read() -> None:
-    blocks = [create_text_block("What is this?"), create_image_block(base64=PIXEL.base64, mime_type="image/png")]
+    blocks: list[Any] = [create_text_block("What is this?"), create_image_block(base64=PIXEL.base64, mime_type="image/png")]
     assert as_messages([HumanMessage(content_blocks=blocks)]) == (Message.user("What is this?", (PIXEL,)),)
 
 

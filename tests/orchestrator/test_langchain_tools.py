@@ -78,7 +78,7 @@ def test_it_is_taken_for_one_that_acts_and_whose_words_are_strangers() -> None:
 
 def test_the_app_may_declare_better() -> None:
     made = tool(capital, name="lookup", effect="read", source="internal_tool", sends="device", keys=["country"])
-    assert (made.name, made.declared.effect, made.declared.keys) == ("lookup", Effect.READ, {"country"})
+    assert (made.name, made.declared.effect, made.declared.keys) == ("lookup", Effect.READ, frozenset({"country"}))
     assert made.declared.sinks == frozenset()
     assert made(country="Aldara").startswith("Orb, capital of Aldara")
 

@@ -51,8 +51,9 @@ async def test_a_checkpoint_comes_back_with_its_metadata_and_its_parent(saver: R
     assert found.parent_config == first
     assert (found.metadata["source"], found.metadata["step"]) == ("loop", 0)
     assert await saver.aget_tuple(config) == found
-    assert (found := await saver.aget_tuple(first)) is not None
-    assert found.checkpoint["channel_values"] == {"word": "one"}
+    before = await saver.aget_tuple(first)
+    assert before is not None
+    assert before.checkpoint["channel_values"] == {"word": "one"}
     assert await saver.aget_tuple(place("unknown")) is None
 
 

@@ -51,7 +51,7 @@ async def openai_client(
     *,
     token: str = TOKEN,
     **options: Any,  # noqa: ANN401 - of the client
-) -> AsyncIterator[openai.AsyncOpenAI]:
+) -> AsyncIterator[Any]:
     async with openai.AsyncOpenAI(base_url=f"{server.address}/v1", api_key=token, **options) as client:
         yield client
 

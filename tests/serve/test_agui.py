@@ -11,7 +11,7 @@ import pytest
 from ag_ui.core import Event
 from pydantic import BaseModel, TypeAdapter
 
-from nearfar import Hybrid, InvalidRequest, Policy, ScriptedAgent, Side, ToolCall, tool
+from nearfar import Hybrid, InvalidRequest, Policy, ScriptedAgent, Sensitivity, Side, ToolCall, tool
 from nearfar.orchestrator.serve.agui import AgUiEvent, AgUiRequest, serve_agui
 
 pytestmark = pytest.mark.anyio
@@ -112,7 +112,7 @@ async def test_an_answer_with_tools_of_the_hybrid_is_told_step_by_step() -> None
 async def test_a_rejected_draft_is_a_step_without_a_text() -> None:
     near = ScriptedAgent([["a bad ", "draft"]], name="small", confidence=0.01)
     far = ScriptedAgent([["a good ", "answer"]], name="large", side=Side.FAR)
-    async with Hybrid(near=near, far=far, policy=Policy(sensitivity="public")) as hybrid:
+    async with Hybrid(near=near, far=far, policy=Policy(sensitivity=Sensitivity.PUBLIC)) as hybrid:
         events = await events_of(hybrid, asked())
     assert text_of(events) == "a good answer"
     steps = [(event["stepName"], event["metadata"]["nearfar"]) for event in events if event["type"].startswith("STEP_")]
@@ -131,7 +131,7 @@ async def test_a_call_of_a_frontend_tool_ends_the_run_and_its_result_begins_the_
         assert first[-1]["outcome"] == {"type": "success", "pendingToolCallIds": ["call_1"]}
         assert "TOOL_CALL_RESULT" not in [event["type"] for event in first]
         tool_calls = [{"id": "call_1", "type": "function", "function": {"name": "paint", "arguments": '{"color": "red"}'}}]
-        history = [
+        history: list[dict[str, Any]] = [
             {"id": "m1", "role": "user", "content": [{"type": "text", "text": "Paint."}]},
             {"id": "m2", "role": "assistant", "content": "I paint.", "toolCalls": tool_calls},
             {"id": "m3", "role": "tool", "toolCallId": "call_1", "content": "done"},
@@ -163,7 +163,10 @@ async def test_an_approval_is_an_interrupt_and_the_resumed_run_does_not_announce
         assert (interrupt["reason"], interrupt["toolCallId"]) == ("tool_call", "call_1")
         assert PAID == []
         tool_calls = [{"id": "call_1", "type": "function", "function": {"name": "pay", "arguments": '{"amount": 5}'}}]
-        history = [{"id": "m1", "role": "user", "content": "Pay."}, {"id": "m2", "role": "assistant", "toolCalls": tool_calls}]
+        history: list[dict[str, Any]] = [
+            {"id": "m1", "role": "user", "content": "Pay."},
+            {"id": "m2", "role": "assistant", "toolCalls": tool_calls},
+        ]
         resuming = asked(*history, run="r2", resume=[{"interruptId": interrupt["id"], **answer}])
         foreign = await events_of(hybrid, resuming, user="eve")
         assert (foreign[-1]["type"], foreign[-1]["code"]) == ("RUN_ERROR", "NotFound")
@@ -205,6 +208,7 @@ async def test_a_run_that_is_cancelled_elsewhere_says_so(tmp_path: Path) -> None
     agent = ScriptedAgent([["I look.", waiting, call("look", place="Orb")], "It is small."])
     request = AgUiRequest.parse(asked())
     options = request.options({"user": "ana", "strategy": "device"})
+    last: dict[str, Any] = {}
     async with Hybrid(near=agent, tools=[look], records=tmp_path) as hybrid, aclosing(serve_agui(hybrid, request, options)) as events:
         async for event in events:
             if event["type"] == "STEP_STARTED":

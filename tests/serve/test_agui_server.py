@@ -5,6 +5,7 @@ import subprocess
 from asyncio import to_thread
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import httpx
 import pytest
 from node_environment import node_environment
 
-from nearfar import Hybrid, ScriptedAgent, Side, StepRequest, ToolCall, tool
+from nearfar import Hybrid, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, tool
 from nearfar.orchestrator.compose.http import CallerConfig, ServeConfig
 from nearfar.orchestrator.serve.server import HttpServer, serve_hybrid
 from nearfar.protocols.fakes import Reply
@@ -62,8 +63,8 @@ async def test_a_caller_with_a_token_hears_the_events_of_its_run() -> None:
 async def test_an_interface_may_narrow_what_its_token_allows_and_no_more() -> None:
     near, far = ScriptedAgent(["from here"], name="near"), ScriptedAgent(["from there"], name="far", side=Side.FAR)
     async with Hybrid(near=near, far=far) as hybrid:
-        async with served(hybrid, CallerConfig(sensitivity="public")) as server, client_of(server) as client:
-            props = {"model": "nearfar/far"}
+        async with served(hybrid, CallerConfig(sensitivity=Sensitivity.PUBLIC)) as server, client_of(server) as client:
+            props: dict[str, Any] = {"model": "nearfar/far"}
             answer = await client.post("/agui", json={**ASK, "forwardedProps": props})
             assert "from there" in answer.text
             props = {"nearfar": {"mode": "only_on_device"}}
@@ -107,7 +108,7 @@ async def test_the_protocols_own_client_runs_tools_and_approves(tmp_path: Path) 
     hybrid = Hybrid(near=agent, tools=[pay], policy={"strategy": "device"}, records=tmp_path)
     async with hybrid, served(hybrid, CallerConfig()) as server:
         node = [str(venv / "bin" / "node"), "--input-type=module", "-", f"{server.address}/agui", TOKEN]
-        ended = await to_thread(subprocess.run, node, timeout=60, check=False, **options)
+        ended = await to_thread(partial(subprocess.run, node, timeout=60, check=False, **options))
     assert ended.returncode == 0, ended.stderr
     heard = json.loads(ended.stdout)
     assert [kinds[-1] for kinds in heard["kinds"]] == ["RUN_FINISHED"] * 4

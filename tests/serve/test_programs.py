@@ -11,7 +11,7 @@ import pytest
 from http_face import TOKEN, served
 from node_environment import NODE_VENV
 
-from nearfar import Hybrid, ScriptedAgent, Side, StepRequest, ToolCall
+from nearfar import Hybrid, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.orchestrator.compose.http import CallerConfig
 from nearfar.protocols.fakes import Reply
 
@@ -65,7 +65,7 @@ async def test_codex_solves_a_task_with_two_calls(tmp_path: Path) -> None:
         lambda folder: {"name": "exec_command", "arguments": {"cmd": "cat number.txt"}},
         tmp_path,
     )
-    async with Hybrid(far=far) as hybrid, served(hybrid, CallerConfig(sensitivity="public")) as server:
+    async with Hybrid(far=far) as hybrid, served(hybrid, CallerConfig(sensitivity=Sensitivity.PUBLIC)) as server:
         provider = {"name": "nearfar", "base_url": f"{server.address}/v1", "env_key": "NEARFAR_TOKEN", "wire_api": "responses"}
         settings = {
             "model": "nearfar/auto",
@@ -98,7 +98,7 @@ async def test_claude_code_solves_a_task_with_two_calls(tmp_path: Path) -> None:
     )
     switches = ("DISABLE_TELEMETRY", "DISABLE_ERROR_REPORTING", "DISABLE_AUTOUPDATER", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC")
     hybrid = Hybrid(far=far, policy={"privacy": {"findings": "allow"}})
-    async with hybrid, served(hybrid, CallerConfig(sensitivity="public")) as server:
+    async with hybrid, served(hybrid, CallerConfig(sensitivity=Sensitivity.PUBLIC)) as server:
         variables = {"ANTHROPIC_BASE_URL": server.address, "ANTHROPIC_AUTH_TOKEN": TOKEN, "IS_SANDBOX": "1", **dict.fromkeys(switches, "1")}
         command = [claude, "-p", TASK, "--model", "nearfar/auto", "--dangerously-skip-permissions"]
         told = await run(command, tmp_path, **variables)

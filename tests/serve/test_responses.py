@@ -76,7 +76,7 @@ def answers(request: StepRequest) -> Reply:
     return f"It is {results[-1]}." if results else CALL
 
 
-def known_response(data: dict[str, Any]) -> Response:
+def known_response(data: dict[str, Any]) -> Any:  # noqa: ANN401 - a `Response`, whose output has one of thirty types
     """Return a response object that has all fields of Open Responses and no others but ours."""
     assert set(data) - {"nearfar"} >= OPEN_RESPONSES
     return strictly(Response, {name: value for name, value in data.items() if name not in EXTRA})
@@ -224,7 +224,7 @@ async def test_the_client_parses_an_answer_into_its_model() -> None:
 
 
 async def test_a_cut_answer_is_incomplete() -> None:
-    cut = ["Here", Finished(reason=FinishReason.LENGTH, usage=Usage(output_tokens=1), model="small")]
+    cut: Reply = ["Here", Finished(reason=FinishReason.LENGTH, usage=Usage(output_tokens=1), model="small")]
     async with Hybrid(near=near(cut)) as hybrid, served(hybrid) as server, openai_client(server) as client:
         response = await client.responses.create(**ASK, max_output_tokens=1)
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
