@@ -3,6 +3,7 @@
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import NotFound
@@ -21,8 +22,8 @@ TABLES: Final = Tables(
 )
 _MOST: Final = 1_000
 """Responses that are kept in memory; the oldest go first."""
-_LONGEST_CHAIN: Final = 1_000
-"""Responses that one may continue, one behind the other."""
+_MOST_BYTES: Final = 64_000_000
+"""Bytes of these responses together."""
 
 
 class KeptResponse(Value):
@@ -34,11 +35,35 @@ class KeptResponse(Value):
     """Items of the request, without those of the responses before it."""
     response: dict[str, Any]
     """The response object."""
+    is_private: bool = True
+    """It was made of a private task: whatever continues it is private, too."""
 
     @property
     def items(self) -> Sequence[Mapping[str, Any]]:
         """Return input and output in their order, as a later response continues them."""
         return [*self.input, *self.response["output"]]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A response and all that it continues, the oldest first."""
+
+    links: Sequence[KeptResponse] = ()
+
+    @property
+    def first(self) -> str:
+        """Return the id of the response with which it begins; an empty text if there is none."""
+        return self.links[0].response["id"] if self.links else ""
+
+    @property
+    def items(self) -> Sequence[Mapping[str, Any]]:
+        """Return input and output of all responses, in their order."""
+        return [item for kept in self.links for item in kept.items]
+
+    @property
+    def is_private(self) -> bool:
+        """Return whether one of the responses was made of a private task."""
+        return any(kept.is_private for kept in self.links)
 
 
 class KeptResponses:
@@ -47,14 +72,16 @@ class KeptResponses:
     def __init__(self, runs: "RunStore | None") -> None:
         """Keep responses with these `runs`, so that they end with them; None: in memory, the last thousand."""
         self._runs = runs
-        self._memory: OrderedDict[tuple[str, str], KeptResponse] = OrderedDict()
+        self._memory: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+        self._bytes = 0
 
     async def keep(self, kept: KeptResponse, user: str) -> None:
         """Keep a response."""
         if self._runs is None:
-            self._memory[user, kept.response["id"]] = kept
-            while len(self._memory) > _MOST:
-                self._memory.popitem(last=False)
+            self._memory[user, kept.response["id"]] = content = kept.model_dump_json().encode()
+            self._bytes += len(content)
+            while len(self._memory) > _MOST or self._bytes > _MOST_BYTES:
+                self._bytes -= len(self._memory.popitem(last=False)[1])
             return
         row = (kept.response["id"], kept.run, user, kept.model_dump_json())
         await self._write("INSERT INTO responses (response, run, user_name, content) VALUES (?, ?, ?, ?)", row)
@@ -64,41 +91,31 @@ class KeptResponses:
         found = await in_thread(self._row, response, user) if self._runs is not None else self._memory.get((user, response))
         if found is None:
             raise NotFound(f"there is no response {response!r}", hint="it was not stored, was deleted, or belongs to another caller")
-        return found
+        return KeptResponse.model_validate(json.loads(found))
 
     async def delete(self, response: str, user: str) -> None:
         """Forget a response. The record of its run stays until the run is forgotten."""
         await self.get(response, user)
         if self._runs is None:
-            del self._memory[user, response]
+            self._bytes -= len(self._memory.pop((user, response)))
         else:
             await self._write("DELETE FROM responses WHERE response = ? AND user_name = ?", (response, user))
 
-    async def chain(self, response: str, user: str) -> Sequence[Mapping[str, Any]]:
-        """Return the items of a response and of all that it continues, the oldest first."""
+    async def chain(self, response: str, user: str) -> Chain:
+        """Return a response with all that it continues."""
         links: list[KeptResponse] = []
         following: object = response
-        while isinstance(following, str) and following and len(links) < _LONGEST_CHAIN:
+        while isinstance(following, str) and following:
             links.append(await self.get(following, user))
             following = links[-1].response["previous_response_id"]
-        return [item for kept in reversed(links) for item in kept.items]
+        return Chain(links[::-1])
 
-    async def first(self, response: str, user: str) -> str:
-        """Return the id of the response with which the chain of one begins."""
-        following = response
-        for _ in range(_LONGEST_CHAIN):
-            before = (await self.get(following, user)).response["previous_response_id"]
-            if not before:
-                break
-            following = before
-        return following
-
-    def _row(self, response: str, user: str) -> KeptResponse | None:
+    def _row(self, response: str, user: str) -> str | None:
         assert self._runs is not None
         with self._runs.database.reading() as reading:
             query = "SELECT content FROM responses WHERE response = ? AND user_name = ?"
             found = reading.execute(query, (response, user)).fetchone()
-        return None if found is None else KeptResponse.model_validate(json.loads(found[0]))
+        return None if found is None else str(found[0])
 
     async def _write(self, statement: str, values: Sequence[str]) -> None:
         runs = self._runs

@@ -99,5 +99,7 @@ class TurnDialect(ABC):
     def encoder(self, incoming: Incoming, asked: AskedOfTurn) -> Encoder:
         """Return the writer of a response that is streamed."""
 
-    async def keep(self, incoming: Incoming, written: Encoder | Mapping[str, Any]) -> None:  # noqa: B027 - most dialects keep nothing
+    async def keep(  # noqa: B027 - most dialects keep nothing
+        self, incoming: Incoming, asked: AskedOfTurn, written: Encoder | Mapping[str, Any]
+    ) -> None:
         """Keep a complete response, in the form in which it was written. Called before its client reads the end of it."""

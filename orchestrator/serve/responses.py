@@ -1,22 +1,25 @@
 """`/v1/responses`: OpenAI's Responses API, with responses that are kept, continued, read again and deleted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import parse_qsl
 
-from ...protocols import InvalidRequest
-from ..runs.responses import KeptResponse, KeptResponses
+from ...protocols import InvalidRequest, Sensitivity
+from ..runs.responses import Chain, KeptResponse, KeptResponses
 from ..task.turns import Turn
 from .counting import count_tokens
 from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect
 from .endpoint import Exchange
 from .errors import openai_error
-from .fields import Fields, opening_of
+from .fields import opening_of, wrong
 from .requests import field
-from .responses_input import ReadRequest, input_items, read_responses
+from .responses_input import input_items, read_responses
 from .responses_output import ResponseEncoder, ResponseWriter, whole_response
 
 _MOST_ITEMS = 100
-"""Items of a response's input that one request lists."""
+"""Items of a response's input that one request lists at most."""
+_PAGE = 20
+"""Items that one lists unless it says."""
 
 
 class Responses(TurnDialect):
@@ -29,11 +32,15 @@ class Responses(TurnDialect):
         self._kept = kept
 
     async def read(self, incoming: Incoming) -> AskedOfTurn:
-        read, chain = await self._read(incoming)
-        options, asked, warnings = incoming.options(chain=chain, opening=opening_of(read.messages))
+        chain = await self._chain(incoming)
+        read = read_responses(incoming.body, chain.items)
+        options, asked, warnings = incoming.options(chain=chain.first, opening=opening_of(read.messages))
+        options |= dict(read.options)  # type: ignore[typeddict-item]  # they are checked when the turn begins
+        if chain.is_private:
+            options["sensitivity"] = Sensitivity.PRIVATE
         return AskedOfTurn(
             prompt=read.messages,
-            options=options | dict(read.options),  # type: ignore[arg-type]  # they are checked when the turn begins
+            options=options,
             tools=read.tools,
             tool_choice=read.tool_choice,
             stream=read.stream,
@@ -41,12 +48,9 @@ class Responses(TurnDialect):
             warnings=[*dict.fromkeys([*read.warnings, *warnings])],
         )
 
-    async def _read(self, incoming: Incoming) -> tuple[ReadRequest, str]:
-        """Return what is asked, and the id of the response with which its chain began; empty: it begins one."""
-        before: str = field(incoming.body, "previous_response_id", str, "the id of a response", "")
-        user = _owner(incoming)
-        earlier = await self._kept.chain(before, user) if before else ()
-        return read_responses(incoming.body, earlier), await self._kept.first(before, user) if before else ""
+    async def _chain(self, incoming: Incoming) -> Chain:
+        """Return the responses that a request continues."""
+        return await self._kept.chain(field(incoming.body, "previous_response_id", str, "the id of a response", ""), _owner(incoming))
 
     def whole(self, incoming: Incoming, asked: AskedOfTurn, turn: Turn) -> Mapping[str, Any]:
         return whole_response(_writer(incoming), asked, turn)
@@ -54,18 +58,20 @@ class Responses(TurnDialect):
     def encoder(self, incoming: Incoming, asked: AskedOfTurn) -> Encoder:
         return ResponseEncoder(_writer(incoming), asked)
 
-    async def keep(self, incoming: Incoming, written: Encoder | Mapping[str, Any]) -> None:
+    async def keep(self, incoming: Incoming, asked: AskedOfTurn, written: Encoder | Mapping[str, Any]) -> None:
         """Keep a complete response, unless the request says `"store": false`."""
         if not field(incoming.body, "store", bool, "true or false", True):
             return
         response = written.response if isinstance(written, ResponseEncoder) else dict(written)  # type: ignore[arg-type]  # whole returns one
         items = tuple({**item} for item in input_items(incoming.body))
-        await self._kept.keep(KeptResponse(run=incoming.run, input=items, response=response), _owner(incoming))
+        is_private = asked.options["sensitivity"] != Sensitivity.PUBLIC
+        kept = KeptResponse(run=incoming.run, input=items, response=response, is_private=is_private)
+        await self._kept.keep(kept, _owner(incoming))
 
     async def count(self, exchange: Exchange) -> None:
         """Answer with the number of tokens of a request's input."""
         incoming = exchange.incoming
-        read, _ = await self._read(incoming)
+        read = read_responses(incoming.body, (await self._chain(incoming)).items)
         await exchange.reply({"object": "response.input_tokens", "input_tokens": await count_tokens(incoming, read)})
 
     async def show(self, exchange: Exchange) -> None:
@@ -83,14 +89,17 @@ class Responses(TurnDialect):
         raise InvalidRequest("only a background response can be cancelled, and this one is complete", hint="close the connection instead")
 
     async def items(self, exchange: Exchange) -> None:
-        """Answer with the items of a kept response's input, the newest first unless `order=asc`."""
+        """Answer with a page of the items of a kept response's input, the newest first unless `order=asc`."""
         kept = await self._kept.get(exchange.scope["path_params"]["response"], _owner(exchange.incoming))
-        listed: Sequence[Fields] = [{"id": f"item_{place}", **item} for place, item in enumerate(kept.input)]
-        if b"order=asc" not in exchange.scope.get("query_string", b""):
-            listed = listed[::-1]
-        page = listed[:_MOST_ITEMS]
+        query = dict(parse_qsl(exchange.scope.get("query_string", b"").decode()))
+        listed: list[dict[str, Any]] = [{"id": f"item_{place}", **item} for place, item in enumerate(kept.input)]
+        if query.get("order") != "asc":
+            listed.reverse()
+        ids = [item["id"] for item in listed]
+        rest = listed[ids.index(query["after"]) + 1 :] if query.get("after") in ids else listed
+        page = rest[: _page_size(query.get("limit", ""))]
         ends = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
-        await exchange.reply({"object": "list", "data": page, "has_more": len(listed) > len(page), **ends})
+        await exchange.reply({"object": "list", "data": page, "has_more": len(rest) > len(page), **ends})
 
 
 def _owner(incoming: Incoming) -> str:
@@ -100,3 +109,11 @@ def _owner(incoming: Incoming) -> str:
 
 def _writer(incoming: Incoming) -> ResponseWriter:
     return ResponseWriter(f"resp_{incoming.run}", incoming.body)
+
+
+def _page_size(limit: str) -> int:
+    if not limit:
+        return _PAGE
+    if not limit.isdecimal() or not 0 < int(limit) <= _MOST_ITEMS:
+        raise wrong("limit", f"it must be a number from 1 to {_MOST_ITEMS}")
+    return int(limit)

@@ -44,9 +44,9 @@ async def test_a_response_is_read_again_by_its_owner_alone(kept: KeptResponses) 
 async def test_a_chain_holds_input_and_output_of_all_its_responses_in_order(kept: KeptResponses) -> None:
     for name, behind in (("one", None), ("two", "one"), ("three", "two")):
         await kept.keep(response(name, behind=behind), "ana")
-    items = await kept.chain("three", "ana")
-    assert [item.get("content") or item["id"] for item in items] == ["one", "msg_one", "two", "msg_two", "three", "msg_three"]
-    assert await kept.first("three", "ana") == "one"
+    chain = await kept.chain("three", "ana")
+    assert [item.get("content") or item["id"] for item in chain.items] == ["one", "msg_one", "two", "msg_two", "three", "msg_three"]
+    assert (chain.first, chain.is_private) == ("one", True)
 
 
 async def test_a_deleted_response_is_gone_and_cannot_be_continued(kept: KeptResponses) -> None:
@@ -67,6 +67,19 @@ async def test_memory_keeps_the_last_ones(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(NotFound):
         await kept.get("one", "ana")
     assert (await kept.get("three", "ana")).run == "run-three"
+
+
+async def test_memory_keeps_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(response("one").model_dump_json())
+    monkeypatch.setattr(responses, "_MOST_BYTES", 2 * size)
+    kept = KeptResponses(None)
+    for name in ("one", "two", "six"):
+        await kept.keep(response(name), "ana")
+    with pytest.raises(NotFound):
+        await kept.get("one", "ana")
+    await kept.delete("two", "ana")
+    await kept.keep(response("ten"), "ana")
+    assert (await kept.get("six", "ana")).run == "run-six"
 
 
 async def test_a_response_survives_a_restart(tmp_path: Path) -> None:

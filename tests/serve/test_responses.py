@@ -169,6 +169,28 @@ async def test_a_response_continues_the_one_before_it() -> None:
     assert (second.output_text, second.previous_response_id) == ("It is cold.", first.id)
 
 
+async def test_what_continues_a_private_response_is_private() -> None:
+    far = ScriptedAgent(lambda _: "from far", name="far", side=Side.FAR)
+    private = {"nearfar": {"sensitivity": "private"}}
+    async with Hybrid(near=near("One.", "Two."), far=far) as hybrid, served(hybrid) as server, openai_client(server) as client:
+        first = await client.responses.create(**ASK, extra_body=private)
+        second = await client.responses.create(model="nearfar/near", input="And now?", previous_response_id=first.id)
+        with pytest.raises(openai.APIStatusError):
+            await client.responses.create(model="nearfar/far", input="And now?", previous_response_id=second.id)
+        assert (await client.responses.create(model="nearfar/far", input="And now?")).output_text == "from far"
+    assert len(far.requests) == 1
+
+
+async def test_the_items_of_a_long_input_are_listed_page_by_page() -> None:
+    items = [{"role": "user", "content": f"{place}"} for place in range(45)]
+    async with Hybrid(near=near("ok")) as hybrid, served(hybrid) as server, openai_client(server) as client:
+        made = await client.responses.create(model="nearfar/auto", input=items)
+        listed = [item.content async for item in client.responses.input_items.list(made.id, order="asc")]
+        with pytest.raises(openai.BadRequestError):
+            await client.responses.input_items.list(made.id, limit=1000)
+    assert listed == [f"{place}" for place in range(45)]
+
+
 async def test_instructions_are_not_those_of_the_response_before() -> None:
     heard: list[str] = []
 
