@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import os
+import queue
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
@@ -68,8 +69,41 @@ async def run_in_daemon_thread(function: Callable[[], object]) -> object:
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, *report)
 
-    threading.Thread(target=work, name="nearfar tool", daemon=True).start()
+    _idle_worker().do(work)
     return await outcome
+
+
+class _Worker:
+    """A daemon thread that does one piece of work after another: starting a thread takes longer than many pieces of work."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        threading.Thread(target=self._live, name="nearfar tool", daemon=True).start()
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Do a piece of work, which raises nothing."""
+        self._work.put(work)
+
+    def _live(self) -> None:
+        while True:
+            self._work.get()()
+            if len(_idle) >= _MOST_IDLE:
+                return
+            _idle.append(self)
+
+
+_MOST_IDLE: Final = 8
+"""Threads that wait for work."""
+_idle: Final[list[_Worker]] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)  # a child has none of these threads
+
+
+def _idle_worker() -> _Worker:
+    try:
+        return _idle.pop()  # one atomic step: two threads cannot get the same one
+    except IndexError:
+        return _Worker()
 
 
 async def run_cancellable(work: Coroutine[Any, Any, T]) -> T:
