@@ -10,7 +10,7 @@ from ...protocols import FinishReason, JsonSchema, NearfarError, ToolCall, ToolC
 from ..task.turns import Speaker, Turn
 from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect
 from .errors import BadField, UnsupportedField, openai_error
-from .fields import effort_of, given_fields, opening_of, sampling_of, with_one_system
+from .fields import as_object, as_objects, effort_of, given_fields, opening_of, sampling_of, with_one_system
 from .metadata import turn_object
 from .requests import field, ignored, warning
 from .sse import event
@@ -204,8 +204,8 @@ def read_tools(body: Mapping[str, Any], warnings: list[str]) -> tuple[list[Mappi
             warnings.append(warning("dropped", "tool", str(kind)))
     choice = body.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        allowed = choice.get("allowed_tools", choice)
-        names = {_named(each) for each in allowed.get("tools", ())}
+        allowed = as_object(choice.get("allowed_tools", choice), "tool_choice.allowed_tools")
+        names = {_named(each) for each in as_objects(allowed, "tools")}
         return [tool for tool in tools if _named(tool) in names], str(allowed.get("mode", ToolChoice.AUTO))
     return tools, _choice(choice)
 

@@ -44,7 +44,7 @@ def read_messages(body: Fields) -> ReadRequest:
     choice = as_object(body.get("tool_choice") or {"type": "auto"}, "tool_choice")
     said = [each for place, given in enumerate(as_objects(body, "messages")) for each in _message(given, f"messages[{place}]", warnings)]
     one_call = {"parallel_calls": False} if choice.get("disable_parallel_tool_use") else {}
-    system = plain(body.get("system"))
+    system = plain(field(body, "system", (str, list), "a text or a list of blocks", ""))
     return ReadRequest(
         messages=with_one_system([*([{"role": "system", "content": system}] if system else []), *said]),
         tools=tools,

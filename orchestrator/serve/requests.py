@@ -63,7 +63,7 @@ async def _read(receive: Receive, announced: int) -> bytes:
 def parse_object(data: bytes) -> dict[str, Any]:
     """Return a JSON object. Raise `InvalidRequest` for anything else, and for one that is nested too deeply."""
     try:
-        value = orjson.loads(data)
+        value = orjson.loads(data or b"{}")  # some requests need no body
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the body is no JSON: {error}", hint="content-type: application/json") from None
     if not isinstance(value, dict):

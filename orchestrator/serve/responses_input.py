@@ -52,6 +52,7 @@ def read_responses(body: Fields, earlier: Sequence[Fields] = ()) -> ReadRequest:
         raise wrong("conversation", "conversations are not kept", hint="previous_response_id continues a response")
     if body.get("background"):
         raise wrong("background", "responses are computed while their caller waits", hint="leave it out")
+    field(body, "metadata", dict, "an object")
     warnings = ignored(body, _KNOWN)
     tools = list(_tools(as_objects(body, "tools"), warnings))
     choice, tools = read_choice(body.get("tool_choice"), tools)

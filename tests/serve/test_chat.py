@@ -197,6 +197,7 @@ async def test_what_no_agent_can_do_is_refused_by_its_name(field: str, value: ob
 @pytest.mark.parametrize(
     ("change", "param"),
     [
+        ({"tool_choice": {"type": "allowed_tools", "allowed_tools": 5}}, "tool_choice.allowed_tools"),
         ({"messages": "Hi"}, "messages"),
         ({"messages": ["Hi"]}, "messages[0]"),
         ({"temperature": 3}, "temperature"),

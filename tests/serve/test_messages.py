@@ -155,6 +155,7 @@ async def test_errors_have_the_form_and_status_of_anthropic() -> None:
         ({"tools": [{"description": "no name"}]}, "tools[0].name"),
         ({"tool_choice": {"type": "tool", "name": "fly"}}, "tool_choice.name"),
         ({"max_tokens": "many"}, "max_tokens"),
+        ({"system": 5}, "system"),
     ],
 )
 async def test_a_wrong_field_is_named(change: dict[str, Any], param: str) -> None:

@@ -303,6 +303,8 @@ async def test_an_image_reaches_an_agent_that_reads_images_and_no_other() -> Non
         ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"temperature": "hot"}, "temperature"),
+        ({"metadata": 5}, "metadata"),
+        ({"tool_choice": {"type": "allowed_tools", "tools": [5]}}, "tools[0]"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
         ({"text": {"format": {"type": "poem"}}}, "text.format.type"),
     ],
