@@ -116,7 +116,8 @@ def turn_options(hybrid: Hybrid, caller: str, allowed: CallerConfig, model: obje
         options["mode"] = mode
     if asked.strategy is not None:
         options["strategy"] = asked.strategy
-    options["sensitivity"] = _narrowest_sensitivity(policy, allowed.sensitivity, asked.sensitivity)
+    if (sensitivity := _narrowest_sensitivity(policy, allowed.sensitivity, asked.sensitivity)) is not None:
+        options["sensitivity"] = sensitivity
     limits = narrowed(narrowed(policy.limits, allowed.limits), asked.limits)
     if limits != policy.limits:
         options["policy"] = policy.model_copy(update={"limits": limits})
@@ -152,12 +153,13 @@ def _narrowest_mode(policy: Policy, *given: Mode | str | None) -> Mode | None:
     return mode
 
 
-def _narrowest_sensitivity(policy: Policy, allowed: Sensitivity | None, asked: Sensitivity | None) -> Sensitivity:
+def _narrowest_sensitivity(policy: Policy, allowed: Sensitivity | None, asked: Sensitivity | None) -> Sensitivity | None:
+    """Return the sensitivity that a caller's section or request declares; None: the policy decides, which declares nothing of one task."""
     most = allowed or policy.sensitivity
     if asked is Sensitivity.PUBLIC and most is Sensitivity.PRIVATE:
         hint = 'its server\'s owner allows it: [serve.callers.NAME] sensitivity = "public"'
         raise PermissionDenied("the tasks of this caller are private and cannot be declared public", hint=hint)
-    return asked or most
+    return asked or allowed
 
 
 def narrowed(limits: LimitsConfig, further: LimitsConfig) -> LimitsConfig:

@@ -64,7 +64,7 @@ class Responses(TurnDialect):
             return
         response = written.response if isinstance(written, ResponseEncoder) else dict(written)  # type: ignore[arg-type]  # whole returns one
         items = tuple({**item} for item in input_items(incoming.body))
-        is_private = asked.options["sensitivity"] != Sensitivity.PUBLIC
+        is_private = asked.options.get("sensitivity", incoming.hybrid.policy.sensitivity) != Sensitivity.PUBLIC
         kept = KeptResponse(run=incoming.run, input=items, response=response, is_private=is_private)
         await self._kept.keep(kept, _owner(incoming))
 

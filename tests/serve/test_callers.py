@@ -5,9 +5,10 @@ from typing import Any
 import anyio
 import openai
 import pytest
+from attached import PIXEL
 from http_face import ASK, CHAT, HEADERS, PUBLIC, TOKEN, may, openai_client, raw_client, served
 
-from nearfar import ConfigError, Hybrid, ScriptedAgent, Side
+from nearfar import Capabilities, ConfigError, Hybrid, ScriptedAgent, Side
 from nearfar.orchestrator.compose.http import CallerConfig, ServeConfig
 from nearfar.orchestrator.serve.requests import BODY_BYTES
 from nearfar.orchestrator.serve.server import serve_hybrid
@@ -234,3 +235,14 @@ async def test_the_headers_name_run_and_cost_and_the_debug_header_tells_everythi
     assert "x-nearfar-cost" not in response.headers  # the price is unknown, which is not 0
     assert [attempt["agent"] for attempt in body["nearfar"]["debug"]["attempts"]] == ["near", "far"]
     assert HEADERS["authorization"] not in response.text
+
+
+async def test_a_public_policy_does_not_declare_that_images_may_leave() -> None:
+    far = ScriptedAgent(lambda _: "seen", name="far", side=Side.FAR, capabilities=Capabilities(images=True))
+    image = {"type": "image_url", "image_url": {"url": PIXEL.data_url}}
+    body = {"model": "nearfar/auto", "messages": [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, image]}]}
+    async with Hybrid(far=far, policy={"sensitivity": "public"}) as hybrid:
+        for allowed, status in ((CallerConfig(), 403), (PUBLIC, 200)):
+            async with served(hybrid, allowed) as server, raw_client(server) as client:
+                assert (await client.post(CHAT, json=body)).status_code == status
+    assert len(far.requests) == 1
