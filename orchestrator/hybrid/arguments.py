@@ -17,7 +17,6 @@ from ..compose.agents import FAR_CONFIGS, NEAR_CONFIGS, FarConfig, NearSection, 
 from ..compose.hub import AttachedConfig
 from ..compose.policy_file import PolicyFile
 from ..mcp.config import McpName, McpServerConfig
-from ..mcp.tools import McpServers
 from ..routing.policy_check import require_usable, role_findings
 from ..task.langchain_tools import ForeignTool, as_tool
 from ..task.modes import Mode, Strategy
@@ -34,6 +33,7 @@ from ..util.plugins import Plugin, find_plugin
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
+    from ..mcp.tools import McpServers
     from ..memory.in_tasks import TaskMemory
     from ..memory.store import MemoryStore
     from .records import Records
@@ -134,12 +134,14 @@ def load_plugin_tools(plugin: Plugin) -> list[Tool]:
     return tools
 
 
-def mcp_argument(given: Mapping[str, McpServerConfig | Mapping[str, Any]] | None) -> McpServers:
+def mcp_argument(given: Mapping[str, McpServerConfig | Mapping[str, Any]] | None) -> "McpServers | None":
     """Return the MCP servers with their approved tools. A mapping is a `[mcp.NAME]` section; a folder is relative to the current one."""
-    if given is None:
-        return McpServers({})
+    if not given and (given is None or isinstance(given, Mapping)):
+        return None
     if not isinstance(given, Mapping):
         raise wrong_type("mcp", given, "a mapping from names to servers", hint='mcp={"files": {"command": "..."}}')
+    from ..mcp.tools import McpServers
+
     servers: TypeAdapter[dict[McpName, McpServerConfig]] = TypeAdapter(dict[McpName, McpServerConfig])
     return McpServers({name: config.anchored(Path.cwd()) for name, config in parse_section("mcp", given, servers).items()})
 

@@ -152,7 +152,7 @@ class Hybrid(ServesTurns):
                     failing.callback(self._memory.store.close)
             self._mcp = mcp_argument(mcp)
             own = () if self._memory is None else self._memory.tools
-            self._tools = tools_argument((*tools_argument(tools), *own, *self._mcp.tools))
+            self._tools = tools_argument((*tools_argument(tools), *own, *(() if self._mcp is None else self._mcp.tools)))
             self._team = team_argument(agents, sides, self.policy, self._tools)
             self._records = open_records(asked)
             failing.callback(self._records.close)
@@ -206,10 +206,11 @@ class Hybrid(ServesTurns):
     def _move_with_the_loop(self) -> None:
         """Reset the memory's consolidation, the runs and the MCP servers when the event loop that they belong to is replaced."""
         home = self.pool.home
-        home.releasing.append(self._mcp.release)
-        home.forgetting.append(self._mcp.forget)
-        for connection in self._mcp.connections:
-            connection.entering = home.enter
+        if self._mcp is not None:
+            home.releasing.append(self._mcp.release)
+            home.forgetting.append(self._mcp.forget)
+            for connection in self._mcp.connections:
+                connection.entering = home.enter
         if self._rest is not None:
             home.forgetting.append(self._rest.move)
         if self._pipeline.runs is not None:
