@@ -4,7 +4,7 @@ Schemas are draft 2020-12. References are resolved inside the document only; not
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -54,8 +54,8 @@ def check_request(card: AgentCard, request: StepRequest) -> None:
     if last.role in ("system", "user") and not (last.text.strip() or last.attachments):
         raise InvalidRequest("the prompt is empty", hint="the last message must have text")
     check_attachments(request.messages)
-    for capability, (is_needed, lack) in _needs(request).items():
-        if is_needed and not getattr(card.capabilities, capability):
+    for capability, lack in _needs(request):
+        if not getattr(card.capabilities, capability):
             raise Unsupported(f"agent {card.name!r} cannot {lack}", hint="leave it out or ask another agent")
     for adapter in (request.adapter, request.call_adapter):
         if adapter is not None and adapter not in card.adapters:
@@ -67,21 +67,22 @@ def check_request(card: AgentCard, request: StepRequest) -> None:
         check_schema(tool.parameters, f"parameters of tool {tool.name!r}")
 
 
-def _needs(request: StepRequest) -> dict[str, tuple[bool, str]]:
-    """Return whether a request needs each of the optional capabilities, and the words for an agent that lacks it."""
-    attached = [attachment.is_image for message in request.messages for attachment in message.attachments]
-    return {
-        "tools": (bool(request.tools), "call tools"),
-        "json_schema": (request.output_schema is not None, "enforce output_schema"),
-        "logprobs": (request.top_logprobs is not None, "report log-probabilities"),
-        "images": (True in attached, "read images"),
-        "files": (False in attached, "read documents"),
-    }
+def _needs(request: StepRequest) -> Iterator[tuple[str, str]]:
+    """Yield the optional capabilities that a request needs, each with the words for an agent that lacks it."""
+    if request.tools:
+        yield "tools", "call tools"
+    if request.output_schema is not None:
+        yield "json_schema", "enforce output_schema"
+    if request.top_logprobs is not None:
+        yield "logprobs", "report log-probabilities"
+    for message in request.messages:
+        for attachment in message.attachments:
+            yield ("images", "read images") if attachment.is_image else ("files", "read documents")
 
 
 def check_attachments(messages: Sequence[Message]) -> None:
     """Raise `InvalidRequest` if a conversation carries more attachments, or more bytes in them, than a request may."""
-    sizes = [len(attachment.data) for message in messages for attachment in message.attachments]
+    sizes = [len(attachment.data) for message in messages if message.attachments for attachment in message.attachments]
     if len(sizes) > ATTACHMENTS or sum(sizes) > ATTACHED_BYTES:
         carried = f"{len(sizes)} attachments of {sum(sizes)} bytes"
         raise InvalidRequest(

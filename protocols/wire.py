@@ -99,7 +99,7 @@ def request_to_proto(request: StepRequest) -> pb.StepRequest:
             adapter=request.adapter,
             call_adapter=request.call_adapter,
             effort=_EFFORTS[request.effort],
-            **{name: getattr(request, name) for name in _SAMPLERS},
+            **{name: value for name in _SAMPLERS if (value := getattr(request, name)) is not None},
             sensitivity=pb.SENSITIVITY_PUBLIC if request.sensitivity is Sensitivity.PUBLIC else pb.SENSITIVITY_PRIVATE,
         )
 
