@@ -1,5 +1,6 @@
 """`nearfar serve http`: let clients of OpenAI and Anthropic have their turns served."""
 
+import gc
 import logging
 import secrets
 from collections.abc import Iterator
@@ -74,6 +75,8 @@ async def _serve(selection: options.AgentChoice, serve: ServeConfig, seconds: fl
         anyio.create_task_group() as tasks,
     ):
         ask_providers_here(hybrid.pool, {"far": config.far, **config.other_far})
+        gc.collect()
+        gc.freeze()  # what is loaded now lives as long as the server: no collection needs to look at it again
         agents = [handle.name for handle in hybrid.pool]
         show({"url": server.address, "agents": agents, "token": made or None}, _lines(server.address, agents, made), as_json=as_json)
         if serve.tokens is not None:
