@@ -20,10 +20,12 @@ TABLES: Final = Tables(
     "CREATE TABLE responses (response TEXT PRIMARY KEY, run TEXT NOT NULL, user_name TEXT NOT NULL, content TEXT NOT NULL);\n"
     "CREATE INDEX responses_by_run ON responses (run);\n",
 )
+_PREFIX: Final = "resp_"
 _MOST: Final = 1_000
 """Responses that are kept in memory; the oldest go first."""
 _MOST_BYTES: Final = 64_000_000
 """Bytes of these responses together."""
+_NOT_FOUND: Final = "it was not stored, was deleted, or belongs to another caller"
 
 
 class KeptResponse(Value):
@@ -42,6 +44,11 @@ class KeptResponse(Value):
     def items(self) -> Sequence[Mapping[str, Any]]:
         """Return input and output in their order, as a later response continues them."""
         return [*self.input, *self.response["output"]]
+
+
+def item_id(kind: str, response: str, place: int) -> str:
+    """Return the id of the item at a `place` of a response's output, by which the response is found again."""
+    return f"{kind}_{response.removeprefix(_PREFIX)}_{place}"
 
 
 @dataclass(frozen=True)
@@ -88,10 +95,18 @@ class KeptResponses:
 
     async def get(self, response: str, user: str) -> KeptResponse:
         """Return a response."""
-        found = await in_thread(self._row, response, user) if self._runs is not None else self._memory.get((user, response))
+        found = await self._find(response, user)
         if found is None:
-            raise NotFound(f"there is no response {response!r}", hint="it was not stored, was deleted, or belongs to another caller")
-        return KeptResponse.model_validate(json.loads(found))
+            raise NotFound(f"there is no response {response!r}", hint=_NOT_FOUND)
+        return found
+
+    async def item(self, name: str, user: str) -> tuple[Mapping[str, Any], KeptResponse]:
+        """Return an item of a response's output by its id, and the response."""
+        found = await self._find(_PREFIX + "".join(name.split("_")[1:2]), user)
+        items = [item for item in (found.response["output"] if found is not None else ()) if item["id"] == name]
+        if found is None or not items:
+            raise NotFound(f"there is no item {name!r}", hint=f"send the item itself: {_NOT_FOUND}")
+        return items[0], found
 
     async def delete(self, response: str, user: str) -> None:
         """Forget a response. The record of its run stays until the run is forgotten."""
@@ -109,6 +124,10 @@ class KeptResponses:
             links.append(await self.get(following, user))
             following = links[-1].response["previous_response_id"]
         return Chain(links[::-1])
+
+    async def _find(self, response: str, user: str) -> KeptResponse | None:
+        found = await in_thread(self._row, response, user) if self._runs is not None else self._memory.get((user, response))
+        return None if found is None else KeptResponse.model_validate(json.loads(found))
 
     def _row(self, response: str, user: str) -> str | None:
         assert self._runs is not None

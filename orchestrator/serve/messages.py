@@ -40,7 +40,7 @@ class Messages(TurnDialect):
         )
 
     def whole(self, incoming: Incoming, asked: AskedOfTurn, turn: Turn) -> Mapping[str, Any]:
-        text = [{"type": "text", "text": turn.text, "citations": None}] if turn.text else []
+        text = [{"type": "text", "text": turn.text}] if turn.text else []
         calls = [{"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)} for call in turn.calls]
         told = {"content": [*text, *calls], "stop_reason": _REASONS[turn.finish_reason]}
         return {**_shell(incoming, turn.model, turn.usage), **told, "nearfar": turn_object(turn, asked.warnings, debug=asked.debug)}
@@ -63,7 +63,7 @@ class MessageEncoder(Encoder):
         return _event("message_start", message=_shell(self._incoming, speaker.model, Usage()))
 
     def text(self, piece: str) -> bytes:
-        opening = b"" if self._is_in_text else self._start({"type": "text", "text": "", "citations": None})
+        opening = b"" if self._is_in_text else self._start({"type": "text", "text": ""})
         self._is_in_text = True
         return opening + self._delta({"type": "text_delta", "text": piece})
 

@@ -1,6 +1,6 @@
 """`/v1/responses`: OpenAI's Responses API, with responses that are kept, continued, read again and deleted."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -11,7 +11,7 @@ from .counting import count_tokens
 from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect
 from .endpoint import Exchange
 from .errors import openai_error
-from .fields import opening_of, wrong
+from .fields import Fields, opening_of, required_text, wrong
 from .requests import field
 from .responses_input import input_items, read_responses
 from .responses_output import ResponseEncoder, ResponseWriter, whole_response
@@ -33,10 +33,11 @@ class Responses(TurnDialect):
 
     async def read(self, incoming: Incoming) -> AskedOfTurn:
         chain = await self._chain(incoming)
-        read = read_responses(incoming.body, chain.items)
+        given, holders = await self._input(incoming)
+        read = read_responses(incoming.body, given, earlier=chain.items)
         options, asked, warnings = incoming.options(chain=chain.first, opening=opening_of(read.messages))
         options |= dict(read.options)  # type: ignore[typeddict-item]  # they are checked when the turn begins
-        if chain.is_private:
+        if chain.is_private or any(holder.is_private for holder in holders):
             options["sensitivity"] = Sensitivity.PRIVATE
         return AskedOfTurn(
             prompt=read.messages,
@@ -46,11 +47,22 @@ class Responses(TurnDialect):
             stream=read.stream,
             debug=asked.debug,
             warnings=[*dict.fromkeys([*read.warnings, *warnings])],
+            extra={"input": given},
         )
 
     async def _chain(self, incoming: Incoming) -> Chain:
         """Return the responses that a request continues."""
         return await self._kept.chain(field(incoming.body, "previous_response_id", str, "the id of a response", ""), _owner(incoming))
+
+    async def _input(self, incoming: Incoming) -> tuple[Sequence[Fields], Sequence[KeptResponse]]:
+        """Return the items of a request's input, references replaced by the items that they name, and the responses that hold these."""
+        items, holders = list(input_items(incoming.body)), []
+        for place, item in enumerate(items):
+            if item.get("type") == "item_reference":
+                name = required_text(item, "id", f"input[{place}]")
+                items[place], holder = await self._kept.item(name, _owner(incoming))
+                holders.append(holder)
+        return items, holders
 
     def whole(self, incoming: Incoming, asked: AskedOfTurn, turn: Turn) -> Mapping[str, Any]:
         return whole_response(_writer(incoming), asked, turn)
@@ -63,7 +75,7 @@ class Responses(TurnDialect):
         if not field(incoming.body, "store", bool, "true or false", True):
             return
         response = written.response if isinstance(written, ResponseEncoder) else dict(written)  # type: ignore[arg-type]  # whole returns one
-        items = tuple({**item} for item in input_items(incoming.body))
+        items = tuple({**item} for item in asked.extra["input"])
         is_private = asked.options.get("sensitivity", incoming.hybrid.policy.sensitivity) != Sensitivity.PUBLIC
         kept = KeptResponse(run=incoming.run, input=items, response=response, is_private=is_private)
         await self._kept.keep(kept, _owner(incoming))
@@ -71,7 +83,8 @@ class Responses(TurnDialect):
     async def count(self, exchange: Exchange) -> None:
         """Answer with the number of tokens of a request's input."""
         incoming = exchange.incoming
-        read = read_responses(incoming.body, (await self._chain(incoming)).items)
+        given, _ = await self._input(incoming)
+        read = read_responses(incoming.body, given, earlier=(await self._chain(incoming)).items)
         await exchange.reply({"object": "response.input_tokens", "input_tokens": await count_tokens(incoming, read)})
 
     async def show(self, exchange: Exchange) -> None:
@@ -92,7 +105,7 @@ class Responses(TurnDialect):
         """Answer with a page of the items of a kept response's input, the newest first unless `order=asc`."""
         kept = await self._kept.get(exchange.scope["path_params"]["response"], _owner(exchange.incoming))
         query = dict(parse_qsl(exchange.scope.get("query_string", b"").decode()))
-        listed: list[dict[str, Any]] = [{"id": f"item_{place}", **item} for place, item in enumerate(kept.input)]
+        listed: list[dict[str, Any]] = [{**item, "id": item.get("id") or f"item_{place}"} for place, item in enumerate(kept.input)]
         if query.get("order") != "asc":
             listed.reverse()
         ids = [item["id"] for item in listed]

@@ -46,8 +46,14 @@ class ReadRequest(NamedTuple):
     """Things in the request that have no effect."""
 
 
-def read_responses(body: Fields, earlier: Sequence[Fields] = ()) -> ReadRequest:
-    """Return what a body asks for. `earlier`: the items of the responses before it, input and output. Raises `BadField`."""
+def read_responses(body: Fields, given: Sequence[Fields], *, earlier: Sequence[Fields] = ()) -> ReadRequest:
+    """Return what a body asks for. Raises `BadField`.
+
+    Args:
+        body: the request.
+        given: the items of its input.
+        earlier: the items of the responses before it, input and output.
+    """
     if body.get("conversation") is not None:
         raise wrong("conversation", "conversations are not kept", hint="previous_response_id continues a response")
     if body.get("background"):
@@ -57,7 +63,7 @@ def read_responses(body: Fields, earlier: Sequence[Fields] = ()) -> ReadRequest:
     tools = list(_tools(as_objects(body, "tools"), warnings))
     choice, tools = read_choice(body.get("tool_choice"), tools)
     instructions = field(body, "instructions", str, "a text", "")
-    messages = list(_messages([*earlier, *input_items(body)], warnings))
+    messages = list(_messages([*earlier, *given], len(earlier), warnings))
     return ReadRequest(
         messages=with_one_system([*([{"role": "system", "content": instructions}] if instructions else []), *messages]),
         tools=tools,
@@ -103,15 +109,18 @@ def read_choice(given: object, tools: Sequence[Fields]) -> tuple[str, list[Field
         name = required_text(as_object(choice.get("function", choice), "tool_choice"), "name", "tool_choice")
         return choice_of(name, [tool["name"] for tool in tools], "tool_choice"), list(tools)
     allowed = as_object(choice.get("allowed_tools", choice), "tool_choice")
-    names = {required_text(as_object(each.get("function", each), "tool_choice.tools"), "name", "") for each in as_objects(allowed, "tools")}
+    names = [as_object(each.get("function", each), "tool_choice.tools").get("name") for each in as_objects(allowed, "tools")]
     mode = choice_of(allowed.get("mode", "auto"), ("auto", "required"), "tool_choice.mode")
     return mode, [tool for tool in tools if tool["name"] in names]
 
 
-def _messages(items: Sequence[Fields], warnings: list[str]) -> Iterator[Fields]:
-    """Yield the messages that items stand for: an assistant's words and the calls behind them are one message."""
+def _messages(items: Sequence[Fields], earlier: int, warnings: list[str]) -> Iterator[Fields]:
+    """Yield the messages that items stand for: an assistant's words and the calls behind them are one message.
+
+    The input begins after as many `earlier` items.
+    """
     said: dict[str, Any] | None = None
-    for place, item in enumerate(items):
+    for place, item in enumerate(items, -earlier):
         message = _message(item, f"input[{place}]", warnings)
         if message is None:
             continue

@@ -4,11 +4,11 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
-from uuid import uuid4
 
 import orjson
 
 from ...protocols import FinishReason, NearfarError, ToolCall, Usage
+from ..runs.responses import item_id
 from ..task.turns import Speaker, Turn
 from .dialect import AskedOfTurn, Encoder
 from .errors import openai_error
@@ -53,7 +53,7 @@ class ResponseWriter:
         self._number = 0
         self._output: list[Json] = []
         self._text = ""
-        echo = {name: body[name] if body.get(name) is not None else default for name, default in _ECHOED.items()}
+        echo = {name: _echo(body.get(name), default) for name, default in _ECHOED.items()}
         tools = [{"strict": None, "description": None, **tool} for tool in echo["tools"] if tool.get("type") == "function"]
         self.response: Json = {
             "id": id,
@@ -75,7 +75,7 @@ class ResponseWriter:
     def text(self, piece: str) -> Iterator[Json]:
         """Add a piece of text."""
         if not self._text:
-            item = {"id": _item_id("msg"), "type": "message", "role": "assistant", "status": "in_progress", "content": []}
+            item = {"id": self._new_id("msg"), "type": "message", "role": "assistant", "status": "in_progress", "content": []}
             self._output.append(item)
             yield self._event("response.output_item.added", output_index=len(self._output) - 1, item=item)
             yield self._event("response.content_part.added", **self._place(), part=_part(""))
@@ -112,13 +112,16 @@ class ResponseWriter:
         self._text = ""
 
     def _call(self, call: ToolCall) -> Iterator[Json]:
-        item = {"id": _item_id("fc"), "type": "function_call", "status": "in_progress", "call_id": call.id, "name": call.name}
+        item = {"id": self._new_id("fc"), "type": "function_call", "status": "in_progress", "call_id": call.id, "name": call.name}
         arguments, place = json.dumps(call.arguments, ensure_ascii=False), {"item_id": item["id"], "output_index": len(self._output)}
         yield self._event("response.output_item.added", output_index=place["output_index"], item={**item, "arguments": ""})
         yield self._event("response.function_call_arguments.delta", **place, delta=arguments)
         yield self._event("response.function_call_arguments.done", **place, arguments=arguments)
         self._output.append({**item, "status": "completed", "arguments": arguments})
         yield self._event("response.output_item.done", output_index=place["output_index"], item=self._output[-1])
+
+    def _new_id(self, kind: str) -> str:
+        return item_id(kind, self.response["id"], len(self._output))
 
     def _place(self) -> Json:
         return {"item_id": self._output[-1]["id"], "output_index": len(self._output) - 1, "content_index": 0}
@@ -180,8 +183,11 @@ def whole_response(writer: ResponseWriter, asked: AskedOfTurn, turn: Turn) -> Js
     return writer.response | told
 
 
-def _item_id(kind: str) -> str:
-    return f"{kind}_{uuid4().hex}"
+def _echo(given: object, default: object) -> object:
+    """Return what a response repeats of a field; an object has all that it has by default."""
+    if isinstance(given, dict) and isinstance(default, dict):
+        return {**default, **given}
+    return default if given is None else given
 
 
 def _part(text: str) -> Json:

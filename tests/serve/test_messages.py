@@ -74,6 +74,7 @@ async def test_a_whole_message_is_valid_in_every_field() -> None:
     text, use = message.content
     assert (text.text, use.id, use.name, use.input) == ("I look. ", "toolu_7", "look", {"at": "ümlaut"})
     assert (message.stop_reason, response.json()["nearfar"]["model"]) == ("tool_use", "small")
+    assert response.json()["content"][0] == {"type": "text", "text": "I look. "}, "the AI SDK refuses citations that are null"
 
 
 async def test_the_events_of_a_message_come_in_order_and_are_valid() -> None:

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.anyio
 
 PATH = "/v1/responses"
 ASK: dict[str, Any] = {"model": "nearfar/auto", "input": "Look at it."}
+USER: list[Any] = [{"role": "user", "content": "And now?"}]
 PARAMETERS = {"type": "object", "properties": {"at": {"type": "string"}}}
 LOOK = {"type": "function", "name": "look", "description": "Look.", "parameters": PARAMETERS}
 CALL = ToolCall(id="call_7", name="look", arguments={"at": "ümlaut"})
@@ -181,6 +182,59 @@ async def test_what_continues_a_private_response_is_private() -> None:
     assert len(far.requests) == 1
 
 
+async def test_a_reference_stands_for_the_item_of_a_kept_response_also_when_it_is_continued(tmp_path: Path) -> None:
+    heard: list[list[str]] = []
+
+    def note(request: StepRequest) -> Reply:
+        heard.append([message.text for message in request.messages if message.role != "system"])
+        return "One."
+
+    async with Hybrid(near=ScriptedAgent(note), records=tmp_path) as hybrid, served(hybrid) as server, openai_client(server) as client:
+        first = await client.responses.create(**ASK)
+        items = [{"role": "user", "content": "Look."}, {"type": "item_reference", "id": first.output[0].id}, {"role": "user", "content": "?"}]
+        second = await client.responses.create(model="nearfar/auto", input=items)
+        await client.responses.delete(first.id)
+        await client.responses.create(model="nearfar/auto", input="And?", previous_response_id=second.id)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.create(model="nearfar/auto", input=items)
+    assert heard[1:] == [["Look.", "One.", "?"], ["Look.", "One.", "?", "One.", "And?"]]
+
+
+async def test_a_reference_to_an_item_of_another_caller_is_not_found() -> None:
+    async with AsyncExitStack() as stack:
+        hybrid = await stack.enter_async_context(Hybrid(near=near("One.")))
+        server = await stack.enter_async_context(served(hybrid))
+        client, other = [await stack.enter_async_context(openai_client(server, token=token)) for token in (TOKEN, OTHER)]
+        made = await client.responses.create(**ASK)
+        for name in (made.output[0].id, "msg_", "rs_1_2"):
+            with pytest.raises(openai.NotFoundError):
+                await other.responses.create(model="nearfar/auto", input=[{"type": "item_reference", "id": name}, *USER])
+
+
+async def test_what_refers_to_a_private_response_is_private() -> None:
+    far = ScriptedAgent(lambda _: "from far", name="far", side=Side.FAR)
+    async with Hybrid(near=near("One."), far=far) as hybrid, served(hybrid) as server, openai_client(server) as client:
+        first = await client.responses.create(**ASK, extra_body={"nearfar": {"sensitivity": "private"}})
+        items = [{"type": "item_reference", "id": first.output[0].id}, *USER]
+        with pytest.raises(openai.APIStatusError):
+            await client.responses.create(model="nearfar/far", input=items)
+    assert not far.requests
+
+
+async def test_a_wrong_item_is_named_by_its_place_in_the_input_of_its_own_request() -> None:
+    async with Hybrid(near=near("One.")) as hybrid, served(hybrid) as server, openai_client(server) as client:
+        first = await client.responses.create(**ASK)
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.responses.create(model="nearfar/auto", input=[{"role": "king"}], previous_response_id=first.id)
+    assert caught.value.param == "input[0].role"
+
+
+async def test_a_response_repeats_the_format_of_its_text_also_where_only_the_verbosity_is_asked_for() -> None:
+    async with Hybrid(near=near("One.")) as hybrid, served(hybrid) as server, openai_client(server) as client:
+        made = await client.responses.create(**ASK, text={"verbosity": "low"}, reasoning={"effort": "low"})
+    assert (made.text.format.type, made.text.verbosity, made.reasoning.effort) == ("text", "low", "low")
+
+
 async def test_the_items_of_a_long_input_are_listed_page_by_page() -> None:
     items = [{"role": "user", "content": f"{place}"} for place in range(45)]
     async with Hybrid(near=near("ok")) as hybrid, served(hybrid) as server, openai_client(server) as client:
@@ -260,7 +314,7 @@ async def test_allowed_tools_leave_out_all_others() -> None:
         seen.append([tool.name for tool in request.tools])
         return "ok"
 
-    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]}
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}, {"type": "web_search"}]}
     async with Hybrid(near=ScriptedAgent(note)) as hybrid, served(hybrid) as server, openai_client(server) as client:
         await client.responses.create(**ASK, tools=[LOOK, {**LOOK, "name": "leap"}], tool_choice=choice)
     assert seen == [["look"]]
