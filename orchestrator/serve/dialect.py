@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ...protocols import Message, NearfarError, ToolChoice, ToolSpec
 from ..compose.http import CallerConfig
@@ -13,6 +13,7 @@ from ..task.turns import Speaker, Turn
 from .errors import Body
 from .options import RequestOptions, read_options, turn_options
 from .sessions import session_of
+from .sse import COMMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,9 @@ class AskedOfTurn:
 
 class Encoder(ABC):
     """Writes one turn as the bytes of server-sent events."""
+
+    sign: ClassVar[bytes] = COMMENT
+    """Tells a client that waits that the server is there."""
 
     @abstractmethod
     def begin(self, speaker: Speaker) -> bytes:

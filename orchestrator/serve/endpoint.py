@@ -190,8 +190,8 @@ class Exchange:
         def headers() -> Mapping[str, str]:
             return _headers(self.run, asked, speaker) | ({} if turn is None else turn_headers(turn))
 
-        stream = self._stream = EventStream(self._send, headers)
         encoder = dialect.encoder(incoming, asked)
+        stream = self._stream = EventStream(self._send, headers, sign=encoder.sign)
         self._failure = encoder.fail
         events = self.face.hybrid.stream_turn(asked.prompt, tools=asked.tools, tool_choice=asked.tool_choice, **asked.options)
         async with while_connected(self._receive, stream.keep_alive), aclosing(events):

@@ -52,6 +52,8 @@ class Messages(TurnDialect):
 class MessageEncoder(Encoder):
     """Writes a message as server-sent events."""
 
+    sign = event(b'{"type":"ping"}', name="ping")
+
     def __init__(self, incoming: Incoming, asked: AskedOfTurn) -> None:
         """Write the message that answers a request."""
         self._incoming = incoming

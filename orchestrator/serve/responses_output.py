@@ -183,7 +183,7 @@ def whole_response(writer: ResponseWriter, asked: AskedOfTurn, turn: Turn) -> Js
     return writer.response | told
 
 
-def _echo(given: object, default: object) -> object:
+def _echo(given: object, default: object) -> Any:  # noqa: ANN401 - JSON
     """Return what a response repeats of a field; an object has all that it has by default."""
     if isinstance(given, dict) and isinstance(default, dict):
         return {**default, **given}

@@ -15,7 +15,8 @@ QUIET_SECONDS: Final = 5.0
 """Seconds without an event until a comment line keeps the connection alive: two are at most twice as far apart."""
 _MOST_WAITING: Final = 64 * 1024
 """Bytes that wait to be sent until the turn has to wait, too."""
-_COMMENT: Final = b": wait\n\n"
+COMMENT: Final = b": wait\n\n"
+"""A line that clients skip."""
 _HEAD: Final = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
 
 
@@ -23,10 +24,17 @@ class EventStream:
     """Writes events as they come; those that come at once are sent together. The head of the response waits for the first event, as long
     as the connection need not be kept alive."""
 
-    def __init__(self, send: Send, headers: Callable[[], Mapping[str, str]]) -> None:
-        """`headers`: returns the headers of the response; called when its head is sent."""
+    def __init__(self, send: Send, headers: Callable[[], Mapping[str, str]], *, sign: bytes = COMMENT) -> None:
+        """Send events by `send`.
+
+        Args:
+            send: the server's.
+            headers: returns the headers of the response; called when its head is sent.
+            sign: sent now and then where nothing else is, so that the connection stays open.
+        """
         self._send = send
         self._headers = headers
+        self._sign = sign
         self._waiting: list[bytes] = []
         self._size = 0
         self._sending: asyncio.Task[None] | None = None
@@ -59,9 +67,9 @@ class EventStream:
             await cancel_task(self._sending)
 
     async def keep_alive(self) -> None:
-        """Send a comment line if nothing was sent for a while."""
+        """Send a sign of life if nothing was sent for a while."""
         if time.monotonic() - self._latest >= QUIET_SECONDS and not self._is_over:
-            await self.write(_COMMENT)
+            await self.write(self._sign)
 
     async def _send_waiting(self) -> None:
         while self._waiting:

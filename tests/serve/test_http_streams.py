@@ -4,13 +4,15 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
+import anthropic
 import anyio
 import httpx
 import openai
 import orjson
 import pytest
-from http_face import ASK, CHAT, HEADERS, events, openai_client, raw_client, served
+from http_face import ASK, CHAT, HEADERS, TOKEN, events, openai_client, raw_client, served
 
 from nearfar import Hybrid, ScriptedAgent, Side, StepLost
 from nearfar.orchestrator.serve import server as server_module
@@ -20,6 +22,7 @@ from nearfar.orchestrator.serve.server import HttpServer
 pytestmark = pytest.mark.anyio
 
 STREAM = {**ASK, "stream": True}
+MESSAGES: Any = ASK["messages"]
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -125,6 +128,21 @@ async def test_a_quiet_stream_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> 
         gate.set()
         rest = "\n".join([line async for line in lines])
     assert [data for _, data in events(rest)][-1] == "[DONE]"
+
+
+async def test_a_quiet_stream_of_a_message_is_kept_alive_by_pings_that_its_client_skips(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "QUIET_SECONDS", 0.01)
+    gates = anyio.Event(), anyio.Event()
+    near = ScriptedAgent([[gate, "One."] for gate in gates], name="near")
+    async with Hybrid(near=near) as hybrid, served(hybrid) as server, raw_client(server) as client:
+        async with client.stream("POST", "/v1/messages", json={**STREAM, "max_tokens": 9}) as response:
+            lines = response.aiter_lines()
+            assert [await anext(lines) for _ in range(3)] == ["event: ping", 'data: {"type":"ping"}', ""]
+            gates[0].set()
+        async with anthropic.AsyncAnthropic(base_url=server.address, api_key=TOKEN) as official:
+            stream = await official.messages.create(model="nearfar/auto", max_tokens=9, messages=MESSAGES, stream=True)
+            gates[1].set()  # the head, and with it a ping, has come
+            assert [event.type async for event in stream][0] == "message_start"
 
 
 async def test_the_head_of_a_stream_tells_who_speaks() -> None:

@@ -191,7 +191,11 @@ async def test_a_reference_stands_for_the_item_of_a_kept_response_also_when_it_i
 
     async with Hybrid(near=ScriptedAgent(note), records=tmp_path) as hybrid, served(hybrid) as server, openai_client(server) as client:
         first = await client.responses.create(**ASK)
-        items = [{"role": "user", "content": "Look."}, {"type": "item_reference", "id": first.output[0].id}, {"role": "user", "content": "?"}]
+        items = [
+            {"role": "user", "content": "Look."},
+            {"type": "item_reference", "id": first.output[0].id},
+            {"role": "user", "content": "?"},
+        ]
         second = await client.responses.create(model="nearfar/auto", input=items)
         await client.responses.delete(first.id)
         await client.responses.create(model="nearfar/auto", input="And?", previous_response_id=second.id)
