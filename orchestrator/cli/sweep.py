@@ -4,7 +4,7 @@ import json
 import logging
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -18,14 +18,13 @@ from ...protocols import ConfigError, Unavailable, WorkerCrashed
 from ..compose.agents import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig, runs_on_onnx
 from ..lab.figures import require_matplotlib
 from ..lab.report import SWEEP_SUMMARY, render_sweep, sweep_summary, write_sweep_report
+from ..lab.story import Story, Telling, search_task, story_figures, tell
 from ..lab.study.outcomes import Outcomes
 from ..lab.study.pools import LocalPool, RunPool
 from ..lab.study.study import Study, StudyFile, claim_folder, make_study, read_study_file, with_options
 from ..lab.study.sweep import RecordLog, Sweep, all_runs
 from ..lab.study.workbench import Item, Workbench
-from ..lab.worlds.search import SearchWorld
 from ..routing.run_records import RunRecord
-from ..task.events import AttemptStarted, SupervisorSpoke, TaskEvent, ToolFinished, ToolStarted
 from ..task.policy import Policy
 from . import options
 from .printing import Line, notes, print_lines, show, table, warn
@@ -36,12 +35,14 @@ EXIT_CEILING: Final = 3
 """Exit code if the cost ceiling ended the sweep, so that runs are missing."""
 CASCADE: Final = f"cascade:minimum_confidence={EMBEDDED_CONFIDENCE}"
 PLAN: Final = "pevr/inf"
+SEARCH: Final = "search"
+"""World of the task that the demo shows step by step."""
 STORY: Final = {"device": "near alone", "cloud": "far alone", PLAN: "together: far plans, near does the work"}
 """The configurations under which the demo shows one task step by step, and their names for a reader."""
 STORY_TASK: Final = 7
 """Index of that task among those of the search world that `DEMO_SEED` draws: near alone fails at it, and far alone costs more than both
 together."""
-_STORY_FIELDS: Final = {"configuration", "answer", "success", "error", "far_calls", "far_usage", "dollars", "seconds"}
+_STORY_FIELDS: Final = ("configuration", "answer", "success", "error", "far_calls", "far_usage", "dollars", "seconds")
 NEXT_DEMOS: Final = ("errands", "private_mail", "survives_kill")
 CONFIGURATIONS: Final = ("device", "cloud", CASCADE, PLAN, "pevr/events", "eva/events")
 _CRASH_HINT: Final = (
@@ -127,10 +128,11 @@ def demo(
             story = await _tell_story(bench, shown=not as_json)
             records = await _run_all(bench, _demo_study(tasks, seed))
         outcomes = Outcomes(records)
-        report.write_text(render_sweep(outcomes, missing=0, title=_DEMO_TITLE), encoding="utf-8")
+        report.write_text(render_sweep(outcomes, missing=0, title=_DEMO_TITLE, story=story), encoding="utf-8")
         _refuse_failed_configuration(records)
         figures = search_figures(records)
-        data = {"story": story, **sweep_summary(outcomes, missing=0), "findings": figures, "report": str(report)}
+        told = story_figures(story, _STORY_FIELDS)
+        data = {"story": told, **sweep_summary(outcomes, missing=0), "findings": figures, "report": str(report)}
         show(data, _demo_lines(outcomes, figures, report), as_json=as_json)
 
     execute(work(), as_json=as_json)
@@ -243,7 +245,7 @@ def search_figures(records: Sequence[RunRecord]) -> dict[str, float]:
     They are the gap between the sides in points, and the shares of the far side's right answers and tokens that the cascade and the plan
     have.
     """
-    runs = [record for record in records if record.world == "search"]
+    runs = [record for record in records if record.world == SEARCH]
     by_label = {label: [run for run in runs if run.configuration == label] for label in CONFIGURATIONS}
     solved = {label: sum(run.success for run in each) for label, each in by_label.items()}
     tokens = {label: sum(run.far_usage.total_tokens for run in each) for label, each in by_label.items()}
@@ -265,77 +267,32 @@ def _demo_study(tasks: int, seed: int) -> Study:
     return make_study(file, near=NearConfig(threads=1), far=LocalFarConfig(threads=1), policy=Policy())
 
 
-async def _tell_story(bench: Workbench, *, shown: bool) -> dict[str, object]:
+async def _tell_story(bench: Workbench, *, shown: bool) -> Story:
     """Run one task under each configuration of `STORY`, print the steps as they happen if `shown`, and return what happened."""
-    world = SearchWorld()
-    task = world.tasks(STORY_TASK + 1, DEMO_SEED)[STORY_TASK]
-    expected = world.question(task).answer
-    if shown:
-        print_lines([f"one task, three ways: {task.prompt}", Text(f"(the right answer is {expected})", style="dim")])
-    records: list[RunRecord] = []
+    task, expected = search_task(STORY_TASK, DEMO_SEED)
+    show_line = print_lines if shown else _print_nothing
+    show_line([f"one task, three ways: {task}", Text(f"(the right answer is {expected})", style="dim")])
+    tellings: list[Telling] = []
     for label, title in STORY.items():
-        teller = _Teller(title, shown=shown)
-        item = Item(world=world.name, seed=DEMO_SEED, index=STORY_TASK, configuration=label)
-        records.append(await bench.run(item, teller.hear))
-        _refuse_crash(records)
-        teller.conclude(records[-1])
-    if shown:
-        print_lines([*_moral(records), ""])
-    return {
-        "task": task.prompt,
-        "right_answer": expected,
-        "runs": [record.model_dump(mode="json", include=set(_STORY_FIELDS)) for record in records],
-    }
+        show_line(["", Text(title, style="bold")])
+        item = Item(world=SEARCH, seed=DEMO_SEED, index=STORY_TASK, configuration=label)
+        tellings.append(await tell(bench, item, title, lambda step: show_line(f"  {line}" for line in step.splitlines())))
+        _refuse_crash([telling.record for telling in tellings])
+        show_line([_conclusion(tellings[-1])])
+    story = Story(task=task, right_answer=expected, tellings=tuple(tellings))
+    show_line(["", Text(story.moral, style="bold"), ""] if story.moral else [""])
+    return story
 
 
-class _Teller:
-    """Prints the steps of one run in plain words, as they happen."""
-
-    def __init__(self, title: str, *, shown: bool) -> None:
-        self._shown = shown
-        self._agent = ""
-        self._calls: dict[str, str] = {}
-        self._print("", Text(title, style="bold"))
-
-    def hear(self, event: TaskEvent) -> None:
-        """Print one event."""
-        match event:
-            case AttemptStarted():
-                self._agent = event.agent
-            case SupervisorSpoke(verdict=None):
-                self._print(f"  {event.agent} plans:", *(f"    {line}" for line in event.text.splitlines()))
-            case SupervisorSpoke():
-                self._print(f"  {event.agent} checks: {event.verdict}")
-            case ToolStarted():
-                arguments = ", ".join(str(value) for value in event.call.arguments.values())
-                self._calls[event.call.id] = f"{event.call.name}({arguments})"
-            case ToolFinished():
-                self._print(f"  {self._agent}: {self._calls.pop(event.result.call_id, event.result.name)} -> {event.result.content}")
-
-    def conclude(self, record: RunRecord) -> None:
-        """Print the answer, its cost, and how much the far side read."""
-        if record.error is not None:
-            self._print(Text(f"  it failed: {record.error}", style="red"))
-            return
-        verdict = Text("right", style="green") if record.success else Text("wrong", style="red")
-        left = "nothing left this device"
-        if record.far_calls:
-            cost = "an unknown price" if record.dollars is None else f"${record.dollars:.5f}"
-            times = "once" if record.far_calls == 1 else f"{record.far_calls} times"
-            left = f"far was asked {times} and read {record.far_usage.input_tokens} tokens, for {cost}"
-        self._print(Text.assemble(f"  {self._agent} answers: {record.answer}: ", verdict, f"; {left}"))
-
-    def _print(self, *lines: Line) -> None:
-        if self._shown:
-            print_lines(lines)
+def _print_nothing(_lines: Iterable[Line]) -> None:
+    """Print nothing: a script reads the figures instead."""
 
 
-def _moral(records: Sequence[RunRecord]) -> Iterator[Line]:
-    """Yield a line that compares working together with the far side alone, if both answered right."""
-    alone, together = records[1], records[2]
-    if alone.success and together.success and alone.dollars and together.dollars is not None:
-        yield ""
-        yield Text(f"together they found the same answer at {together.dollars / alone.dollars:.0%} of the price of far alone", style="bold")
+def _conclusion(telling: Telling) -> Text:
+    if telling.record.error is not None:
+        return Text(f"  {telling.answer}", style="red")
+    verdict = Text("right", style="green") if telling.record.success else Text("wrong", style="red")
+    return Text.assemble(f"  {telling.agent} answers: {telling.answer}: ", verdict, f"; {telling.price}")
 
 
 async def _run_all(bench: Workbench, study: Study) -> list[RunRecord]:

@@ -2,10 +2,10 @@
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ...protocols import ConfigError, Side
 from ..task.modes import Strategy
@@ -18,14 +18,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
 INK: Final = "#010203"
 """Colour of text and lines; in a page it becomes the page's own colour."""
+
+
+class Scale(NamedTuple):
+    """The axis of a cost."""
+
+    title: str
+    factor: float
+    """Figures are multiplied by it."""
+
+
 COSTS: Final = {
-    "dollars": "US dollars per task",
-    "seconds": "seconds per task",
-    "joules": "joules per task on the device (estimated)",
-    "peak_kv_bytes": "peak KV cache of the device, bytes",
+    "dollars": Scale("US dollars for 1,000 tasks", 1000),
+    "seconds": Scale("seconds for a task", 1),
+    "joules": Scale("joules for 1,000 tasks on the device (estimated)", 1000),
+    "peak_kv_bytes": Scale("largest KV cache on the device, KiB", 1 / 1024),
 }
 _COLOURS: Final = {
     Strategy.DEVICE: "#2a9d8f",
@@ -36,10 +47,6 @@ _COLOURS: Final = {
     Strategy.EVA: "#e09f00",
 }
 _OTHER: Final = "#8d99ae"
-_LABEL_WIDTH: Final = 0.2
-"""Width of a label in a picture, as a share of the largest cost."""
-_LABEL_HEIGHT: Final = 0.04
-"""Height of a label, as a share of the picture."""
 _NAMED: Final = 10
 """Configurations up to which a picture has room for the names of all; of more, those on the front and either side alone are named."""
 _LABELLED: Final = 6
@@ -102,24 +109,37 @@ def draw_regret(curve: Sequence[float], *, against: str, folder: Path | None = N
 def _pareto(outcomes: Outcomes, world: str, cost: str) -> Drawn | None:
     """Draw score against a cost; the front is a line through the configurations that nothing beats."""
     labels = [label for label in outcomes.configurations(world) if not outcomes.is_shadow(world, label)]
+    scale = COSTS[cost]
     points = {
-        label: (costs, score)
+        label: (_scaled(costs, scale.factor), score)
         for label in labels
         if (costs := outcomes.estimate(world, label, cost)) and (score := _score(outcomes, world, label))
     }
     if not points:
         return None
-    figure, axes = blank(COSTS[cost], "score")
+    figure, axes = blank(scale.title, "score (better is higher)")
+    _in_per_cent(axes.yaxis)
     for label, (costs, score) in points.items():
         _point(axes, outcomes, world, label, costs, score)
     middles = {label: (costs.value, score.value) for label, (costs, score) in points.items()}
     real = [label for label in points if not outcomes.first(world, label).oracle]
     front = [real[index] for index in pareto_front([middles[label] for label in real])]
     axes.plot([middles[label][0] for label in front], [middles[label][1] for label in front], color=INK, linewidth=0.8, linestyle="--")
+    axes.set_xlim(left=-0.04 * max(across for across, _ in middles.values()))
     named = {*front, outcomes.near_alone(world), outcomes.far_alone(world)} if len(points) > _NAMED else set(points)
-    _name(axes, {label: middle for label, middle in middles.items() if label in named})
-    _explain_marks(axes, outcomes, world, list(points))
-    return figure, f"{world}-score-{cost}", f"{world}: score against {COSTS[cost]}; dashed: the Pareto front; bars: 95 % intervals"
+    _explain_marks(figure, outcomes, world, list(points), all_named=len(named) == len(points))
+    place_names(axes, {_short_label(label, points): middles[label] for label in points if label in named}, list(points.values()))
+    return figure, f"{world}-score-{cost}", f"{world}: score against {scale.title}; dashed: the Pareto front; bars: 95 % intervals"
+
+
+def _scaled(estimate: IntervalEstimate, factor: float) -> IntervalEstimate:
+    return estimate.model_copy(update={name: getattr(estimate, name) * factor for name in ("value", "low", "high")})
+
+
+def _short_label(label: str, labels: Iterable[str]) -> str:
+    """Return a label without its knobs, where no other one of them begins the same."""
+    short = label.partition(":")[0]
+    return short if sum(other.partition(":")[0] == short for other in labels) == 1 else label
 
 
 def _point(axes: "Axes", outcomes: Outcomes, world: str, label: str, cost: IntervalEstimate, score: IntervalEstimate) -> None:
@@ -131,35 +151,74 @@ def _point(axes: "Axes", outcomes: Outcomes, world: str, label: str, cost: Inter
         yerr=_bar(score),
         marker=mark,
         color=colour(outcomes.first(world, label).strategy),
-        markersize=6,
+        markersize=7,
         elinewidth=0.8,
+        alpha=0.9,
     )
 
 
-def _name(axes: "Axes", points: dict[str, tuple[float, float]]) -> None:
-    """Draw labels at their points, moved up where they would cover each other."""
-    width = max(across for across, _ in points.values()) or 1.0
-    bottom, top = axes.get_ylim()
-    high = _LABEL_HEIGHT * (top - bottom)
-    placed: list[tuple[float, float]] = []
-    for label, (across, up) in sorted(points.items(), key=lambda item: item[1][1]):
-        height = up
-        while any(abs(across - x) < _LABEL_WIDTH * width and abs(height - y) < high for x, y in placed):
-            height += high / 4
-        placed.append((across, height))
-        line = {"arrowstyle": "-", "color": INK, "alpha": 0.3, "linewidth": 0.5}
-        axes.annotate(label, (across, up), (across + 0.015 * width, height + high / 4), fontsize=7, color=INK, arrowprops=line)
-    axes.set_ylim(bottom, max([top, *(height + 2 * high for _, height in placed)]))
+def place_names(
+    axes: "Axes", points: Mapping[str, tuple[float, float]], marks: Sequence[tuple[IntervalEstimate, IntervalEstimate]]
+) -> None:
+    """Draw names next to their points, each at the nearest place where it covers no mark, no bar and no other name."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None, "the axes stand in a figure"
+    figure.draw_without_rendering()
+    frame = axes.get_window_extent()
+    taken = [box for across, up in marks for box in _mark_boxes(axes, across, up)]
+    for name, point in sorted(points.items(), key=lambda item: item[1][1]):
+        line = {"arrowstyle": "-", "color": INK, "alpha": 0.4, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2}
+        text = axes.annotate(
+            name, point, (0, 0), textcoords="offset pixels", fontsize=9, color=INK, va="center", ha="center", arrowprops=line
+        )
+        across, up = axes.transData.transform(point)
+        boxes = [box.translated(across, up) for box in _boxes_around(text.get_window_extent())]
+        free = [box for box in boxes if box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1]
+        box = min(free or boxes, key=lambda box: sum(_shared(box, other) for other in taken))
+        taken.append(box)
+        text.set_position(((box.x0 + box.x1) / 2 - across, (box.y0 + box.y1) / 2 - up))
 
 
-def _explain_marks(axes: "Axes", outcomes: Outcomes, world: str, labels: Sequence[str]) -> None:
-    """Add a legend of colours and shapes."""
+def _mark_boxes(axes: "Axes", across: IntervalEstimate, up: IntervalEstimate) -> Iterator["Bbox"]:
+    """Yield what a point and its two bars cover, in pixels."""
+    from matplotlib.transforms import Bbox
+
+    (x, y), (low_x, low_y), (high_x, high_y) = axes.transData.transform(
+        [(across.value, up.value), (across.low, up.low), (across.high, up.high)]
+    )
+    yield Bbox.from_extents(x - 7, y - 7, x + 7, y + 7)
+    yield Bbox.from_extents(low_x, y - 1, high_x, y + 1)
+    yield Bbox.from_extents(x - 1, low_y, x + 1, high_y)
+
+
+def _boxes_around(size: "Bbox") -> Iterator["Bbox"]:
+    """Yield boxes of a size around the origin, the nearest first: right, left, above, below, and between."""
+    from matplotlib.transforms import Bbox
+
+    half_wide, half_high = size.width / 2, size.height / 2
+    for distance in range(9, 90, 9):
+        wide, high = half_wide + distance, half_high + distance
+        level = ((wide, distance), (wide, -distance), (-wide, distance), (-wide, -distance), (0, high), (0, -high))
+        for x, y in (*level, (half_wide, high), (-half_wide, high), (half_wide, -high), (-half_wide, -high)):
+            yield Bbox.from_extents(x - half_wide, y - half_high, x + half_wide, y + half_high)
+
+
+def _shared(one: "Bbox", other: "Bbox") -> float:
+    """Return the area that two boxes share."""
+    wide, high = min(one.x1, other.x1) - max(one.x0, other.x0), min(one.y1, other.y1) - max(one.y0, other.y0)
+    return wide * high if wide > 0 and high > 0 else 0.0
+
+
+def _explain_marks(figure: "Figure", outcomes: Outcomes, world: str, labels: Sequence[str], *, all_named: bool) -> None:
+    """Add a legend of the colours, where some points have no name, and of the special shapes."""
     from matplotlib.lines import Line2D
 
-    marks = {outcomes.first(world, label).strategy: ("o", colour(outcomes.first(world, label).strategy)) for label in labels}
+    strategies = [] if all_named else [outcomes.first(world, label).strategy for label in labels]
+    marks = {name: ("o", colour(name)) for name in strategies}
     marks |= {name: (mark, INK) for label in labels for name, mark in [_kind(outcomes, world, label)] if name}
     handles = [Line2D([], [], linestyle="", marker=mark, color=shade, markersize=5, label=name) for name, (mark, shade) in marks.items()]
-    axes.legend(handles=handles, fontsize=7, labelcolor=INK, framealpha=0, loc="best")
+    if handles:
+        figure.legend(handles=handles, loc="outside upper center", ncols=5, fontsize=8, labelcolor=INK, framealpha=0)
 
 
 def _kind(outcomes: Outcomes, world: str, label: str) -> tuple[str, str]:
@@ -183,7 +242,7 @@ def _interventions(outcomes: Outcomes, world: str) -> Drawn | None:
             places, [group.runs for group in groups], width, label=label, color=_shade(colour(outcomes.first(world, label).strategy), place)
         )
         if len(labels) <= _LABELLED:
-            axes.bar_label(bars, [f"{group.median_score:.2f}" for group in groups], fontsize=6, color=INK, rotation=90, padding=2)
+            axes.bar_label(bars, [f"{group.median_score:.2f}" for group in groups], fontsize=8, color=INK, rotation=90, padding=2)
     _whole_numbers(axes)
     _legend(axes)
     return figure, f"{world}-interventions", f"{world}: runs by number of interventions; above each bar the median score of its runs"
@@ -325,11 +384,11 @@ def _short(name: str) -> str:
 def blank(across: str, up: str) -> "tuple[Figure, Axes]":
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    figure = Figure(figsize=(5.6, 3.9), layout="constrained")
     axes = figure.add_subplot()
-    axes.set_xlabel(across, color=INK)
-    axes.set_ylabel(up, color=INK)
-    axes.tick_params(colors=INK)
+    axes.set_xlabel(across, color=INK, fontsize=9)
+    axes.set_ylabel(up, color=INK, fontsize=9)
+    axes.tick_params(colors=INK, labelsize=9)
     axes.grid(visible=True, color=INK, alpha=0.12)
     for name, spine in axes.spines.items():
         spine.set_visible(name in ("left", "bottom"))
@@ -351,7 +410,7 @@ def _bar(estimate: IntervalEstimate) -> list[list[float]]:
 
 
 def _legend(axes: "Axes") -> None:
-    axes.legend(fontsize=7, labelcolor=INK, framealpha=0)
+    axes.legend(fontsize=8, labelcolor=INK, framealpha=0)
 
 
 def _whole_numbers(axes: "Axes") -> None:

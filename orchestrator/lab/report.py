@@ -12,6 +12,7 @@ from .figures import Picture, draw_regret, draw_simulation, draw_world
 from .replay.replayed import Online
 from .replay.simulation import ClassResult, Served, Simulation
 from .statistics import CurveFigures, IntervalEstimate
+from .story import STORY_STYLE, Story, render_story
 from .study.findings import Lesson, findings
 from .study.headline import AutoHeadline, Comparison, Reached, WorldHeadline, auto_headline, headline
 from .study.outcomes import Outcomes
@@ -22,9 +23,10 @@ SIMULATION_REPORT: Final = "simulation.html"
 SIMULATION_SUMMARY: Final = "simulation.json"
 FIGURES: Final = "figures"
 _SWEEP_STYLE: Final = """
-.holds { color: #2a9d8f } .fails { color: #c1121f } .untested { color: var(--soft) } figure { margin: 1rem 0 }
-body { max-width: 80rem } .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(28rem, 1fr)); gap: 0 2rem }
- .wide td, .wide th { white-space: nowrap }
+.holds { color: #2a9d8f } .fails { color: #c1121f } .untested { color: var(--soft) } figure { margin: 1rem 0; min-width: 0 }
+body { max-width: 76rem } .lead { font-size: 1.15rem } .first { display: grid; gap: 0 2rem; align-items: center }
+.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); gap: 0 2rem }
+@media (min-width: 62rem) { .first { grid-template-columns: 1.1fr 1fr } } .wide td, .wide th { white-space: nowrap }
 figcaption { color: var(--soft) } @media (prefers-color-scheme: dark) { .fails { color: #ff6b6b } }
 """
 _SIMULATION_STYLE: Final = """
@@ -64,14 +66,18 @@ def write_sweep_report(records: Sequence[RunRecord], folder: Path, *, missing: i
     return path
 
 
-def render_sweep(outcomes: Outcomes, *, missing: int, title: str, pictures: Path | None = None) -> str:
-    """Render the page; with a folder, write its pictures there. Raises `ConfigError` where matplotlib is not installed."""
+def render_sweep(outcomes: Outcomes, *, missing: int, title: str, story: Story | None = None, pictures: Path | None = None) -> str:
+    """Render the page, which begins with its result in one sentence, and with the story if there is one.
+
+    With a folder, its pictures are written there. Raises `ConfigError` where matplotlib is not installed.
+    """
     drawn = {world: draw_world(outcomes, world, pictures) for world in outcomes.worlds}
     lines = [headline(outcomes, world) for world in outcomes.worlds]
     auto = auto_headline(outcomes.records)
     regret = draw_regret(auto.regret, against=auto.most_useful_fixed, folder=pictures) if auto is not None else None
-    sections = [*_sections(outcomes, lines, drawn), *_auto(auto, regret), *_lessons(findings(outcomes))]
-    return page(title, "\n".join([*_sweep_head(outcomes, title, missing), *sections]), style=_SWEEP_STYLE)
+    told = render_story(story) if story is not None else ()
+    sections = [*told, *_sections(outcomes, lines, drawn), *_auto(auto, regret), *_lessons(findings(outcomes))]
+    return page(title, "\n".join([*_sweep_head(outcomes, title, missing), *sections, *_notes(outcomes)]), style=_SWEEP_STYLE + STORY_STYLE)
 
 
 def sweep_summary(outcomes: Outcomes, *, missing: int) -> dict[str, object]:
@@ -97,20 +103,54 @@ def _configuration_figures(outcomes: Outcomes, world: str, label: str) -> dict[s
 
 
 def _sweep_head(outcomes: Outcomes, title: str, missing: int) -> Iterator[str]:
-    worlds = len(outcomes.worlds)
-    yield f"<h1>{escape(title)}: {len(outcomes.records):,} runs in {worlds} world{'s' if worlds != 1 else ''}</h1>"
+    yield f"<h1>{escape(title)}</h1>"
+    yield f'<p class="lead">{_lead(outcomes)}</p>'
     if missing:
         yield f'<p class="wrong">{missing:,} runs of the study are missing; the same command makes them.</p>'
+
+
+def _lead(outcomes: Outcomes) -> str:
+    """Return the result in one sentence."""
+    together = [part for world in outcomes.worlds if (part := _together(outcomes, world))]
+    if together:
+        return f"Near and far together reach {'; '.join(together)}."
+    worlds = len(outcomes.worlds)
+    return f"{len(outcomes.records):,} runs in {worlds} world{'s' if worlds != 1 else ''}."
+
+
+def _together(outcomes: Outcomes, world: str) -> str:
+    """Compare the best hybrid at half of far's dollars, and near alone, with far alone; empty where a side or the hybrid is missing."""
+    near, far = outcomes.near_alone(world), outcomes.far_alone(world)
+    half = headline(outcomes, world).beats_near
+    if near is None or far is None or half is None or half.dollar_share is None:
+        return ""
+    hybrid, alone = (outcomes.ratio(world, label, far, "score") for label in (half.configuration, near))
+    if hybrid is None or alone is None:
+        return ""
+    return (
+        f"<strong>{hybrid.value:.0%}</strong> of far alone's score at <strong>{half.dollar_share.value:.0%}</strong> of its dollars "
+        f"in {escape(world)} (near alone: {alone.value:.0%})"
+    )
+
+
+def _notes(outcomes: Outcomes) -> Iterator[str]:
+    yield "<h2>How to read this page</h2>"
     yield f'<p class="note">{_SWEEP_NOTE} Dollars: {escape(", ".join(_sources(outcomes)) or "none were spent")}.</p>'
 
 
 def _sections(outcomes: Outcomes, lines: Sequence[WorldHeadline], drawn: dict[str, list[Picture]]) -> Iterator[str]:
     for line in lines:
-        yield f"<h2>{escape(line.world)}: {line.tasks:,} tasks, {line.seeds} seed{'s' if line.seeds != 1 else ''}</h2>"
-        yield _headline_list(line)
-        yield f'<div class="wide">{_configurations_table(outcomes, line.world)}</div>'
-        yield f'<div class="pictures">{"".join(map(_figure, drawn[line.world]))}</div>'
+        first, *others = drawn[line.world]
+        seeds = f"{line.seeds} seed{'s' if line.seeds != 1 else ''}"
+        yield f"<h2>{escape(line.world)}: {line.tasks:,} tasks, {seeds}, {_runs(outcomes, line.world):,} runs</h2>"
+        yield f'<div class="first">{_figure(first)}{_headline_list(line)}</div>'
+        yield f'<div class="wide" tabindex="0">{_configurations_table(outcomes, line.world)}</div>'
+        yield f'<div class="pictures">{"".join(map(_figure, others))}</div>'
         yield from _supervision_tables(outcomes, line.world)
+
+
+def _runs(outcomes: Outcomes, world: str) -> int:
+    return sum(len(outcomes.runs(world, label)) for label in outcomes.configurations(world))
 
 
 def _auto(auto: AutoHeadline | None, regret: Picture | None) -> Iterator[str]:

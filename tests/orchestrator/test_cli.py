@@ -210,7 +210,8 @@ def test_the_demo_compares_strategies_in_both_worlds_and_writes_its_report(empty
     assert [run["answer"] == outcome["story"]["right_answer"] for run in runs] == [run["success"] for run in runs] == [False, True, True]
     assert runs[0]["far_calls"] == runs[0]["dollars"] == 0 < runs[2]["dollars"] < runs[1]["dollars"]
     page = (empty_folder / "out.html").read_text(encoding="utf-8")
-    assert "<svg" in page
+    parts = ("Near and far together reach", "One task, three ways", "<h3>Near alone", "<h3>Far alone", "<h3>Together", "<svg")
+    assert sorted(map(page.index, parts)) == [page.index(part) for part in parts]
     assert not re.search(r'\b(src|href)="(?!data:|#)', page.replace("xlink:href", "href"))
     assert not re.search(r"url\((?!#)", page)
 

@@ -1,5 +1,6 @@
 """The report: complete, self-contained, and without an error in a browser."""
 
+import itertools
 import json
 import re
 import shutil
@@ -7,9 +8,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from study_records import KNOBS, record
 
+from nearfar.orchestrator.lab.figures import blank, place_names
 from nearfar.orchestrator.lab.report import write_sweep_report
+from nearfar.orchestrator.lab.statistics import IntervalEstimate
 from nearfar.orchestrator.routing.run_records import Check, RunRecord
 
 pytest.importorskip("matplotlib")
@@ -110,3 +115,16 @@ def test_a_browser_opens_it_without_a_console_message(folder: Path, tmp_path: Pa
     opened = subprocess.run([BROWSER, *options, (folder / "report.html").as_uri()], capture_output=True, text=True, timeout=100)
     assert shot.stat().st_size > 10_000, opened.stderr
     assert "CONSOLE" not in opened.stderr
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.floats(0, 1)), min_size=1, max_size=7))
+@settings(max_examples=25, deadline=None)
+def test_no_name_in_a_picture_covers_another_one(points: list[tuple[float, float]]) -> None:
+    figure, axes = blank("dollars", "score")
+    axes.set_xlim(-0.5, 3.5)
+    axes.set_ylim(-0.2, 1.2)
+    estimates = [tuple(IntervalEstimate(value=each, low=each, high=each) for each in point) for point in points]
+    place_names(axes, {f"configuration {place}": point for place, point in enumerate(points)}, estimates)
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert not any(one.shrunk(0.9, 0.9).overlaps(other.shrunk(0.9, 0.9)) for one, other in itertools.combinations(boxes, 2))
