@@ -1,5 +1,6 @@
 """Failures of a provider: what they mean, how long to wait before the next try, and the deadline of a call."""
 
+import asyncio
 import random
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -284,13 +285,14 @@ _T = TypeVar("_T")
 class Deadline:
     """A moment after which every wait raises `DeadlineExceeded`.
 
-    It wraps single waits, because a cancel scope must not stay open across the `yield` of an async generator.
+    It wraps single waits, because a timeout must not stay open across the `yield` of an async generator. `asyncio.timeout` is used because
+    it is faster than a scope of anyio's, and a stream waits once for each of its pieces.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._moment = anyio.current_time() + seconds
-        self._scope: anyio.CancelScope | None = None
+        self._limit: asyncio.Timeout | None = None
         self._aborted: NearfarError | None = None
         self.was_sent = False
         """The request is on its way to the provider, or was answered."""
@@ -302,14 +304,22 @@ class Deadline:
     def abort(self, error: NearfarError) -> None:
         """End the current wait, and every further one, with `error`."""
         self._aborted = error
-        if self._scope is not None:
-            self._scope.cancel()
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(0)
 
     async def run(self, waiting: Callable[[], Awaitable[_T]]) -> _T:
         """Await the result of `waiting`. Cancel it and raise `DeadlineExceeded` when the time is up."""
-        with anyio.CancelScope(deadline=self._moment) as self._scope:
-            if self._aborted is None:
+        if self._aborted is not None:
+            raise self._aborted
+        limit = self._limit = asyncio.timeout_at(self._moment)
+        try:
+            async with limit:
                 return await waiting()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        finally:
+            self._limit = None
         if self._aborted is not None:
             raise self._aborted
         message = f"the step took longer than {self._seconds:g} s"

@@ -12,7 +12,6 @@ from uuid import uuid4
 import anyio
 import grpc
 
-from .access import from_rpc_error
 from .address import parse_address
 from .agent import Agent, run_step
 from .channel import ClientTls, open_channel, pinned_tls
@@ -24,6 +23,7 @@ from .hub_session import Registration, device_state_to_proto, failure_to_proto, 
 from .limits import MAX_MESSAGE_BYTES
 from .propagation import continued_trace
 from .security import bearer_metadata
+from .status import from_rpc_error
 from .steps import Finished, StepEvent
 from .v1 import hub_pb2 as pb
 from .v1.hub_pb2_grpc import HubServiceStub

@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, cast
-
-import grpc
+from typing import TYPE_CHECKING, Final, cast
 
 from .address import Address, fingerprint_of
 from .certificates import Validity, first_certificate, look, read_pair, read_roots, validity_of
@@ -27,6 +25,9 @@ from .limits import (
     METADATA_BYTES,
     most_connections,
 )
+
+if TYPE_CHECKING:
+    import grpc  # imported where it is used: servers of HTTP need the rest of this module alone
 
 logger = logging.getLogger(__name__)
 
@@ -47,15 +48,17 @@ class RenewedCertificate:
         self._validity: Validity | None = None
         self._warned: datetime | None = None
 
-    def credentials(self) -> grpc.ServerCredentials:
+    def credentials(self) -> "grpc.ServerCredentials":
         """Return the credentials. Raise `ConfigError` if a file cannot be used."""
+        import grpc
+
         return grpc.dynamic_ssl_server_credentials(
             self._read(),
             self.before_handshake,  # type: ignore[arg-type]  # the stubs do not know that None is allowed
             require_client_authentication=self._client_roots is not None,
         )
 
-    def before_handshake(self) -> grpc.ServerCertificateConfiguration | None:
+    def before_handshake(self) -> "grpc.ServerCertificateConfiguration | None":
         """Return the configuration if the files have changed, else None. Called in a thread of gRPC's.
 
         Files that are replaced one after the other may not match for a moment; the old configuration stays then.
@@ -71,7 +74,9 @@ class RenewedCertificate:
         logger.info("read the certificate in %s again", self._certificate)
         return configuration
 
-    def _read(self) -> grpc.ServerCertificateConfiguration:
+    def _read(self) -> "grpc.ServerCertificateConfiguration":
+        import grpc
+
         self._stamps = self._look()
         pair = read_pair(self._certificate, self._private_key)
         roots = None if self._client_roots is None else read_roots(self._client_roots)
@@ -167,7 +172,7 @@ class ServerTls:
     client_roots: Path | None = None
     """PEM file with the authorities whose certificates clients may show; None: clients show none."""
 
-    def credentials(self) -> grpc.ServerCredentials:
+    def credentials(self) -> "grpc.ServerCredentials":
         """Return credentials that follow the files. Raise `ConfigError` if a file cannot be read, holds something else, or does not fit
         the others."""
         return RenewedCertificate(self.certificate, self.private_key, self.client_roots).credentials()
@@ -186,8 +191,10 @@ class ClientTls:
     server_name: str | None = None
     """The name that the server's certificate is checked against; None: the host of the address."""
 
-    def credentials(self) -> grpc.ChannelCredentials:
+    def credentials(self) -> "grpc.ChannelCredentials":
         """Return the credentials. Raise `ConfigError` if a file cannot be read, holds something else, or does not fit the others."""
+        import grpc
+
         private_key, certificate = None, None
         if (pair := self.pair) is not None:
             private_key, certificate = read_pair(*pair)
@@ -228,9 +235,11 @@ def client_tls(roots: Path | None, certificate: Path | None, private_key: Path |
     return tls if tls.pair is not None or roots is not None else None
 
 
-def open_channel(address: Address, tls: ClientTls | None) -> grpc.aio.Channel:
+def open_channel(address: Address, tls: ClientTls | None) -> "grpc.aio.Channel":
     """Open a channel to `address`; it connects with the first call. Use TLS, unless the address is on this machine and `tls` is not
     given."""
+    import grpc
+
     options = list(CLIENT_OPTIONS)
     if address.is_local:
         options.append(("grpc.enable_http_proxy", 0))

@@ -11,7 +11,6 @@ from uuid import uuid4
 import anyio
 import grpc
 
-from .access import carried_error
 from .address import Address
 from .channel import ClientTls
 from .diagnosis import explained
@@ -29,6 +28,7 @@ from .errors import (
 from .limits import MAX_MESSAGE_BYTES, STEP_BYTES
 from .propagation import trace_headers
 from .secrets import inspect
+from .status import carried_error
 from .steps import Finished, StepEvent, StepRequest
 from .v1 import agent_pb2 as pb
 from .v1.agent_pb2_grpc import AgentServiceStub

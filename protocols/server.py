@@ -19,15 +19,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
 
-from .access import Access, Clock, Context, begun
+from .access import Access, Clock, Context
 from .address import Address, parse_address
 from .agent import Agent, AgentCard, run_step
 from .channel import ServerTls, server_options
-from .entrance import Entrance
+from .entrance import Entrance, guarded
 from .errors import ConfigError, DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, NotFound, StepLost, Unavailable
 from .limits import CALLS, MAX_MESSAGE_BYTES, NAME_LENGTH, UNREAD_SECONDS
 from .propagation import TRACEPARENT, continued_trace
 from .security import IDENTITY, check_exposure
+from .status import begun
 from .step_log import LoggedStep, Retention, StepLog
 from .steps import Finished, StepEvent, StepRequest
 from .tokens import Tokens
@@ -353,7 +354,7 @@ async def listening(
     where = parse_address(address)
     check_exposure(where, authenticator=access.authenticator, tls=tls, insecure=insecure)
     server = grpc.aio.server(interceptors=[Entrance(access)], options=list(server_options()), maximum_concurrent_rpcs=CALLS)
-    server.add_generic_rpc_handlers(tuple(map(access.guarded, services.values())))
+    server.add_generic_rpc_handlers(tuple(guarded(each, access) for each in services.values()))
     health_service = health_service or health.HealthServicer()
     await _add_health_and_reflection(server, tuple(services), health_service)
     bound = _bind(server, where, tls)

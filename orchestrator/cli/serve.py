@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
 import typer
@@ -22,7 +22,6 @@ from ...protocols.certificates import first_certificate, read_roots
 from ...protocols.channel import ServerTls, server_tls
 from ...protocols.limits import ask_for_open_files
 from ...protocols.security import system_time
-from ...protocols.server import Server
 from ...protocols.token_file import follow_tokens, read_tokens
 from ...protocols.tokens import ANY_CERTIFICATE, Scope, TokenRecord
 from ..compose.agents import (
@@ -46,7 +45,10 @@ from .memory_store import StoreChoice, chosen_memory
 from .printing import Line, Note, notes, show, table
 from .running import execute, report_errors
 
-Serving = Callable[..., AbstractAsyncContextManager[Server]]
+if TYPE_CHECKING:
+    from ...protocols.server import Server  # with gRPC, which `serve http` does without
+
+Serving = Callable[..., "AbstractAsyncContextManager[Server]"]
 """Serves an agent at an address, with `ServeOptions`."""
 Address = Annotated[str, typer.Option(help="HOST:PORT (port 0: any free one) or unix:/path.")]
 Caller = Annotated[str, typer.Argument(help="Name of the device or person that the token is for.")]

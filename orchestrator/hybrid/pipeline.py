@@ -102,6 +102,8 @@ def note_tool_calls(error: NearfarError, context: TaskContext) -> None:
 
 async def next_event(events: "asyncio.Queue[TaskEvent | None]", task: Task, started: float) -> TaskEvent | None:
     """Return the next event; None at the end. The limit is around each wait, since a cancel scope must not be left open by a yield."""
+    if not events.empty():
+        return events.get_nowait()
     with deadline(task, started):
         event = await events.get()
     return event  # noqa: RET504 - inside of the block, mypy would miss a return behind it

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from ...protocols.access import Access
-from ...protocols.entrance import CallerShares, FailedAttempts, Share, home_of
+from ...protocols.callers import CallerShares, FailedAttempts, Share, home_of
 from ...protocols.limits import CALLS_OF_A_CALLER
 from ...protocols.security import Identity
 from ...protocols.tokens import Credentials, Scope

@@ -106,10 +106,11 @@ def for_type_checkers(module: str) -> dict[str, object]:
     """Return the names that a module imports for type checkers alone."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     blocks = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-    imports = (node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom))
+    imports = [node for block in blocks for node in block.body]
     package = sys.modules[module].__package__
-    found: dict[str, object] = {}
-    for node in imports:
+    whole = [alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names]
+    found: dict[str, object] = {name: importlib.import_module(name) for name in whole if "." not in name}
+    for node in (node for node in imports if isinstance(node, ast.ImportFrom)):
         source = importlib.import_module("." * node.level + (node.module or ""), package)
         found |= {alias.asname or alias.name: getattr(source, alias.name) for alias in node.names if hasattr(source, alias.name)}
     return found

@@ -11,9 +11,10 @@ from a2a.types import a2a_pb2
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync.service import MemoryService, peers_of, serve_memory
 from nearfar.protocols import NearfarError, PermissionDenied, ScriptedAgent, Unsupported
-from nearfar.protocols.access import REQUIRED, Access, from_rpc_error
+from nearfar.protocols.access import REQUIRED, Access
 from nearfar.protocols.hub import Hub, HubService, serve_hub
 from nearfar.protocols.server import listening, serve
+from nearfar.protocols.status import from_rpc_error
 from nearfar.protocols.tokens import Scope, TokenRecord, hashed
 from nearfar.protocols.v1 import agent_pb2, hub_pb2, memory_pb2
 

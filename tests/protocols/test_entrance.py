@@ -23,12 +23,13 @@ from nearfar.protocols import (
     StepRequest,
     TextDelta,
     Unauthenticated,
+    callers,
     complete,
     entrance,
     server,
 )
 from nearfar.protocols import server as service
-from nearfar.protocols.access import Access, Context, from_rpc_error
+from nearfar.protocols.access import Access, Context
 from nearfar.protocols.address import parse_address
 from nearfar.protocols.channel import open_channel, server_options
 from nearfar.protocols.client import RemoteAgent
@@ -36,6 +37,7 @@ from nearfar.protocols.entrance import Entrance
 from nearfar.protocols.limits import CALLS_OF_A_STRANGER, FREE_FAILURES, METADATA_BYTES
 from nearfar.protocols.security import IDENTITY, bearer_metadata
 from nearfar.protocols.server import serve
+from nearfar.protocols.status import from_rpc_error
 from nearfar.protocols.testing.transports import eventually
 from nearfar.protocols.v1 import agent_pb2 as pb
 from nearfar.protocols.v1.agent_pb2_grpc import AgentServiceStub
@@ -196,7 +198,7 @@ async def test_caller_with_enough_calls_open_gets_no_more_and_others_do(monkeypa
 
 
 async def test_requests_of_one_caller_take_a_bounded_part_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entrance, "REQUEST_BYTES_OF_A_CALLER", 100_000)
+    monkeypatch.setattr(callers, "REQUEST_BYTES_OF_A_CALLER", 100_000)
     with anyio.fail_after(20):
         async with serve(Waiting(), tokens=TOKENS) as serving, caller(serving.address) as raw:
             held = [raw.call(STEP) for _ in range(2)]

@@ -22,7 +22,6 @@ from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync.service import SERVICE as MEMORY
 from nearfar.orchestrator.memory.sync.service import MemoryService, peers_of
 from nearfar.protocols import Message, ScriptedAgent, StepRequest, complete
-from nearfar.protocols.access import carried_error
 from nearfar.protocols.address import parse_address
 from nearfar.protocols.channel import open_channel
 from nearfar.protocols.client import RemoteAgent
@@ -30,6 +29,7 @@ from nearfar.protocols.hub import SERVICE as HUB
 from nearfar.protocols.hub import Hub, HubService
 from nearfar.protocols.security import bearer_metadata
 from nearfar.protocols.server import serve
+from nearfar.protocols.status import carried_error
 from nearfar.protocols.v1 import memory_pb2
 from nearfar.protocols.v1.memory_pb2_grpc import MemoryServiceStub
 

@@ -28,13 +28,13 @@ from nearfar.protocols import (
     hub_session,
     stream,
 )
-from nearfar.protocols.access import from_rpc_error
 from nearfar.protocols.address import parse_address
 from nearfar.protocols.channel import open_channel
 from nearfar.protocols.hub import Heartbeat, Hub, serve_hub
 from nearfar.protocols.hub_session import failure_from_proto, registration_from_proto
 from nearfar.protocols.limits import MAX_MESSAGE_BYTES
 from nearfar.protocols.security import bearer_metadata
+from nearfar.protocols.status import from_rpc_error
 from nearfar.protocols.testing.transports import eventually
 from nearfar.protocols.v1 import agent_pb2, hub_pb2
 from nearfar.protocols.v1.hub_pb2_grpc import HubServiceStub

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from nearfar.protocols import InternalError, NearfarError, Unavailable
-from nearfar.protocols.access import from_rpc_error
+from nearfar.protocols.status import from_rpc_error
 
 
 @pytest.mark.parametrize(("details", "expected"), [("Internal error from Core", Unavailable), ("division by zero", InternalError)])
