@@ -248,16 +248,21 @@ def _turns(messages: tuple[Message, ...]) -> list[JsonValue]:
 
 def _blocks(message: Message, ids: CallIds) -> list[JsonValue]:
     if (result := message.tool_result) is not None:
-        identity = ids.of_result(result.call_id)
-        return [{"type": "tool_result", "tool_use_id": identity, "content": result.content, "is_error": result.is_error}]
+        content: JsonValue = _said_parts(message) if message.attachments else result.content
+        return [{"type": "tool_result", "tool_use_id": ids.of_result(result.call_id), "content": content, "is_error": result.is_error}]
     parts = own_parts(message)
     if parts and {part.get("type") for part in parts} <= _KINDS and _said(parts) == said_in(message):
         ids.keep(message)
         return [part for part in parts if part.get("type") != "text" or as_text(part.get("text")).strip()]  # the API takes no blank ones
-    blocks: list[JsonValue] = [_part(part) for part in message.parts if not isinstance(part, str) or part.strip()]
+    blocks = _said_parts(message)
     for call in message.tool_calls:
         blocks.append({"type": "tool_use", "id": ids.of_call(call.id), "name": call.name, "input": call.arguments})
     return blocks
+
+
+def _said_parts(message: Message) -> list[JsonValue]:
+    """Return the texts and attachments; the API takes no blank texts."""
+    return [_part(part) for part in message.parts if not isinstance(part, str) or part.strip()]
 
 
 def _part(part: str | Attachment) -> JsonObject:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Protocol
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from pydantic import JsonValue
@@ -19,6 +19,8 @@ from ..protocols.validation import parse_json
 JsonObject = dict[str, JsonValue]
 
 _LONGEST_NAME = 1024
+SHOWN_BELOW: Final = "[shown below]"
+"""Stands in the text of a tool's result for an image, where an API reads results as texts."""
 """Characters: some servers name a model by the path of its file."""
 _MOST_COUNTED = 10**9
 """Upper bound of the tokens of one step, a thousand times the longest context: a wrong count must not use up a budget at once."""

@@ -25,6 +25,7 @@ from ..protocols import (
     Usage,
 )
 from .dialect import (
+    SHOWN_BELOW,
     EndedEarly,
     Ending,
     JsonObject,
@@ -209,14 +210,19 @@ def _contents(messages: tuple[Message, ...], *, signs: bool) -> list[JsonValue]:
             turns.append((role, parts))
     if not turns:
         raise InvalidRequest("the conversation holds only system messages", hint="add a user message")
-    return [{"role": role, "parts": parts} for role, parts in turns]
+    return [{"role": role, "parts": sorted(parts, key=_is_said)} for role, parts in turns]
+
+
+def _is_said(part: JsonValue) -> bool:
+    """Return False for a tool's result: all results of parallel calls come before what they show."""
+    return "functionResponse" not in as_object(part)
 
 
 def _parts(message: Message, provider_ids: dict[str, str], *, signs: bool) -> list[JsonValue]:
-    if (result := message.tool_result) is not None:
+    if (result := message.with_attachments_as(lambda _: SHOWN_BELOW).tool_result) is not None:
         response: JsonObject = {"error": result.content} if result.is_error else {"result": result.content}
         identity: JsonObject = {"id": provider_ids[result.call_id]} if result.call_id in provider_ids else {}
-        return [{"functionResponse": {"name": result.name, "response": response, **identity}}]
+        return [{"functionResponse": {"name": result.name, "response": response, **identity}}, *map(_part, message.attachments)]
     known = [part for part in own_parts(message) if part.keys() <= _FIELDS]
     called = _called(known)
     if known and _text(known) == message.text and list(map(_named, called)) == [(call.name, call.arguments) for call in message.tool_calls]:

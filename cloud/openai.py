@@ -6,7 +6,7 @@ whole or in pieces, with or without index and id; reasoning in separate fields, 
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Literal
 
@@ -29,6 +29,7 @@ from ..protocols import (
 from ..protocols.confidence import LowestWindow
 from .dialect import (
     PLAIN,
+    SHOWN_BELOW,
     CallIds,
     EndedEarly,
     Ending,
@@ -144,7 +145,7 @@ class OpenAIDialect:
         ids = CallIds(_CALL_ID if self._hosted else _ANY_ID)
         body: JsonObject = {
             "model": model,
-            "messages": [_message(message, ids) for message in request.messages],
+            "messages": list(_messages(request.messages, ids)),
             "stream": True,
             "stream_options": {"include_usage": True},
             **self._sampling(request, model, max_output_tokens),
@@ -303,8 +304,22 @@ class _Call:
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}, **self.extra}
 
 
+def _messages(messages: Iterable[Message], ids: CallIds) -> Iterator[JsonObject]:
+    """Yield the messages. This API reads texts alone in results of tools, so their images follow in a message of the user."""
+    shown: list[JsonValue] = []
+    for message in messages:
+        if shown and message.tool_result is None:
+            yield {"role": "user", "content": shown}
+            shown = []
+        yield _message(message, ids)
+        if message.tool_result is not None:
+            shown += map(_part, message.attachments)
+    if shown:
+        yield {"role": "user", "content": shown}
+
+
 def _message(message: Message, ids: CallIds) -> JsonObject:
-    if (result := message.tool_result) is not None:
+    if (result := message.with_attachments_as(lambda _: SHOWN_BELOW).tool_result) is not None:
         return {"role": "tool", "tool_call_id": ids.of_result(result.call_id), "content": result.content}
     if not message.tool_calls:
         content: JsonValue = [_part(part) for part in message.parts] if message.attachments else message.text

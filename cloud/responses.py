@@ -211,7 +211,8 @@ def _tool(tool: ToolSpec) -> JsonObject:
 
 def _items(message: Message, ids: CallIds) -> list[JsonValue]:
     if (result := message.tool_result) is not None:
-        return [{"type": "function_call_output", "call_id": ids.of_result(result.call_id), "output": result.content}]
+        output: JsonValue = [_part(part) for part in message.parts] if message.attachments else result.content
+        return [{"type": "function_call_output", "call_id": ids.of_result(result.call_id), "output": output}]
     parts = own_parts(message)
     if parts and {part.get("type") for part in parts} <= _KINDS and _said(parts) == said_in(message):
         ids.keep(message)

@@ -1,5 +1,6 @@
 """One turn of an agent: the messages that it continues, the request that starts it and the events that it streams."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self
 from uuid import uuid4
@@ -105,8 +106,8 @@ class Message(Value):
     state: ProviderState | None = None
     """Only on assistant messages. It is sent to its provider if it still matches `text` and `tool_calls`; near agents ignore it."""
     attachments: tuple[Attachment, ...] = ()
-    """Images and documents, only on user messages. The n-th one stands where `text` has its n-th U+FFFC, the object replacement
-    character; those without one stand behind the text."""
+    """Images and documents, only on messages of users and tools. The n-th one stands where `text`, or the content of the tool's result, has
+    its n-th U+FFFC, the object replacement character; those without one stand behind the text."""
 
     @model_validator(mode="after")
     def _parts_fit_the_role(self) -> "Message":
@@ -116,8 +117,8 @@ class Message(Value):
             raise ValueError(f"a {self.role} message cannot carry a provider's state")
         if (self.tool_result is not None) != (self.role == "tool"):
             raise ValueError("a tool message carries exactly one tool_result, and no other message does")
-        if self.attachments and self.role != "user":
-            raise ValueError("only user messages carry attachments")
+        if self.attachments and self.role not in ("user", "tool"):
+            raise ValueError("only messages of users and tools carry attachments")
         return self
 
     @classmethod
@@ -133,16 +134,17 @@ class Message(Value):
         return cls(role="assistant", text=text, tool_calls=tool_calls, state=state)
 
     @classmethod
-    def tool(cls, result: ToolResult) -> "Message":
-        """Return a message with the `result` of a tool call."""
-        return cls(role="tool", tool_result=result)
+    def tool(cls, result: ToolResult, attachments: tuple[Attachment, ...] = ()) -> "Message":
+        """Return a message with the `result` of a tool call, and what it shows."""
+        return cls(role="tool", tool_result=result, attachments=attachments)
 
     @property
     def parts(self) -> tuple[str | Attachment, ...]:
-        """Return the pieces of the text and the attachments in their order; no empty text, and no mark."""
+        """Return the pieces of the text, or of the tool's result, and the attachments in their order; no empty text, and no mark."""
         left = list(self.attachments)
+        text = self.text if self.tool_result is None else self.tool_result.content
         parts: list[str | Attachment] = []
-        for piece in self.text.split(ATTACHMENT_MARK, len(left)) if left else [self.text]:
+        for piece in text.split(ATTACHMENT_MARK, len(left)) if left else [text]:
             parts += [piece, *left[:1]]
             left = left[1:]
         return tuple(part for part in (*parts, *left) if part != "")
@@ -151,13 +153,19 @@ class Message(Value):
         """Return the message with another `text`, and without the provider's state."""
         return self.model_copy(update={"text": text, "state": None})
 
+    def with_attachments_as(self, show: Callable[[Attachment], str]) -> "Message":
+        """Return the message with a text in the place of each attachment."""
+        if not self.attachments:
+            return self
+        text = "".join(part if isinstance(part, str) else show(part) for part in self.parts)
+        result = self.tool_result
+        said = {"text": text} if result is None else {"tool_result": result.model_copy(update={"content": text})}
+        return self.model_copy(update={**said, "attachments": ()})
+
     @property
     def without_attachments(self) -> "Message":
         """Return the message with format, size and digest in the place of each attachment, for records."""
-        if not self.attachments:
-            return self
-        text = "".join(part if isinstance(part, str) else part.shown for part in self.parts)
-        return self.model_copy(update={"text": text, "attachments": ()})
+        return self.with_attachments_as(lambda attachment: attachment.shown)
 
     @property
     def without_state(self) -> "Message":

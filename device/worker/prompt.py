@@ -431,10 +431,7 @@ def _says_something(message: Message) -> bool:
 
 def _marked(message: Message, mark: str) -> Message:
     """Return the message with a mark in its text for each image."""
-    if not message.attachments:
-        return message
-    text = "".join(part if isinstance(part, str) else mark for part in message.parts)
-    return message.model_copy(update={"text": text, "attachments": ()})
+    return message.with_attachments_as(lambda _: mark)
 
 
 def _unused_characters(request: StepRequest) -> tuple[str, str]:

@@ -216,7 +216,7 @@ class Conversation:
         group.tokens = call_tokens(first, self.count)
         for index in indices:
             message = self.messages[index]
-            group.tokens += MESSAGE_TOKENS
+            group.tokens += MESSAGE_TOKENS + sum(attachment.most_tokens for attachment in message.attachments)
             text = message.text if message.tool_result is None else message.tool_result.content
             if text:
                 self._take_apart(number, group, index, text, is_result=message.tool_result is not None)

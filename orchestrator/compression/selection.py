@@ -342,7 +342,7 @@ class Selection:
         text = self._text(part)
         if message.tool_result is None:
             return message if text == message.text else message.without_state.model_copy(update={"text": text})
-        return Message.tool(message.tool_result.model_copy(update={"content": text}))
+        return message.model_copy(update={"tool_result": message.tool_result.model_copy(update={"content": text})})
 
     def _text(self, part: TextPart) -> str:
         """Return the kept text of a part, word for word, with marks between."""

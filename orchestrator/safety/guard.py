@@ -266,7 +266,7 @@ def quote_untrusted_data(task: Task, tools: Mapping[str, Tool]) -> Task:
 def _quote_untrusted(message: Message, tools: Mapping[str, Tool]) -> Message:
     if message.tool_result is None or label_of_result(message, tools).integrity is Integrity.TRUSTED:
         return message
-    return Message.tool(quote_data(message.tool_result))
+    return Message.tool(quote_data(message.tool_result), message.attachments)
 
 
 def _is_free(tool: Tool) -> bool:

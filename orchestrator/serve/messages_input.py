@@ -114,10 +114,10 @@ def _call(block: Fields, param: str) -> dict[str, Any]:
 
 def _result(block: Fields, param: str) -> Fields:
     content = block.get("content") or ""
-    if isinstance(content, list) and any(isinstance(part, Mapping) and part.get("type") in _ATTACHED for part in content):
-        raise wrong(param, "a tool_result holds an image or a document, which no agent here reads there")
+    has_files = isinstance(content, list) and any(isinstance(part, Mapping) and part.get("type") in _ATTACHED for part in content)
+    said = [_part(as_object(part, f"{param}.content")) for part in content] if has_files else plain(content)
     call = required_text(block, "tool_use_id", param)
-    return {"role": "tool", "tool_call_id": call, "content": plain(content), "is_error": bool(block.get("is_error"))}
+    return {"role": "tool", "tool_call_id": call, "content": said, "is_error": bool(block.get("is_error"))}
 
 
 def _part(block: Fields) -> Fields:

@@ -176,10 +176,6 @@ def _call(item: Fields, param: str) -> dict[str, Any]:
 
 def _result(item: Fields, param: str) -> dict[str, Any]:
     output = item.get("output")
-    if isinstance(output, list):
-        if any(isinstance(part, Mapping) and part.get("type") in ("input_image", "input_file") for part in output):
-            raise wrong(f"{param}.output", "it holds an image or a file, which no agent here reads in a tool's result")
-        output = "".join(str(part.get("text") or "") for part in output if isinstance(part, Mapping))
-    if not isinstance(output, str):
-        raise wrong(f"{param}.output", "it must be a text or a list of texts")
+    if not isinstance(output, (str, list)):
+        raise wrong(f"{param}.output", "it must be a text or a list of parts")
     return {"role": "tool", "tool_call_id": required_text(item, "call_id", param), "content": output}

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel, Field, ValidationError
 
-from ...protocols import Capabilities, InvalidOutput, InvalidRequest, JsonSchema, Message, ToolCall, ToolResult, Unsupported
+from ...protocols import Capabilities, InvalidOutput, InvalidRequest, JsonSchema, Message, ToolCall, ToolResult
 from ...protocols.steps import Value
 from ...protocols.validation import check_attachments, parse_output
 from ..util.json_text import fingerprint
@@ -324,14 +324,13 @@ def _fields(given: Mapping[Any, Any], where: str, called: Mapping[str, str]) -> 
         raise InvalidRequest(f"{where}: unknown key {unknown[0]!r}", hint=_HINT)
     role, (text, attachments) = given.get("role"), read_content(given.get("content"), f"{where}.content")
     if role == "tool":
-        if attachments:
-            raise Unsupported(f"{where}.content: agents read the text of a tool's result alone", hint="show the image in a user message")
         call = given.get("tool_call_id")
         name = given.get("name") or (called.get(call) if isinstance(call, str) else None)
         if not isinstance(call, str) or name is None:
             raise InvalidRequest(f"{where}.tool_call_id names no call of an earlier message", hint="the id of one of its tool_calls")
         is_error = given.get("is_error", False)
-        return {"role": role, "tool_result": ToolResult(call_id=call, name=name, content=text, is_error=is_error)}
+        result = ToolResult(call_id=call, name=name, content=text, is_error=is_error)
+        return {"role": role, "tool_result": result, "attachments": attachments}
     calls = given.get("tool_calls") or ()
     if not isinstance(calls, Sequence) or isinstance(calls, str):
         raise InvalidRequest(f"{where}.tool_calls must be a list, not {type(calls).__name__}", hint=_HINT)

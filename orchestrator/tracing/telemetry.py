@@ -326,7 +326,8 @@ def _known(**figures: object) -> Attributes:
 
 
 def _parts(message: Message) -> list[dict[str, object]]:
-    parts = [_text(part) if isinstance(part, str) else _file(part) for part in message.parts]
+    shown = message.parts if message.tool_result is None else message.attachments
+    parts = [_text(part) if isinstance(part, str) else _file(part) for part in shown]
     parts += [{"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls]
     if message.tool_result is not None:
         parts.append({"type": "tool_call_response", "id": message.tool_result.call_id, "response": message.tool_result.content})

@@ -16,7 +16,7 @@ from nearfar.cloud.near_server import NearServerConfig
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.responses import ResponsesDialect
 from nearfar.cloud.server_trials import open_near_server
-from nearfar.protocols import Attachment, Message, Unsupported, complete
+from nearfar.protocols import Attachment, Message, ToolCall, ToolResult, Unsupported, complete
 
 pytestmark = pytest.mark.anyio
 
@@ -61,6 +61,53 @@ def test_gemini_gets_parts_in_their_order() -> None:
         {"text": " then"},
         {"inlineData": {"mimeType": "application/pdf", "data": PAGE.base64}},
     ]
+
+
+CALLS = tuple(ToolCall(id=f"call_{name}", name=name, arguments={}) for name in ("look", "list"))
+SHOWN = (
+    Message.user("Look."),
+    Message.assistant(tool_calls=CALLS),
+    Message.tool(ToolResult(call_id="call_look", name="look", content="Here \ufffc it is"), (PIXEL,)),
+    Message.tool(ToolResult(call_id="call_list", name="list", content="nothing")),
+    Message.user("Well?"),
+)
+"""The first of two tools shows an image."""
+
+
+def conversation(dialect: Dialect, *messages: Message) -> dict[str, Any]:
+    return dialect.body(asking(messages=messages), "model-1", max_output_tokens=None)
+
+
+def test_chat_completions_get_a_tools_image_behind_all_results() -> None:
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL.base64}"}}]}
+    messages = conversation(OpenAIDialect(images=True), *SHOWN)["messages"]
+    assert [each["role"] for each in messages] == ["user", "assistant", "tool", "tool", "user", "user"]
+    assert (messages[2]["content"], messages[4]) == ("Here [shown below] it is", image)
+    assert conversation(OpenAIDialect(images=True), *SHOWN[:3])["messages"][3] == image
+
+
+def test_responses_get_a_tools_image_inside_its_output() -> None:
+    assert conversation(ResponsesDialect(), *SHOWN)["input"][3]["output"] == [
+        {"type": "input_text", "text": "Here "},
+        {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL.base64}"},
+        {"type": "input_text", "text": " it is"},
+    ]
+
+
+def test_anthropic_gets_a_tools_image_inside_its_result() -> None:
+    results = conversation(AnthropicDialect(), *SHOWN)["messages"][2]["content"]
+    assert results[0]["content"] == [
+        {"type": "text", "text": "Here "},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL.base64}},
+        {"type": "text", "text": " it is"},
+    ]
+    assert results[1]["content"] == "nothing"
+
+
+def test_gemini_gets_a_tools_image_behind_all_results() -> None:
+    parts = conversation(GeminiDialect(), *SHOWN)["contents"][2]["parts"]
+    assert [next(iter(part)) for part in parts] == ["functionResponse", "functionResponse", "inlineData", "text"]
+    assert parts[0]["functionResponse"]["response"] == {"result": "Here [shown below] it is"}
 
 
 @pytest.mark.parametrize("dialect", [OpenAIDialect(images=True), ResponsesDialect(), AnthropicDialect(), GeminiDialect()])

@@ -99,7 +99,7 @@ async def test_a_task_takes_them_side_by_side_with_ours() -> None:
             r"messages\[1\]\.content\[0\] is neither a data: URL",
         ),
         (HumanMessage([{"type": "audio", "base64": "x"}]), r"messages\[1\]\.content\[0\] is 'audio'"),
-        (AIMessage([{"type": "image", "base64": PIXEL.base64}]), r"messages\[1\].*only user messages carry attachments"),
+        (AIMessage([{"type": "image", "base64": PIXEL.base64}]), r"messages\[1\].*only messages of users and tools carry attachments"),
         (AIMessage("", tool_calls=[{**LOOK, "id": None}]), r"messages\[1\]"),
     ],
 )

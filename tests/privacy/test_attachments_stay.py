@@ -8,7 +8,7 @@ from attached import PAGE, PIXEL
 from nearfar import Hybrid, Records
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.task.policy import OnFinding, Policy, PrivacyConfig
-from nearfar.protocols import Capabilities, Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side
+from nearfar.protocols import Capabilities, Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, ToolCall, ToolResult
 
 pytestmark = pytest.mark.anyio
 
@@ -85,3 +85,13 @@ async def test_a_cascade_keeps_an_image_here_when_its_draft_is_rejected() -> Non
     async with Hybrid(near=near, far=far, policy=public()) as hybrid:
         result = await hybrid.run([ASKED], strategy="cascade")
     assert (result.text, far.requests) == ("a pixel", [])
+
+
+async def test_an_image_in_a_tools_result_stays_as_one_of_the_user_does() -> None:
+    called = Message.assistant(tool_calls=(ToolCall(id="c", name="look", arguments={}),))
+    shown = Message.tool(ToolResult(call_id="c", name="look", content="a.png"), (PIXEL,))
+    near, far = pair()
+    async with Hybrid(near=near, far=far, policy=public()) as hybrid:
+        result = await hybrid.run([Message.user("Look."), called, shown], **FAR)
+    assert (result.side, far.requests) == (Side.NEAR, [])
+    assert near.requests[0].messages[-1].attachments == (PIXEL,)

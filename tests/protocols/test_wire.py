@@ -74,7 +74,7 @@ MESSAGES = st.one_of(
     st.builds(Message.system, TEXT),
     st.builds(Message.user, TEXT, st.lists(ATTACHMENTS, max_size=2).map(tuple)),
     st.builds(Message.assistant, TEXT, st.lists(CALLS, max_size=2).map(tuple), st.none() | STATES),
-    st.builds(Message.tool, RESULTS),
+    st.builds(Message.tool, RESULTS, st.lists(ATTACHMENTS, max_size=2).map(tuple)),
 )
 TOOLS = st.builds(
     ToolSpec,

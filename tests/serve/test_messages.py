@@ -6,10 +6,11 @@ import anthropic
 import anyio.to_thread
 import pytest
 from anthropic.types import Message, RawMessageStreamEvent
+from attached import PIXEL
 from http_face import TOKEN, events, raw_client, served, strictly
 from pydantic import TypeAdapter
 
-from nearfar import Hybrid, RateLimited, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable, Usage
+from nearfar import Capabilities, Hybrid, RateLimited, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable, Usage
 from nearfar.orchestrator.serve.counting import tokens_at_most
 from nearfar.orchestrator.serve.server import HttpServer
 from nearfar.protocols.fakes import Reply
@@ -211,3 +212,30 @@ async def test_nothing_of_a_rejected_draft_is_streamed() -> None:
 def test_the_count_is_not_below_that_of_large_models_tokenizers(text: str, tokens: int) -> None:
     """`tokens`: of the text in cl100k_base (tiktoken 0.14) or the tokenizer that Anthropic published with Claude 2, whichever has more."""
     assert tokens <= tokens_at_most(text) <= 2 * tokens
+
+
+async def test_a_tool_may_show_an_image_and_the_conversation_goes_on() -> None:
+    sees = ScriptedAgent(
+        lambda request: CALL if request.messages[-1].role == "user" else f"{request.messages[-1].attachments[0].media_type}: seen",
+        capabilities=Capabilities(images=True, tools=True),
+    )
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL.base64}}
+    async with Hybrid(near=sees) as hybrid, served(hybrid) as server, client_of(server) as client:
+        first = await client.messages.create(**ASK, tools=[LOOK])
+        result = {"type": "tool_result", "tool_use_id": first.content[0].id, "content": [{"type": "text", "text": "a.png"}, image]}
+        turns = [*ASKED, {"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
+        second = await client.messages.create(**{**ASK, "messages": turns}, tools=[LOOK])
+        assert second.content[0].text == "image/png: seen"
+        again = [*turns, {"role": "assistant", "content": second.content}, {"role": "user", "content": "And now?"}]
+        assert (await client.messages.create(**{**ASK, "messages": again}, tools=[LOOK])).stop_reason == "tool_use"
+
+
+async def test_a_tools_image_that_no_agent_reads_is_refused() -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL.base64}}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": [image]}
+    called = {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "look", "input": {}}]}
+    body = {**ASK, "messages": [*ASKED, called, {"role": "user", "content": [result]}], "tools": [LOOK]}
+    async with Hybrid(near=near("blind")) as hybrid, served(hybrid) as server, raw_client(server) as client:
+        response = await client.post(PATH, json=body)
+    assert response.status_code == 400
+    assert "lacks images" in response.json()["error"]["message"]

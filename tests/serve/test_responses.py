@@ -403,3 +403,13 @@ async def test_nothing_of_a_rejected_draft_is_streamed() -> None:
         response = await client.post(PATH, json={**ASK, "stream": True})
     assert "near says" not in response.text
     assert known_events(response.text)[-1].response.model == "big"
+
+
+async def test_the_output_of_a_function_may_show_an_image() -> None:
+    output = [{"type": "input_text", "text": "a.png:"}, {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"}]
+    call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
+    items = [{"role": "user", "content": "Look."}, call, {"type": "function_call_output", "call_id": "c", "output": output}]
+    sees = ScriptedAgent(lambda request: f"{len(request.messages[-1].attachments)} image", capabilities=READS_IMAGES)
+    async with Hybrid(near=sees) as hybrid, served(hybrid) as server, raw_client(server) as client:
+        response = await client.post(PATH, json={"model": "nearfar/auto", "input": items})
+    assert response.json()["output"][0]["content"][0]["text"] == "1 image"
