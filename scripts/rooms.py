@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "rooms.svg"
 FLOORS = (
     ("cli",),
+    ("console",),
     ("serve", "a2a"),
     ("lab",),
     ("hybrid", "compose", "langchain"),

@@ -1,4 +1,4 @@
-"""`nearfar serve http`: let clients of OpenAI and Anthropic have their turns served."""
+"""`nearfar serve http` and `nearfar serve console`: turns for clients of OpenAI and Anthropic, and pages for the owner."""
 
 import gc
 import logging
@@ -17,6 +17,7 @@ from ...protocols.token_file import follow_tokens, load_tokens
 from ...protocols.tokens import Scope, TokenRecord, hashed
 from ..compose.gateway_child import ask_providers_here
 from ..compose.http import ServeConfig
+from ..task.stores import RunsConfig
 from . import options
 from .printing import Line, Note, show
 from .running import execute, load_langgraph
@@ -57,6 +58,65 @@ def serve_http(
         await _serve(selection, serve, drain, as_json=as_json)
 
     execute(work(), as_json=as_json)
+
+
+def serve_console(
+    config: options.Config = None,
+    near: options.Near = None,
+    far: options.Far = None,
+    tools: options.Tools = None,
+    strategy: options.StrategyName = None,
+    mode: options.ModeName = None,
+    public: options.Public = False,
+    address: Annotated[str, typer.Option(help="HOST:PORT (port 0: any free one). Default: [serve] address.")] = "",
+    certificate: options.Certificate = None,
+    key: options.PrivateKey = None,
+    drain: options.Drain = 5.0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show pages of what this machine's agents do: chat, runs, approvals, policy, money, privacy. A one-time link opens them.
+
+    The same process serves what `serve http` serves.
+    """
+    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
+
+    async def work() -> None:
+        if any(find_spec(package) is None for package in _PACKAGES):
+            raise ConfigError("the console needs starlette and uvicorn", hint="pip install 'nearfar[serve]'")
+        chosen = chosen_config(selection)
+        given = {"address": address or None, "certificate": certificate, "key": key}
+        serve = chosen.serve.model_copy(update={name: value for name, value in given.items() if value is not None})
+        ask_for_open_files()
+        await open_console(selection, serve, drain, as_json=as_json)
+
+    execute(work(), as_json=as_json)
+
+
+async def open_console(selection: options.AgentChoice, serve: ServeConfig, seconds: float, *, as_json: bool) -> None:
+    """Serve the console until Ctrl-C or SIGTERM, and print the link that opens it."""
+    from ..console.serving import console_around
+    from ..serve.server import serve_hybrid
+    from .serve import drain, log_to_stderr, until_stopped
+
+    log_to_stderr()
+    load_langgraph()
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    made = "" if serve.tokens is not None else secrets.token_hex(32)
+    records = load_tokens(serve.tokens) if serve.tokens is not None else (_record(made),)
+    config = chosen_config(selection)
+    config = config.model_copy(update={"runs": config.runs or RunsConfig()})
+    file = options.config_file(selection.config)
+    async with (
+        open_hybrid(selection, config) as hybrid,
+        console_around(hybrid, config, serve, file) as (logins, around),
+        serve_hybrid(hybrid, serve, tokens=records, drain=seconds, around=around) as server,
+    ):
+        link = f"{server.address}/console/enter?key={logins.link()}"
+        told: list[Line] = [Note("open this link in a browser of this machine; it works once, within ten minutes:", ""), link, Note("stop with Ctrl-C")]
+        show({"url": server.address, "link": link, "token": made or None}, told, as_json=as_json)
+        await until_stopped()
+        await drain(server.drain(), f"{server.live_requests} requests", seconds)
+        server.end_now()
 
 
 async def _serve(selection: options.AgentChoice, serve: ServeConfig, seconds: float, *, as_json: bool) -> None:

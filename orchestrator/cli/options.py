@@ -86,6 +86,11 @@ def read_config(path: Path | None) -> "NearfarConfig | None":
     return load_config(path or DEFAULT_CONFIG)
 
 
+def config_file(path: Path | None) -> Path | None:
+    """Return the file that `read_config` reads; None where it reads none."""
+    return path or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None)
+
+
 def read_section(path: Path | None, name: str, default: Callable[[], Section]) -> Section:
     """Return a section of the configuration, or the default one without it."""
     section: Section | None = getattr(read_config(path), name, None)

@@ -39,7 +39,7 @@ from ..compose.hub import HubConfig, accept_workers
 from ..compose.memory import open_memory
 from . import options
 from .a2a import serve_a2a
-from .http import serve_http
+from .http import serve_console, serve_http
 from .mcp import serve_mcp
 from .memory_store import StoreChoice, chosen_memory
 from .printing import Line, Note, notes, show, table
@@ -371,5 +371,6 @@ def _parse_duration(text: str) -> timedelta:
 
 app.command("a2a")(serve_a2a)
 app.command("http")(serve_http)
+app.command("console")(serve_console)
 app.command("mcp")(serve_mcp)
 app.add_typer(token_app, name="token")

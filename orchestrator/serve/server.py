@@ -119,8 +119,11 @@ class HttpServer:
 
 
 @asynccontextmanager
-async def serve_hybrid(hybrid: Hybrid, config: ServeConfig, *, tokens: Tokens, drain: float = 0.0) -> AsyncIterator[HttpServer]:
-    """Serve a `hybrid` over HTTP until the context ends; requests that are being served then get `drain` seconds.
+async def serve_hybrid(
+    hybrid: Hybrid, config: ServeConfig, *, tokens: Tokens, drain: float = 0.0, around: Callable[[ASGIApp], ASGIApp] = lambda app: app
+) -> AsyncIterator[HttpServer]:
+    """Serve a `hybrid` over HTTP until the context ends; requests that are being served then get `drain` seconds. `around` returns the app
+    with others in front of it.
 
     Raises `ConfigError` for an address that cannot be used, or that others can reach without TLS.
     """
@@ -132,7 +135,7 @@ async def serve_hybrid(hybrid: Hybrid, config: ServeConfig, *, tokens: Tokens, d
     check_exposure(address, authenticator=access.authenticator, tls=tls, insecure=False)
     watching = asyncio.create_task(access.watch())
     try:
-        async with serve_app(lambda _: make_app(hybrid, config, access), address, config, drain=drain) as (server, url):
+        async with serve_app(lambda _: around(make_app(hybrid, config, access)), address, config, drain=drain) as (server, url):
             yield HttpServer(server, url, access)
     finally:
         await cancel_task(watching)

@@ -1,0 +1,1 @@
+"""The console: pages for the owner of a `Hybrid`, made on the server."""

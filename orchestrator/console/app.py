@@ -1,0 +1,204 @@
+"""The ASGI app of the console: logins, pages, the forms that change something, and what keeps open pages up to date."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ...protocols import InternalError, InvalidRequest, NearfarError, NotFound, RateLimited, Unauthenticated
+from ...protocols.secrets import log_defect
+from ..serve.errors import anthropic_error, status_of
+from ..serve.origin import OriginCheck
+from ..serve.requests import ClientLeft, read_body
+from ..serve.sse import encoded, while_connected
+from .access import BrowserLogins, BrowserSession
+from .approvals import APPROVALS
+from .chat import CHAT
+from .live import Channels
+from .money import MONEY
+from .privacy import PRIVACY
+from .runs import RUN, RUNS
+from .view import ROOT, Answer, Console, Page, Shown, View, document, failure
+
+logger = logging.getLogger(__name__)
+
+PAGES: Final = (CHAT, RUNS, RUN, APPROVALS, MONEY, PRIVACY)
+"""In the order of the menu."""
+COOKIE: Final = "nearfar_console"
+_HEADERS: Final = {
+    "content-security-policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",  # with no-referrer, browsers send the origin null with forms
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_MOST_FIELDS: Final = 100
+
+
+class ConsoleApp:
+    """Serves the console's pages.
+
+    Args:
+        console: what the pages show.
+        logins: the links and sessions of its browsers.
+        is_secure: the server has TLS, so that the cookie is sent over nothing else.
+        hosts: names of the server.
+    """
+
+    def __init__(self, console: Console, logins: BrowserLogins, *, is_secure: bool, hosts: tuple[str, ...] = ()) -> None:
+        self._console = console
+        self._logins = logins
+        self._is_secure = is_secure
+        self._channels = Channels()
+        self._app = OriginCheck(self._routes(), hosts=hosts, origins=())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, _with_headers(send))
+
+    def _routes(self) -> Starlette:
+        pages = [Route(page.path, self._guarded(page, page.show), methods=["GET"]) for page in PAGES]
+        actions = [
+            Route(f"{page.path.rstrip('/')}/{name}", self._guarded(page, answer), methods=["POST"])
+            for page in PAGES
+            for name, answer in page.actions.items()
+        ]
+        renewed = [Route(f"/live{page.path}", _Renewed(self, page)) for page in PAGES if page.renew is not None]
+        static = Mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
+        door = [Route("/enter", self._enter, methods=["GET"]), Route("/leave", self._leave, methods=["POST"])]
+        return Starlette(routes=[Mount(ROOT, routes=[*door, *actions, *renewed, static, *pages, Route("/{path:path}", self._missing)])])
+
+    async def _enter(self, request: Request) -> Response:
+        try:
+            cookie = self._logins.enter(request.query_params.get("key", ""), request.headers.get("host", ""))
+        except Unauthenticated as error:
+            return self._page(_problem(error), "", None)
+        response = RedirectResponse(f"{ROOT}/", status_code=303)
+        response.set_cookie(COOKIE, cookie, httponly=True, samesite="strict", secure=self._is_secure, path=ROOT)
+        return response
+
+    async def _leave(self, request: Request) -> Response:
+        try:
+            session = self.session(request.scope)
+            session.check((await _form(request)).get("csrf"))
+        except NearfarError as error:
+            return self._page(_problem(error), "", None)
+        self._logins.leave(request.cookies.get(COOKIE))
+        response = self._page(Shown("You are logged out", failure("This browser is logged out.", "")), "", None)
+        response.delete_cookie(COOKIE, path=ROOT)
+        return response
+
+    async def _missing(self, request: Request) -> Response:
+        return self._page(_problem(NotFound("there is no such page", hint="use the menu")), "", None)
+
+    def session(self, scope: Scope) -> BrowserSession:
+        """Return the session of a request. Raises `Unauthenticated`."""
+        request = Request(scope)
+        return self._logins.session(request.cookies.get(COOKIE), request.headers.get("host", ""))
+
+    def view(self, session: BrowserSession, query: Mapping[str, str], form: Mapping[str, str]) -> View:
+        return View(self._console, session, query, form)
+
+    def _guarded(self, page: Page, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+        async def answered(request: Request) -> Response:
+            session: BrowserSession | None = None
+            try:
+                session = self.session(request.scope)
+                form = await _form(request) if request.method == "POST" else {}
+                if request.method == "POST":
+                    session.check(form.get("csrf"))
+                found = await answer(self.view(session, dict(request.query_params), form))
+            except ClientLeft:
+                return Response(status_code=499)
+            except NearfarError as error:
+                return self._page(_problem(error), page.path, session)
+            except Exception as defect:  # the boundary of a request: its reader learns that it failed, and the log where
+                log_defect(logger, f"the page {page.path} failed", defect)
+                return self._page(_problem(InternalError("this page failed", hint="the server's log has the details")), page.path, session)
+            if isinstance(found, str):
+                return RedirectResponse(ROOT + found, status_code=303)
+            return self._page(found, page.path, session)
+
+        return answered
+
+    def _page(self, shown: Shown, path: str, session: BrowserSession | None) -> HTMLResponse:
+        return HTMLResponse(document(shown, PAGES, path, session), status_code=shown.status)
+
+    async def renew(self, page: Page, scope: Scope, receive: Receive, send: Send) -> None:
+        """Keep an open page up to date until its browser leaves, or its session ends."""
+        assert page.renew is not None, "only such pages are"
+        session = self.session(scope)
+        if self._channels.is_full:
+            raise RateLimited("too many pages are open", hint="close some", retry_after=10.0)
+        query = dict(Request(scope).query_params)
+        view, renew = self.view(session, query, {}), page.renew
+        address = f"{page.path}?{sorted(query.items())}"
+        await send({"type": "http.response.start", "status": 200, "headers": encoded({"content-type": "text/event-stream"})})
+        async with while_connected(receive), aclosing(self._channels.events(address, lambda: renew(view))) as events:
+            async for data in events:
+                self.session(scope)
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+class _Renewed:
+    """The events that keep a page up to date."""
+
+    def __init__(self, app: ConsoleApp, page: Page) -> None:
+        self._app = app
+        self._page = page
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app.renew(self._page, scope, receive, send)
+        except Unauthenticated:
+            response = Response(status_code=204)  # which ends an EventSource for good
+            await response(scope, receive, send)
+        except RateLimited as error:
+            await Response(error.message, status_code=429)(scope, receive, send)
+
+
+def beside(console: ASGIApp, faces: ASGIApp) -> ASGIApp:
+    """Return the app that serves the console below its own path, and everything else as the faces do."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        path = str(scope.get("path", ""))
+        is_console = scope["type"] == "http" and (path == ROOT or path.startswith(f"{ROOT}/"))
+        await (console if is_console else faces)(scope, receive, send)
+
+    return serve
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            known = {name.lower() for name, _ in message.get("headers", [])}
+            more = [(name, value) for name, value in encoded(_HEADERS) if name not in known]
+            message = {**message, "headers": [*message.get("headers", []), *more]}
+        await send(message)
+
+    return sending
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form. Raises `InvalidRequest` for another body."""
+    if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        raise InvalidRequest("a form is expected", hint="use the page")
+    body = await read_body(request.receive, Headers(scope=request.scope))
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+    except ValueError as error:
+        raise InvalidRequest(f"the form cannot be read: {error}") from None
+
+
+def _problem(error: NearfarError) -> Shown:
+    return Shown("That did not work", failure(error.message, error.hint), status=status_of(error, anthropic_error))

@@ -1,0 +1,131 @@
+"""The page to ask something: under each answer stands who answered, why, and at what cost."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+from urllib.parse import quote
+from uuid import uuid4
+
+from ...protocols import ApprovalNeeded, Message
+from ..hybrid.arguments import TaskOptions
+from ..hybrid.session import Session
+from ..runs.sessions import SessionStore, SessionSummary
+from ..task.results import Result
+from ..util.runtime import in_thread
+from .chats import USER, ShownTurn
+from .html import Html, field, fold, join, tag, text
+from .live import Fragments
+from .runs import run_link
+from .view import Page, Shown, View, live
+
+_LISTED: Final = 20
+
+
+async def _show(view: View) -> Shown:
+    name = view.query.get("session") or f"chat-{uuid4().hex[:8]}"
+    session = view.console.hybrid.session(name, user=USER)
+    talk = await _talk(view, session)
+    return Shown("Chat", join([_listed(await in_thread(_known, view), name), live("talk", talk), _ask(view, name)]), live=_address(name))
+
+
+async def _renew(view: View) -> Fragments:
+    return {"talk": await _talk(view, view.console.hybrid.session(view.asked("session"), user=USER))}
+
+
+def _address(name: str) -> str:
+    return f"/live/?session={quote(name, safe='')}"
+
+
+def _known(view: View) -> Sequence[SessionSummary]:
+    return SessionStore(view.console.hybrid.runs).list(user=USER)[:_LISTED]
+
+
+def _listed(known: Sequence[SessionSummary], name: str) -> Html:
+    links = [
+        tag(
+            "li",
+            tag(
+                "a",
+                text(each.title, 60),
+                href=f"/console/?session={quote(each.name, safe='')}",
+                aria_current="true" if each.name == name else None,
+            ),
+        )
+        for each in known
+    ]
+    new = tag("a", "New conversation", href="/console/")
+    return fold("Conversations", new, tag("ul", links), key="conversations") if links else Html()
+
+
+async def _talk(view: View, session: Session) -> Html:
+    """Return the conversation: what is kept of it, and the turn that is under way."""
+    messages = await in_thread(lambda: session.messages)
+    last = await in_thread(lambda: session.last_result)
+    turn = view.console.chats.last(session.name)
+    said = [_said(message) for message in messages if message.role in ("user", "assistant") and message.text]
+    if turn is not None and (turn.is_running or turn.error is not None):
+        return join([*said, tag("div", text(turn.prompt), class_="bubble user"), _under_way(view, turn, session.name)])
+    if last is not None:
+        said.append(_why(last, turn))
+    return join(said) if said else tag("p", "Ask something. It stays on this device unless you say that it may leave.", class_="empty")
+
+
+def _said(message: Message) -> Html:
+    return tag("div", text(message.text), class_=f"bubble {message.role}")
+
+
+def _under_way(view: View, turn: ShownTurn, name: str) -> Html:
+    steps = tag("ol", [tag("li", text(step, 600)) for step in turn.steps])
+    if turn.error is not None:
+        where = tag("a", "Answer it on the page Approvals.", href="/console/approvals") if isinstance(turn.error, ApprovalNeeded) else None
+        told = tag(
+            "div", tag("p", text(turn.error.message)), tag("p", text(turn.error.hint)) if turn.error.hint else None, where, class_="problem"
+        )
+        return join([told, fold(f"{len(turn.steps)} steps", steps, key="steps")])
+    stop = view.action("/stop", tag("input", type="hidden", name="session", value=name), button="Stop")
+    draft = tag("div", text(turn.text), class_="bubble assistant draft") if turn.text else tag("p", "Working …", class_="note")
+    return join([draft, fold(f"{len(turn.steps)} steps so far", steps, key="steps"), stop])
+
+
+def _why(result: Result, turn: ShownTurn | None) -> Html:
+    """Return who gave the last answer, and why, what it cost, and the attempts before it."""
+    who = f"{result.agent} ({result.side}, {result.model})"
+    cost = "price unknown" if result.dollars is None else f"${result.dollars:.6f}".rstrip("0").rstrip(".")
+    sure = "" if result.confidence is None else f", confidence {result.confidence:.2f}"
+    head = f"{who}{sure}, {cost}, {result.seconds:.2f} s"
+    steps = [] if turn is None else [tag("h3", "Steps"), tag("ol", [tag("li", text(step, 600)) for step in turn.steps])]
+    inside = [
+        tag("ul", list(_attempts(result))),
+        tag("ul", [tag("li", text(reason)) for reason in result.reasons]),
+        *steps,
+        tag("p", "Run ", run_link(result.id)),
+    ]
+    return tag("div", fold(text(head), *inside, key="why"), class_=f"why {result.side}")
+
+
+def _attempts(result: Result) -> Iterator[Html]:
+    for attempt in result.attempts:
+        why = f": {attempt.reason}" if attempt.reason else ""
+        yield tag("li", text(f"{attempt.agent} ({attempt.side}) {attempt.outcome}{why}"))
+
+
+def _ask(view: View, name: str) -> Html:
+    prompt = tag("textarea", name="prompt", required=True, rows=3, maxlength=100000, autofocus=True)
+    leave = tag("label", tag("input", type="checkbox", name="public", value="yes"), tag("span", "It may leave this device"), class_="check")
+    hidden = tag("input", type="hidden", name="session", value=name)
+    return view.action("/ask", hidden, field("Ask", prompt), leave, button="Send", css="ask")
+
+
+async def _begin(view: View) -> str:
+    name = view.asked("session")
+    options: TaskOptions = {"sensitivity": "public"} if view.form.get("public") == "yes" else {}
+    view.console.chats.begin(name, view.asked("prompt"), options)
+    return f"/?session={quote(name, safe='')}"
+
+
+async def _stop(view: View) -> str:
+    name = view.asked("session")
+    await view.console.chats.stop(name)
+    return f"/?session={quote(name, safe='')}"
+
+
+CHAT: Final = Page("/", "Chat", _show, {"ask": _begin, "stop": _stop}, renew=_renew)

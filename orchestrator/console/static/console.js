@@ -1,0 +1,47 @@
+"use strict";
+// Renews the parts of an open page by server-sent events, asks before what cannot be undone, and sends a prompt by Ctrl+Enter.
+// Without it every page works, and is renewed by reloading.
+
+function openKeys(element) {
+  return new Set([...element.querySelectorAll("details[open][data-key]")].map((each) => each.dataset.key));
+}
+
+function closedKeys(element) {
+  return new Set([...element.querySelectorAll("details:not([open])[data-key]")].map((each) => each.dataset.key));
+}
+
+function replace(id, html) {
+  const element = document.getElementById(id);
+  if (!element || element.contains(document.activeElement)) return; // what the reader is using stays until the next change
+  const opened = openKeys(element);
+  const closed = closedKeys(element);
+  const follows = window.innerHeight + window.scrollY >= document.body.scrollHeight - 40;
+  element.innerHTML = html; // made and escaped by the server
+  for (const each of element.querySelectorAll("details[data-key]")) {
+    if (opened.has(each.dataset.key)) each.open = true;
+    if (closed.has(each.dataset.key)) each.open = false;
+  }
+  if (follows && element.dataset.follows !== undefined) window.scrollTo(0, document.body.scrollHeight);
+}
+
+function follow(address) {
+  const source = new EventSource(address);
+  source.addEventListener("fragments", (event) => {
+    for (const [id, html] of Object.entries(JSON.parse(event.data))) replace(id, html);
+  });
+  window.addEventListener("pagehide", () => source.close());
+}
+
+document.addEventListener("submit", (event) => {
+  const question = event.target.dataset.confirm;
+  if (question && !window.confirm(question)) event.preventDefault();
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.form) event.target.form.requestSubmit();
+});
+
+document.addEventListener("DOMContentLoaded", () => {
+  const live = document.querySelector("[data-live]");
+  if (live) follow(live.dataset.live);
+});
