@@ -93,7 +93,7 @@ def _message(given: Fields, param: str, warnings: list[str]) -> Iterator[Fields]
     if not isinstance(content, list):
         raise wrong(f"{param}.content", "it must be a text or a list of blocks")
     blocks = [as_object(block, f"{param}.content[{place}]") for place, block in enumerate(content)]
-    read = {"text", "tool_use", *_NOT_SAID} if role == "assistant" else {"text", "tool_result", *_ATTACHED}
+    read = ("text", "tool_use", *_NOT_SAID) if role == "assistant" else ("text", "tool_result", *_ATTACHED)
     warnings += [warning("dropped", "block", str(block.get("type"))) for block in blocks if block.get("type") not in read]
     if role == "assistant":
         texts = [str(block.get("text") or "") for block in blocks if block.get("type") == "text"]
