@@ -271,7 +271,7 @@ async def test_the_items_of_a_long_input_are_listed_page_by_page() -> None:
         made = await client.responses.create(model="nearfar/auto", input=items)
         listed = [item.content async for item in client.responses.input_items.list(made.id, order="asc")]
         with pytest.raises(openai.BadRequestError):
-            await client.responses.input_items.list(made.id, limit=1000)
+            await client.responses.input_items.list(made.id, extra_query={"limit": "9" * 5000})
     assert listed == [f"{place}" for place in range(45)]
 
 
