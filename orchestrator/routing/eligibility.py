@@ -39,6 +39,10 @@ SIDES_OF_MODE: dict[Mode, tuple[Side, ...]] = {
 }
 
 
+class SidesContradict(InvalidRequest, ConfigError):
+    """Mode and strategy leave no side to work. A policy that says so itself is refused before, so the task's own options do."""
+
+
 _NOT_NAMED: Final = "another agent is named as the only one that may answer"
 
 
@@ -111,7 +115,8 @@ def _assign_roles(
     other = Side.FAR if executor is Side.NEAR else Side.NEAR
     allowed = SIDES_OF_MODE[mode]
     if executor not in allowed:
-        raise ConfigError(f"the {executor} side is to work, which contradicts mode {mode}", hint="change the mode, or supervision.executor")
+        hint = "change the mode, or supervision.executor"
+        raise SidesContradict(f"the {executor} side is to work, which contradicts mode {mode}", hint=hint)
     if not _has(executor, agents):
         raise ConfigError(f"no {executor} agent is configured", hint=f"strategy {strategy} needs one to work")
     if executor is Side.FAR and sensitivity is not Sensitivity.PUBLIC:
@@ -138,7 +143,7 @@ def _order(strategy: Strategy, mode: Mode) -> tuple[Side, ...]:
     allowed = SIDES_OF_MODE[mode]
     first = {Strategy.DEVICE: Side.NEAR, Strategy.CLOUD: Side.FAR}.get(strategy)
     if first is not None and first not in allowed:
-        raise ConfigError(f"strategy {strategy} contradicts mode {mode}", hint="change one of the two")
+        raise SidesContradict(f"strategy {strategy} contradicts mode {mode}", hint="change one of the two")
     if strategy is Strategy.DEVICE:
         return (Side.NEAR,)
     if strategy in FAR_FIRST:
@@ -151,7 +156,7 @@ def _order(strategy: Strategy, mode: Mode) -> tuple[Side, ...]:
 def _check_both_sides(agents: Sequence[AgentView], order: Sequence[Side], mode: Mode) -> None:
     """Check the sides that minions need. The near side reads the context; the far side writes the jobs, unless the mode forbids it."""
     if Side.NEAR not in order:
-        raise ConfigError(f"strategy {Strategy.MINIONS} contradicts mode {mode}", hint="its context is read on this device")
+        raise SidesContradict(f"strategy {Strategy.MINIONS} contradicts mode {mode}", hint="its context is read on this device")
     for side in order:
         if not _has(side, agents):
             hint = f"strategy {Strategy.MINIONS} needs both sides; with mode {Mode.ONLY_ON_DEVICE} the near one does it alone"

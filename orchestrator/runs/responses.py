@@ -33,12 +33,14 @@ class KeptResponse(Value):
 
     run: str
     """Id of its run, with which it is forgotten."""
+    session: str
+    """Name of its conversation, which goes on in those that continue it."""
     input: tuple[dict[str, Any], ...]
     """Items of the request, without those of the responses before it."""
     response: dict[str, Any]
     """The response object."""
     is_private: bool = True
-    """It was made of a private task: whatever continues it is private, too."""
+    """It was made of a private task, or of private results of tools: whatever continues it is private, too."""
 
     @property
     def items(self) -> Sequence[Mapping[str, Any]]:
@@ -58,9 +60,9 @@ class Chain:
     links: Sequence[KeptResponse] = ()
 
     @property
-    def first(self) -> str:
-        """Return the id of the response with which it begins; an empty text if there is none."""
-        return self.links[0].response["id"] if self.links else ""
+    def session(self) -> str:
+        """Return the name of its conversation; an empty text if it has no responses."""
+        return self.links[-1].session if self.links else ""
 
     @property
     def items(self) -> Sequence[Mapping[str, Any]]:
@@ -69,7 +71,7 @@ class Chain:
 
     @property
     def is_private(self) -> bool:
-        """Return whether one of the responses was made of a private task."""
+        """Return whether one of the responses is private."""
         return any(kept.is_private for kept in self.links)
 
 

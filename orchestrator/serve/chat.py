@@ -185,11 +185,11 @@ def _messages(body: Mapping[str, Any], warnings: list[str]) -> Iterator[dict[str
         if not isinstance(message, dict):
             raise BadField(f"it is no message but {type(message).__name__}", param=f"messages[{place}]")
         warnings += ignored(message, _OF_MESSAGE, prefix="messages.")
-        role = message.get("role")
+        role = str(message.get("role"))
         if role not in _ROLES:
-            warnings.append(warning("unknown", "role", str(role)))
+            warnings.append(warning("unknown", "role", role))
         known = {name: value for name, value in message.items() if name in _OF_MESSAGE and name != "refusal"}
-        yield {**known, "role": _ROLES.get(str(role), "user"), "content": message.get("content")}
+        yield {**known, "role": _ROLES.get(role, "user"), "content": message.get("content")}
 
 
 def read_tools(body: Mapping[str, Any], warnings: list[str]) -> tuple[list[Mapping[str, Any]], str]:

@@ -35,7 +35,7 @@ class Incoming:
         """Return the options of the turn, those that the request states, and warnings. Raise what `turn_options` raises, and `BadField`.
 
         Args:
-            chain: id of the response that began the conversation; empty: none did.
+            chain: name of the conversation that it continues by a kept response; empty: it continues none.
             opening: how the conversation begins, by which it is known if it has no name.
         """
         asked, warnings = read_options(self.headers, self.body)
@@ -104,6 +104,6 @@ class TurnDialect(ABC):
         """Return the writer of a response that is streamed."""
 
     async def keep(  # noqa: B027 - most dialects keep nothing
-        self, incoming: Incoming, asked: AskedOfTurn, written: Encoder | Mapping[str, Any]
+        self, incoming: Incoming, asked: AskedOfTurn, turn: Turn, written: Encoder | Mapping[str, Any]
     ) -> None:
-        """Keep a complete response, in the form in which it was written. Called before its client reads the end of it."""
+        """Keep a complete response to a `turn`, in the form in which it was written. Called before its client reads the end of it."""

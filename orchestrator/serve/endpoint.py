@@ -180,7 +180,7 @@ class Exchange:
         serving = self.face.hybrid.turn(asked.prompt, tools=asked.tools, tool_choice=asked.tool_choice, **asked.options)
         turn: Turn = await self.while_connected(serving)
         written = dialect.whole(incoming, asked, turn)
-        await dialect.keep(incoming, asked, written)
+        await dialect.keep(incoming, asked, turn, written)
         await self.reply(written, headers=_headers(self.run, asked, turn.speaker) | turn_headers(turn))
 
     async def _stream_turn(self, dialect: TurnDialect, incoming: Incoming, asked: AskedOfTurn) -> None:
@@ -205,7 +205,7 @@ class Exchange:
                     opening = b"" if speaker is not None else encoder.begin(turn.speaker)
                     speaker = speaker or turn.speaker
                     ending = encoder.finish(turn)
-                    await dialect.keep(incoming, asked, encoder)
+                    await dialect.keep(incoming, asked, turn, encoder)
                     await stream.write(opening + ending)
             await stream.end()
 

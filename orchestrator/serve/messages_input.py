@@ -44,7 +44,10 @@ def read_messages(body: Fields) -> ReadRequest:
     choice = as_object(body.get("tool_choice") or {"type": "auto"}, "tool_choice")
     said = [each for place, given in enumerate(as_objects(body, "messages")) for each in _message(given, f"messages[{place}]", warnings)]
     one_call = {"parallel_calls": False} if choice.get("disable_parallel_tool_use") else {}
-    system = plain(field(body, "system", (str, list), "a text or a list of blocks", ""))
+    instructions = field(body, "system", (str, list), "a text or a list of blocks", "")
+    if isinstance(instructions, list):
+        warnings += _dropped(as_objects(body, "system"), ("text",))
+    system = plain(instructions)
     return ReadRequest(
         messages=with_one_system([*([{"role": "system", "content": system}] if system else []), *said]),
         tools=tools,
@@ -93,8 +96,8 @@ def _message(given: Fields, param: str, warnings: list[str]) -> Iterator[Fields]
     if not isinstance(content, list):
         raise wrong(f"{param}.content", "it must be a text or a list of blocks")
     blocks = [as_object(block, f"{param}.content[{place}]") for place, block in enumerate(content)]
-    read = {"text", "tool_use", *_NOT_SAID} if role == "assistant" else {"text", "tool_result", *_ATTACHED}
-    warnings += [warning("dropped", "block", str(block.get("type"))) for block in blocks if block.get("type") not in read]
+    read = ("text", "tool_use", *_NOT_SAID) if role == "assistant" else ("text", "tool_result", *_ATTACHED)
+    warnings += _dropped(blocks, read)
     if role == "assistant":
         texts = [str(block.get("text") or "") for block in blocks if block.get("type") == "text"]
         calls = [_call(block, param) for block in blocks if block.get("type") == "tool_use"]
@@ -104,6 +107,11 @@ def _message(given: Fields, param: str, warnings: list[str]) -> Iterator[Fields]
     parts = [_part(block) for block in blocks if block.get("type") == "text" or block.get("type") in _ATTACHED]
     if parts:
         yield {"role": role, "content": parts}
+
+
+def _dropped(blocks: Sequence[Fields], read: Sequence[str]) -> list[str]:
+    """Return a warning for each block of a type that is not `read`."""
+    return [warning("dropped", "block", str(block.get("type"))) for block in blocks if block.get("type") not in read]
 
 
 def _call(block: Fields, param: str) -> dict[str, Any]:

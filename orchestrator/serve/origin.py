@@ -43,10 +43,9 @@ class OriginCheck:
         name = _host_name(host)
         if name not in self._hosts and not _is_address(name):
             return f"this server is not called {name[:100]!r}"
-        origin = headers.get("origin")
-        if origin is not None and origin.lower() not in (*self._origins, f"{scheme}://{host}".lower()):
-            return f"pages of {origin[:100]!r} may not call this server"
-        return ""
+        known = (*self._origins, f"{scheme}://{host}".lower())
+        strange = next((origin for origin in headers.getlist("origin") if origin.lower() not in known), None)
+        return "" if strange is None else f"pages of {strange[:100]!r} may not call this server"
 
 
 def _host_name(host: str) -> str:

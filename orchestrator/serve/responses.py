@@ -35,7 +35,7 @@ class Responses(TurnDialect):
         chain = await self._chain(incoming)
         given, holders = await self._input(incoming)
         read = read_responses(incoming.body, given, earlier=chain.items)
-        options, asked, warnings = incoming.options(chain=chain.first, opening=opening_of(read.messages))
+        options, asked, warnings = incoming.options(chain=chain.session, opening=opening_of(read.messages))
         options |= dict(read.options)  # type: ignore[typeddict-item]  # they are checked when the turn begins
         if chain.is_private or any(holder.is_private for holder in holders):
             options["sensitivity"] = Sensitivity.PRIVATE
@@ -47,7 +47,7 @@ class Responses(TurnDialect):
             stream=read.stream,
             debug=asked.debug,
             warnings=[*dict.fromkeys([*read.warnings, *warnings])],
-            extra={"input": given},
+            extra={"input": given, "store": field(incoming.body, "store", bool, "true or false", True)},
         )
 
     async def _chain(self, incoming: Incoming) -> Chain:
@@ -70,14 +70,16 @@ class Responses(TurnDialect):
     def encoder(self, incoming: Incoming, asked: AskedOfTurn) -> Encoder:
         return ResponseEncoder(_writer(incoming), asked)
 
-    async def keep(self, incoming: Incoming, asked: AskedOfTurn, written: Encoder | Mapping[str, Any]) -> None:
+    async def keep(self, incoming: Incoming, asked: AskedOfTurn, turn: Turn, written: Encoder | Mapping[str, Any]) -> None:
         """Keep a complete response, unless the request says `"store": false`."""
-        if not field(incoming.body, "store", bool, "true or false", True):
+        if not asked.extra["store"]:
             return
         response = written.response if isinstance(written, ResponseEncoder) else dict(written)  # type: ignore[arg-type]  # whole returns one
         items = tuple({**item} for item in asked.extra["input"])
-        is_private = asked.options.get("sensitivity", incoming.hybrid.policy.sensitivity) != Sensitivity.PUBLIC
-        kept = KeptResponse(run=incoming.run, input=items, response=response, is_private=is_private)
+        declared = asked.options.get("sensitivity", incoming.hybrid.policy.sensitivity)
+        is_private = Sensitivity.PRIVATE in (declared, turn.result.label.sensitivity)
+        session = asked.options["session"]
+        kept = KeptResponse(run=incoming.run, session=session, input=items, response=response, is_private=is_private)
         await self._kept.keep(kept, _owner(incoming))
 
     async def count(self, exchange: Exchange) -> None:
@@ -127,6 +129,6 @@ def _writer(incoming: Incoming) -> ResponseWriter:
 def _page_size(limit: str) -> int:
     if not limit:
         return _PAGE
-    if not limit.isdecimal() or not 0 < int(limit) <= _MOST_ITEMS:
+    if not limit.isdecimal() or len(limit) > len(str(_MOST_ITEMS)) or not 0 < int(limit) <= _MOST_ITEMS:
         raise wrong("limit", f"it must be a number from 1 to {_MOST_ITEMS}")
     return int(limit)

@@ -49,8 +49,12 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.cycle is not None:
+        if self.flow.write_paused:
+            return  # further requests are no excuse for leaving the response unread
+        if self.cycle is not None and not self.cycle.response_complete:
             self._end_after(None)
+        elif self._limit is None:
+            self._end_after(HANDSHAKE_SECONDS)
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -19,7 +19,7 @@ def session_of(headers: Mapping[str, str], body: Mapping[str, Any], *, chain: st
     Args:
         headers: of the request.
         body: of the request.
-        chain: id of the response that began the chain of `previous_response_id`; empty: there is none.
+        chain: name of the conversation of `previous_response_id`; empty: there is none.
         opening: system message and first message of the user, by whose hash a conversation is known that has no name.
     """
     named = _named(headers, body, chain)

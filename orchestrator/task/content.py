@@ -11,8 +11,8 @@ from ...protocols.attachments import ATTACHMENT_MARK
 
 Content = tuple[str, tuple[Attachment, ...]]
 """The text of a message, with marks at the places of its attachments, and the attachments."""
-_TEXTS: Final = frozenset({"text", "input_text", "output_text"})
-_ATTACHED: Final = frozenset({"image_url", "input_image", "image", "file", "input_file", "document", "text-plain", "media"})
+_TEXTS: Final = ("text", "input_text", "output_text")
+_ATTACHED: Final = ("image_url", "input_image", "image", "file", "input_file", "document", "text-plain", "media")
 _NESTED: Final = ("image_url", "file", "source")
 """Keys under which the data may stand in an object of their own."""
 _DATA: Final = ("image_url", "url", "file_data", "data", "base64", "text", "file_url", "file_id", "file_uri")

@@ -252,13 +252,15 @@ def _messages(prompt: object) -> tuple[Message, ...]:
     if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, Sequence):
         raise InvalidRequest(f"a prompt is a string or a list of messages, not {type(prompt).__name__}", hint=_HINT)
     messages: list[Message] = []
+    called: dict[str, str] = {}  # names of the tools that were called so far, by the ids of the calls
     for place, given in enumerate(prompt):
         if isinstance(given, Message):
             messages.append(given)
         elif (mapping := _as_mapping(given)) is not None:
-            messages.append(_message(mapping, f"messages[{place}]", _called(messages)))
+            messages.append(_message(mapping, f"messages[{place}]", called))
         else:
             raise InvalidRequest(f"messages[{place}] is no message but {type(given).__name__}", hint=_HINT)
+        called.update((call.id, call.name) for call in messages[-1].tool_calls)
     return tuple(messages)
 
 
@@ -294,11 +296,6 @@ def _of_langchain(given: Any, kind: str) -> dict[str, object]:  # noqa: ANN401 -
 
 def _renamed(call: Mapping[Any, Any]) -> dict[str, object]:
     return {"id": call.get("id"), "name": call.get("name"), "arguments": call.get("args")}
-
-
-def _called(messages: Sequence[Message]) -> dict[str, str]:
-    """Return the names of the tools that were called so far, by the ids of the calls."""
-    return {call.id: call.name for message in messages for call in message.tool_calls}
 
 
 def _message(given: Mapping[Any, Any], where: str, called: Mapping[str, str]) -> Message:

@@ -1,7 +1,9 @@
 """Turns: single answers of a routed model whose tools the caller runs, and the events of their streams."""
 
+from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -29,7 +31,7 @@ class CallerTools(Value):
     @model_validator(mode="after")
     def _can_be_kept(self) -> Self:
         names = [spec.name for spec in self.specs]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        if twice := sorted(name for name, times in Counter(names).items() if times > 1):
             raise ValueError(f"two tools are called {twice[0]!r}")
         if self.only and self.only not in names:
             raise ValueError(f"tool_choice names {self.only!r}, which is none of the tools")
@@ -44,7 +46,11 @@ class CallerTools(Value):
 
     def has(self, name: str) -> bool:
         """Return whether the caller runs the tool called `name`."""
-        return any(spec.name == name for spec in self.specs)
+        return name in self._names
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(spec.name for spec in self.specs)
 
     def offered(self, tools: Sequence[ToolSpec], *, has_acted: bool) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
         """Return those of all `tools` that a step is shown, and its choice. `has_acted`: a tool was called as demanded."""

@@ -36,6 +36,20 @@ def test_messages_of_openais_form_are_read_with_their_tool_calls() -> None:
     )
 
 
+def test_a_long_conversation_is_read_message_by_message() -> None:
+    looks = 0
+
+    class Watched(Message):
+        def __getattribute__(self, name: str) -> object:
+            nonlocal looks
+            looks += name == "tool_calls"
+            return super().__getattribute__(name)
+
+    said = [Watched(role="user", text="Hi.") for _ in range(100)]
+    assert len(as_messages([*said, *({"role": "user", "content": "Hi."} for _ in range(100))])) == 200
+    assert looks <= 1000
+
+
 def test_messages_of_our_own_form_and_mappings_may_stand_side_by_side() -> None:
     told = (Message.user("Where?"), Message.assistant("", (CALL,)), Message.tool(ToolResult(call_id="c1", name="look", content="x")))
     assert as_messages([message.model_dump() for message in told]) == told

@@ -34,6 +34,13 @@ async def status(
         return response.status_code, body["model"] if response.status_code == 200 else body["error"]["code"] or body["error"]["message"]
 
 
+async def test_options_that_contradict_each_other_are_the_clients_error() -> None:
+    near, far = pair()
+    async with Hybrid(near=near, far=far) as hybrid:
+        for strategy, mode in (("device", "only_in_cloud"), ("cloud", "only_on_device"), ("pevr", "only_in_cloud")):
+            assert (await status(hybrid, model=f"nearfar/{strategy}", nearfar={"mode": mode}))[0] == 400
+
+
 async def test_nothing_is_served_without_a_token() -> None:
     async with Hybrid(near=pair()[0]) as hybrid, served(hybrid) as server, raw_client(server, {}) as client:
         replies = [await client.get(MODELS), await client.post(CHAT, json=ASK), await client.get("/metrics"), await client.get("/v2")]
@@ -136,16 +143,17 @@ async def test_users_are_the_callers_unless_their_entry_names_one() -> None:
         ({"host": "[bad"}, 403),
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "null"}, 403),
+        ([("origin", "https://app.example"), ("origin", "http://evil.example")], 403),
         ({"origin": "https://app.example"}, 200),
         ({"host": "localhost:7446", "origin": "http://localhost:7446"}, 200),
     ],
 )
-async def test_requests_of_foreign_pages_are_refused(headers: dict[str, str], expected: int) -> None:
+async def test_requests_of_foreign_pages_are_refused(headers: Any, expected: int) -> None:  # noqa: ANN401 - as the client takes them
     names: dict[str, Any] = {"hosts": ("proxy.example",), "origins": ("https://app.example",)}
     async with Hybrid(near=pair()[0]) as hybrid, served(hybrid, **names) as server, raw_client(server) as client:
         response = await client.post(CHAT, json=ASK, headers=headers)
     assert response.status_code == expected
-    assert ("access-control-allow-origin" in response.headers) is (headers.get("origin") == "https://app.example")
+    assert ("access-control-allow-origin" in response.headers) is (headers == {"origin": "https://app.example"})
 
 
 async def test_no_page_may_read_anything_unless_its_origin_is_configured() -> None:

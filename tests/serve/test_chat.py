@@ -234,6 +234,15 @@ async def test_unknown_fields_tools_and_roles_become_warnings() -> None:
     assert response.json()["nearfar"]["warnings"] == told
 
 
+async def test_roles_and_types_that_are_no_texts_are_no_defects() -> None:
+    wrong = {"messages": [{"role": "user", "content": [{"type": ["text"]}]}]}
+    async with Hybrid(near=near("Here.")) as hybrid, served(hybrid) as server, raw_client(server) as client:
+        replies = [await client.post(path, json={**ASK, **wrong}) for path in (CHAT, "/v1/messages")]
+        replies.append(await client.post("/v1/responses", json={"model": "nearfar/auto", "input": wrong["messages"]}))
+        replies.append(await client.post(CHAT, json={**ASK, "messages": [{"role": [], "content": "Look."}]}))
+    assert [reply.status_code for reply in replies] == [400, 400, 400, 200]
+
+
 async def test_an_image_that_no_agent_can_read_is_refused() -> None:
     parts = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}, {"type": "text", "text": "What is it?"}]
     audio = [{"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}]

@@ -101,12 +101,29 @@ async def test_a_client_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPa
         await until(lambda: server.live_requests == 0)
 
 
-async def test_a_client_that_sends_no_request_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "HANDSHAKE_SECONDS", 0.05)
+async def test_a_client_that_asks_on_but_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    paused = anyio.Event()
+    pause = server_module._Connection.pause_writing
+    monkeypatch.setattr(server_module, "UNREAD_SECONDS", 1.0)
+    monkeypatch.setattr(server_module._Connection, "pause_writing", lambda connection: (pause(connection), paused.set()))
+    far = ScriptedAgent([[*["a" * 100_000] * 200, anyio.Event()]], name="far", side=Side.FAR)
+    async with Hybrid(far=far) as hybrid, served(hybrid) as server, asked_by_hand(server, buffer=4096) as (_, ours):
+        await paused.wait()
+        await asyncio.get_running_loop().sock_sendall(ours, b"GET /hea")
+        await until(lambda: far.cancelled_steps == 1)
+
+
+@pytest.mark.parametrize("answered", [b"", b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"])
+async def test_a_client_that_sends_no_whole_request_is_cut_off(answered: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "HANDSHAKE_SECONDS", 0.2)
     async with Hybrid(near=ScriptedAgent([], name="near")) as hybrid, served(hybrid) as server:
         host, port = server.address.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         with anyio.fail_after(30):
+            writer.write(answered)
+            if answered:
+                await reader.readuntil(b'{"status":"ok"}')
+            writer.write(b"GET /hea")
             assert await reader.read() == b""
         writer.close()
 

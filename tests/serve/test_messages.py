@@ -125,10 +125,11 @@ async def test_thoughts_are_dropped_in_silence_and_unknown_blocks_are_named() ->
     turns = [*ASKED, {"role": "assistant", "content": [thought, {"type": "text", "text": "Well."}]}, {"role": "user", "content": "Go on."}]
     turns[0] = {"role": "user", "content": [{"type": "text", "text": "Look."}, {"type": "search_result", "x": 1}]}
     body = {**ASK, "messages": turns, "tools": [{"type": "web_search_20250305", "name": "web_search"}], "wild": 1}
+    body["system"] = [{"type": "text", "text": "Be brief."}, {"type": "image", "source": {}}]
     async with Hybrid(near=near("ok")) as hybrid, served(hybrid) as server, raw_client(server) as client:
         response = await client.post(PATH, json=body)
     told = set(response.headers["x-nearfar-warnings"].split(", "))
-    assert told == {"dropped;block;search_result", "dropped;tool;web_search_20250305", "ignored;wild"}
+    assert told == {"dropped;block;search_result", "dropped;block;image", "dropped;tool;web_search_20250305", "ignored;wild"}
 
 
 async def test_a_cut_message_says_so() -> None:

@@ -14,7 +14,7 @@ from http_face import OTHER, TOKEN, events, openai_client, raw_client, served, s
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from nearfar import Capabilities, Hybrid, RateLimited, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable, Usage
+from nearfar import Capabilities, Hybrid, RateLimited, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable, Usage, tool
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.steps import Finished, FinishReason
 
@@ -182,6 +182,32 @@ async def test_what_continues_a_private_response_is_private() -> None:
     assert len(far.requests) == 1
 
 
+@pytest.mark.parametrize("session", [{}, {"x-nearfar-session": "another"}])
+async def test_what_continues_private_results_of_own_tools_is_private(session: dict[str, str]) -> None:
+    @tool(effect="read", source="document", returns="device")
+    def diary() -> str:
+        """Read the diary."""
+        return "the blue door"
+
+    far = ScriptedAgent(lambda _: "from far", name="far", side=Side.FAR)
+    reads = near([ToolCall(id="1", name="diary", arguments={})], "It is the blue door.")
+    async with Hybrid(near=reads, far=far, tools=[diary]) as hybrid, served(hybrid) as server, openai_client(server) as client:
+        first = await client.responses.create(model="near", input="Read the diary.")
+        with pytest.raises(openai.PermissionDeniedError):
+            await client.responses.create(model="far", input="And now?", previous_response_id=first.id, extra_headers=session)
+    assert (first.output_text, far.requests) == ("It is the blue door.", [])
+
+
+@pytest.mark.parametrize("session", [{}, {"x-nearfar-session": "ana"}])
+async def test_a_continued_response_stays_with_its_agent(session: dict[str, str]) -> None:
+    far = ScriptedAgent(answers, name="far", side=Side.FAR, model="big")
+    async with Hybrid(near=near("Mine."), far=far) as hybrid, served(hybrid) as server, openai_client(server) as client:
+        first = await client.responses.create(model="far", input="Look at it.", tools=[LOOK], extra_headers=session)
+        result = {"type": "function_call_output", "call_id": "call_7", "output": "cold"}
+        second = await client.responses.create(model="nearfar/auto", previous_response_id=first.id, input=[result], tools=[LOOK])
+    assert (second.output_text, second.model) == ("It is cold.", "big")
+
+
 async def test_a_reference_stands_for_the_item_of_a_kept_response_also_when_it_is_continued(tmp_path: Path) -> None:
     heard: list[list[str]] = []
 
@@ -245,7 +271,7 @@ async def test_the_items_of_a_long_input_are_listed_page_by_page() -> None:
         made = await client.responses.create(model="nearfar/auto", input=items)
         listed = [item.content async for item in client.responses.input_items.list(made.id, order="asc")]
         with pytest.raises(openai.BadRequestError):
-            await client.responses.input_items.list(made.id, limit=1000)
+            await client.responses.input_items.list(made.id, extra_query={"limit": "9" * 5000})
     assert listed == [f"{place}" for place in range(45)]
 
 
@@ -362,15 +388,17 @@ async def test_an_image_reaches_an_agent_that_reads_images_and_no_other() -> Non
         ({"conversation": "conv_1"}, "conversation"),
         ({"temperature": "hot"}, "temperature"),
         ({"metadata": 5}, "metadata"),
+        ({"store": "no"}, "store"),
         ({"tool_choice": {"type": "allowed_tools", "tools": [5]}}, "tools[0]"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
         ({"text": {"format": {"type": "poem"}}}, "text.format.type"),
     ],
 )
 async def test_a_wrong_field_is_named(change: dict[str, Any], param: str) -> None:
-    async with Hybrid(near=near("Here.")) as hybrid, served(hybrid) as server, raw_client(server) as client:
+    agent = near("Here.")
+    async with Hybrid(near=agent) as hybrid, served(hybrid) as server, raw_client(server) as client:
         response = await client.post(PATH, json={**ASK, **change})
-    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+    assert (response.status_code, response.json()["error"]["param"], agent.requests) == (400, param, [])
 
 
 async def test_a_failure_behind_the_head_is_an_event() -> None:
