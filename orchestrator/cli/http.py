@@ -112,7 +112,8 @@ async def open_console(selection: options.AgentChoice, serve: ServeConfig, secon
         serve_hybrid(hybrid, serve, tokens=records, drain=seconds, around=around) as server,
     ):
         link = f"{server.address}/console/enter?key={logins.link()}"
-        told: list[Line] = [Note("open this link in a browser of this machine; it works once, within ten minutes:", ""), link, Note("stop with Ctrl-C")]
+        once = Note("open this link in a browser; it works once, within ten minutes:", "")
+        told: list[Line] = [once, link, Note("stop with Ctrl-C")]
         show({"url": server.address, "link": link, "token": made or None}, told, as_json=as_json)
         await until_stopped()
         await drain(server.drain(), f"{server.live_requests} requests", seconds)

@@ -1,0 +1,196 @@
+"""Pages show what was done, in full and harmless, and are renewed while they are open."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import httpx
+import pytest
+from console_face import Tags, fields_of, opened
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearfar import ScriptedAgent, Side, StepRequest, ToolCall, tool
+from nearfar.orchestrator.console.charts import Mark, bars, scatter
+from nearfar.orchestrator.console.html import LONGEST_TEXT, tag, text
+from nearfar.orchestrator.console.live import Channel
+from nearfar.protocols.fakes import Reply
+
+pytestmark = pytest.mark.anyio
+
+HOSTILE = '<script>alert(1)</script><img src=x onerror=alert(1)>\u202egnp.exe\x1b[31m" onload="x\' javascript:alert(1) </textarea></title>'
+
+
+async def fragments(browser: httpx.AsyncClient, path: str) -> AsyncIterator[dict[str, str]]:
+    """Yield what keeps a page up to date."""
+    async with browser.stream("GET", path) as stream:
+        async for line in stream.aiter_lines():
+            if line.startswith("data: "):
+                yield json.loads(line.removeprefix("data: "))
+
+
+async def ask(browser: httpx.AsyncClient, prompt: str, **more: str) -> str:
+    """Ask, and return the name of the conversation."""
+    fields = fields_of((await browser.get("/console/")).text, "/console/ask")
+    reply = await browser.post("/console/ask", data={**fields, "prompt": prompt, **more})
+    assert reply.status_code == 200, reply.text
+    return fields["session"]
+
+
+async def answered(browser: httpx.AsyncClient, session: str, words: str) -> str:
+    """Wait until the conversation shows these words, and return it."""
+    async with asyncio.timeout(20), aclosing(fragments(browser, f"/console/live/?session={session}")) as renewed:
+        async for each in renewed:
+            if words in each["talk"]:
+                return each["talk"]
+    raise AssertionError(words)
+
+
+async def test_an_answer_tells_who_gave_it_and_why(tmp_path: Path) -> None:
+    near = ScriptedAgent(lambda _: "Near.", name="near", model="small", confidence=0.1)
+    far = ScriptedAgent(lambda _: "Far.", name="far", side=Side.FAR, model="big")
+    async with opened(tmp_path, near, far) as console, console.browser() as browser:
+        session = await ask(browser, "What is it?", public="yes")
+        talk = await answered(browser, session, "why far")
+        assert "far (far, big)" in talk
+        assert "near (near) rejected" in talk
+        await ask_again(browser, session)
+        assert "Near." in await answered(browser, session, "why near")
+
+
+async def ask_again(browser: httpx.AsyncClient, session: str) -> None:
+    fields = fields_of((await browser.get(f"/console/?session={session}")).text, "/console/ask")
+    await browser.post("/console/ask", data={**fields, "prompt": "And here?"})
+
+
+async def test_a_task_stays_on_the_device_unless_the_box_is_ticked(tmp_path: Path) -> None:
+    near = ScriptedAgent(lambda _: "Near.", name="near", confidence=0.1)
+    far = ScriptedAgent(lambda _: "Far.", name="far", side=Side.FAR)
+    async with opened(tmp_path, near, far) as console, console.browser() as browser:
+        await answered(browser, await ask(browser, "What is it?"), "why near")
+    assert far.requests == []
+
+
+async def test_a_turn_that_runs_can_be_stopped(tmp_path: Path) -> None:
+    begun, never = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await never.wait()
+
+    async with opened(tmp_path, ScriptedAgent(["too late"], name="near", pace=wait)) as console, console.browser() as browser:
+        session = await ask(browser, "What is it?")
+        await asyncio.wait_for(begun.wait(), 20)
+        page = (await browser.get(f"/console/?session={session}")).text
+        assert "Working" in page
+        again = await browser.post("/console/ask", data={**fields_of(page, "/console/ask"), "prompt": "Now?"})
+        assert (again.status_code, "being answered" in again.text) == (400, True)
+        await browser.post("/console/stop", data=fields_of(page, "/console/stop"))
+        assert "stopped" in (await browser.get(f"/console/?session={session}")).text
+
+
+@tool(approval=True)
+def pay(amount: int, to: str) -> str:
+    """Pay somebody."""
+    return f"paid {amount} to {to}"
+
+
+def payer(amount: object = 7) -> ScriptedAgent:
+    def act(request: StepRequest) -> Reply:
+        results = [message.tool_result.content for message in request.messages if message.tool_result is not None]
+        return results[-1] if results else [ToolCall(id="c", name="pay", arguments={"amount": amount, "to": HOSTILE})]
+
+    return ScriptedAgent(act, name="near", confidence=0.9)
+
+
+@pytest.mark.parametrize(("answer", "then"), [("yes", "paid 7"), ("no", "the user")])
+async def test_a_call_waits_for_a_yes_or_a_no(tmp_path: Path, answer: str, then: str) -> None:
+    async with opened(tmp_path, payer(), tools=(pay,)) as console, console.browser() as browser:
+        session = await ask(browser, "Pay Ana 7.")
+        await answered(browser, session, "/console/approvals")
+        page = (await browser.get("/console/approvals")).text
+        assert "pay" in page
+        assert Tags(page).handlers == []
+        await browser.post(f"/console/approvals/{answer}", data=fields_of(page, f"/console/approvals/{answer}"))
+        run = console.hybrid.runs.list()[0].id
+        async with asyncio.timeout(20):
+            async for each in fragments(browser, f"/console/live/run?id={run}"):
+                if then in each["run"].lower() and "state good" in each["run"]:
+                    break
+        assert "No tool call waits" in (await browser.get("/console/approvals")).text
+
+
+async def test_a_decision_about_an_unknown_call_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path, payer(), tools=(pay,)) as console, console.browser() as browser:
+        await answered(browser, await ask(browser, "Pay Ana 7."), "/console/approvals")
+        page = (await browser.get("/console/approvals")).text
+        form = {**fields_of(page, "/console/approvals/yes"), "call": "no-such-call"}
+        reply = await browser.post("/console/approvals/yes", data=form)
+        assert (reply.status_code, "does not wait for" in reply.text) == (404, True)
+
+
+async def test_hostile_texts_become_no_elements(tmp_path: Path) -> None:
+    near = ScriptedAgent(lambda _: HOSTILE + "x" * 1_000_000, name="near", model=HOSTILE, confidence=0.9)
+    async with opened(tmp_path, near) as console, console.browser() as browser:
+        session = await ask(browser, HOSTILE)
+        await answered(browser, session, "why near")
+        run = console.hybrid.runs.list()[0].id
+        for path in (f"/console/?session={session}", "/console/runs", f"/console/run?id={run}", "/console/money", "/console/privacy"):
+            page = (await browser.get(path)).text
+            found = Tags(page)
+            assert found.handlers == []
+            assert (found.names.count("script"), found.names.count("img")) == (1, 0)
+            assert not {"\x1b", "\u202e"} & set(page)
+            assert len(page) < 40 * LONGEST_TEXT
+
+
+async def test_runs_of_other_faces_appear_while_the_page_is_open(tmp_path: Path) -> None:
+    async with opened(tmp_path, ScriptedAgent(lambda _: "Here.", name="near", confidence=0.9)) as console, console.browser() as browser:
+        async with asyncio.timeout(20):
+            async for each in fragments(browser, "/console/live/runs"):
+                if "What is new?" in each["runs"]:
+                    break
+                await console.hybrid.run("What is new?", user="ana")
+
+
+async def test_an_unknown_run_and_an_unknown_page_are_told(tmp_path: Path) -> None:
+    async with opened(tmp_path, ScriptedAgent([], name="near")) as console, console.browser() as browser:
+        for path in ("/console/run?id=nothing", "/console/nothing"):
+            reply = await browser.get(path)
+            assert (reply.status_code, "That did not work" in reply.text) == (404, True)
+        assert (await browser.get("/console/run")).status_code == 400
+
+
+async def test_a_view_is_rendered_once_for_all_who_watch_it_and_not_for_nobody() -> None:
+    rendered = 0
+    shown = {"list": "a"}
+
+    async def render() -> dict[str, str]:
+        nonlocal rendered
+        rendered += 1
+        return dict(shown)
+
+    channel = Channel(render)
+    async with aclosing(channel.view()) as first, aclosing(channel.view()) as second, asyncio.timeout(20):
+        assert await anext(first) == await anext(second) == {"list": "a"}
+        shown["list"] = "b"
+        assert await anext(first) == await anext(second) == {"list": "b"}
+    assert channel._task is None
+
+
+@given(st.text())
+def test_any_text_stays_a_text(words: str) -> None:
+    assert Tags(tag("p", text(words), title=words)).names == ["p"]
+
+
+@given(st.lists(st.tuples(st.text(max_size=40), st.floats(0, 1e6), st.floats(0, 1)), min_size=1, max_size=8))
+def test_a_chart_holds_every_point_inside_its_frame(points: list[tuple[str, float, float]]) -> None:
+    marks = [Mark(name, across, up, (across, across * 1.1), (up, up)) for name, across, up in points]
+    drawn = scatter("Score against dollars", marks, across="dollars", up="score")
+    assert Tags(drawn).names.count("circle") == len(marks)
+    assert "nan" not in drawn.split("aria-label")[0]
+    assert Tags(bars("Dollars", {name: across for name, across, _ in points}, unit="dollars")).names.count("rect") == len(
+        {n for n, *_ in points}
+    )
