@@ -9,6 +9,7 @@ from .html import Html, tag, text
 _WIDTH, _HEIGHT = 640, 360
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 20, 16, 46
 _TICKS: Final = 5
+_LEAST_SPAN: Final = 1e-9
 _LETTER: Final = 7.2
 """Width of a letter of a name."""
 _LINE: Final = 15
@@ -89,7 +90,7 @@ class _Scale:
 
 def _nice(low: float, high: float) -> list[float]:
     """Return round values that contain both, in equal steps."""
-    span = high - low or abs(high) or 1.0
+    span = high - low if high - low > _LEAST_SPAN else 1.0
     rough = span / (_TICKS - 1)
     unit = 10 ** math.floor(math.log10(rough))
     step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= rough)

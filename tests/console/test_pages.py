@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 HOSTILE = '<script>alert(1)</script><img src=x onerror=alert(1)>\u202egnp.exe\x1b[31m" onload="x\' javascript:alert(1) </textarea></title>'
 
 
-async def fragments(browser: httpx.AsyncClient, path: str) -> AsyncIterator[dict[str, str]]:
+async def fragments(browser: httpx.AsyncClient, path: str) -> AsyncGenerator[dict[str, str], None]:
     """Yield what keeps a page up to date."""
     async with browser.stream("GET", path) as stream:
         async for line in stream.aiter_lines():
@@ -97,10 +97,10 @@ def pay(amount: int, to: str) -> str:
     return f"paid {amount} to {to}"
 
 
-def payer(amount: object = 7) -> ScriptedAgent:
+def payer() -> ScriptedAgent:
     def act(request: StepRequest) -> Reply:
         results = [message.tool_result.content for message in request.messages if message.tool_result is not None]
-        return results[-1] if results else [ToolCall(id="c", name="pay", arguments={"amount": amount, "to": HOSTILE})]
+        return results[-1] if results else [ToolCall(id="c", name="pay", arguments={"amount": 7, "to": HOSTILE})]
 
     return ScriptedAgent(act, name="near", confidence=0.9)
 
