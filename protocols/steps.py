@@ -154,7 +154,7 @@ class Message(Value):
         return self.model_copy(update={"text": text, "state": None})
 
     def with_attachments_as(self, show: Callable[[Attachment], str]) -> "Message":
-        """Return the message with a text in the place of each attachment."""
+        """Return the message with a text in the place of each attachment, which `show` makes."""
         if not self.attachments:
             return self
         text = "".join(part if isinstance(part, str) else show(part) for part in self.parts)

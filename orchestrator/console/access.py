@@ -1,4 +1,4 @@
-"""Who may open the console: the holder of a one-time link gets a cookie, and each change needs the token of its session."""
+"""Let browsers in: the holder of a one-time link gets a cookie, and each change needs the token of its session."""
 
 import hmac
 import secrets

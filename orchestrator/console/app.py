@@ -28,7 +28,7 @@ from .live import Channels
 from .money import MONEY
 from .privacy import PRIVACY
 from .runs import RUN, RUNS
-from .view import ROOT, Answer, Console, Page, Shown, View, document, failure
+from .view import ROOT, Answer, Console, Page, PageContent, View, document, failure
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class ConsoleApp:
         except NearfarError as error:
             return self._page(_problem(error), "", None)
         self._logins.leave(request.cookies.get(COOKIE))
-        response = self._page(Shown("You are logged out", failure("This browser is logged out.", "")), "", None)
+        response = self._page(PageContent("You are logged out", failure("This browser is logged out.", "")), "", None)
         response.delete_cookie(COOKIE, path=ROOT)
         return response
 
@@ -131,7 +131,7 @@ class ConsoleApp:
 
         return answered
 
-    def _page(self, shown: Shown, path: str, session: BrowserSession | None) -> HTMLResponse:
+    def _page(self, shown: PageContent, path: str, session: BrowserSession | None) -> HTMLResponse:
         return HTMLResponse(document(shown, PAGES, path, session), status_code=shown.status)
 
     async def renew(self, page: Page, scope: Scope, receive: Receive, send: Send) -> None:
@@ -200,5 +200,5 @@ async def _form(request: Request) -> dict[str, str]:
         raise InvalidRequest(f"the form cannot be read: {error}") from None
 
 
-def _problem(error: NearfarError) -> Shown:
-    return Shown("That did not work", failure(error.message, error.hint), status=status_of(error, anthropic_error))
+def _problem(error: NearfarError) -> PageContent:
+    return PageContent("That did not work", failure(error.message, error.hint), status=status_of(error, anthropic_error))

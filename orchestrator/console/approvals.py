@@ -10,13 +10,13 @@ from ..util.runtime import in_thread
 from .html import Html, facts, join, tag, text
 from .live import Fragments
 from .runs import run_link, when
-from .view import Answer, Page, Shown, View, live
+from .view import Answer, Page, PageContent, View, live
 
 _SHOWN: Final = 50
 
 
-async def _show(view: View) -> Shown:
-    return Shown("Approvals", live("approvals", await _body(view)), live="/live/approvals")
+async def _show(view: View) -> PageContent:
+    return PageContent("Approvals", live("approvals", await _body(view)), live="/live/approvals")
 
 
 async def _renew(view: View) -> Fragments:

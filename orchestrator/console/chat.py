@@ -15,16 +15,17 @@ from .chats import USER, ShownTurn
 from .html import Html, field, fold, join, tag, text
 from .live import Fragments
 from .runs import run_link
-from .view import Page, Shown, View, live
+from .view import Page, PageContent, View, live
 
 _LISTED: Final = 20
 
 
-async def _show(view: View) -> Shown:
+async def _show(view: View) -> PageContent:
     name = view.query.get("session") or f"chat-{uuid4().hex[:8]}"
     session = view.console.hybrid.session(name, user=USER)
-    talk = await _talk(view, session)
-    return Shown("Chat", join([_listed(await in_thread(_known, view), name), live("talk", talk), _ask(view, name)]), live=_address(name))
+    known = _listed(await in_thread(_known, view), name)
+    talk = live("talk", await _talk(view, session))
+    return PageContent("Chat", join([known, talk, _ask(view, name)]), live=_address(name))
 
 
 async def _renew(view: View) -> Fragments:

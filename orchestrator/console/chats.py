@@ -43,7 +43,7 @@ class ShownTurn:
     text: str = ""
     """Text of the attempt that is under way, or the answer."""
     steps: list[str] = field(default_factory=list)
-    """What has happened so far, in plain words."""
+    """Events so far, in plain words."""
     result: Result | None = None
     error: NearfarError | None = None
     task: asyncio.Task[None] | None = None

@@ -10,6 +10,7 @@ import orjson
 
 from ...protocols import NearfarError
 from ..serve.sse import event
+from ..util.runtime import cancel_task
 
 Fragments = Mapping[str, str]
 """HTML by the id of the element that it replaces."""
@@ -35,6 +36,11 @@ class Channel:
         self._latest: dict[str, str] = {}
         self._changed = asyncio.Condition()
         self.version = 0
+
+    @property
+    def is_watched(self) -> bool:
+        """Pages have it open."""
+        return self._viewers > 0
 
     async def view(self) -> AsyncGenerator[Fragments, None]:
         """Yield the fragments that have changed, all of them at first. A viewer that is slow misses states in between, and none at the
@@ -83,28 +89,31 @@ class Channels:
 
     @property
     def is_full(self) -> bool:
-        """As many pages are open as may be."""
+        """No further page may be opened."""
         return self._pages >= MOST_PAGES
 
     async def events(self, address: str, render: Render) -> AsyncGenerator[bytes, None]:
-        """Yield server-sent events with the fragments of the view at an address, and comments where nothing changes."""
+        """Yield server-sent events with the fragments of the view at an address, and comments while nothing changes."""
         channel = self._open.setdefault(address, Channel(render))
         self._pages += 1
         try:
-            async with aclosing(channel.view()) as views:
-                waiting = asyncio.ensure_future(anext(views))
-                try:
-                    while True:
-                        done, _ = await asyncio.wait({waiting}, timeout=QUIET)
-                        if not done:
-                            yield b": still here\n\n"
-                            continue
-                        yield event(orjson.dumps(waiting.result()), name="fragments")
-                        waiting = asyncio.ensure_future(anext(views))
-                finally:
-                    waiting.cancel()
-                    await asyncio.wait({waiting})
+            async with aclosing(channel.view()) as views, aclosing(_kept_alive(views)) as changes:
+                async for changed in changes:
+                    yield b": still here\n\n" if changed is None else event(orjson.dumps(changed), name="fragments")
         finally:
             self._pages -= 1
-            if not channel._viewers:
+            if not channel.is_watched:
                 self._open.pop(address, None)
+
+
+async def _kept_alive(views: AsyncGenerator[Fragments, None]) -> AsyncGenerator[Fragments | None, None]:
+    """Yield what changes, and None after each quiet while."""
+    waiting = asyncio.ensure_future(anext(views))
+    try:
+        while True:
+            done, _ = await asyncio.wait({waiting}, timeout=QUIET)
+            yield waiting.result() if done else None
+            if done:
+                waiting = asyncio.ensure_future(anext(views))
+    finally:
+        await cancel_task(waiting)

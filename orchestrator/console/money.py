@@ -14,14 +14,14 @@ from ..util.runtime import in_thread
 from .charts import bars
 from .html import Html, join, table, tag, text
 from .live import Fragments
-from .view import Page, Shown, View, live
+from .view import Page, PageContent, View, live
 
 _RUNS: Final = 200
 """Newest runs whose costs are counted by agent."""
 
 
-async def _show(view: View) -> Shown:
-    return Shown("Money", live("money", await _body(view)), live="/live/money")
+async def _show(view: View) -> PageContent:
+    return PageContent("Money", live("money", await _body(view)), live="/live/money")
 
 
 async def _renew(view: View) -> Fragments:

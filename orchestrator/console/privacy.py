@@ -6,7 +6,7 @@ from typing import Final
 from ..safety.privacy_records import OutboundRecord
 from ..util.runtime import in_thread
 from .html import Html, fold, join, table, tag, text
-from .view import Page, Shown, View
+from .view import Page, PageContent, View
 
 _RUNS: Final = 30
 """Newest runs whose records are shown."""
@@ -32,7 +32,7 @@ def outbound_table(records: Sequence[OutboundRecord]) -> Html:
     return table("Messages to other agents", head, rows, empty="Nothing was about to leave this device.")
 
 
-async def _show(view: View) -> Shown:
+async def _show(view: View) -> PageContent:
     console = view.console
     runs = await in_thread(console.hybrid.runs.list, limit=_RUNS)
     found = [(run, await in_thread(console.privacy.outbound_log, run.id)) for run in runs]
@@ -48,7 +48,7 @@ async def _show(view: View) -> Shown:
         for number, (run, records) in enumerate(found)
         if records
     ]
-    return Shown("Privacy", join([counted, *(each_run or [tag("p", "Nothing was about to leave this device.", class_="empty")])]))
+    return PageContent("Privacy", join([counted, *(each_run or [tag("p", "Nothing was about to leave this device.", class_="empty")])]))
 
 
 PRIVACY: Final = Page("/privacy", "Privacy", _show)

@@ -13,7 +13,7 @@ from ..util.runtime import in_thread
 from .html import Child, Html, facts, fold, join, table, tag, text
 from .live import Fragments
 from .privacy import outbound_table
-from .view import Page, Shown, View, live
+from .view import Page, PageContent, View, live
 
 _SHOWN: Final = 50
 """Runs in the list."""
@@ -33,8 +33,8 @@ def when(seconds: float) -> Html:
     return tag("time", f"{moment:%Y-%m-%d %H:%M:%S}", datetime=moment.isoformat())
 
 
-async def _list(view: View) -> Shown:
-    return Shown("Runs", live("runs", await _runs_table(view)), live="/live/runs")
+async def _list(view: View) -> PageContent:
+    return PageContent("Runs", live("runs", await _runs_table(view)), live="/live/runs")
 
 
 async def _renew_list(view: View) -> Fragments:
@@ -58,11 +58,11 @@ def state(run: Run) -> Html:
     return tag("span", name, class_=f"state {_NAMED.get(run.state, '')}".strip())
 
 
-async def _run(view: View) -> Shown:
+async def _run(view: View) -> PageContent:
     run = view.asked("id")
     details = await in_thread(read_details, view.console.hybrid.runs, run)
     body = join([live("run", await _run_body(view, run, details)), _actions(view, details)])
-    return Shown(f"Run {run[:12]}", body, live=f"/live/run?id={quote(run, safe='')}")
+    return PageContent(f"Run {run[:12]}", body, live=f"/live/run?id={quote(run, safe='')}")
 
 
 async def _renew_run(view: View) -> Fragments:

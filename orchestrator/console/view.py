@@ -56,8 +56,8 @@ class View:
         return tag("form", secret, *children, send, method="post", action=ROOT + path, data_confirm=confirm or None, class_=css or None)
 
 
-class Shown(NamedTuple):
-    """What a page shows."""
+class PageContent(NamedTuple):
+    """Title and body of a page."""
 
     title: str
     body: Html
@@ -66,7 +66,7 @@ class Shown(NamedTuple):
     status: int = 200
 
 
-Answer = Callable[[View], Awaitable[Shown | str]]
+Answer = Callable[[View], Awaitable[PageContent | str]]
 """Answers a request with a page, or with the path to go on to."""
 Renew = Callable[[View], Awaitable[Fragments]]
 """Returns the parts of a page that may have changed."""
@@ -80,7 +80,7 @@ class Page(NamedTuple):
     """Its name in the menu; empty: it is reached from another page."""
     show: Answer
     actions: Mapping[str, Answer] = {}
-    """What its forms do, by their path below the page's."""
+    """Answers to its forms, by their path below that of the page."""
     renew: Renew | None = None
 
 
@@ -89,7 +89,7 @@ def live(name: str, content: Html) -> Html:
     return tag("div", content, id=name, aria_live="polite")
 
 
-def document(shown: Shown, pages: tuple[Page, ...], path: str, session: BrowserSession | None) -> str:
+def document(shown: PageContent, pages: tuple[Page, ...], path: str, session: BrowserSession | None) -> str:
     """Return the whole page."""
     menu = [
         tag("a", page.name, href=ROOT + page.path, aria_current="page" if page.path == path else None)
