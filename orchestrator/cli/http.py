@@ -3,10 +3,12 @@
 import gc
 import logging
 import secrets
-from collections.abc import Iterator
+import webbrowser
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import anyio
 import typer
@@ -15,13 +17,20 @@ from ...protocols import ConfigError
 from ...protocols.limits import ask_for_open_files
 from ...protocols.token_file import follow_tokens, load_tokens
 from ...protocols.tokens import Scope, TokenRecord, hashed
+from ..compose.config import Config
 from ..compose.gateway_child import ask_providers_here
 from ..compose.http import ServeConfig
 from ..task.stores import RunsConfig
+from ..util.runtime import in_thread
 from . import options
 from .printing import Line, Note, show
 from .running import execute, load_langgraph
 from .selection import chosen_config, open_hybrid
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from ..hybrid.hybrid import Hybrid
 
 _CALLER: Final = "local"
 """Name of the caller that the token of a server without a token file is made for."""
@@ -87,61 +96,62 @@ def serve_console(
         given = {"address": address or None, "certificate": certificate, "key": key}
         serve = chosen.serve.model_copy(update={name: value for name, value in given.items() if value is not None})
         ask_for_open_files()
-        await open_console(selection, serve, drain, as_json=as_json)
+        chosen = chosen.model_copy(update={"runs": chosen.runs or RunsConfig()})
+        async with open_hybrid(selection, chosen) as hybrid:
+            await open_console(hybrid, chosen, serve, drain, as_json=as_json, file=options.config_file(config))
 
     execute(work(), as_json=as_json)
 
 
-async def open_console(selection: options.AgentChoice, serve: ServeConfig, seconds: float, *, as_json: bool) -> None:
-    """Serve the console until Ctrl-C or SIGTERM, and print the link that opens it."""
+async def open_console(
+    hybrid: "Hybrid", config: Config, serve: ServeConfig, seconds: float, *, as_json: bool, file: Path | None = None, opens: bool = False
+) -> None:
+    """Serve the console of a `hybrid` until Ctrl-C or SIGTERM, and print the link to it. `opens`: also open it in a browser."""
     from ..console.serving import console_around
-    from ..serve.server import serve_hybrid
-    from .serve import drain, log_to_stderr, until_stopped
 
-    log_to_stderr()
     load_langgraph()
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    made = "" if serve.tokens is not None else secrets.token_hex(32)
-    records = load_tokens(serve.tokens) if serve.tokens is not None else (_record(made),)
-    config = chosen_config(selection)
-    config = config.model_copy(update={"runs": config.runs or RunsConfig()})
-    file = options.config_file(selection.config)
     async with (
-        open_hybrid(selection, config) as hybrid,
         console_around(hybrid, config, serve, file) as (logins, around),
-        serve_hybrid(hybrid, serve, tokens=records, drain=seconds, around=around) as server,
+        _served(hybrid, config, serve, seconds, around) as (url, made),
     ):
-        link = f"{server.address}/console/enter?key={logins.link()}"
+        link = f"{url}/console/enter?key={logins.link()}"
         once = Note("open this link in a browser; it works once, within ten minutes:", "")
         told: list[Line] = [once, link, Note("stop with Ctrl-C")]
-        show({"url": server.address, "link": link, "token": made or None}, told, as_json=as_json)
-        await until_stopped()
-        await drain(server.drain(), f"{server.live_requests} requests", seconds)
-        server.end_now()
+        show({"url": url, "link": link, "token": made or None}, told, as_json=as_json)
+        if opens:
+            await in_thread(webbrowser.open, link)
 
 
 async def _serve(selection: options.AgentChoice, serve: ServeConfig, seconds: float, *, as_json: bool) -> None:
+    load_langgraph()
+    config = chosen_config(selection)
+    async with open_hybrid(selection, config) as hybrid, _served(hybrid, config, serve, seconds) as (url, made):
+        gc.collect()
+        gc.freeze()  # what is loaded now lives as long as the server: no collection needs to look at it again
+        agents = [handle.name for handle in hybrid.pool]
+        show({"url": url, "agents": agents, "token": made or None}, _lines(url, agents, made), as_json=as_json)
+
+
+@asynccontextmanager
+async def _served(
+    hybrid: "Hybrid", config: Config, serve: ServeConfig, seconds: float, around: Callable[["ASGIApp"], "ASGIApp"] = lambda app: app
+) -> AsyncIterator[tuple[str, str]]:
+    """Serve a `hybrid`; yield the URL and the token that was made, if none is configured; then serve on until Ctrl-C or SIGTERM."""
     from ..serve.server import serve_hybrid
     from .serve import drain, log_to_stderr, until_stopped
 
     log_to_stderr()
-    load_langgraph()
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     made = "" if serve.tokens is not None else secrets.token_hex(32)
     records = load_tokens(serve.tokens) if serve.tokens is not None else (_record(made),)
-    config = chosen_config(selection)
     async with (
-        open_hybrid(selection, config) as hybrid,
-        serve_hybrid(hybrid, serve, tokens=records, drain=seconds) as server,
+        serve_hybrid(hybrid, serve, tokens=records, drain=seconds, around=around) as server,
         anyio.create_task_group() as tasks,
     ):
         ask_providers_here(hybrid.pool, {"far": config.far, **config.other_far})
-        gc.collect()
-        gc.freeze()  # what is loaded now lives as long as the server: no collection needs to look at it again
-        agents = [handle.name for handle in hybrid.pool]
-        show({"url": server.address, "agents": agents, "token": made or None}, _lines(server.address, agents, made), as_json=as_json)
         if serve.tokens is not None:
             tasks.start_soon(follow_tokens, serve.tokens, server.access.replace_tokens)
+        yield server.address, made
         await until_stopped()
         await drain(server.drain(), f"{server.live_requests} requests", seconds)
         server.end_now()

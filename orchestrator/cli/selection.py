@@ -29,7 +29,7 @@ from .printing import notes, output, warn
 if TYPE_CHECKING:
     from ..hybrid.hybrid import Hybrid
 
-_SHIPPED = Config(near=NearConfig(), far=parse_far("far"), policy=Policy(minimum_confidence=EMBEDDED_CONFIDENCE))
+SHIPPED = Config(near=NearConfig(), far=parse_far("far"), policy=Policy(minimum_confidence=EMBEDDED_CONFIDENCE))
 """The configuration if no other is named: the two models of the demo, with the demo's threshold."""
 DEMO_SEED = 2026
 """Seed of the tasks that `nearfar demo` draws and of the passages that the shipped models search."""
@@ -41,7 +41,7 @@ def chosen_config(selection: AgentChoice) -> Config:
     """Return the configuration with the options applied. Without either, it has the two models that ship with nearfar."""
     config = read_config(selection.config)
     if config is None:
-        config = _SHIPPED if selection.near is None and selection.far is None else Config()
+        config = SHIPPED if selection.near is None and selection.far is None else Config()
     chosen = {
         "near": parse_near(selection.near) if selection.near else config.near,
         "far": parse_far(selection.far) if selection.far else config.far,

@@ -4,6 +4,7 @@ import json
 import logging
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final
@@ -16,6 +17,7 @@ from rich.text import Text
 
 from ...protocols import ConfigError, Unavailable, WorkerCrashed
 from ..compose.agents import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig, runs_on_onnx
+from ..compose.http import ServeConfig
 from ..lab.figures import require_matplotlib
 from ..lab.report import SWEEP_SUMMARY, render_sweep, sweep_summary, write_sweep_report
 from ..lab.story import Story, Telling, search_task, story_figures, tell
@@ -24,12 +26,15 @@ from ..lab.study.pools import LocalPool, RunPool
 from ..lab.study.study import Study, StudyFile, claim_folder, make_study, read_study_file, with_options
 from ..lab.study.sweep import RecordLog, Sweep, all_runs
 from ..lab.study.workbench import Item, Workbench
+from ..lab.worlds.search import SearchWorld
 from ..routing.run_records import RunRecord
 from ..task.policy import Policy
+from ..task.stores import RunsConfig
 from . import options
+from .http import open_console
 from .printing import Line, notes, print_lines, show, table, warn
 from .running import execute
-from .selection import DEMO_SEED, chosen_config
+from .selection import DEMO_SEED, SHIPPED, chosen_config, open_hybrid
 
 EXIT_CEILING: Final = 3
 """Exit code if the cost ceiling ended the sweep, so that runs are missing."""
@@ -42,6 +47,8 @@ STORY: Final = {"device": "near alone", "cloud": "far alone", PLAN: "together: f
 STORY_TASK: Final = 7
 """Index of that task among those of the search world that `DEMO_SEED` draws: near alone fails at it, and far alone costs more than both
 together."""
+_CONSOLE_TASKS: Final = 6
+"""Tasks that the demo's console shows."""
 _STORY_FIELDS: Final = ("configuration", "answer", "success", "error", "far_calls", "far_usage", "dollars", "seconds")
 NEXT_DEMOS: Final = ("errands", "private_mail", "survives_kill")
 CONFIGURATIONS: Final = ("device", "cloud", CASCADE, PLAN, "pevr/events", "eva/events")
@@ -111,6 +118,7 @@ def demo(
     tasks: Annotated[int, typer.Option(min=1, help="Number of tasks for each strategy.")] = 120,
     seed: Annotated[int, typer.Option(help="Seed that the tasks are drawn with.")] = DEMO_SEED,
     report: Annotated[Path, typer.Option(help="File for the HTML report.")] = Path("report.html"),
+    console: Annotated[bool, typer.Option("--open", help="Open the console in a browser instead, with a few tasks to look at.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Show one task step by step, then compare the device, the cloud and a cascade on tasks that the models have not seen, offline.
@@ -124,6 +132,9 @@ def demo(
         notes.print("starting the near model in this process and the far one behind a gateway process ...", style="dim")
         if runs_on_onnx("near"):
             notes.print("llama.cpp is not installed: onnxruntime runs both models")
+        if console:
+            await _open_demo_console(as_json=as_json)
+            return
         async with Workbench(_demo_study(max(tasks, STORY_TASK + 1), seed)) as bench:
             story = await _tell_story(bench, shown=not as_json)
             records = await _run_all(bench, _demo_study(tasks, seed))
@@ -136,6 +147,17 @@ def demo(
         show(data, _demo_lines(outcomes, figures, report), as_json=as_json)
 
     execute(work(), as_json=as_json)
+
+
+async def _open_demo_console(*, as_json: bool) -> None:
+    """Serve a few tasks of the search world, and show them in the console until Ctrl-C."""
+    tasks = SearchWorld().tasks(_CONSOLE_TASKS, DEMO_SEED)
+    with tempfile.TemporaryDirectory() as folder:
+        config = SHIPPED.model_copy(update={"runs": RunsConfig(folder=Path(folder))})
+        async with open_hybrid(options.AgentChoice(None, None, None), config) as hybrid:
+            for task in tasks:
+                await hybrid.run(task.prompt, sensitivity="public")
+            await open_console(hybrid, config, ServeConfig(address="127.0.0.1:0"), 1.0, as_json=as_json, opens=not as_json)
 
 
 def _study(path: Path | None, given: dict[str, object], selection: options.AgentChoice) -> Study:
