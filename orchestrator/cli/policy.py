@@ -9,10 +9,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ...protocols import ConfigError
-from ..compose.agents import other_handle
 from ..compose.config import Config
-from ..routing.eligibility import PolicyFinding, unknown_prices
-from ..routing.policy_check import findings, role_findings
+from ..compose.policy_file import config_findings, config_schema
+from ..routing.eligibility import PolicyFinding
 from ..task.decisions import AgentEstimate, ConsideredAgent, ConsideredArm, Estimate, RouteDecision, SelectionDecision
 from ..task.policy import Preset
 from ..task.results import Result
@@ -43,8 +42,7 @@ def check(config: options.Config = None, as_json: options.AsJson = False) -> Non
         loaded = options.read_config(config)
         if loaded is None:
             raise ConfigError(f"there is no {options.DEFAULT_CONFIG}", hint="create it, or name another file with --config")
-        found = [*findings(loaded.policy, loaded.agents), *role_findings(loaded.roles, loaded.agents, loaded.policy)]
-        found += unknown_prices(loaded.policy, _unpriced(loaded))
+        found = config_findings(loaded)
         show({"findings": [finding.model_dump() for finding in found]}, _finding_lines(found, loaded), as_json=as_json)
         if any(finding.kind == "error" for finding in found):
             raise typer.Exit(EXIT_USAGE)
@@ -53,8 +51,6 @@ def check(config: options.Config = None, as_json: options.AsJson = False) -> Non
 @app.command("schema")
 def schema() -> None:
     """Print the JSON Schema of nearfar.toml, for editors."""
-    from ..compose.policy_file import config_schema
-
     print_json(config_schema())
 
 
@@ -119,13 +115,6 @@ app.add_typer(cards, name="card")
 app.command("train")(train)
 app.command("calibrate")(calibrate)
 app.command("simulate")(simulate)
-
-
-def _unpriced(config: Config) -> dict[str, str]:
-    """Return the models of the configured far agents whose price is unknown, by agent."""
-    agents = ({} if config.far is None else {"far": config.far}) | config.others
-    members = [other_handle(name, agent) for name, agent in agents.items()]
-    return {member.name: member.model for member in members if member.is_unpriced}
 
 
 def _finding_lines(found: Sequence[PolicyFinding], config: Config) -> Iterator[Line]:
