@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Column, Table
@@ -12,7 +12,7 @@ from ...protocols import ConfigError
 from ..compose.config import Config
 from ..compose.policy_file import config_findings, config_schema
 from ..routing.eligibility import PolicyFinding
-from ..task.decisions import AgentEstimate, ConsideredAgent, ConsideredArm, Estimate, RouteDecision, SelectionDecision
+from ..task.decisions import FIGURES, ConsideredAgent, ConsideredArm, RouteDecision, SelectionDecision
 from ..task.policy import Preset
 from ..task.results import Result
 from . import options
@@ -26,8 +26,6 @@ from .selection import chosen_config, open_hybrid
 if TYPE_CHECKING:
     from ..hybrid.arguments import TaskOptions
 
-
-_FIGURES: Final = ("P(success)", "first token, s", "seconds", "in a queue, s", "dollars", "cached", "joules", "utility", "left out because")
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -142,31 +140,8 @@ def _agent_table(considered: Sequence[ConsideredAgent]) -> Table:
     for place, each in enumerate(considered):
         style = "bold" if place == 0 and each.objection is None else ""
         columns.append(Column(f"{each.agent} ({each.side})", style=style, overflow="fold"))
-    rows = zip(_FIGURES, *(_agent_figures(each) for each in considered), strict=True)
+    rows = zip(FIGURES, *(each.figures for each in considered), strict=True)
     return table(columns, [row for row in rows if any(row[1:])])
-
-
-def _agent_figures(each: ConsideredAgent) -> tuple[str, ...]:
-    utility = "" if each.utility is None else f"{each.utility:.3f}"
-    return (*_figures(each.estimate), utility, each.objection or "")
-
-
-def _figures(estimate: AgentEstimate | None) -> tuple[str, ...]:
-    if estimate is None:
-        return ("", "", "", "", "", "", "")
-    return (
-        _figure(estimate.success, ".2f"),
-        _figure(estimate.first_token_seconds, ".2f"),
-        _figure(estimate.seconds, ".2f"),
-        f"{estimate.queue_seconds:.2f}" if estimate.queue_seconds else "",
-        "unknown" if estimate.dollars is None else _figure(estimate.dollars, ".5f"),
-        f"{estimate.cached_share:.0%}" if estimate.cached_share else "",
-        "unknown" if estimate.joules is None else _figure(estimate.joules, ".3g"),
-    )
-
-
-def _figure(estimate: Estimate, form: str) -> str:
-    return f"{estimate.value:{form}} \u00b1 {estimate.deviation:{form}} ({estimate.source})"
 
 
 def _result_lines(result: Result) -> Iterator[Line]:
@@ -175,7 +150,8 @@ def _result_lines(result: Result) -> Iterator[Line]:
     for attempt in result.attempts:
         expected = result.decision.estimate_of(attempt.agent)
         if expected is not None:
-            rows.append(style_cells((attempt.agent, "expected", *_figures(expected)[2:5]), "dim"))
+            seconds, _, dollars, _, joules = expected.figures[2:]
+            rows.append(style_cells((attempt.agent, "expected", seconds, dollars, joules), "dim"))
         dollars = "unknown" if attempt.dollars is None else f"{attempt.dollars:.5f}"
         joules = "unknown" if attempt.energy.joules is None else f"{attempt.energy.joules:.3g} ({attempt.energy.source})"
         rows.append((attempt.agent, attempt.outcome, f"{attempt.seconds:.2f}", dollars, joules))
