@@ -94,6 +94,7 @@ def serve_console(
 
 async def open_console(selection: options.AgentChoice, serve: ServeConfig, seconds: float, *, as_json: bool) -> None:
     """Serve the console until Ctrl-C or SIGTERM, and print the link that opens it."""
+    from ..compose.policy_file import PolicyFile
     from ..console.serving import console_around
     from ..serve.server import serve_hybrid
     from .serve import drain, log_to_stderr, until_stopped
@@ -105,9 +106,10 @@ async def open_console(selection: options.AgentChoice, serve: ServeConfig, secon
     records = load_tokens(serve.tokens) if serve.tokens is not None else (_record(made),)
     config = chosen_config(selection)
     config = config.model_copy(update={"runs": config.runs or RunsConfig()})
-    file = options.config_file(selection.config)
+    overrides = selection.strategy or selection.mode or selection.public
+    file = None if overrides else options.config_file(selection.config)
     async with (
-        open_hybrid(selection, config) as hybrid,
+        open_hybrid(selection, config, policy=None if file is None else PolicyFile(file)) as hybrid,
         console_around(hybrid, config, serve, file) as (logins, around),
         serve_hybrid(hybrid, serve, tokens=records, drain=seconds, around=around) as server,
     ):

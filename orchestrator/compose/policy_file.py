@@ -183,9 +183,13 @@ def _says_nothing(text: str) -> bool:
     return all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines())
 
 
-def config_findings(config: Config) -> list[PolicyFinding]:
-    """Return the mistakes in the policy and the roles of a configuration, and far agents of unknown price where dollars are limited."""
-    found = [*findings(config.policy, config.agents), *role_findings(config.roles, config.agents, config.policy)]
+def config_findings(config: Config, agents: Mapping[str, Side] | None = None) -> list[PolicyFinding]:
+    """Return the mistakes in the policy and the roles of a configuration, and far agents of unknown price where dollars are limited.
+
+    `agents` are the sides of the team, by name; None: those of the configuration.
+    """
+    agents = config.agents if agents is None else agents
+    found = [*findings(config.policy, agents), *role_findings(config.roles, agents, config.policy)]
     return [*found, *unknown_prices(config.policy, _unpriced(config))]
 
 
@@ -205,26 +209,33 @@ def read_text(path: Path) -> tuple[str, str]:
         raise ConfigError(f"{path} cannot be read: {error}", hint="save it as UTF-8, where you may read it") from error
 
 
-def config_with_policy(path: Path, text: str) -> Config:
-    """Return the configuration that a text for the file gives. Raises `ConfigError`, with line and key, for a text that cannot be used,
-    and for one that changes another section than the policy, which no running process would take over."""
-    new, old = config_of(text, path), load_config(path)
+def config_with_policy(path: Path, text: str, agents: Mapping[str, Side]) -> Config:
+    """Return the configuration that a text for the file gives to these agents.
+
+    Raises `ConfigError`, with line and key, for a text that cannot be used, and for one that changes another section than the policy, which
+    no running process would take over.
+    """
+    new = config_of(text, path)
+    try:
+        old = load_config(path)
+    except ConfigError as error:
+        raise ConfigError(f"the file itself is broken: {error.message}", hint="mend it with an editor") from error
     changed = [name for name in Config.model_fields if name != "policy" and getattr(new, name) != getattr(old, name)]
     if changed:
         raise ConfigError(f"{path}: only [policy] can be changed here, not {', '.join(changed)}", hint="edit the file, and start again")
-    errors = [finding for finding in config_findings(new) if finding.kind == "error"]
+    errors = [finding for finding in config_findings(new, agents) if finding.kind == "error"]
     if errors:
         raise ConfigError("\n".join(map(str, errors)), hint="the policy in force stays")
     return new
 
 
-def save_policy(path: Path, text: str, *, over: str) -> None:
+def save_policy(path: Path, text: str, agents: Mapping[str, Side], *, over: str) -> None:
     """Replace the file atomically by a text whose policy can be used. A `PolicyFile` then takes it over.
 
     Raises what `config_with_policy` raises, `VersionConflict` where the file no longer has the content `over`, and `StoreUnavailable` where
     it cannot be written.
     """
-    config_with_policy(path, text)
+    config_with_policy(path, text, agents)
     if read_text(path)[1] != over:
         raise VersionConflict(f"{path} was changed meanwhile", hint="copy your text, reload the page, and edit the new file")
     target = path.resolve()  # a link stays one
